@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from dovetail.cli import parser
+from dovetail.cli.main import parser
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views

@@ -19,13 +19,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dovetail import __version__
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.live.admission import is_administrator
 from dovetail.executor.live.errors import UnknownJobError
 from dovetail.executor.live.service_api import ServiceApi
 from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._record import Record, input_error
+from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import KEY_HEADER, Fault, fault_of
 from dovetail.live.logs import Log, followed, last_lines, require_own, written
@@ -68,7 +68,7 @@ def application(
     """
     made = _Described(
         title="Dovetail",
-        version=__version__,
+        version=VERSION,
         description="A live service that decides which GPU jobs share which GPUs.",
         # The pages for people would load scripts from elsewhere.
         docs_url=None,

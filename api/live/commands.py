@@ -20,8 +20,8 @@ from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError
 from dovetail.live.client import Client
-from dovetail.live.durations import lasting
 from dovetail.live.places import NoServiceError
+from dovetail.toolkit.durations import lasting
 
 _INTERPRETERS: Final = ("bash", "python", "sh", "torchrun")
 _MOST_LABEL: Final = 60
@@ -79,7 +79,7 @@ def queue(options: Namespace) -> int:
         _write(found)
         return 0
     from dovetail.live.tables import queue_view
-    from dovetail.tables import console
+    from dovetail.toolkit.tables import console
 
     console().print(queue_view(found, now_s))
     return 0
@@ -88,7 +88,7 @@ def queue(options: Namespace) -> int:
 def show(options: Namespace) -> int:
     """Tell all that is known of a job, or of the service where none is named."""
     from dovetail.live.tables import job_view, service_view
-    from dovetail.tables import console
+    from dovetail.toolkit.tables import console
 
     with Client() as client:
         service = client.service()
@@ -281,7 +281,7 @@ def drain(options: Namespace) -> int:
 def top(options: Namespace) -> int:
     """Show the service, its devices and its jobs, again and again on a terminal."""
     from dovetail.live.tables import dashboard
-    from dovetail.tables import console
+    from dovetail.toolkit.tables import console
 
     screen = console()
     with Client() as client:
@@ -300,7 +300,7 @@ def _watch(client: Client, every_s: float) -> None:
     from rich.text import Text
 
     from dovetail.live.tables import dashboard, device_lines
-    from dovetail.tables import console
+    from dovetail.toolkit.tables import console
 
     screen = console()
     try:

@@ -77,8 +77,8 @@ def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
 
 
 def _simulated(rest: str, directory: Path, _: float) -> NodePool:
-    from dovetail.commands import instance_named
     from dovetail.executor.pools.simulated import SimulatedNode
+    from dovetail.toolkit.inputs import instance_named
 
     if not rest:
         raise InputError("must name an instance: simulated:INSTANCE", _FLAG)

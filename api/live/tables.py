@@ -14,10 +14,19 @@ from rich.text import Text
 
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
-from dovetail.live.durations import lasting
 from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown
-from dovetail.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
-from dovetail.wording import NO_FIGURE, figure, gib, gsla, number, percent, seconds, two_digits
+from dovetail.toolkit.durations import lasting
+from dovetail.toolkit.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
+from dovetail.toolkit.wording import (
+    NO_FIGURE,
+    figure,
+    gib,
+    gsla,
+    number,
+    percent,
+    seconds,
+    two_digits,
+)
 
 MOST_JOBS = 200
 MOST_WAITING = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from dovetail.executor.live.views import JobView
-from dovetail.wording import NO_FIGURE, share_told, two_digits
+from dovetail.toolkit.wording import NO_FIGURE, share_told, two_digits
 
 MOST_PLACES = 8
 """Devices of a job that are named one by one where there are many jobs."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dovetail.charts import SIDE, Axis
+from dovetail.toolkit.charts import SIDE, Axis
 
 COLOURS = ("#4e79a7", "#e15759", "#59a14f", "#b07aa1", "#f28e2b", "#76b7b2", "#9c755f")
 SHAPES = ("circle", "square", "diamond")

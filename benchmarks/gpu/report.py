@@ -21,16 +21,16 @@ import chosen_splits
 import findings
 from drawings import heat_map, marks
 
-from dovetail.charts import Axis, log_time_axis
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.instances.datasets import DataSet, read_dataset
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import write_text
-from dovetail.live.campaign_tables import STAND_IN_WORDS
+from dovetail.measuring.tables import STAND_IN_WORDS
 from dovetail.predictors.estimators.registry import MODELS
 from dovetail.predictors.evaluation import NotApplicable, Trial, evaluate, evaluation
 from dovetail.predictors.model_file import save_model
 from dovetail.predictors.training import AUTO, fit
+from dovetail.toolkit.charts import Axis, log_time_axis
 
 CHOOSING: Final = ("sm_allocation", AUTO)
 """The models whose splits are valued: the paper's, and the one that is fitted by default."""

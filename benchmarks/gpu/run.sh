@@ -23,7 +23,7 @@ installed=$here/wheels/installed
 # Of pytest's plugins that happen to be installed, none has a say.
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 
-complete() { "$python" -c 'import dovetail.cli, pydantic, pytest, rich, yaml, pynvml' 2>/dev/null; }
+complete() { "$python" -c 'import dovetail.cli.main, pydantic, pytest, rich, yaml, pynvml' 2>/dev/null; }
 
 if ! complete; then
   export PYTHONPATH=$installed${PYTHONPATH:+:$PYTHONPATH}

@@ -27,7 +27,7 @@ from dovetail.instances.errors import DovetailError
 
 HERE: Final = Path(__file__).resolve().parent
 SUITE: Final = HERE.parents[1] / "tests" / "gpu"
-DOVETAIL: Final = (sys.executable, "-m", "dovetail.cli")
+DOVETAIL: Final = (sys.executable, "-m", "dovetail")
 PYTEST: Final = (sys.executable, "-m", "pytest", "-q")
 
 RESERVE_S: Final = 20.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from dovetail.comparison import Comparison, compare
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.library import load
 from dovetail.instances.plan import Plan
+from dovetail.planning.comparison import Comparison, compare
 from dovetail.solver.rounds import solve
 from tests.data import small
 

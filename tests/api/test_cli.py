@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli import main
+from dovetail.cli.main import main
 from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
@@ -41,7 +41,7 @@ def run(capsys):
 
 def dovetail(*arguments, stdin="", **options):
     """Run the installed program."""
-    command = [sys.executable, "-m", "dovetail.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "dovetail", *map(str, arguments)]
     return subprocess.run(
         command, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, **options
     )
@@ -350,7 +350,7 @@ def test_every_broken_plan_leaves_one_line(run, tmp_path, row):
 
 def test_a_reader_that_leaves_early_gets_no_traceback():
     writer = subprocess.Popen(
-        [sys.executable, "-m", "dovetail.cli", "library", "lab"],
+        [sys.executable, "-m", "dovetail", "library", "lab"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -364,7 +364,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
 
 
 def test_an_internal_error_is_one_line_that_says_how_to_see_more(run, monkeypatch):
-    from dovetail import commands
+    from dovetail.data import commands
 
     def broken(options):
         raise ZeroDivisionError("of no consequence")
@@ -476,7 +476,7 @@ def test_an_error_in_a_users_class_shows_their_traceback_and_asks_for_no_report(
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():
     code = (
-        "import sys, dovetail, dovetail.cli; dovetail.cli.parser();"
+        "import sys, dovetail, dovetail.cli.main; dovetail.cli.main.parser();"
         "print([m for m in ('numpy', 'scipy', 'ortools', 'pulp', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -487,7 +487,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
 def test_an_interrupt_ends_a_long_search_at_once(tmp_path, solver):
     long, output = tmp_path / "long.json", tmp_path / "plan.json"
     write_instance(generate(300, seed=1), long)
-    command = [sys.executable, "-m", "dovetail.cli", "plan", long, "--solver", solver, "-o", output]
+    command = [sys.executable, "-m", "dovetail", "plan", long, "--solver", solver, "-o", output]
     search = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     time.sleep(12)
     search.send_signal(signal.SIGINT)

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import pytest
 
 import dovetail
-from dovetail.cli import main
+from dovetail.cli.main import main
 from tests.executor.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]

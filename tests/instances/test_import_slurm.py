@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dovetail.cli import main
+from dovetail.cli.main import main
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_instance
 from dovetail.instances.importers._hostlist import hostnames

@@ -94,7 +94,7 @@ def served(home, *options, descriptors=None):
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
     with subprocess.Popen(
-        [sys.executable, "-m", "dovetail.cli", "serve", *map(str, options)],
+        [sys.executable, "-m", "dovetail", "serve", *map(str, options)],
         env={**os.environ, "DOVETAIL_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

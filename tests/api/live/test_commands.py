@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli import main
+from dovetail.cli.main import main
 from dovetail.live.client import Client
 from tests.api.live.services import ME, TRUTH, served
 from tests.executor.waiting import LIMIT_S, wait_until
@@ -351,7 +351,7 @@ def on_a_terminal(home, *words):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     with subprocess.Popen(
-        [sys.executable, "-m", "dovetail.cli", *words],
+        [sys.executable, "-m", "dovetail", *words],
         env={**os.environ, "DOVETAIL_HOME": home, "TERM": "xterm", "COLUMNS": "100"},
         stdin=theirs,
         stdout=theirs,
@@ -482,7 +482,7 @@ def test_following_a_job_says_that_the_service_ends_before_it(short_path, truth,
     with served(home, "--pool", f"simulated:{truth}") as (process, _):
         job = submitted(run)
         wait_until(lambda: view(run, job)["state"] == "profiling")
-        words = [sys.executable, "-m", "dovetail.cli", "logs", "-f", job]
+        words = [sys.executable, "-m", "dovetail", "logs", "-f", job]
         with subprocess.Popen(
             words,
             env={**os.environ, "DOVETAIL_HOME": str(home)},
@@ -548,7 +548,7 @@ def test_the_program_itself_prints_what_is_followed_as_it_comes(simulated, home,
     job = submitted(run)
     wait_until(lambda: view(run, job)["state"] == "profiling")
     with subprocess.Popen(
-        [sys.executable, "-m", "dovetail.cli", "logs", "-f", job],
+        [sys.executable, "-m", "dovetail", "logs", "-f", job],
         env={**os.environ, "DOVETAIL_HOME": home},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
-from dovetail.live.durations import lasting, parsed_duration
 from dovetail.live.tables import by_node, dashboard, job_view, queue_view, service_view
 from dovetail.live.wording import beside, done, places, slowdown
+from dovetail.toolkit.durations import lasting, parsed_duration
 
 
 def job(**changes):

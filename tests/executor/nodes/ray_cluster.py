@@ -195,7 +195,7 @@ class RayService:
         with self._log_path.open("ab") as log:
             begun = log.tell()
             self.process = subprocess.Popen(
-                self.cluster.network.inside(0, sys.executable, "-m", "dovetail.cli", *serve),
+                self.cluster.network.inside(0, sys.executable, "-m", "dovetail", *serve),
                 env={**self.cluster.env, **env},
                 stdout=log,
                 stderr=log,
@@ -231,7 +231,7 @@ class RayService:
         """Run another service on the host of the head, which is to end by itself."""
         serve = ("serve", "--pool", pool, "--directory", str(directory / "s"))
         return subprocess.run(
-            self.cluster.network.inside(0, sys.executable, "-m", "dovetail.cli", *serve),
+            self.cluster.network.inside(0, sys.executable, "-m", "dovetail", *serve),
             env={**self.cluster.env, **env},
             capture_output=True,
             text=True,
@@ -241,7 +241,7 @@ class RayService:
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command that asks the service."""
         return subprocess.run(
-            [sys.executable, "-m", "dovetail.cli", *arguments],
+            [sys.executable, "-m", "dovetail", *arguments],
             env={**self.cluster.env, "DOVETAIL_SERVICE": str(self.socket)},
             cwd=self.directory,
             capture_output=True,

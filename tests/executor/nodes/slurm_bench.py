@@ -27,7 +27,7 @@ PATIENT_POOL = f"lease=600,{POOL}"
 PILOT = f"slurm:nodes=3,exclusive=,gres=gpu:2,time=60,scratch={{scratch}},{POOL}"
 
 _SERVE = """
-from dovetail.cli import program
+from dovetail.cli.main import program
 from dovetail.executor.nodes import slurm_options
 slurm_options.MOST_LEASE_S = 600
 program()

@@ -146,7 +146,7 @@ def test_a_head_ends_some_time_after_its_service(tmp_path):
 def test_serve_tells_in_a_line_that_there_is_no_slurm(tmp_path):
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "dovetail.cli", "serve"),
+            *(sys.executable, "-m", "dovetail", "serve"),
             *("--directory", str(tmp_path), "--pool", "slurm:nodes=1"),
         ],
         env={**os.environ, "PATH": str(tmp_path)},

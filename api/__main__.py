@@ -1,0 +1,5 @@
+"""``python -m dovetail``: the command line."""
+
+from dovetail.cli.main import program
+
+program()

@@ -1,0 +1,1 @@
+"""The command line: what is declared in other packages, parsed and run."""

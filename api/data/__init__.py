@@ -1,0 +1,1 @@
+"""Instances and data sets: make, import, list and keep them."""

@@ -1,0 +1,128 @@
+"""What the commands do that make instances: import, generate, library, dataset instance."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from dovetail.instances.errors import source_name
+from dovetail.instances.files import write_data
+from dovetail.toolkit.inputs import naming
+from dovetail.toolkit.outputs import write_made
+
+
+def import_gavel(options: Namespace) -> int:
+    """Write an instance of Gavel's measurements."""
+    from dovetail.instances.importers.gavel import import_gavel as read
+
+    made = read(
+        options.file,
+        options.device,
+        options.gpus,
+        trace=options.trace,
+        at_s=options.at,
+        gangs_as_single=options.gangs_as_single,
+        gpus_per_node=options.gpus_per_node,
+    )
+    write_made(options, made)
+    return 0
+
+
+def import_lucid(options: Namespace) -> int:
+    """Write an instance of Lucid's measurements."""
+    from dovetail.instances.importers.lucid import import_lucid as read
+
+    made = read(options.file, options.gpus, gpus_per_node=options.gpus_per_node)
+    write_made(options, made)
+    return 0
+
+
+def import_pairs(options: Namespace) -> int:
+    """Write an instance of a table of pairs."""
+    from dovetail.instances.importers.pairs import import_pairs as read
+
+    made = read(
+        options.file, options.gpus, device=options.device, gpus_per_node=options.gpus_per_node
+    )
+    for note in made.notes:
+        print(f"dovetail: {source_name(options.file)}: {note}", file=sys.stderr)
+    write_made(options, made.instance)
+    return 0
+
+
+def import_slurm(options: Namespace) -> int:
+    """Write an instance of a cluster under Slurm; what is not in it is told."""
+    from dovetail.instances.importers.slurm import import_slurm as read
+
+    made = read(
+        dict(options.gpu_memory),
+        jobs=options.jobs,
+        nodes=options.nodes,
+        topology=options.topology,
+        partition=options.partition,
+        constraint=options.constraint,
+    )
+    if made.left_out:
+        print(f"dovetail: left out: {'; '.join(made.left_out)}", file=sys.stderr)
+    write_made(options, made.instance)
+    return 0
+
+
+def dataset_instance(options: Namespace) -> int:
+    """Write an instance of what a data set knows of one GPU model."""
+    from dovetail.instances.datasets import read_dataset
+
+    data = read_dataset(options.data)
+    with naming(options.data):
+        made = data.instance(
+            options.gpu_model,
+            options.gpus,
+            memory_mib=options.memory_mib,
+            gpus_per_node=options.gpus_per_node,
+        )
+        if options.memory_confidence is not None:
+            from dovetail.predictors.memory import with_memory
+
+            made = with_memory(made, data, options.gpu_model, options.memory_confidence)
+        if options.sub_batches:
+            from dovetail.predictors.iteration_time import with_sub_batches
+
+            made = with_sub_batches(made, data, options.gpu_model)
+    write_made(options, made)
+    return 0
+
+
+def generate(options: Namespace) -> int:
+    """Write a synthetic instance."""
+    from dovetail.instances.generate import generate as made
+
+    write_made(
+        options,
+        made(
+            options.jobs,
+            seed=options.seed,
+            gpus=options.gpus,
+            workloads=options.workloads,
+            gangs=not options.no_gangs,
+            gang_sharing=options.gang_sharing,
+            running=options.running,
+        ),
+    )
+    return 0
+
+
+def library(options: Namespace) -> int:
+    """List the shipped instances, or write one of them."""
+    from dovetail.instances import library as shipped
+
+    if options.name:
+        write_made(options, shipped.load(options.name))
+        return 0
+    entries = shipped.manifest()
+    if options.json:
+        write_data({name: entry.to_data() for name, entry in entries.items()}, "-")
+        return 0
+    width = max(map(len, entries))
+    for name, entry in entries.items():
+        print(f"{name:<{width}}  {entry.title}")
+    return 0

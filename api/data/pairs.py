@@ -1,0 +1,123 @@
+"""What ``dovetail dataset pairs`` does: tell what was measured of workloads together."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from statistics import fmean
+from typing import NamedTuple
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.instances._record import listed, shown
+from dovetail.instances.datasets import DataSet, Measurement, read_dataset
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import write_data
+from dovetail.toolkit.tables import console, plain_table
+from dovetail.toolkit.wording import share_told, two_digits
+
+_Key = tuple[str, tuple[str, ...], tuple[int, ...]]
+
+
+class Together(NamedTuple):
+    """Workloads on one GPU, measured together once or several times.
+
+    Attributes
+    ----------
+    gpu_model : str
+        Where.
+    workloads, shares : tuple
+        Who, in the order of their names, and each one's cap.
+    slowdown : tuple of float, or None
+        The mean of each; None where they never ran together.
+    times, failed : int
+        How often they were measured, and how often they failed to run together.
+    last : str or None
+        The date of the last of these.
+    """
+
+    gpu_model: str
+    workloads: tuple[str, ...]
+    shares: tuple[int | None, ...]
+    slowdown: tuple[float, ...] | None
+    times: int
+    failed: int
+    last: str | None
+
+
+def pairs(options: Namespace) -> int:
+    """Tell of everything that was measured together, or of what one workload was part of."""
+    data = read_dataset(options.data)
+    found = together(data.measurements)
+    if options.workload is not None:
+        _require_known(data, options.workload)
+        found = [one for one in found if options.workload in one.workloads]
+    if options.json:
+        write_data([one._asdict() for one in found], "-")
+    else:
+        console().print(_view(found) if found else Text("nothing was measured together"))
+    return 0
+
+
+def together(measurements: Iterable[Measurement]) -> list[Together]:
+    """Return what was measured, repeats as one, in the order of GPU models and names."""
+    ordered = sorted((_seated(one) for one in measurements), key=lambda one: one[0])
+    return [
+        _summed(key, [(order, one) for _, order, one in repeats])
+        for key, repeats in groupby(ordered, key=lambda one: one[0])
+    ]
+
+
+def _seated(one: Measurement) -> tuple[_Key, tuple[int, ...], Measurement]:
+    """Return a measurement with what it is of, and its workloads' places in order."""
+    seats = [(name, share or 0) for name, share in zip(one.workloads, one.shares, strict=True)]
+    order = tuple(sorted(range(len(seats)), key=lambda k: seats[k]))
+    names, shares = zip(*(seats[k] for k in order), strict=True)
+    return (one.gpu_model, names, shares), order, one
+
+
+def _summed(key: _Key, repeats: Sequence[tuple[tuple[int, ...], Measurement]]) -> Together:
+    ran = [[one.slowdown[k] for k in order] for order, one in repeats if one.slowdown is not None]
+    dates = [one.date for _, one in repeats if one.date is not None]
+    return Together(
+        gpu_model=key[0],
+        workloads=key[1],
+        shares=tuple(share or None for share in key[2]),
+        slowdown=tuple(map(fmean, zip(*ran, strict=True))) if ran else None,
+        times=len(repeats),
+        failed=len(repeats) - len(ran),
+        last=max(dates, default=None),
+    )
+
+
+def _require_known(data: DataSet, workload: str) -> None:
+    if workload not in data.families:
+        rule = f"must be one of {listed(sorted(data.families))}, got {shown(workload)}"
+        raise InputError(rule, "--workload")
+
+
+def _view(found: Sequence[Together]) -> RenderableType:
+    table = plain_table("GPU model", "workload")
+    for name in ("SM share", "slowdown"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("measured", no_wrap=True)
+    for one in found:
+        _add(table, one)
+    return table
+
+
+def _add(table: Table, one: Together) -> None:
+    """Add a row for each workload, and a line under the last."""
+    for k, (name, share) in enumerate(zip(one.workloads, one.shares, strict=True)):
+        slowdown = "failed" if one.slowdown is None else two_digits(one.slowdown[k])
+        told = (_often(one), one.last[:10] if one.last else "")[k] if k < 2 else ""
+        cells = (one.gpu_model if k == 0 else "", name, share_told(share), slowdown, told)
+        table.add_row(*map(Text, cells), end_section=k == len(one.workloads) - 1)
+
+
+def _often(one: Together) -> str:
+    times = "once" if one.times == 1 else f"{one.times} times"
+    return f"{times}, {one.failed} failed" if one.failed and one.slowdown else times

@@ -1,0 +1,1 @@
+"""Measuring on a machine: campaigns, shares, and what live mode finds there."""

@@ -1,0 +1,152 @@
+"""What ``dovetail doctor`` does: look at this machine, and measure shares first if asked to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.executor.doctor.diagnosis import Diagnosis, Preflight, diagnose
+from dovetail.executor.doctor.finding import Finding, Level
+from dovetail.executor.doctor.shares import ShareRow, ShareTable
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import write_data
+from dovetail.live.places import default_directory, default_socket, mps_directory
+from dovetail.measuring.gate import measure
+from dovetail.toolkit.tables import console, plain_table
+
+_MARKS: Final = {
+    Level.GOOD: ("ok", "green"),
+    Level.NOTE: ("note", "cyan"),
+    Level.LACKING: ("lacking", "yellow"),
+    Level.BROKEN: ("broken", "red"),
+}
+_HEADINGS: Final = {
+    "machine": "Machine",
+    "service": "Service",
+    "driver": "Driver",
+    "gpu": "GPU",
+    "mps": "MPS",
+    "jobs": "Jobs' Python",
+    "shares": "SM shares",
+}
+
+
+_ONLY_WITH: Final = {
+    "--splits or --sms": ("--shares",),
+    "--splits": ("--again",),
+}
+
+
+def doctor(options: Namespace) -> int:
+    """Tell what this machine has for live mode; the exit status is ``Usable``."""
+    _refuse_idle(options)
+    what = _preflight(options)
+    if options.splits or options.sms:
+        measure(what.directory, MpsManager(what.mps_directory), what.python, options)
+    diagnosis = diagnose(what)
+    if options.json:
+        write_data(_plain(diagnosis), "-")
+    else:
+        console().print(_view(diagnosis))
+    return int(diagnosis.usable)
+
+
+def _refuse_idle(options: Namespace) -> None:
+    """Refuse options without effect: who gives one expects more than a look."""
+    for needed, idle in _ONLY_WITH.items():
+        if any(_given(options, one) for one in needed.split(" or ")):
+            continue
+        for option in idle:
+            if _given(options, option):
+                raise InputError(f"needs {needed}", option)
+
+
+def _given(options: Namespace, option: str) -> bool:
+    value = getattr(options, option.removeprefix("--").replace("-", "_"))
+    return value is not None and value is not False
+
+
+def _preflight(options: Namespace) -> Preflight:
+    directory = Path(os.path.abspath(options.directory or default_directory()))
+    return Preflight(
+        directory,
+        Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory),
+        mps_directory(directory),
+        options.python or sys.executable,
+        options.listen,
+    )
+
+
+def _view(diagnosis: Diagnosis) -> RenderableType:
+    table = plain_table("", "what", "what was seen, and what to do")
+    for heading, findings in groupby(diagnosis.findings, _heading):
+        if table.row_count:
+            table.add_row()
+        table.add_row("", Text(heading, "bold"))
+        for finding in findings:
+            word, style = _MARKS[finding.level]
+            table.add_row(Text(word, style), Text(finding.about), _told(finding))
+    verdict = Text(diagnosis.usable.told, "bold")
+    return Group(table, Text(), *_share_views(diagnosis.shares), verdict)
+
+
+def _told(finding: Finding) -> Text:
+    remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
+    return Text(finding.told).append(remedy, "italic")
+
+
+def _heading(finding: Finding) -> str:
+    return f"{_HEADINGS[finding.part]} {finding.gpu}".rstrip()
+
+
+def _share_views(tables: Sequence[ShareTable]) -> Iterator[RenderableType]:
+    """Show what is known of the shares of each GPU model."""
+    for one in tables:
+        yield Text(f"Shares of {one.gpu_model}, driver {one.driver}", "bold")
+        yield _share_table(one.rows)
+        told = "* as others reported for an H200, scaled to this GPU's SMs"
+        yield Text(told)
+        yield Text()
+
+
+def _share_table(rows: Sequence[ShareRow]) -> Table:
+    table = plain_table(
+        "share", "SMs", "expected*", "right", "wrong", "error", "cuBLAS", "date", ""
+    )
+    for row in rows:
+        table.add_row(
+            f"{row.share} %",
+            str(row.sms),
+            "-" if row.reported_sms is None else str(row.reported_sms),
+            *_compared(row),
+        )
+    return table
+
+
+def _compared(row: ShareRow) -> Sequence[str]:
+    if not row.cublas:
+        return ("-", "-", "-", "-", "-", "not measured")
+    error = "no number" if row.worst is None else f"{row.worst:.2f}"
+    verdict = "allowed" if row.allowed else "whole GPU" if not row.wrong else "never used"
+    return (str(row.right), str(row.wrong), error, row.cublas, row.date[:10], verdict)
+
+
+def _plain(diagnosis: Diagnosis) -> dict[str, object]:
+    return {
+        "usable": diagnosis.usable.name.lower(),
+        "findings": [finding._asdict() for finding in diagnosis.findings],
+        "shares": [
+            {**table._asdict(), "rows": [row._asdict() for row in table.rows]}
+            for table in diagnosis.shares
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Plans from files: solve, check, explain, and show them as tables and pages."""

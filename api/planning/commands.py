@@ -1,0 +1,235 @@
+"""What ``plan``, ``check`` and ``explain`` do: options in, output out, exit status."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.files import read_plan, write_data, write_plan, write_text
+from dovetail.instances.instance import Instance
+from dovetail.predicting.filling import predicted, predictor_of
+from dovetail.toolkit.inputs import instance_with, naming
+from dovetail.toolkit.outputs import require_separate
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dovetail.formulations.objectives import Objective
+    from dovetail.instances._record import Record
+    from dovetail.instances.objectives import ObjectiveName
+    from dovetail.instances.plan import Plan
+    from dovetail.live.client import Client
+    from dovetail.solver.rounds import Result
+
+_MOST_ASKED = 5
+
+
+def plan(options: Namespace) -> int:
+    """Solve the instance; print or write the plan, the report and the model."""
+    from dovetail.solver.rounds import solve, write_model
+    from dovetail.toolkit.progress import working
+
+    if options.from_live:
+        return _plan_from_live(options)
+    if options.instance is None:
+        raise InputError("is needed, or --from-live", "INSTANCE")
+    read = (options.instance, *filter(None, [options.model, options.slowdowns]))
+    require_separate(read, options.output, options.report, options.write_model)
+    instance = instance_with(options.instance, options.slowdowns)
+    predictor = predictor_of(options)
+    if predictor is not None:
+        instance = predicted(options, instance, predictor)
+    objective = _objective(options.objective)
+    _compile_once(instance, options.solver)
+    with naming(options.instance), working("solving", options.time_limit):
+        result = solve(
+            instance,
+            objective,
+            options.solver,
+            options.time_limit,
+            options.gap,
+            options.seed,
+            options.preempt,
+        )
+    made = _verified(instance, result, objective) if options.verify else result.plan
+    if options.write_model:
+        write_model(instance, made, Path(options.write_model), objective)
+    _write_plan(options, instance, made)
+    return 0 if result.status in ("optimal", "feasible") else 1
+
+
+def _plan_from_live(options: Namespace) -> int:
+    """Print or write what the live service would do now; it decides as it is set up to."""
+    from dovetail.cli.main import parser
+    from dovetail.live.client import Client
+
+    kept = ("instance", "from_live", "output", "json", "report", "compare", "parser")
+    usual = vars(parser().parse_args(["plan"]))
+    for name, value in vars(options).items():
+        if name not in kept and value != usual[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError("cannot be had with --from-live: the service plans as it does", flag)
+    if options.instance is not None:
+        raise InputError("cannot be had with --from-live", "INSTANCE")
+    require_separate((), options.output, options.report)
+    with Client() as client:
+        instance, made = _round_and_plan(client)
+    _write_plan(options, instance, made)
+    return 0
+
+
+def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
+    """Return the live round, and the plan for it: asked again where jobs came or went between."""
+    for _ in range(_MOST_ASKED):
+        instance, made = client.instance(), client.plan()
+        told = {row.job for row in made.assignments} | {row.job for row in made.waiting}
+        stay = {row.job for row in made.assignments if not row.start}
+        running = {job.id for job in instance.jobs if job.running}
+        if told <= {job.id for job in instance.jobs} and stay <= running:
+            return instance, made
+    raise UnsupportedError("the jobs of the service change too quickly for a plan of them")
+
+
+def _compile_once(instance: Instance, solver: str) -> None:
+    """Compile the engine before the time limit starts, where the round is one that it solves."""
+    from dovetail.toolkit.progress import compiled_ahead
+
+    alike = (
+        len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
+    )
+    workers = sum(job.workers for job in instance.jobs)
+    if solver in ("auto", "matching") and alike:
+        compiled_ahead(workers)
+
+
+def _objective(name: str) -> Objective:
+    """Return an objective: its name, or a class of the user's."""
+    from dovetail.formulations.values import JobValues
+    from dovetail.solver.outside import PREFIX, class_at
+
+    if not name.startswith(PREFIX):
+        return cast("ObjectiveName", name)
+    kind = class_at(name, "objective", "gain")
+    if not issubclass(kind, JobValues):
+        raise UnsupportedError(f"objective {name!r} must be a subclass of dovetail.JobValues")
+    return kind
+
+
+def _verified(instance: Instance, result: Result, objective: Objective) -> Plan:
+    """Return the plan with what was found true of it once more."""
+    from dovetail.solver.verification import verify
+    from dovetail.toolkit.progress import working
+
+    with working("verifying"):
+        return result.plan.replace(verification=verify(instance, result, objective))
+
+
+def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
+    from dovetail.planning.comparison import compare
+    from dovetail.toolkit.progress import working
+
+    comparison = None
+    if options.compare or options.report:
+        with working("comparing with simpler rules"):
+            comparison = compare(instance, made)
+    if options.report and comparison:
+        from dovetail.planning.report import report_html
+
+        write_text(options.report, report_html(instance, made, comparison))
+    if options.output:
+        write_plan(made, options.output)
+    if options.output == "-":
+        return
+    if options.commands:
+        _print_commands(options, instance, made)
+        return
+    if options.json:
+        write_plan(made, "-")
+        return
+    from dovetail.planning import tables as plan_tables
+
+    _print(plan_tables.plan_view(instance, made))
+    if options.compare and comparison:
+        _print(plan_tables.comparison_table(comparison))
+
+
+def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
+    """Print what starts the jobs of a plan; for machines with the plan itself."""
+    from dovetail.planning.starting import ranks, shell_lines
+
+    found = list(ranks(instance, made))
+    if options.json:
+        commands = [rank.to_data() for rank in found]
+        write_data({"plan": made.to_data(), "commands": commands}, "-")
+        return
+    print(*shell_lines(found), sep="\n")
+
+
+def check(options: Namespace) -> int:
+    """Verify a plan; 1 if it breaks a rule."""
+    from dovetail.instances.checker import check as verify
+
+    instance = instance_with(options.instance, options.slowdowns)
+    plan_read = read_plan(options.plan)
+    _hint_at_another_instance(instance, plan_read)
+    with naming(options.instance):
+        report = verify(instance, plan_read, options.objective)
+    _show(options, report, "check_view")
+    return 0 if report.valid else 1
+
+
+def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
+    """Say on standard error that the files may not belong together, before all that follows."""
+    made_for = plan_read.instance
+    if made_for not in (None, instance.name):
+        told = f"the plan was made for instance {made_for}, this one is {instance.name}"
+        print(f"dovetail: {told}: are these the right files?", file=sys.stderr)
+
+
+def explain(options: Namespace) -> int:
+    """Say why a job waits and what would let it start, or why all wait that do."""
+    from dovetail.solver.explanations import explain as explained
+
+    instance = instance_with(options.instance, options.slowdowns)
+    plan_read = read_plan(options.plan)
+    if options.job is None:
+        return _explain_waiting(options, instance, plan_read)
+    with naming(options.instance):
+        story = explained(instance, plan_read, options.job)
+    _show(options, story, "explanation_view")
+    return 0
+
+
+def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) -> int:
+    from dovetail.solver.explanations import explain_waiting
+    from dovetail.solver.rounds import unknown_pairs
+
+    with naming(options.instance):
+        waiting = explain_waiting(instance, plan_read)
+    pairs = unknown_pairs(instance)
+    if options.json:
+        write_data({"waiting": [row.to_data() for row in waiting], "unknown_pairs": pairs}, "-")
+        return 0
+    from dovetail.planning import tables as plan_tables
+
+    _print(plan_tables.waiting_view(waiting, pairs))
+    return 0
+
+
+def _show(options: Namespace, record: Record, view: str) -> None:
+    """Print a record for machines or, through the named view, for people."""
+    if options.json:
+        write_data(record.to_data(), "-")
+        return
+    from dovetail.planning import tables as plan_tables
+
+    _print(getattr(plan_tables, view)(record))
+
+
+def _print(view: RenderableType) -> None:
+    from dovetail.toolkit.tables import console
+
+    console().print(view)

@@ -1,0 +1,110 @@
+"""How plans are told, in the terminal and in the report alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE, PlanView, Seat
+from dovetail.toolkit.wording import count, figure, number, two_digits
+
+if TYPE_CHECKING:
+    # Solvers come with it.
+    from dovetail.instances.plan import ObjectiveValue, Plan
+    from dovetail.planning.comparison import Comparison, Row
+
+STARTS = "starts"
+OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
+    "throughput": "sum of weight x rate over the placed jobs",
+    "slowdown": "weighted sum of job slowdowns, after placing as much weight as possible",
+    "sensitivity": "weighted sum of job slowdowns by sensitivity, "
+    "after placing as much weight as possible",
+    "jct": "sum of weight x rate / remaining time over the placed jobs",
+    "completion": "seconds of weighted completion time that the starts save against waiting",
+    "energy": "work per watt, after placing as much weight as possible",
+}
+
+
+def objective(laid_out: PlanView) -> str:
+    """Return what a plan was made for, and what that means."""
+    ours, claim = laid_out.report.objective, laid_out.plan.objective
+    if claim is None or claim.name == ours:
+        return f"{ours}: {OBJECTIVE_MEANINGS[ours]}"
+    return f"{claim.name}: a class of the user's own; the checker computes {ours}"
+
+
+def proof(plan: Plan) -> str:
+    """Return the status of a plan with what it means."""
+    if plan.status is None or plan.objective is None:
+        return "checked and valid; nothing is claimed of how good it is"
+    if plan.status == "optimal":
+        return "optimal: no plan does better, proven"
+    return f"{plan.status}: valid; {_range(plan.objective)}"
+
+
+def verified(plan: Plan) -> str:
+    """Return what was verified of a plan, and by what."""
+    found, claim = plan.verification, plan.objective
+    if found is None:
+        return "nothing beyond the check that every plan passes"
+    if claim is None or claim.bound is None:
+        return "the plan by the checker; there is no bound to verify"
+    if found.pairs is None:
+        return f"the plan by the checker; not its bound: {plan.solver} left no certificate of it"
+    pairs = number(found.pairs, "pair")
+    return f"plan by the checker, bound and gap by a certificate, against all {pairs} of jobs"
+
+
+def _range(claim: ObjectiveValue) -> str:
+    """Return between which proven limits the best plan lies."""
+    weight, most = claim.placed_weight, claim.placed_weight_bound
+    if weight is not None and most is not None and most > weight:
+        return f"the most weight a plan can place is {figure(weight)} to {figure(most)}"
+    if claim.bound is None:
+        return "how much better another plan could be is not known"
+    low, high = sorted((claim.value, claim.bound))
+    return f"the best possible {claim.name} is {figure(low)} to {figure(high)}"
+
+
+def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return the heads of the columns that `comparison_cells` fills."""
+    weight = ("weight placed",) if comparison.objective in TWO_STAGE else ()
+    # The objective may be the throughput itself, which then has its column already.
+    throughput = () if comparison.objective == "throughput" else ("throughput",)
+    slowdowns = ("worst slowdown", "mean slowdown")
+    value = comparison.objective
+    return ("jobs placed", *weight, value, *throughput, *slowdowns, "GPUs used", "over gSLA")
+
+
+def comparison_cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
+    """Return the figures of a row of a comparison."""
+    weight = (figure(row.placed_weight),) if comparison.objective in TWO_STAGE else ()
+    throughput = () if comparison.objective == "throughput" else (figure(row.throughput),)
+    return (
+        count(row.placed),
+        *weight,
+        figure(row.value),
+        *throughput,
+        two_digits(row.worst_slowdown),
+        two_digits(row.mean_slowdown),
+        count(row.gpus_used),
+        count(row.gsla_violations),
+    )
+
+
+def better(objective: ObjectiveName) -> str:
+    """Return which way an objective gets better."""
+    direction = "lower" if objective in LOWER_IS_BETTER else "higher"
+    among = " among plans that place the same weight" if objective in TWO_STAGE else ""
+    return f"{direction} is better{among}"
+
+
+def mark(seat: Seat) -> str:
+    """Return what the plan does with a job."""
+    return seat.placed.change
+
+
+def node_spans(amount: int) -> str:
+    """Return how many nodes the jobs span in sum, and how that is counted."""
+    return f"{amount} (each placed job counts once for every node it is on)"

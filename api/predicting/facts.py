@@ -1,0 +1,70 @@
+"""What a fitted predictor is, as lines for people and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from dovetail.instances._record import listed
+from dovetail.predictors.fits import ModelFit
+from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.trained import TrainedPredictor
+from dovetail.toolkit.tables import fact_lines
+from dovetail.toolkit.wording import number, share_told
+
+_REGIMES = ("a new workload", "measured workloads")
+
+
+def model_data(predictor: TrainedPredictor) -> dict[str, Any]:
+    """Return what a fitted predictor is, without its arrays."""
+    return {
+        "confidence": predictor.confidence,
+        "about": predictor.about.to_data(),
+        "fits": {model: dict(_fit_facts(fit)) for model, fit in predictor.fits.items()},
+    }
+
+
+def model_view(predictor: TrainedPredictor) -> RenderableType:
+    """Return what a fitted predictor is, as lines."""
+    found: list[RenderableType] = [fact_lines(*model_facts(predictor))]
+    for model, fit in predictor.fits.items():
+        found += [Text(), fact_lines(("fitted for", model), *_fit_facts(fit))]
+    return Group(*found)
+
+
+def model_facts(predictor: TrainedPredictor) -> Iterator[tuple[str, str]]:
+    """Yield what holds for all GPU models of a fitted predictor."""
+    training = predictor.about.training
+    yield "predictor for", listed(predictor.gpu_models)
+    yield "confidence", f"{predictor.confidence:g} (of the upper bounds)"
+    yield "made", predictor.about.created or "not said"
+    if training is None:
+        yield "fitted on", "not said"
+    else:
+        measured = number(training.measurements, "measurement")
+        profiles = number(training.profiles, "profile")
+        yield "fitted on", f"{training.name}: {profiles}, {measured}"
+        yield "fingerprint", f"sha256 {training.sha256}"
+        yield "sources", listed(training.sources) or "not said"
+        yield "licence", training.licence or "not said"
+    for split, figures in predictor.about.held_out.items():
+        yield f"held out: {split}", ", ".join(f"{k} {v:.4g}" for k, v in figures.items())
+
+
+def _fit_facts(fit: ModelFit) -> Iterator[tuple[str, str]]:
+    """Yield what was fitted for one GPU model."""
+    for regime, when in enumerate(_REGIMES):
+        parts = [(m.model, m.weights[regime]) for m in fit.members if m.weights[regime]]
+        told = " + ".join(f"{weight:.0%} {name}".replace("%", " %") for name, weight in parts)
+        yield f"for {when}", told or "no answer"
+    for member in fit.members:
+        yield f"{member.model} sees", listed(member.features.names, 20) or "nothing"
+    yield "measured", f"{number(len(fit.measured), 'workload')}: {listed(fit.measured)}"
+    splits = (tuple(share_told(cap if cap != UNCAPPED else None) for cap in s) for s in fit.splits)
+    yield "caps measured", listed(" / ".join(split) for split in splits)
+    yield "slowdowns within", f"{fit.limits[0]:.2f} to {fit.limits[1]:.2f}"
+    yield "upper bounds", "yes" if fit.bound is not None else "no"
+    yield "power", "yes" if fit.power is not None else "no"

@@ -1,0 +1,88 @@
+"""Filling in the slowdowns that an instance lacks, as the options of a command say."""
+
+from __future__ import annotations
+
+import math
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, cast
+
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.instance import Instance
+from dovetail.toolkit.inputs import instance_with
+from dovetail.toolkit.outputs import require_separate, write_made
+
+if TYPE_CHECKING:
+    from dovetail.predictors import Predictor
+
+_MOST_TOLD = 10
+
+
+def predict(options: Namespace) -> int:
+    """Write the instance with its unknown slowdowns predicted."""
+    read = (options.instance, *filter(None, [options.model, options.slowdowns]))
+    require_separate(read, options.output)
+    predictor = predictor_of(options) or "analytic"
+    instance = instance_with(options.instance, options.slowdowns)
+    filled = predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
+    write_made(options, filled)
+    return 0
+
+
+def predictor_of(options: Namespace) -> str | Predictor | None:
+    """Return the predictor of the options, None where they name none."""
+    if options.model is None:
+        for option, value in (("--confidence", options.confidence), ("--as", options.stand_ins)):
+            if value not in (None, []):
+                raise InputError(f"{option} needs --model")
+        return cast("str | None", options.predictor)
+    from dovetail.predictors.model_file import load_model
+
+    return load_model(options.model).standing_in(dict(options.stand_ins))
+
+
+def predicted(
+    options: Namespace,
+    instance: Instance,
+    predictor: str | Predictor,
+    *,
+    mixed: bool = False,
+    sets: bool = False,
+) -> Instance:
+    """Fill in what is unknown, and say on standard error what had to stay so."""
+    from dovetail.predictors import predict as filled
+
+    try:
+        made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=options.confidence)
+    except InputError as error:
+        # What a confidence may be is a matter of the model, everything else of the instance.
+        about = options.model if error.path == "confidence" else options.instance
+        raise error.at(source_name(about)) from None
+    for unknown in _unknown(instance, predictor, mixed, options.confidence):
+        print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
+    return made
+
+
+def _unknown(
+    instance: Instance, predictor: str | Predictor, mixed: bool, confidence: float | None
+) -> Iterator[str]:
+    """Yield what the predictor could not predict, workloads up to ten by name."""
+    from dovetail.predictors import missing, unanswered, unsupported
+
+    lacking = missing(instance, predictor)
+    for workload, metrics in islice(lacking.items(), _MOST_TOLD):
+        yield f"{workload} has no {', '.join(metrics)}: its pairs"
+    if len(lacking) > _MOST_TOLD:
+        yield f"{len(lacking) - _MOST_TOLD} more workloads lack something: their pairs"
+    splits = unanswered(instance, predictor, mixed=mixed)
+    if splits:
+        shares = ", ".join("/".join(str(p) if p else "no cap" for p in split) for split in splits)
+        yield f"the model was not fitted on pairs at {shares}: these"
+    limits = unsupported(instance, predictor, confidence)
+    if limits:
+        kinds = ", ".join(
+            f"{kind} {math.floor(most * 1e4) / 1e4:g}" for kind, most in limits.items()
+        )
+        yield f"the measurements support a confidence of at most: {kinds}: pairs of these"

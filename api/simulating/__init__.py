@@ -1,0 +1,1 @@
+"""Simulations of traces: run, compare and draw them."""

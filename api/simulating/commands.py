@@ -1,0 +1,312 @@
+"""What ``dovetail simulate`` and ``dovetail compare`` do: options in, output out, exit status."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from dovetail.executor.simulation.campaign import Campaign, Failure, require_possible
+from dovetail.executor.simulation.metrics import METRICS
+from dovetail.executor.simulation.results import RunResult, prepare
+from dovetail.executor.simulation.run import simulate as simulated
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import read_data, write_data, write_text
+from dovetail.simulating.groups import Groups, common_seeds
+from dovetail.simulating.setup import Request, request
+from dovetail.solver.policies import policy_label, policy_named
+from dovetail.toolkit.commands import INTERRUPTED
+from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.progress import compiled_ahead, counting, working
+
+_DEFAULT_SEEDS = 3
+_COMPARISON_FILE = "comparison.json"
+_MANY_JOBS = 1000
+"""Jobs from which on a simulation is sooner done with the engine compiled before."""
+
+_HARDLY = 0.01
+"""The part of completion times up to which waiting and slowdowns do not count."""
+
+
+def simulate(options: Namespace) -> int:
+    """Run a trace under one policy; print the metrics, keep the run."""
+    policy = policy_named(options.policy)
+    if options.output:
+        _refuse_standard_output("--output", options.output)
+        prepare(options.output)
+    asked = request(options)
+    with working("drawing the scenario"):
+        scenario = asked.setup.scenario(options.seed)
+    require_possible(scenario)
+    _compile_ahead([options.policy], len(scenario.trace.jobs))
+    with _jobs_counted(len(scenario.trace.jobs)) as told:
+        history = simulated(
+            scenario.trace, scenario.world, policy, scenario.options, scenario.predicted, told
+        )
+    result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
+    if options.output:
+        result.write(options.output)
+    facts = {**asked.facts, **_idle_queue([result])}
+    if options.json:
+        write_data(_run_data(result, facts), "-")
+        return 0
+    from dovetail.simulating.text import run_view
+    from dovetail.toolkit.tables import console
+
+    console().print(run_view(result.policy, result.seed, result.summary, facts))
+    if options.output:
+        print(f"\n-> {Path(options.output)}")
+    return 0
+
+
+def compare(options: Namespace) -> int:
+    """Run a trace under several policies and seeds; print, keep and draw what came out."""
+    _check_outputs(options)
+    asked = request(options)
+    seeds = _seeds(options, asked)
+    with ExitStack() as stack:
+        folder = options.output or stack.enter_context(tempfile.TemporaryDirectory())
+        campaign = Campaign(asked.setup, options.policies, seeds, Path(folder))
+        _refuse_another(campaign)
+        _compile_ahead(options.policies, len(asked.setup.trace.jobs))
+        try:
+            with counting("simulating") as told:
+                failures = campaign.run(options.jobs, told)
+        except KeyboardInterrupt:
+            return _interrupted(campaign, options)
+        return _told(campaign, failures, asked, options)
+
+
+def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
+    """Compile the engine before long simulations of the policy that solves rounds of plans."""
+    names = {policy.partition(":")[0] for policy in policies}
+    if jobs >= _MANY_JOBS and "dovetail" in names:
+        compiled_ahead(jobs)
+
+
+def _told(
+    campaign: Campaign, failures: Sequence[Failure], asked: Request, options: Namespace
+) -> int:
+    """Write and print a finished comparison; return the exit status."""
+    from dovetail.toolkit.tables import console
+
+    runs = campaign.results(tables=False)
+    groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
+    seeds = {"seeds": _seeds_told(campaign.seeds, groups)}
+    facts = {**asked.facts, **seeds, **_idle_queue(runs)}
+    data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
+    if options.output:
+        write_text(campaign.folder / "results.csv", _csv(runs))
+        write_data(data, campaign.folder / _COMPARISON_FILE)
+    if options.report and groups:
+        failed = {"failed": "; ".join(_failures_told(failures))} if failures else {}
+        _write_report(campaign, options, {**facts, **failed})
+    if options.json:
+        write_data(data, "-")
+    elif groups:
+        from dovetail.simulating.text import comparison_view
+
+        console().print(comparison_view(groups, facts))
+        written = [f"-> {Path(place)}" for place in (options.output, options.report) if place]
+        if written:
+            print("", *written, sep="\n")
+    for line in _failures_told(failures):
+        print(f"dovetail: failed: {line}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _idle_queue(runs: Sequence[RunResult]) -> Mapping[str, str]:
+    """Return a warning where jobs neither wait nor slow each other down: any policy does that."""
+    for metrics in (run.summary for run in runs):
+        waited = metrics["queueing_mean_s"] / metrics["jct_mean_s"]
+        if max(waited, metrics["slowdown_mean"] - 1) < _HARDLY:
+            cure = "give fewer --nodes, or a higher --load"
+            return {"warning": f"nothing ever waits, so policies hardly differ: {cure}"}
+    return {}
+
+
+def _seeds_told(seeds: Sequence[int], groups: Groups | None) -> str:
+    """Return the seeds that figures are means over, and those that they are not."""
+    compared = groups.seeds if groups else ()
+    left = ", ".join(str(seed) for seed in seeds if seed not in compared)
+    told = ", ".join(map(str, compared)) or "none that all policies have"
+    return f"{told} (left out, since a policy failed: {left})" if left else told
+
+
+def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
+    """Yield a line for each policy that failed, for all seeds in which it did so alike."""
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for each in failures:
+        label = policy_label(each.task.policy)
+        seeds.setdefault((label, each.reason), []).append(each.task.seed)
+    for (policy, reason), failed in seeds.items():
+        which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, sorted(failed)))}"
+        yield f"{policy}, {which}: {reason}"
+
+
+def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, str]) -> None:
+    from dovetail.simulating.report import comparison_page
+
+    with working("drawing"):
+        page = comparison_page(
+            campaign.results(),
+            campaign.setup.trace.name,
+            facts,
+            campaign.setup.world.cluster,
+            options.baseline,
+        )
+    write_text(options.report, page)
+
+
+def _check_outputs(options: Namespace) -> None:
+    """Refuse before anything is run what could not be written or told after it."""
+    labels = [policy_label(policy) for policy in options.policies]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"must have different names, got {', '.join(labels)}", "--policies")
+    if options.baseline and options.baseline not in labels:
+        known = ", ".join(labels)
+        rule = f"must be one of --policies ({known}), got {options.baseline!r}"
+        raise InputError(rule, "--baseline")
+    read = (options.trace, *filter(None, [options.world]))
+    require_separate(read, options.output, options.report)
+    for flag, place in (("--output", options.output), ("--report", options.report)):
+        _refuse_standard_output(flag, place)
+    if options.report:
+        _check_page(Path(options.report))
+    if options.output:
+        _check_folder(Path(options.output))
+
+
+def _refuse_standard_output(flag: str, place: str | None) -> None:
+    if place == "-":
+        raise InputError("must be a name, got '-': --json prints all metrics", flag)
+
+
+def _refuse_another(campaign: Campaign) -> None:
+    """Keep the figures of another setup from being overwritten."""
+    place = campaign.folder / _COMPARISON_FILE
+    if not place.is_file():
+        return
+    kept = read_data(place)
+    if not isinstance(kept, dict) or kept.get("setup") != campaign.setup_digest:
+        rule = (
+            "holds a comparison of another trace, world, beliefs or other options than policies "
+            "and seeds: name a new folder"
+        )
+        raise InputError(rule, "--output", source_name(campaign.folder))
+
+
+def _check_page(page: Path) -> None:
+    folder = page.absolute().parent
+    if not folder.is_dir():
+        raise InputError("must be in a folder that there is", "--report", str(page))
+    if page.is_dir():
+        raise InputError("must be a file, got a folder", "--report", str(page))
+    if not os.access(folder, os.W_OK):
+        raise InputError("must be in a folder that can be written", "--report", str(page))
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError("must be a folder, got a file", "--output", source_name(folder))
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "runs").is_dir():
+        rule = "holds something else than a comparison: name a new folder"
+        raise InputError(rule, "--output", source_name(folder))
+
+
+def _seeds(options: Namespace, asked: Request) -> tuple[int, ...]:
+    """Return the seeds to run: one, unless told, where another would change nothing."""
+    count = options.seeds or (_DEFAULT_SEEDS if asked.draws else 1)
+    return tuple(range(options.seed, options.seed + count))
+
+
+def _interrupted(campaign: Campaign, options: Namespace) -> int:
+    done = sum(map(campaign.is_done, campaign.tasks))
+    how = (
+        f"the same command goes on after {done} of {len(campaign.tasks)} runs"
+        if options.output
+        else "with -o FOLDER finished runs are kept, and the same command goes on from there"
+    )
+    print(f"dovetail: interrupted: {how}", file=sys.stderr)
+    return INTERRUPTED
+
+
+@contextmanager
+def _jobs_counted(jobs: int) -> Iterator[Callable[[int], None] | None]:
+    """Show how many jobs have ended; nothing where standard error is no terminal."""
+    with counting("simulating") as told:
+        yield None if told is None else lambda ended: told("jobs that have ended", ended, jobs)
+
+
+def _run_data(result: RunResult, facts: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "policy": result.policy,
+        "seed": result.seed,
+        "simulated": True,
+        "facts": dict(facts),
+        "metrics": _finite(result.summary),
+    }
+
+
+def _comparison_data(
+    groups: Groups | None,
+    runs: Sequence[RunResult],
+    failures: Sequence[Failure],
+    facts: Mapping[str, str],
+) -> dict[str, Any]:
+    return {
+        "simulated": True,
+        "facts": dict(facts),
+        "baseline": groups.baseline.policy if groups else None,
+        "policies": [
+            {
+                "policy": group.policy,
+                "seeds": len(group.runs),
+                "mean": _finite({name: group.mean(name) for name in METRICS}),
+                "deviation": _finite({name: group.spread(name) for name in METRICS}),
+            }
+            for group in (groups.every if groups else ())
+        ],
+        "runs": [
+            {"policy": run.policy, "seed": run.seed, "metrics": _finite(run.summary)}
+            for run in runs
+        ],
+        "failed": [
+            {
+                "policy": policy_label(each.task.policy),
+                "seed": each.task.seed,
+                "reason": each.reason,
+            }
+            for each in failures
+        ],
+    }
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Return metrics for JSON and CSV: None where there is no figure, counts as integers."""
+    return {name: _plain(name, value) for name, value in metrics.items()}
+
+
+def _plain(name: str, value: float) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return int(value) if METRICS[name].unit == "number" and value.is_integer() else value
+
+
+def _csv(runs: Sequence[RunResult]) -> str:
+    """Return a row for each policy and seed; a metric that does not exist is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("policy", "seed", *METRICS))
+    for run in runs:
+        metrics = _finite(run.summary).values()
+        writer.writerow((run.policy, run.seed, *("" if v is None else v for v in metrics)))
+    return text.getvalue()

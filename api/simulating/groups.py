@@ -1,0 +1,140 @@
+"""Runs by policy, and what is compared of them: means, spreads, who is best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Final
+
+import numpy as np
+
+from dovetail.executor.simulation.metrics import METRICS
+from dovetail.executor.simulation.results import RunResult
+from dovetail.instances.errors import UnsupportedError
+from dovetail.toolkit.charts import FloatArray
+
+_SAME: Final = 1e-9
+_USUAL_BASELINE: Final = "fifo"
+
+
+@dataclass(frozen=True)
+class Group:
+    """All runs of one policy, in the order of their seeds."""
+
+    policy: str
+    runs: tuple[RunResult, ...]
+
+    @property
+    def first(self) -> RunResult:
+        """The run of the lowest seed, which stands for the others where one is drawn."""
+        return self.runs[0]
+
+    def values(self, metric: str) -> list[float]:
+        """Return a metric of every run."""
+        return [run.summary.get(metric, math.nan) for run in self.runs]
+
+    def mean(self, metric: str) -> float:
+        """Return the mean over the runs in which a metric exists; NaN if there is none."""
+        known = [value for value in self.values(metric) if math.isfinite(value)]
+        return fmean(known) if known else math.nan
+
+    def spread(self, metric: str) -> float:
+        """Return the standard deviation over runs; NaN of fewer than two."""
+        known = [value for value in self.values(metric) if math.isfinite(value)]
+        if len(known) < 2:
+            return math.nan
+        spread = stdev(known)
+        return spread if spread > _SAME * abs(fmean(known)) else 0.0
+
+    def jobs(self, column: str) -> FloatArray:
+        """Return a column of the jobs of all runs, one after the other."""
+        return np.concatenate([np.asarray(run.jobs[column], float) for run in self.runs])
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The policies in the order in which they first occur, and the one held against the others.
+
+    All have the same seeds. ``left_out`` has those of which some policy has no run.
+    """
+
+    every: tuple[Group, ...]
+    baseline: Group
+    left_out: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, runs: Sequence[RunResult], baseline: str | None = None) -> Groups:
+        """Return runs by policy; the baseline is FIFO, or else the first, where none is named.
+
+        Raises
+        ------
+        UnsupportedError
+            When there is no seed that all policies have.
+        """
+        common = common_seeds(runs)
+        if not common:
+            raise UnsupportedError("there is no seed for which all policies have a run")
+        by_policy: dict[str, list[RunResult]] = {}
+        for run in (run for run in runs if run.seed in common):
+            by_policy.setdefault(run.policy, []).append(run)
+        every = tuple(
+            Group(policy, tuple(sorted(group, key=lambda run: run.seed)))
+            for policy, group in by_policy.items()
+        )
+        wanted = (group for group in every if group.policy == (baseline or _USUAL_BASELINE))
+        return cls(every, next(wanted, every[0]), tuple(sorted({r.seed for r in runs} - common)))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of every policy, in order."""
+        return tuple(run.seed for run in self.baseline.runs)
+
+    def best(self, metric: str) -> tuple[Group, ...]:
+        """Return the groups with the best mean.
+
+        None is where a metric has no better, all are equal, or it does not exist for some: nobody
+        is best at the excess of violations beside a policy without violations.
+        """
+        better = METRICS[metric].better
+        means = [(group, group.mean(metric)) for group in self.every]
+        if not better or not all(math.isfinite(mean) for _, mean in means):
+            return ()
+        choose = min if better == "lower" else max
+        top = choose(mean for _, mean in means)
+        found = tuple(g for g, mean in means if math.isclose(mean, top, rel_tol=_SAME))
+        return found if len(found) < len(means) else ()
+
+
+def common_seeds(runs: Sequence[RunResult]) -> set[int]:
+    """Return the seeds of which every policy that has a run at all has one."""
+    by_policy: dict[str, set[int]] = {}
+    for run in runs:
+        by_policy.setdefault(run.policy, set()).add(run.seed)
+    return set.intersection(*by_policy.values()) if by_policy else set()
+
+
+def leads(group: Group, other: Group, metric: str) -> tuple[int, int]:
+    """Return in how many of the common seeds a group beats another, and how many there are."""
+    sign = 1 if METRICS[metric].better == "lower" else -1
+    theirs = dict(zip((run.seed for run in other.runs), other.values(metric), strict=True))
+    both = [
+        (mine, theirs[run.seed])
+        for run, mine in zip(group.runs, group.values(metric), strict=True)
+        if run.seed in theirs and math.isfinite(mine) and math.isfinite(theirs[run.seed])
+    ]
+    return sum(sign * mine < sign * yours for mine, yours in both), len(both)
+
+
+def gain(group: Group, base: Group, metric: str) -> float:
+    """Return how many times better a policy's mean is than a baseline's; above 1 is better.
+
+    Infinite where only the policy's is the best that can be (0); NaN where both are, or where
+    one does not exist.
+    """
+    own, other = group.mean(metric), base.mean(metric)
+    above, below = (other, own) if METRICS[metric].better == "lower" else (own, other)
+    if below == 0:
+        return math.inf if above > 0 else math.nan
+    return above / below

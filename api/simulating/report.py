@@ -1,0 +1,148 @@
+"""A comparison of policies in simulation, as one self-contained HTML page.
+
+Drawings are SVG made here. The page needs no network and no other file; its one small script
+only moves the window of the lanes and says which job is under the pointer. Every text from a
+trace or a cluster is escaped by the template engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from dovetail.executor.simulation.metrics import METRICS
+from dovetail.executor.simulation.results import RunResult
+from dovetail.instances._version import VERSION
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.instance import Cluster
+from dovetail.simulating import wording as simulation_wording
+from dovetail.simulating.drawings import distribution, gpu_count, loads, promises
+from dovetail.simulating.gantt import WIDTH, gantt
+from dovetail.simulating.groups import Groups
+from dovetail.simulating.tables import (
+    SIZE_METRICS,
+    TABLES,
+    longest_waits,
+    metric_tables,
+    round_table,
+    size_table,
+)
+from dovetail.simulating.verdict import headline, named, verdict
+from dovetail.toolkit.pages import environment
+
+SIMULATED: Final = (
+    "This is a simulation: no job ran on a GPU. Policies see predictions; jobs progress at the "
+    "slowdowns of the simulated world. Where those come from stands under “what was compared”."
+)
+
+
+def comparison_page(
+    runs: Sequence[RunResult],
+    title: str,
+    facts: Mapping[str, str],
+    cluster: Cluster | None = None,
+    baseline: str | None = None,
+) -> str:
+    """Return a comparison of policies as an HTML page.
+
+    Parameters
+    ----------
+    runs : sequence of RunResult
+        Of one trace under one or more policies, with one or more seeds each. Policies are shown
+        in the order in which they first occur.
+    title : str
+        What was compared, in a few words.
+    facts : mapping of str to str
+        What else a reader must know, as label and value: trace, cluster, world, beliefs, options.
+    cluster : Cluster, optional
+        Names the nodes in the drawing of who was where; without it GPUs are numbered.
+    baseline : str, optional
+        The policy that others are held against; by default ``fifo``, or else the first.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is no run, or a run without jobs.
+    """
+    if not runs or not all(len(run.jobs["job"]) for run in runs):
+        raise UnsupportedError("a comparison needs at least one run, and jobs in every run")
+    groups = Groups.of(runs, baseline)
+    tables = metric_tables(groups)
+    pool = max(gpu_count(run) for run in runs)
+    return (
+        environment()
+        .get_template("simulation.html.j2")
+        .render(
+            told=simulation_wording,
+            title=title,
+            simulated=SIMULATED,
+            headline=headline(groups),
+            verdict=verdict(groups),
+            tiles=list(_tiles(groups, pool)),
+            facts={**dict(_facts(groups, pool)), **facts},
+            groups=groups,
+            opened=_opened(groups),
+            tables=tables,
+            sizes=size_table(groups),
+            distribution=distribution(groups),
+            loads=loads(groups),
+            gantt=gantt(groups, cluster, pool),
+            lane_width=WIDTH,
+            promises=promises(groups),
+            waits=[(group, longest_waits(group)) for group in groups.every],
+            rounds=round_table(groups),
+            definitions=list(_definitions(groups)),
+            version=VERSION,
+        )
+    )
+
+
+def _opened(groups: Groups) -> tuple[str, ...]:
+    """Return the policies whose details are seen at once: the best and the baseline."""
+    return tuple(group.policy for group in (*groups.best("jct_mean_s")[:1], groups.baseline))
+
+
+def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
+    """Yield label, figure and small print of each of the boxes under the headline."""
+    seeds = len(groups.seeds)
+    run = groups.baseline.first
+    yield "policies", str(len(groups.every)), f"baseline: {groups.baseline.policy}"
+    yield "jobs", f"{len(run.jobs['job']):,}", f"on {pool:,} GPUs"
+    yield "seeds", str(seeds), "a run for each policy" if seeds == 1 else "runs of each policy"
+    best = groups.best("jct_mean_s")
+    if best:
+        mean = simulation_wording.measured("jct_mean_s", best[0].mean("jct_mean_s"))
+        base = simulation_wording.measured("jct_mean_s", groups.baseline.mean("jct_mean_s"))
+        names = f"{named(best[:1])}; {groups.baseline.policy}: {base}"
+        yield "shortest mean JCT", mean, names
+
+
+def _facts(groups: Groups, pool: int) -> Iterator[tuple[str, str]]:
+    """Yield what the runs themselves tell."""
+    yield "policies", ", ".join(group.policy for group in groups.every)
+    yield "baseline", groups.baseline.policy
+    yield "seeds", ", ".join(map(str, groups.seeds))
+    yield "jobs", f"{len(groups.baseline.first.jobs['job']):,}"
+    yield "GPUs", f"{pool:,}"
+
+
+def _definitions(groups: Groups) -> Iterator[tuple[str, str, str]]:
+    """Yield names, meaning and remarks of what the tables show; metrics that mean the same once."""
+    alike: dict[str, list[str]] = {}
+    for metric in (*(m for _, _, metrics in TABLES for m in metrics), *SIZE_METRICS[:1]):
+        alike.setdefault(METRICS[metric].meaning, []).append(metric)
+    for meaning, metrics in alike.items():
+        better = METRICS[metrics[0]].better
+        remark = f"{better} is better" if better else "neither way is better"
+        if not any(math.isfinite(g.mean(m)) for g in groups.every for m in metrics):
+            remark += "; not known in this comparison"
+        names = "JCT by size" if metrics[0] in SIZE_METRICS else _named(metrics)
+        yield names, meaning, remark
+
+
+def _named(metrics: Sequence[str]) -> str:
+    """Return the name of a metric, with the statistics of it that are shown."""
+    thing = METRICS[metrics[0]].label.partition(", ")[0]
+    statistics = [METRICS[metric].label.partition(", ")[2] for metric in metrics]
+    return f"{thing} ({', '.join(statistics)})" if all(statistics) else thing

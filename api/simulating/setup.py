@@ -1,0 +1,377 @@
+"""From the options of ``dovetail simulate`` and ``compare`` to what is simulated."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
+
+from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_named
+from dovetail.executor.simulation.options import Options
+from dovetail.executor.simulation.setup import Draws, Setup
+from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
+from dovetail.instances import library
+from dovetail.instances._record import listed
+from dovetail.instances.datasets import DataSet
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
+from dovetail.instances.instance import Instance
+from dovetail.instances.traces import (
+    GAVEL_GPU_MODEL,
+    KINDS,
+    Trace,
+    gavel_models,
+    kind_of,
+    library_trace,
+    library_world,
+    read_trace,
+    trace_names,
+    with_gslas,
+)
+from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
+from dovetail.simulating.wording import duration, whole_digits
+from dovetail.toolkit.wording import number
+
+LIBRARY = "library:"
+HOUR_S = 3600.0
+SYNTHETIC_WORKLOADS = 32
+DEFAULT_GPUS_PER_NODE = 8
+DEFAULT_GPU_MODEL = "V100"
+DEFAULT_REPAIR_H = 1.0
+DEFAULT_GSLAS = "uniform:1:2"
+"""As TensorShare draws them (section 4.1)."""
+_BELIEFS_TOLD = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: a setup, and what a reader should know of it.
+
+    Attributes
+    ----------
+    setup : Setup
+        What is simulated.
+    facts : dict of str to str
+        What it is, in words, for tables and reports.
+    draws : bool
+        Whether another seed draws anything else.
+    """
+
+    setup: Setup
+    facts: Mapping[str, str]
+    draws: bool
+
+
+def request(options: Namespace) -> Request:
+    """Return what the options ask for.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        Naming the option or the file.
+    """
+    source, world = _world(options)
+    reference = _reference(world)
+    whole, measured_on = _read(options, reference)
+    trace = _filtered(whole, options)
+    draws = Draws(options.gsla or _default_gslas(trace), (), options.sample)
+    _check_draws(trace, draws)
+    setup = Setup(trace, world, draws, _beliefs(options.beliefs), _rules(options))
+    drawn = _drawn_told(setup)
+    facts = {
+        "trace": _trace_told(trace, len(whole.jobs)),
+        "note": "; ".join(whole.notes),
+        "cluster": _cluster_told(world),
+        "world": _world_told(source, world),
+        "run times": _times_told(measured_on, reference),
+        "load": _load_told(trace, world, options.sample),
+        "drawn": drawn,
+        "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
+        "rules": _rules_told(setup.options),
+    }
+    chance = bool(drawn) or _errs_or_fails(setup)
+    return Request(setup, {name: told for name, told in facts.items() if told}, chance)
+
+
+def _check_draws(trace: Trace, draws: Draws) -> None:
+    with _about("--gsla"):
+        with_gslas(trace.replace(trace.jobs[:1]), draws.gslas, 0)
+    if draws.jobs is not None and draws.jobs > len(trace.jobs):
+        rule = f"must be <= {len(trace.jobs)} (jobs that there are), got {draws.jobs}"
+        raise InputError(rule, "--sample")
+
+
+def _errs_or_fails(setup: Setup) -> bool:
+    """Tell whether a seed draws errors or failures."""
+    rules = setup.options
+    certain = isinstance(setup.beliefs, Exact | Model)
+    return not certain or rules.estimate_error > 0 or math.isfinite(rules.node_mtbf_s)
+
+
+def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
+    """Return the trace, and the GPU model on which its run times hold."""
+    source = options.trace
+    if source.startswith(LIBRARY):
+        _refuse_cores(options)
+        if options.columns:
+            raise InputError("are named in a csv or parquet file only", "--columns")
+        trace, measured_on = library_trace(source.removeprefix(LIBRARY)), reference
+    else:
+        trace, measured_on = _read_file(options, reference)
+    if not trace.jobs:
+        raise InputError("must have at least one job, got none", "", source_name(source))
+    return trace, measured_on
+
+
+def _read_file(options: Namespace, reference: str) -> tuple[Trace, str]:
+    source, kind = options.trace, options.format
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"must be one of {listed(KINDS, len(KINDS))}, got {kind!r}", "--format")
+    if options.columns:
+        return read_trace(source, kind, columns=dict(options.columns)), reference
+    kind = kind or kind_of(source)
+    if kind == "swf":
+        return read_trace(source, kind, cores_per_gpu=options.cores_per_gpu or 1), reference
+    _refuse_cores(options)
+    if kind != "gavel":
+        return read_trace(source, kind), reference
+    models = {name.casefold(): name for name in gavel_models(source)}
+    measured_on = models.get(reference.casefold(), GAVEL_GPU_MODEL)
+    return read_trace(source, kind, gpu_model=measured_on), measured_on
+
+
+def _refuse_cores(options: Namespace) -> None:
+    if options.cores_per_gpu:
+        raise InputError("only traces in the format swf count cores", "--cores-per-gpu")
+
+
+def _filtered(trace: Trace, options: Namespace) -> Trace:
+    """Return the part of the trace that is asked for, from 0 on."""
+    if options.window:
+        start, end = options.window
+        if not 0 <= start < end:
+            rule = f"must be FROM:TO in hours, 0 <= FROM < TO, got {start:g}:{end:g}"
+            raise InputError(rule, "--window")
+        trace = window(trace, start * HOUR_S, end * HOUR_S)
+    if options.max_workers:
+        trace = largest(trace, options.max_workers)
+    if options.busiest:
+        with _about("--busiest"):
+            trace = busiest(trace, options.busiest)
+    if not trace.jobs:
+        raise InputError("must leave at least one job, left none", "--window, --max-workers")
+    if options.load is not None:
+        with _about("--load"):
+            trace = at_load(trace, options.load)
+    return from_zero(trace)
+
+
+@contextmanager
+def _about(flag: str) -> Iterator[None]:
+    """Name the option in errors that know the rule only."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.rule, flag) from None
+
+
+def _world(options: Namespace) -> tuple[str | None, Instance]:
+    """Return where the slowdowns come from (None: nowhere) and the world."""
+    source = options.world or _own_world(options.trace)
+    models = options.gpu_model
+    gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
+    if source is None:
+        size = _nodes(options, gpus_per_node), gpus_per_node
+        with _about_world(""):
+            made = synthetic_world(SYNTHETIC_WORKLOADS, *size, models or (DEFAULT_GPU_MODEL,))
+        return None, made
+    found = _source(source)
+    if isinstance(found, DataSet) and not models and len(found.gpu_models) > 1:
+        rule = f"must name one or more of {listed(found.gpu_models)}: {source} has several"
+        raise InputError(rule, "--gpu-model")
+    asks = options.nodes or options.gpus_per_node or models
+    keeps_cluster = isinstance(found, Instance) and not asks
+    nodes = None if keeps_cluster else _nodes(options, gpus_per_node)
+    with _about_world(source_name(source)):
+        world = world_of(found, nodes, gpus_per_node, models)
+    if not world.workloads:
+        raise InputError("must have at least one workload, got none", "--world", source)
+    return source, world
+
+
+def _nodes(options: Namespace, gpus_per_node: int) -> int:
+    """Return the size of a cluster that is not given by an instance; there is no default."""
+    if options.nodes is None:
+        size = f"{gpus_per_node} GPUs each" + ("" if options.gpus_per_node else " by default")
+        raise InputError(f"is needed: how many nodes has the cluster ({size})?", "--nodes")
+    nodes: int = options.nodes
+    return nodes
+
+
+def _reference(world: Instance) -> str:
+    """Return the GPU model on which all workloads have speed 1, the first of the cluster's.
+
+    That may be one of which the cluster has no GPU. Where there is none it is the cluster's first.
+    """
+    own = list(_gpus_of_models(world))
+    named = chain.from_iterable(workload.speed for workload in world.workloads.values())
+    for model in dict.fromkeys([*own, *named]):
+        if all(workload.speed.get(model, 1.0) == 1.0 for workload in world.workloads.values()):
+            return model
+    return own[0]
+
+
+def _gpus_of_models(world: Instance) -> Counter[str]:
+    """Return how many GPUs of each model there are, in the order of the cluster."""
+    return Counter(place.gpu.model for place in world.places.values())
+
+
+def _times_told(measured_on: str, reference: str) -> str:
+    """Return on which GPU model the run times of the trace hold."""
+    if measured_on.casefold() == reference.casefold():
+        return f"hold on {measured_on}"
+    return f"hold on {measured_on}; taken for those on {reference}, which are not known"
+
+
+def _world_told(source: str | None, world: Instance) -> str:
+    workloads = number(len(world.workloads), "workload")
+    if source is None:
+        return f"synthetic, {workloads}: nothing in it was measured"
+    pairs = sum(entry.pair is not None for entry in world.slowdowns)
+    made_up = ", none of them measured" if source.startswith(LIBRARY) else ""
+    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{made_up}"
+
+
+def _own_world(trace: str) -> str | None:
+    """Return the world that a shipped trace was made for."""
+    return trace if trace.startswith(LIBRARY) else None
+
+
+def _source(source: str) -> Instance | DataSet:
+    if not source.startswith(LIBRARY):
+        return read_source(source)
+    name = source.removeprefix(LIBRARY)
+    return library_world(name) if name in trace_names() else library.load(name)
+
+
+@contextmanager
+def _about_world(source: str) -> Iterator[None]:
+    """Name option and file in errors that know the argument only."""
+    flags = {"nodes": "--nodes", "gpus_per_node": "--gpus-per-node"}
+    flags |= dict.fromkeys(("gpu_models", "gpu_model"), "--gpu-model")
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.rule, flags.get(error.path, error.path), source) from None
+
+
+def _default_gslas(trace: Trace) -> str:
+    return "none" if any(job.gsla is not None for job in trace.jobs) else DEFAULT_GSLAS
+
+
+def _beliefs(text: str) -> Beliefs:
+    try:
+        return beliefs_named(text)
+    except (InputError, UnsupportedError) as error:
+        raise InputError(str(error), "--beliefs") from None
+
+
+def _rules(options: Namespace) -> Options:
+    flags = {
+        "round_s": "--round",
+        "restart_s": "--restart",
+        "node_mtbf_s": "--mtbf",
+        "repair_s": "--repair",
+        "estimate_error": "--estimate-error",
+    }
+    for flag, hours in (("--mtbf", options.mtbf), ("--repair", options.repair)):
+        if hours is not None and not hours > 0:
+            raise InputError(f"must be > 0 (hours), got {hours:g}", flag)
+    if options.repair is not None and options.mtbf is None:
+        raise InputError("needs --mtbf: without it no node fails", "--repair")
+    mtbf_s = math.inf if options.mtbf is None else options.mtbf * HOUR_S
+    repair_h = DEFAULT_REPAIR_H if options.repair is None else options.repair
+    try:
+        return Options(
+            round_s=options.round,
+            restart_s=options.restart,
+            node_mtbf_s=mtbf_s,
+            repair_s=repair_h * HOUR_S,
+            estimate_error=options.estimate_error,
+        )
+    except InputError as error:
+        raise InputError(error.rule, flags.get(error.path, error.path)) from None
+
+
+def _trace_told(trace: Trace, whole: int) -> str:
+    jobs = number(len(trace.jobs), "job")
+    part = "" if len(trace.jobs) == whole else f" of {whole:,}"
+    asked = trace.gpu_seconds / HOUR_S
+    hours = f"{f'{asked:.2g}' if asked < 10 else whole_digits(asked)} GPU hours of work"
+    span = duration(trace.jobs[-1].arrival_s)
+    return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
+
+
+def _cluster_told(world: Instance) -> str:
+    kinds = listed(_gpus_of_models(world))
+    gpus = number(len(world.places), "GPU")
+    return f"{gpus} ({kinds}) in {number(len(world.cluster.nodes), 'node')}"
+
+
+def _load_told(trace: Trace, world: Instance, sample: int | None) -> str:
+    """Return the work over what the GPUs can do, if jobs do not all arrive at once."""
+    span_s = trace.jobs[-1].arrival_s
+    if not span_s:
+        return "all jobs arrive at once"
+    load = trace.gpu_seconds / (_pace(trace, world) * span_s)
+    told = f"{load:.2f} x what the GPUs can do while jobs arrive"
+    if sample is None:
+        return told
+    return f"{told}; of the sample about {load * sample / len(trace.jobs):.2g} x"
+
+
+def _pace(trace: Trace, world: Instance) -> float:
+    """Return the work that all GPUs do in a second, without sharing.
+
+    A GPU counts by the mean speed of its model over the trace's workloads, or over all of the
+    world's where some are drawn.
+    """
+    named = {job.workload for job in trace.jobs}
+    drawn = not named <= world.workloads.keys()
+    ran = [each for name, each in world.workloads.items() if drawn or name in named]
+    return math.fsum(
+        count * fmean(workload.speed.get(model, 1.0) for workload in ran)
+        for model, count in _gpus_of_models(world).items()
+    )
+
+
+def _drawn_told(setup: Setup) -> str:
+    """Return what the trace does not say and seeds draw."""
+    jobs, draws = setup.trace.jobs, setup.draws
+    unknown = [job for job in jobs if job.workload not in setup.world.workloads]
+    foreign = sum(job.workload is not None for job in unknown)
+    without = sum(job.gsla is None for job in jobs) if draws.gslas != "none" else 0
+    told = []
+    if draws.jobs:
+        told.append(f"a sample of {number(draws.jobs, 'job')}")
+    if unknown:
+        which = f" ({foreign:,} of them name one that the world lacks)" if foreign else ""
+        told.append(f"workloads of {number(len(unknown), 'job')}{which}")
+    if without:
+        told.append(f"gSLAs of {number(without, 'job')} ({draws.gslas})")
+    return ", ".join(told)
+
+
+def _rules_told(rules: Options) -> str:
+    told = ["decisions at every event" if not rules.round_s else f"rounds of {rules.round_s:g} s"]
+    told.append(f"restore {rules.restart_s:g} s")
+    if math.isfinite(rules.node_mtbf_s):
+        hours, repair = rules.node_mtbf_s / HOUR_S, rules.repair_s / HOUR_S
+        told.append(f"a node fails every {hours:g} h and is back after {repair:g} h")
+    if rules.estimate_error:
+        told.append(f"run times known to an error of {rules.estimate_error:g} (log)")
+    return ", ".join(told)

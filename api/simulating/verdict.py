@@ -1,0 +1,167 @@
+"""Who did best at what in a comparison, in sentences, and where Dovetail did not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dovetail.simulating import wording as told
+from dovetail.simulating.groups import Group, Groups, leads
+
+DECISIVE: Final = (
+    "jct_mean_s",
+    "jct_p99_s",
+    "makespan_s",
+    "queueing_mean_s",
+    "violation_rate",
+    "gpu_time_h",
+    "fairness_p90",
+    "energy_kwh",
+)
+"""What a verdict is passed on."""
+
+KEPT: Final = 0.99
+"""A policy that keeps this part of its gSLAs counts as one that keeps them."""
+
+_OURS: Final = "dovetail"
+_MOST_NAMES: Final = 3
+
+
+def headline(groups: Groups) -> str:
+    """Return who has the shortest mean completion time, by how much, and at whose expense.
+
+    Of a policy that breaks gSLAs it says so, and names the best of those that keep theirs.
+    """
+    metric = "jct_mean_s"
+    best, every = groups.best(metric), len(groups.every)
+    if not best:
+        only = groups.every[0]
+        mean = told.measured(metric, only.mean(metric))
+        if every == 1:
+            return f"{only.policy}: jobs take {mean} from arrival to end on average"
+        every_one = "Both" if every == 2 else f"All {every}"
+        return f"{every_one} policies have the same mean job completion time: {mean}"
+    mean = told.measured(metric, best[0].mean(metric))
+    names = told.listed(_first([group.policy for group in best]))
+    has = "has" if len(best) == 1 else "have"
+    return (
+        f"{names} {has} the shortest mean job completion time of {every} policies: "
+        f"{mean}{_against_baseline(groups, best[0])}{_at_the_expense(groups, best)}"
+    )
+
+
+def verdict(groups: Groups) -> list[str]:
+    """Return the sentences that follow the headline."""
+    return [*_winners(groups), *_ours(groups), *_caution(groups)]
+
+
+def named(groups: Sequence[Group]) -> str:
+    """Return the names of policies; of those that break gSLAs it says so."""
+    names = [f"{group.policy}{_remark(group)}" for group in groups]
+    return told.listed(_first(names))
+
+
+def _first(names: list[str]) -> list[str]:
+    if len(names) <= _MOST_NAMES:
+        return names
+    return [*names[: _MOST_NAMES - 1], f"{len(names) - _MOST_NAMES + 1} others"]
+
+
+def _keeps(group: Group) -> bool:
+    """Tell whether a policy keeps its gSLAs; where no job has one it does."""
+    return not group.mean("violation_rate") > 1 - KEPT
+
+
+def _broken(group: Group) -> str:
+    return f"breaks {told.measured('violation_rate', group.mean('violation_rate'))} of its gSLAs"
+
+
+def _remark(group: Group) -> str:
+    return "" if _keeps(group) else f" ({_broken(group)})"
+
+
+def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
+    """Return which of the best break gSLAs, and who is the best without."""
+    guilty = [group for group in best if not _keeps(group)]
+    if not guilty:
+        return ""
+    names = [f"{group.policy} " if len(best) > 1 else "" for group in guilty]
+    broken = [f"{name}{_broken(group)}" for name, group in zip(names, guilty, strict=True)]
+    but = f", but {told.listed(_first(broken))}"
+    keepers = [group for group in groups.every if _keeps(group)]
+    kept = f"{100 * KEPT:g} %"
+    if not keepers:
+        return f"{but}; no policy keeps {kept} of its own"
+    honest = min(keepers, key=lambda group: group.mean("jct_mean_s"))
+    mean = told.measured("jct_mean_s", honest.mean("jct_mean_s"))
+    against = _against_baseline(groups, honest)
+    return f"{but}; of those that keep {kept} {honest.policy} is the best: {mean}{against}"
+
+
+def _against_baseline(groups: Groups, best: Group) -> str:
+    base = groups.baseline
+    if base is best:
+        return ", the baseline itself"
+    ratio = best.mean("jct_mean_s") / base.mean("jct_mean_s")
+    return f", {told.apart(ratio)} than {base.policy}"
+
+
+def _winners(groups: Groups) -> Iterator[str]:
+    """Yield a sentence for each set of policies that is best at something."""
+    won: dict[str, list[str]] = {}
+    for metric in DECISIVE:
+        best = groups.best(metric)
+        if best:
+            names = named(best)
+            won.setdefault(names, []).append(told.label(metric))
+    for names, metrics in sorted(won.items(), key=lambda item: -len(item[1])):
+        yield f"Best at {told.listed(metrics)}: {names}."
+
+
+def _ours(groups: Groups) -> Iterator[str]:
+    """Yield what Dovetail is not best at, and by how much others lead."""
+    for group in groups.every:
+        if group.policy.partition(":")[0] != _OURS:
+            continue
+        behind = [text for metric in DECISIVE if (text := _behind(groups, group, metric))]
+        if behind:
+            yield f"{group.policy} is not the best at {told.listed(behind)}."
+        elif len(groups.every) > 1:
+            yield f"Nobody is better than {group.policy} at any of these."
+
+
+def _behind(groups: Groups, group: Group, metric: str) -> str:
+    best = groups.best(metric)
+    if not best or group in best or not math.isfinite(group.mean(metric)):
+        return ""
+    first, seeds = leads(best[0], group, metric)
+    part = f", better in {first} of {seeds} seeds" if seeds > 1 else ""
+    mine, theirs = (told.measured(metric, each.mean(metric)) for each in (group, best[0]))
+    return f"{told.label(metric)} ({mine}; {best[0].policy} {theirs}{part})"
+
+
+def _caution(groups: Groups) -> Iterator[str]:
+    """Yield what keeps the figures from saying more than they do."""
+    best = groups.best("jct_mean_s")
+    if groups.left_out:
+        names = told.listed([str(seed) for seed in groups.left_out])
+        which = f"Seed {names} is" if len(groups.left_out) == 1 else f"Seeds {names} are"
+        yield f"{which} left out: not every policy has a run of it."
+    if len(groups.seeds) == 1:
+        yield "One seed only: small differences may be chance."
+        return
+    if len(best) != 1:
+        return
+    others = [group for group in groups.every if group is not best[0]]
+    second = min(others, key=lambda group: _or_last(group.mean("jct_mean_s")))
+    first, seeds = leads(best[0], second, "jct_mean_s")
+    gap = told.apart(best[0].mean("jct_mean_s") / second.mean("jct_mean_s"))
+    yield (
+        f"In mean JCT {named(best)} beats the next, {named([second])}, in {first} of {seeds} "
+        f"seeds ({gap} on average)."
+    )
+
+
+def _or_last(value: float) -> float:
+    return value if math.isfinite(value) else math.inf

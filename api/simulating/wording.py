@@ -1,0 +1,108 @@
+"""How simulated runs and their figures are told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from dovetail.executor.simulation.metrics import METRICS
+from dovetail.toolkit.charts import DAY_S, HOUR_S, MINUTE_S
+
+NO_FIGURE: Final = "-"
+TIMES_BETTER: Final = "how many times better than {} (below 1: worse)"
+
+_MOST_WRITTEN_OUT: Final = 1e9
+_MOST_OF_A_UNIT: Final = ((90.0, 1.0, "s"), (90.0, MINUTE_S, "min"), (72.0, HOUR_S, "h"))
+_STATISTICS: Final = {"p50": "median"}
+
+
+def label(name: str) -> str:
+    """Return the name of a metric for people, the statistic first: ``mean JCT``."""
+    thing, _, statistic = METRICS[name].label.partition(", ")
+    return f"{_STATISTICS.get(statistic, statistic)} {thing}".strip()
+
+
+def time_unit(time_s: float) -> tuple[float, str]:
+    """Return the seconds and the name of the unit in which a time reads well."""
+    if 0 < time_s < 1:
+        return (1e-3, "ms") if time_s >= 1e-3 else (1e-6, "µs")
+    fitting = (u for u in _MOST_OF_A_UNIT if time_s < u[0] * u[1])
+    _, unit, name = next(fitting, (0.0, DAY_S, "d"))
+    return unit, name
+
+
+def duration(time_s: float) -> str:
+    """Return a time with its unit and three digits."""
+    if not math.isfinite(time_s):
+        return NO_FIGURE
+    unit, name = time_unit(time_s)
+    return f"{three_digits(time_s / unit)} {name}"
+
+
+def scale(name: str, values: Sequence[float]) -> tuple[float, str]:
+    """Return what one unit of a metric is in which these values read well, and its name."""
+    unit = METRICS[name].unit
+    if unit == "s":
+        known = [value for value in values if math.isfinite(value) and value > 0]
+        return time_unit(median(known) if known else 0.0)
+    return {"part": (0.01, "%"), "number": (1.0, "")}.get(unit, (1.0, unit))
+
+
+def measured(name: str, value: float) -> str:
+    """Return a metric's value with its unit."""
+    if not math.isfinite(value):
+        return NO_FIGURE
+    if METRICS[name].unit == "number" and value == int(value) and value < _MOST_WRITTEN_OUT:
+        return f"{value:,.0f}"
+    size, unit = scale(name, [value])
+    return f"{three_digits(value / size)} {unit}".strip()
+
+
+def three_digits(value: float) -> str:
+    """Return a figure with three significant digits, whole from 100 on, one if small."""
+    if not math.isfinite(value):
+        return NO_FIGURE
+    if value == 0:
+        return "0"
+    if abs(value) < 0.001:
+        return f"{value:.1g}"
+    if abs(value) >= _MOST_WRITTEN_OUT:
+        return f"{value:.2e}"
+    value = float(f"{value:.3g}") if abs(value) < 100 else value
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def whole_digits(value: float) -> str:
+    """Return a large figure without decimals."""
+    return f"{value:,.0f}" if value < _MOST_WRITTEN_OUT else f"{value:.2e}"
+
+
+def multiple(gain: float) -> str:
+    """Return how many times better something is."""
+    return "∞" if gain == math.inf else three_digits(gain)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as in a sentence."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def apart(ratio: float) -> str:
+    """Return how far a value is from another one whose multiple it is."""
+    part = abs(ratio - 1)
+    if part < 0.0005:
+        return "the same"
+    way = "less" if ratio < 1 else "more"
+    if ratio >= 2:
+        return f"{three_digits(ratio)} times as much"
+    return f"{three_digits(100 * part)} % {way}"
+
+
+def workers(amount: int) -> str:
+    """Return a number of workers."""
+    return f"{amount} worker" if amount == 1 else f"{amount:,} workers"

@@ -1,0 +1,44 @@
+"""Instances that commands read: from a file, or shipped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import read_instance
+from dovetail.instances.instance import Instance
+
+_LIBRARY = "library:"
+
+
+def instance_named(source: str) -> Instance:
+    """Return an instance from a file, or a shipped one (``library:NAME``)."""
+    if not source.startswith(_LIBRARY):
+        return read_instance(source)
+    from dovetail.instances import library as shipped
+
+    return shipped.load(source.removeprefix(_LIBRARY))
+
+
+def instance_with(source: str, slowdowns: str | None) -> Instance:
+    """Return an instance with the measured pairs of a file, if there is one."""
+    instance = instance_named(source)
+    if slowdowns is None:
+        return instance
+    from dovetail.instances.importers.merging import with_pairs
+
+    merged = with_pairs(instance, slowdowns)
+    for note in merged.notes:
+        print(f"dovetail: {source_name(slowdowns)}: {note}", file=sys.stderr)
+    return merged.instance
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Name the file in errors of functions that know only the record made from it."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.source else error.at(source_name(source)) from None

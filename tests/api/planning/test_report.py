@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dovetail import __version__
+from dovetail.instances import library
+from dovetail.instances.checker import check
+from dovetail.instances.generate import generate
+from dovetail.instances.objectives import OBJECTIVES
+from dovetail.instances.plan import Plan
+from dovetail.planning.comparison import compare
+from dovetail.planning.report import report_html
+from dovetail.solver.rounds import solve
+from tests.api import samples
+from tests.data import small
+from tests.executor.waiting import LIMIT_S
+
+VOID = {"meta", "link", "input"}
+SECTIONS = {"where", "slowdowns", "waiting", "comparison", "settings"}
+
+
+class Page(HTMLParser):
+    """Reads a page, insisting that every tag is closed in its turn."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, str] = {}
+        self.row_heads: dict[str, list[str]] = {}
+        self.section = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.tags.append((tag, given))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "section" and given.get("id"):
+            self.section = given["id"]
+        if tag == "th" and given["scope"] == "row":
+            self.row_heads.setdefault(self.section, []).append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        place = self.section if "section" in self.open else "".join(self.open[-1:])
+        self.text[place] = self.text.get(place, "") + data
+        if "th" in self.open and "tbody" in self.open and "small" not in self.open:
+            self.row_heads[self.section][-1] += data
+
+
+def lab_page() -> Page:
+    return Page(report_html(*samples.lab()))
+
+
+def heads(page: Page, section: str) -> list[str]:
+    return [head.strip() for head in page.row_heads.get(section, [])]
+
+
+def test_every_job_is_once_in_the_section_where_it_belongs():
+    instance, plan, _ = samples.lab()
+    page = lab_page()
+    placed = {assignment.job for assignment in plan.assignments}
+    waiting = {job.id for job in instance.jobs} - placed
+    assert sorted(heads(page, "slowdowns")) == sorted(placed)
+    assert sorted(heads(page, "waiting")) == sorted(waiting)
+    for job in placed:
+        assert job in page.text["where"]
+
+
+def test_jobs_nearest_to_their_limit_come_first():
+    instance, plan, _ = samples.lab()
+    bound = check(instance, plan).job_bound
+    used = [
+        bound[job] / gsla if (gsla := instance.jobs_by_id[job].gsla) else 0.0
+        for job in heads(lab_page(), "slowdowns")
+    ]
+    assert used == sorted(used, reverse=True)
+
+
+def test_every_gpu_reason_note_and_setting_is_there():
+    instance, plan, comparison = samples.lab()
+    page = lab_page()
+    assert all(gpu in page.text["where"] for gpu in instance.places)
+    assert all(waiting.reason in page.text["waiting"] for waiting in plan.waiting)
+    assert all(row.name in page.text["comparison"] for row in comparison.rows)
+    for told in (*plan.notes, "lab", "greedy", __version__, "throughput: sum of weight x rate"):
+        assert told in page.text["settings"]
+
+
+def test_the_page_loads_nothing_and_runs_nothing():
+    html = report_html(*samples.lab())
+    page = Page(html)
+    names = [tag for tag, _ in page.tags]
+    assert not {"script", "img", "iframe", "object", "form", "base"}.intersection(names)
+    for _, attributes in page.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("href", "src", "xlink:href"):
+                assert value == "data:," or value.startswith("#")
+    assert not re.search(r"url\(|@import|//", html)
+
+
+def test_the_page_can_be_read_without_seeing_it():
+    page = lab_page()
+    tags = [tag for tag, _ in page.tags]
+    assert page.tags[0] == ("html", {"lang": "en"})
+    assert page.text["title"].strip() == "Dovetail plan: lab"
+    assert tags.count("h1") == 1
+    assert {given["id"] for tag, given in page.tags if tag == "section" and "id" in given} == (
+        SECTIONS
+    )
+    assert tags.count("caption") == tags.count("table")
+    assert all("scope" in given for tag, given in page.tags if tag == "th")
+    for tag, given in page.tags:
+        if tag == "svg":
+            assert given.get("aria-hidden") == "true" or given["aria-label"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "headline"),
+    [
+        ({}, "1 of 2 jobs run on 1 of 2 GPUs; proven: no plan does better"),
+        (
+            {"status": "feasible", "objective": {"value": 1.0, "bound": 1.5, "gap": 1 / 3}},
+            "1 of 2 jobs run on 1 of 2 GPUs; the best possible throughput is 1 to 1.5",
+        ),
+        (
+            {"status": "feasible", "objective": {"value": 1.0}},
+            "1 of 2 jobs run on 1 of 2 GPUs; how much better another plan could be is not known",
+        ),
+        (
+            {"status": None, "objective": None},
+            "1 of 2 jobs run on 1 of 2 GPUs; nothing is claimed of how good it is",
+        ),
+    ],
+)
+def test_the_headline_claims_what_is_proven(plan, headline):
+    instance = small([{"id": "x"}, {"id": "y", "workers": 3}])
+    made = solve(instance).plan
+    if plan.get("objective"):
+        plan = {**plan, "objective": {"name": "throughput", **plan["objective"]}}
+    shown = made.replace(**plan)
+    page = Page(report_html(instance, shown, compare(instance, shown)))
+    assert page.text["h1"].strip() == headline
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_has_a_page(objective):
+    instance = samples.lab()[0]
+    plan = solve(instance, objective, "greedy").plan
+    page = Page(report_html(instance, plan, compare(instance, plan)))
+    assert objective in page.text["settings"]
+
+
+def test_a_rule_that_costs_more_than_it_saves_has_no_bar():
+    instance = generate(30, seed=2, running=0.5)
+    plan = solve(instance, "completion").plan
+    comparison = compare(instance, plan)
+    assert comparison.rows[-1].value < 0
+    html = report_html(instance, plan, comparison)
+    assert 'aria-label="0.0 % of the longest bar"' in html
+    assert 'width="-' not in html
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_every_shipped_instance_has_a_page(name):
+    instance = library.load(name)
+    plan = solve(instance, solver="greedy").plan
+    page = Page(report_html(instance, plan, compare(instance, plan)))
+    assert len(heads(page, "slowdowns")) == len(plan.assignments)
+    assert len(heads(page, "waiting")) == len(plan.waiting)
+
+
+def test_hostile_names_stay_text():
+    instance, plan = samples.named(samples.HOSTILE)
+    html = report_html(instance, plan, compare(instance, plan))
+    page = Page(html)
+    assert "<script" not in html
+    assert not any(name.startswith("on") for _, given in page.tags for name in given)
+    assert heads(page, "slowdowns") == [f"{samples.HOSTILE} 1", f"{samples.HOSTILE} 2"]
+    assert heads(page, "waiting") == [f"{samples.HOSTILE} 3"]
+    assert samples.HOSTILE in page.text["title"]
+
+
+def test_gangs_shares_and_states_are_told_in_words():
+    instance, plan = samples.named("j")
+    where = Page(report_html(instance, plan, compare(instance, plan))).text["where"]
+    words = " ".join(where.split())
+    assert "j 1 1/2 stays no cap, slowdown 1.25" in words
+    assert "j 2 starts no cap, slowdown 1.25" in words
+    assert "2 jobs, unpartitioned" in words
+
+
+def test_idle_nodes_and_empty_plans():
+    instance = small()
+    plan = Plan(assignments=())
+    page = Page(report_html(instance, plan, compare(instance, plan)))
+    assert "all 2 GPUs idle" in page.text["where"]
+    assert "No job runs." in page.text["slowdowns"]
+    assert "No job waits." in page.text["waiting"]
+
+
+def test_slowdowns_below_one_and_far_limits_stay_within_the_bar():
+    instance = small(
+        [{"id": "x", "gsla": 900.0}, {"id": "y"}],
+        [{"pair": ["a", "a"], "slowdown": [0.8, 0.8]}],
+        gpus=1,
+    )
+    plan = solve(instance).plan
+    html = report_html(instance, plan, compare(instance, plan))
+    for place in re.findall(r' (?:x|x1|width)="([-\d.]+)%"', html):
+        assert 0 <= float(place) <= 100
+    assert "slowdown 0.80, at most 0.80, gSLA 900.00" in html
+
+
+def test_a_large_plan_stays_small_and_whole():
+    instance, plan = samples.large()
+    html = report_html(instance, plan, samples.lab()[2])
+    page = Page(html)
+    assert len(html) < 3_000_000
+    assert len(heads(page, "slowdowns")) == len(plan.assignments)
+    assert len(heads(page, "waiting")) == 1000 - len(plan.assignments)
+
+
+def in_browser(html: str, folder: Path, width: int) -> tuple[str, str]:
+    """Open a page in headless Chromium; return the document it made and what it logged."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no chromium or google-chrome to open the page in")
+    page = folder / "report.html"
+    page.write_text(html, encoding="utf-8")
+    done = subprocess.run(
+        [
+            program,
+            *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic"),
+            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            *("--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom"),
+            f"--user-data-dir={folder / 'profile'}",
+            f"--window-size={width},2000",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+def test_a_browser_shows_the_headline_and_complains_of_nothing(tmp_path):
+    made, log = in_browser(report_html(*samples.lab()), tmp_path, 1280)
+    assert "16 of 40 jobs run on 12 of 12 GPUs" in made
+    assert "CONSOLE" not in log
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_nothing_sticks_out_of_the_page(tmp_path, width):
+    # Names without a place to break are the hardest to fit.
+    instance, plan = samples.named("n" * 190)
+    measure = "<script>document.title = document.documentElement.scrollWidth - innerWidth</script>"
+    html = report_html(instance, plan, compare(instance, plan))
+    made, _ = in_browser(html.replace("</body>", measure + "</body>"), tmp_path, width)
+    assert int(re.search(r"<title>(-?\d+)</title>", made)[1]) <= 0

@@ -1,0 +1,101 @@
+"""Commands that start a plan by hand: each line, run by a shell, gives the process its share."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from dovetail.cli.main import main
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan
+from dovetail.planning.starting import ranks, shell_lines
+from dovetail.solver.rounds import solve
+
+GPU = {"model": "V100", "memory_mib": 16000}
+UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
+
+
+@pytest.fixture
+def planned() -> tuple[Instance, Plan]:
+    """A gang over two nodes, a job that runs already, one that shares with the gang."""
+    instance = Instance.from_data(
+        {
+            "name": "two nodes",
+            "cluster": {
+                "shares": [40, 60],
+                "nodes": [
+                    {"id": "n0", "gpus": [{"id": "busy", **GPU}, {"id": UUID, **GPU}]},
+                    {"id": "n1", "gpu_count": 2, "gpu": GPU},
+                ],
+            },
+            "workloads": {"a": {"memory_mib": 4000}, "b": {"memory_mib": 4000}},
+            "jobs": [
+                {"id": "old", "workload": "a", "state": "running", "gpus": ["busy"]},
+                {"id": "full", "workload": "a", "state": "running", "gpus": ["n1-0"]},
+                {"id": "gang; rm -rf x", "workload": "a", "workers": 2, "weight": 9},
+                {"id": "late", "workload": "b", "priority": "latency"},
+            ],
+            "slowdowns": [{"pair": ["a", "b"], "share": [60, 40], "slowdown": [1.1, 1.1]}],
+        }
+    )
+    return instance, solve(instance).plan
+
+
+def environments(lines):
+    """Return what a process started by each line has in its environment."""
+    names = "CUDA_VISIBLE_DEVICES,CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,CUDA_MPS_CLIENT_PRIORITY"
+    show = "; ".join(f'echo -n "${{{name}--}} "' for name in names.split(","))
+    found = {}
+    for line in lines:
+        variables, comment, told = line.partition("  # command of ")
+        if comment:
+            command = f"{variables} bash -c '{show}'"
+            ran = subprocess.run(
+                ["bash", "-c", command], capture_output=True, text=True, check=True
+            )
+            found[told] = tuple(ran.stdout.split())
+    return found
+
+
+def test_each_process_of_a_starting_job_gets_its_gpu_share_and_priority(planned):
+    instance, plan = planned
+    lines = "\n".join(shell_lines(ranks(instance, plan))).splitlines()
+    shared = next(row for row in plan.assignments if row.job == "late").gpus[0]
+    device = {UUID: UUID, "n1-1": "1"}
+    expected = {
+        f"gang; rm -rf x: on {gpu}, rank {rank} of 2": (
+            device[gpu],
+            "60" if gpu == shared else "-",
+            "1",
+        )
+        for rank, gpu in enumerate(plan.assignments[2].gpus)
+    }
+    expected[f"late: on {shared}"] = (device[shared], "40", "0")
+    assert environments(lines) == expected
+    assert "export CUDA_DEVICE_ORDER=PCI_BUS_ID" in lines
+    assert [line for line in lines if line.startswith("# on")] == ["# on n0", "# on n1"]
+
+
+def test_a_preempted_job_is_started_only_where_it_moves(planned):
+    # One of the two gets a cap, beside `late`; the other stays.
+    instance, _ = planned
+    plan = solve(instance, preempt=True).plan
+    started = {rank.job for rank in ranks(instance, plan)}
+    assert len(started & {"old", "full"}) == 1
+    everything = plan.replace(assignments=[a.replace(start=None) for a in plan.assignments])
+    assert {rank.job for rank in ranks(instance, everything)} == {job.id for job in instance.jobs}
+
+
+def test_plan_prints_them_in_place_of_the_plan(tmp_path, capsys):
+    assert main(["plan", "library:lab", "--commands"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert subprocess.run(["bash", "-n"], input="\n".join(lines), text=True).returncode == 0
+    assert main(["plan", "library:lab", "--commands", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    plan = Plan.from_data(data["plan"])
+    starting = [row for row in plan.assignments if row.start]
+    assert len(data["commands"]) == sum(len(row.gpus) for row in starting)
+    assert sum("  # command of " in line for line in lines) == len(data["commands"])
+    assert {row["job"] for row in data["commands"]} == {row.job for row in starting}

@@ -1,0 +1,198 @@
+"""``dovetail predictors`` as its users meet it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from dovetail.cli.main import main
+from dovetail.instances.datasets import Repository, write_dataset
+from dovetail.predictors.model_file import save_model
+from tests.predictors.fitted import simple
+from tests.predictors.measured import measured
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line in this process; return exit status, output and errors."""
+
+    def call(*arguments):
+        try:
+            status = main(["predictors", *map(str, arguments)])
+        except SystemExit as stopped:
+            status = stopped.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def written(data):
+        path = tmp_path / "data"
+        write_dataset(data, path)
+        return path
+
+    return written
+
+
+def test_evaluate_tells_a_verdict_and_tables(run, folder):
+    path = folder(measured(families=3))
+    status, out, err = run("evaluate", path, "--models", "constant")
+    assert (status, err) == (0, "")
+    assert "constant errs least for workloads of a family that was never measured" in " ".join(
+        out.split()
+    )
+    assert max(map(len, out.splitlines())) <= 100
+    for title in ("errors of predictions", "wrongly accepted", "how often the bounds held"):
+        assert title in out
+
+
+def test_json_is_the_comparison(run, folder):
+    path = folder(measured(families=3))
+    status, out, _ = run("evaluate", path, "--models", "constant", "--json")
+    found = json.loads(out)
+    assert (status, found["pairs"], found["workloads"]) == (0, 21, 6)
+    assert [each["setting"] for each in found["evaluations"]] == ["random", "family"]
+
+
+def test_report_writes_the_page(run, folder, tmp_path):
+    page = tmp_path / "page.html"
+    path = folder(measured(families=3))
+    status, out, err = run("report", path, "--models", "constant", "-o", page)
+    assert (status, out, err) == (0, f"data: report -> {page}\n", "")
+    assert "<h1>constant predicts" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "rule"),
+    [
+        (measured(), ("--models", "magic"), "model must be one of constant,"),
+        (measured(), ("--gpu-model", "K80"), "--gpu-model: must be a GPU model of the data (V100)"),
+        (measured(), ("--confidence", "2"), "must be > 0 and < 1, got '2'"),
+        (measured().replace(measurements=()), (), "must have at least one measured pair"),
+    ],
+)
+def test_a_mistake_is_one_line(run, folder, data, options, rule):
+    status, out, err = run("evaluate", folder(data), *options)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert rule in err
+
+
+def test_no_data_is_one_line(run, tmp_path):
+    status, out, err = run("evaluate", tmp_path / "none")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "none" in err
+
+
+def test_a_failed_report_writes_nothing(run, folder, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("report", folder(measured()), "--models", "magic", "-o", page)[0] == 2
+    assert not page.exists()
+
+
+def test_one_workload_can_be_told_of(run, folder):
+    one = measured(families=1)
+    status, out, _ = run("evaluate", folder(one), "--models", "constant", "--json")
+    reasons = [each["reason"] for each in json.loads(out)["not_applicable"]]
+    assert status == 0
+    assert any("needs at least two families" in reason for reason in reasons)
+
+
+def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
+    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.completion", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    status, out, err = run("evaluate", folder(measured()), "--models", "completion")
+    assert (status, out) == (2, "")
+    assert "pip install './dovetail[train]'" in err
+
+
+def test_show_of_no_model_is_one_line(run, tmp_path):
+    status, out, err = run("show", tmp_path / "none")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_the_licence_is_kept_in_the_model(run, folder, tmp_path):
+    model = tmp_path / "lab.dovetail"
+    fitted = ("fit", folder(measured()), "--model", "constant", "-o", model)
+    assert run(*fitted, "--licence", "evaluation only")[0] == 0
+    assert "licence evaluation only" in " ".join(run("show", model)[1].split())
+    told = json.loads(run("show", model, "--json")[1])
+    assert told["about"]["training"]["licence"] == "evaluation only"
+
+
+@pytest.mark.parametrize("licence", ["", " ", "a" * 201, "two\nlines"])
+def test_a_licence_is_one_line(run, folder, tmp_path, licence):
+    model = tmp_path / "lab.dovetail"
+    status, out, err = run("fit", folder(measured()), "--licence", licence, "-o", model)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "data: licence: must" in err
+    assert not model.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fit", "DATA", "--model", "constant", "-o", "TABLE"),
+        ("report", "DATA", "--models", "constant", "-o", "TABLE"),
+        ("update", "MODEL", "DATA", "-o", "TABLE"),
+        ("fit", "REPOSITORY", "--model", "constant", "-o", "REPOSITORY"),
+        ("report", "DATA", "--model", "MODEL", "-o", "MODEL"),
+    ],
+)
+def test_what_is_read_is_never_overwritten(run, folder, tmp_path, arguments):
+    data = folder(measured())
+    known = {
+        "DATA": data,
+        "TABLE": data / "pairs.csv",
+        "REPOSITORY": tmp_path / "measured.db",
+        "MODEL": tmp_path / "lab.dovetail",
+    }
+    Repository(known["REPOSITORY"]).append(measured().profiles, measured().measurements)
+    save_model(simple(), known["MODEL"])
+    output = known[arguments[-1]]
+    before = output.read_bytes()
+    status, out, err = run(*(known.get(argument, argument) for argument in arguments))
+    assert (status, out) == (2, "")
+    assert err == f"dovetail: {output}: is another file of this command, too\n"
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "one"])
+def test_a_seed_that_no_library_takes(run, folder, seed):
+    status, out, err = run("evaluate", folder(measured()), "--models", "constant", "--seed", seed)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"--seed: must be a whole number >= 0 and < 4294967296, got '{seed}'" in err
+
+
+def test_fit_names_the_path_of_the_data(run, folder, tmp_path):
+    path = folder(measured().replace(measurements=()))
+    status, out, err = run("fit", path, "-o", tmp_path / "none")
+    assert (status, out) == (2, "")
+    assert err == f"dovetail: {path}: measurements: must have at least one measured pair\n"
+
+
+def test_auto_without_the_extra_says_what_to_install(run, folder, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.auto", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    status, out, err = run("fit", folder(measured()), "-o", tmp_path / "none")
+    assert (status, out) == (2, "")
+    assert err.startswith("dovetail: fitting auto needs sklearn")
+    assert "pip install './dovetail[train]'" in err
+
+
+def test_data_without_any_error_can_be_drawn(run, folder, tmp_path):
+    data = measured()
+    even = [found.replace(slowdown=(1.0, 1.0)) for found in data.measurements]
+    path = folder(data.replace(measurements=tuple(even)))
+    page = tmp_path / "page.html"
+    assert run("report", path, "--models", "constant", "-o", page)[0] == 0
+    assert "nan" not in page.read_text()
+
+
+def test_the_longest_name_of_a_gpu_model(run, folder, tmp_path):
+    path, model = folder(measured(gpu_models=("G" * 200,))), tmp_path / "lab.dovetail"
+    assert run("fit", path, "--model", "constant", "-o", model)[0] == 0
+    assert run("show", model)[0] == 0

@@ -1,0 +1,219 @@
+"""Commands that take a fitted model: what they fill in, and what they refuse."""
+
+import json
+
+import pytest
+
+from dovetail.cli.main import main
+from dovetail.instances.files import read_instance, write_instance
+from dovetail.predictors.model_file import save_model
+from dovetail.predictors.training import fit
+from tests.predictors.fitted import Margin, register, simple
+from tests.predictors.synthetic import GPU, synthetic
+from tests.predictors.test_fill_fitted import SM, instance
+
+BOTH = [(0, 0), (30, 70), (0, 30), (0, 70)]
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line in this process; return exit status, output and errors."""
+
+    def call(*arguments):
+        try:
+            status = main([str(a) for a in arguments])
+        except SystemExit as stopped:
+            status = stopped.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Write a model for V100, and an instance of four jobs there; return their paths."""
+    register(monkeypatch)
+    model, problem = tmp_path / "lab.dovetail", tmp_path / "instance.json"
+    save_model(simple(Margin(), splits=BOTH), model)
+    write_instance(instance("abcd", shares=[30, 70], max_jobs_per_gpu=3), problem)
+    return model, problem
+
+
+def filled(run, problem, *options):
+    status, out, err = run("predict", problem, *options)
+    assert (status, err) == (0, "")
+    return json.loads(out)["slowdowns"]
+
+
+def test_predict_with_a_model(run, files):
+    model, problem = files
+    entries = filled(run, problem, "--model", model)
+    assert len(entries) == 6 * 3
+    assert entries[0] == {
+        "pair": ["a", "b"],
+        "slowdown": [1.25, 1.52],
+        "upper": [1.34, 1.61],
+        "gpu_model": "V100",
+    }
+    assert filled(run, problem, "--model", model, "--confidence", "0.5")[0]["upper"] == [1.3, 1.57]
+    assert len(filled(run, problem, "--model", model, "--mixed")) == 6 * 7
+    sets = [e for e in filled(run, problem, "--model", model, "--sets") if "set" in e]
+    assert len(sets) == 4
+
+
+def test_plan_with_a_model(run, files, tmp_path):
+    model, problem = files
+    status, out, err = run("plan", problem, "--model", model, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["status"] == "optimal"
+    # One GPU for four jobs: without predictions only one of them runs.
+    one = tmp_path / "one.json"
+    data = instance("ab").to_data()
+    data["cluster"]["nodes"][0]["gpu_count"] = 1
+    one.write_text(json.dumps(data))
+    values = [
+        json.loads(run("plan", one, *more, "--json")[1])["objective"]["value"]
+        for more in ((), ("--model", model))
+    ]
+    assert values == pytest.approx([1.0, 1 / 1.25 + 1 / 1.52])
+
+
+def test_a_higher_confidence_keeps_gslas_more_strictly(run, files, tmp_path):
+    model, _ = files
+    data = instance("ab").to_data()
+    data["cluster"]["nodes"][0]["gpu_count"] = 1
+    for job in data["jobs"]:
+        job["gsla"] = 1.6
+    problem = tmp_path / "tight.json"
+    problem.write_text(json.dumps(data))
+
+    def placed(confidence):
+        arguments = ("--model", model, "--confidence", confidence, "--json")
+        return len(json.loads(run("plan", problem, *arguments)[1])["assignments"])
+
+    # The bound of b is 1.52 + 0.1 * confidence.
+    assert (placed(0.7), placed(0.9)) == (2, 1)
+
+
+def test_a_gpu_model_that_was_not_fitted(run, files, tmp_path):
+    model, _ = files
+    problem = tmp_path / "other.json"
+    write_instance(instance("ab", models=("A100",)), problem)
+    status, out, err = run("predict", problem, "--model", model)
+    assert (status, out) == (2, "")
+    rule = "cluster.nodes: the predictor was fitted for V100 and not for A100"
+    assert err == f"dovetail: {problem}: {rule}\n"
+    (entry,) = filled(run, problem, "--model", model, "--as", "A100=V100")
+    assert entry["gpu_model"] == "A100"
+    status, _, err = run("predict", problem, "--model", model, "--as", "A100=H100")
+    assert status == 2
+    assert "gpu_model: must be one that the model was fitted for (V100), got 'H100'" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--model", "m", "--predictor", "analytic"), "not allowed with argument"),
+        (("--confidence", "0.9"), "--confidence needs --model"),
+        (("--predictor", "analytic", "--confidence", "0.9"), "--confidence needs --model"),
+        (("--as", "A=B"), "--as needs --model"),
+        (("--as", "A"), "must be GPU=FITTED, got 'A'"),
+        (("--model", "absent"), "absent: cannot be read: no such file or directory"),
+        (("--model", "INSTANCE"), "is not a model file"),
+        (("--model", "MODEL", "--confidence", "1"), "confidence: must be > 0 and < 1, got 1.0"),
+        (("--model", "MODEL", "--confidence", "nan"), "confidence: must be > 0 and < 1, got nan"),
+        (("--model", "MODEL", "--confidence", "0"), "confidence: must be > 0 and < 1, got 0.0"),
+    ],
+)
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_mistakes_are_told_in_one_line(run, files, command, options, message):
+    model, problem = files
+    known = {"MODEL": model, "INSTANCE": problem}
+    status, out, err = run(command, problem, *(known.get(option, option) for option in options))
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_workloads_that_stay_unknown_are_named_up_to_ten(run, files, tmp_path):
+    model, _ = files
+    sm = {**SM, **{f"w{k:02}": None for k in range(13)}}
+    problem, output = tmp_path / "new.json", tmp_path / "filled.json"
+    write_instance(instance(list(sm), sm=sm), problem)
+    status, _, err = run("predict", problem, "--model", model, "-o", output)
+    assert status == 0
+    lines = err.splitlines()
+    assert lines[0] == "dovetail: w00 has no sm_active: its pairs stay unknown"
+    assert lines[10:] == ["dovetail: 3 more workloads lack something: their pairs stay unknown"]
+    assert len(read_instance(output).slowdowns) == 6
+
+
+def test_shares_that_the_model_does_not_know_are_named(run, files, tmp_path):
+    _, problem = files
+    model = tmp_path / "uncapped"
+    save_model(simple(), model)
+    output = tmp_path / "filled.json"
+    status, _, err = run("predict", problem, "--model", model, "--mixed", "-o", output)
+    assert status == 0
+    splits = "30/70, 70/30, no cap/30, 30/no cap, no cap/70, 70/no cap"
+    told = f"the model was not fitted on pairs at {splits}: these stay unknown"
+    assert err == f"dovetail: {told}\n"
+
+
+def test_a_confidence_is_a_matter_of_the_model(run, files):
+    model, problem = files
+    status, _, err = run("predict", problem, "--model", model, "--confidence", "2")
+    assert status == 2
+    assert err == f"dovetail: {model}: confidence: must be > 0 and < 1, got 2.0\n"
+
+
+def test_a_model_without_bounds_takes_no_confidence(run, files, tmp_path):
+    _, problem = files
+    model = tmp_path / "boundless"
+    save_model(simple(splits=BOTH), model)
+    assert "upper" not in filled(run, problem, "--model", model)[0]
+    status, _, err = run("predict", problem, "--model", model, "--confidence", "0.9")
+    assert status == 2
+    assert "this model has no upper bounds" in err
+
+
+def synthetic_instance(path, jobs):
+    """Write an instance of jobs (workload, workers) with the synthetic workloads."""
+    found = synthetic().instance(GPU, 8, memory_mib=16000.0)
+    listed = [
+        {"id": f"j{k}", "workload": workload, "workers": workers}
+        for k, (workload, workers) in enumerate(jobs)
+    ]
+    write_instance(found.replace(jobs=listed, slowdowns=()), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted_model(tmp_path_factory):
+    """Fit a real model with real bounds on synthetic workloads."""
+    path = tmp_path_factory.mktemp("model") / "synthetic.model"
+    save_model(fit(synthetic(), "analytic"), path)
+    return path
+
+
+def test_jobs_whose_promise_cannot_be_kept_share_with_nobody(run, fitted_model, tmp_path):
+    jobs = [("f0 b0", 1), ("f1 b0", 1), ("f2 b0", 8)]
+    problem = synthetic_instance(tmp_path / "problem.json", jobs)
+    status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.9")
+    assert (status, err) == (0, "")
+    assert len(json.loads(out)["slowdowns"]) == 3
+    # Six families, the new one taken to break a quarter: 1 - 0.25 / 7 = 0.9642 at most.
+    status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.99")
+    assert (status, out) == (2, "")
+    assert "confidence: must be" in err
+    assert err.count("\n") == 1
+
+
+def test_what_a_gang_cannot_be_promised_is_told_and_the_rest_is_filled(run, fitted_model, tmp_path):
+    jobs = [("f0 b0", 1), ("f1 b0", 1), ("f2 b0", 64)]
+    problem = synthetic_instance(tmp_path / "problem.json", jobs)
+    status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.95")
+    assert status == 0
+    assert {tuple(e["pair"]) for e in json.loads(out)["slowdowns"]} == {("f0 b0", "f1 b0")}
+    assert "64 workers" in err
+    assert err.count("\n") == 1
