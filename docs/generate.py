@@ -3,7 +3,7 @@
     python docs/generate.py            write the generated pages of docs/reference
     python docs/generate.py --check    say which of them is out of date (exit status 1)
 
-Types, limits and defaults come from the records, the options of commands from the argument parser,
+Types, limits and defaults come from the records, the options of commands from their declarations,
 those of policies from their classes, the HTTP API from its OpenAPI description. What a field means
 stands below, one line each; a field without a line, or a line without a field, stops the generator.
 So does an option of a policy that its docstring says nothing of.
@@ -15,14 +15,14 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from inspect import getdoc
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from dovetail.cli.main import parser
+from dovetail.cli.parser import COMMANDS
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
@@ -32,6 +32,7 @@ from dovetail.instances._record import Record
 from dovetail.live import faults, requests
 from dovetail.solver.policies import POLICIES
 from dovetail.solver.policies.registry import policy_class
+from dovetail.toolkit.commands import Argument, Command, leaves
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -362,7 +363,7 @@ characters without width and those that turn the direction of writing are refuse
 CLI = """\
 # Commands
 
-Written by `docs/generate.py` from the argument parser; do not edit by hand.
+Written by `docs/generate.py` from the declarations of commands; do not edit by hand.
 
 | exit status | meaning |
 |--:|---|
@@ -589,75 +590,34 @@ _KINDS = {
 
 def cli_page() -> str:
     """Return the reference of the command line."""
-    parts = [CLI]
-    for name, command in _commands(parser()):
-        if not _subcommands(command):
-            parts.append(_command(name, command))
-    return "\n".join(parts)
+    return "\n".join([CLI, *(_command(path, each) for path, each in leaves(COMMANDS))])
 
 
-def _commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for name, command in _subcommands(top).items():
-        yield f"{top.prog} {name}", command
-        yield from _commands(command)
-
-
-def _subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    for action in command._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
-
-
-def _command(name: str, command: argparse.ArgumentParser) -> str:
-    actions = [a for a in command._actions if a.dest not in ("help", "json")]
-    usage = command.usage or " ".join(
-        [name, *(_usage(a) for a in sorted(actions, key=lambda a: bool(a.option_strings)))]
-    )
-    rows = [f"| {_names(a)} | {_told(a)} | {_standing(a)} |" for a in actions]
-    table = ["| argument | meaning | default |", "|---|---|---|", *rows]
+def _command(path: str, command: Command) -> str:
+    arguments = sorted(command.arguments, key=lambda each: bool(each.names))
+    usage = command.usage or " ".join(["dovetail", path, *map(_usage, arguments)])
+    rows = [f"| {_names(each)} | {each.text} | {_standing(each)} |" for each in command.arguments]
+    table = ["| argument | meaning | default |", "|---|---|---|", *rows] if rows else []
     block = ["```text", usage, "```"]
-    return "\n".join([f"## {name}\n", command.description or "", "", *block, "", *table, ""])
+    return "\n".join([f"## dovetail {path}\n", command.text, "", *block, "", *table, ""])
 
 
-def _usage(action: argparse.Action) -> str:
-    if not action.option_strings:
-        name = f"{action.metavar}"
-        shapes = {"?": f"[{name}]", "+": f"{name} ...", "*": f"[{name} ...]"}
-        return shapes.get(str(action.nargs), name)
-    text = action.option_strings[0]
-    if action.nargs != 0:
-        text += f" {_value(action)}"
-    return text if action.required else f"[{text}]"
+def _usage(one: Argument) -> str:
+    if not one.names:
+        shapes = {"?": "[{}]", "+": "{} ...", "*": "[{} ...]"}
+        return shapes.get(one.number, "{}").format(one.value)
+    text = f"{one.names[0]} {one.value}".strip()
+    return text if one.required else f"[{text}]"
 
 
-def _value(action: argparse.Action) -> str:
-    if action.choices:
-        return action.dest.upper()
-    return str(action.metavar or action.dest.upper())
+def _names(one: Argument) -> str:
+    return ", ".join(f"`{f'{name} {one.value}'.strip()}`" for name in one.names or ("",))
 
 
-def _names(action: argparse.Action) -> str:
-    if not action.option_strings:
-        return f"`{action.metavar}`"
-    value = "" if action.nargs == 0 else f" {_value(action)}"
-    return ", ".join(f"`{name}{value}`" for name in action.option_strings)
-
-
-def _told(action: argparse.Action) -> str:
-    text = (action.help or "").replace("%%", "%")
-    if action.choices:
-        listed = ", ".join(f"`{choice}`" for choice in action.choices)
-        text = f"{text}; one of {listed}" if text else f"one of {listed}"
-    return text
-
-
-def _standing(action: argparse.Action) -> str:
-    if action.required:
-        return "required" if action.option_strings or action.nargs in (None, "+") else ""
-    if action.nargs == 0 or action.default in (None, ()):
-        return ""
-    return f"`{action.default}`"
+def _standing(one: Argument) -> str:
+    if one.required or (not one.names and one.number in ("", "+")):
+        return "required"
+    return f"`{one.default}`" if one.default else ""
 
 
 def api_page() -> str:

@@ -6,12 +6,13 @@ which has no fish.
 
 from __future__ import annotations
 
-import argparse
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final
 
-from dovetail.cli.main import parser
+from dovetail.cli.parser import COMMANDS
+from dovetail.toolkit.commands import JSON, Argument, Command, option
 
 _BASH: Final = """\
 _dovetail() {
@@ -35,9 +36,14 @@ _dovetail() {
 complete -o default -F _dovetail dovetail"""
 
 
+_HELP: Final = option("-h, --help", "show this help message and exit")
+_VERSION: Final = option("--version", "show program's version number and exit")
+_TOP: Final = Command("dovetail", "", arguments=(_VERSION,), commands=COMMANDS)
+
+
 def completion(options: Namespace) -> int:
     """Print the script that completes commands in a shell."""
-    known = dict(_commands("", parser()))
+    known = dict(_below("", _TOP))
     match options.shell:
         case "fish":
             print("\n".join(_fish(known)))
@@ -48,81 +54,61 @@ def completion(options: Namespace) -> int:
     return 0
 
 
-def _commands(path: str, command: argparse.ArgumentParser) -> Iterator[tuple[str, _Command]]:
-    """Yield all commands below one, and itself, by the words that lead there."""
-    yield path, _Command(command)
-    for name, below in _Command(command).below.items():
-        yield from _commands(f"{path} {name}".strip(), below)
+def _below(path: str, command: Command) -> Iterator[tuple[str, Command]]:
+    """Yield a command and all below it, by the words that lead there."""
+    yield path, command
+    for each in command.commands:
+        yield from _below(f"{path} {each.name}".strip(), each)
 
 
-class _Command:
-    """A command's own words.
-
-    Attributes
-    ----------
-    text : str
-        What it is for.
-    options : list of argparse.Action
-        Those that are no positional arguments.
-    below : dict of str to ArgumentParser
-        Its sub-commands.
-    choices : list of str
-        Of its positional arguments.
-    """
-
-    def __init__(self, command: argparse.ArgumentParser) -> None:
-        actions = command._actions  # argparse tells them nowhere else
-        self.text = command.description or ""
-        self.options = [action for action in actions if action.option_strings]
-        self.below: Mapping[str, argparse.ArgumentParser] = {}
-        self.choices: list[str] = []
-        for action in actions:
-            if isinstance(action, argparse._SubParsersAction):
-                self.below = action.choices
-            elif not action.option_strings and action.choices:
-                self.choices += map(str, action.choices)
+def _options(command: Command) -> list[Argument]:
+    own = [_HELP, *([] if command.commands else [JSON]), *command.arguments]
+    return [each for each in own if each.names]
 
 
-def _bash(known: Mapping[str, _Command]) -> str:
-    paths = [path.rpartition(" ")[::2] for path in known if path]
+def _first_words(command: Command) -> list[str]:
+    """Return what may follow a command, but options."""
+    positional = (each.choices for each in command.arguments if not each.names)
+    return [*(each.name for each in command.commands), *chain.from_iterable(positional)]
+
+
+def _bash(known: Mapping[str, Command]) -> str:
     words, choices = [], []
     for path, command in known.items():
-        options = [name for action in command.options for name in action.option_strings]
-        said = " ".join([*command.below, *command.choices, *options])
+        names = chain.from_iterable(each.names for each in _options(command))
+        said = " ".join([*_first_words(command), *names])
         words.append(f'        "{path}") words="{said}" ;;')
-        for action in command.options:
-            if action.choices:
-                places = "|".join(f'"{path} {name}"' for name in action.option_strings)
-                values = " ".join(map(str, action.choices))
+        for each in _options(command):
+            if each.choices:
+                places = "|".join(f'"{path} {name}"' for name in each.names)
+                values = " ".join(each.choices)
                 choices.append(f'        {places}) words="{values}" ;;')
-    commands = "|".join(f'"{above} {name}"' for above, name in paths)
+    paths = (path.rpartition(" ") for path in known if path)
+    commands = "|".join(f'"{above} {name}"' for above, _, name in paths)
     made = _BASH.replace("@COMMANDS@", commands).replace("@WORDS@", "\n".join(words))
     return made.replace("@CHOICES@", "\n".join(choices))
 
 
-def _fish(known: Mapping[str, _Command]) -> Iterator[str]:
+def _fish(known: Mapping[str, Command]) -> Iterator[str]:
     for path, command in known.items():
-        names = path.split()
-        seen = " && ".join(f"__fish_seen_subcommand_from {name}" for name in names)
-        below = " ".join(command.below)
+        seen = " && ".join(f"__fish_seen_subcommand_from {name}" for name in path.split())
+        below = " ".join(each.name for each in command.commands)
         first = f"not __fish_seen_subcommand_from {below}" if below else ""
         when = _quoted(" && ".join(filter(None, [seen, first])) or "true")
-        for name in command.below:
-            text = _quoted(known[f"{path} {name}".strip()].text)
-            yield f"complete -c dovetail -n {when} -f -a {name} -d {text}"
-        if command.choices:
-            yield f"complete -c dovetail -n {when} -f -a {_quoted(' '.join(command.choices))}"
-        for action in command.options:
-            yield f"complete -c dovetail -n {_quoted(seen or first)} {_fish_option(action)}"
+        for sub in command.commands:
+            yield f"complete -c dovetail -n {when} -f -a {sub.name} -d {_quoted(sub.text)}"
+        if not below and (words := _first_words(command)):
+            yield f"complete -c dovetail -n {when} -f -a {_quoted(' '.join(words))}"
+        for each in _options(command):
+            yield f"complete -c dovetail -n {_quoted(seen or first)} {_fish_option(each)}"
 
 
-def _fish_option(action: argparse.Action) -> str:
-    names = [f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in action.option_strings]
-    value = [] if action.nargs == 0 else ["-r"]
-    if action.choices:
-        value = ["-x", "-a", _quoted(" ".join(map(str, action.choices)))]
-    text = (action.help or "").replace("%%", "%")
-    return " ".join([*names, *value, "-d", _quoted(text)])
+def _fish_option(declared: Argument) -> str:
+    names = [f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in declared.names]
+    value = ["-r"] if declared.value else []
+    if declared.choices:
+        value = ["-x", "-a", _quoted(" ".join(declared.choices))]
+    return " ".join([*names, *value, "-d", _quoted(declared.text)])
 
 
 def _quoted(text: str) -> str:

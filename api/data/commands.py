@@ -1,14 +1,32 @@
-"""What the commands do that make instances: import, generate, library, dataset instance."""
+"""What the commands do that make instances: init, import, generate, library, dataset instance."""
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
+from importlib.resources import files
 
-from dovetail.instances.errors import source_name
-from dovetail.instances.files import write_data
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import write_data, write_text
 from dovetail.toolkit.inputs import naming
 from dovetail.toolkit.outputs import write_made
+
+
+def init(options: Namespace) -> int:
+    """Write an instance to start from; never over a file that is there."""
+    text = files(__package__).joinpath("lab.yaml").read_text(encoding="utf-8")
+    name = options.file or "lab.yaml"
+    if name != "-" and os.path.exists(name):
+        raise InputError("exists already: name a new file", "", source_name(name))
+    write_text(name, text)
+    if name == "-":
+        return 0
+    if options.json:
+        write_data({"written_to": name}, "-")
+    else:
+        print(f"-> {name}: next, dovetail plan {name}")
+    return 0
 
 
 def import_gavel(options: Namespace) -> int:

@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import reduce
+from functools import partial, reduce
 
 from dovetail.instances.datasets import (
     DataSet,
@@ -25,13 +25,6 @@ from dovetail.instances.importers.miso import miso_data
 from dovetail.instances.importers.parvagpu import parvagpu_data
 from dovetail.instances.instance import METRICS
 
-_SOURCES: Mapping[str, Callable[[str], DataSet]] = {
-    "gavel": gavel_data,
-    "lucid": lucid_data,
-    "miso": miso_data,
-    "parvagpu": parvagpu_data,
-}
-
 COUNTED = ("workloads", "profiles", "measurements")
 FIGURES = ("throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s", "latency_p99_s")
 UNCAPPED = "uncapped"
@@ -39,18 +32,24 @@ UNCAPPED = "uncapped"
 _Summary = dict[str, object]
 
 
-def import_data(options: Namespace) -> int:
+def _import_data(read: Callable[[str], DataSet], options: Namespace) -> int:
     """Write a data set of published measurements, or append it to a repository."""
     appends = is_repository(options.output)
     if appends and options.parquet:
         raise InputError("goes with a folder, not with a repository", "--parquet")
-    data = _SOURCES[options.source](options.path)
+    data = read(options.path)
     if appends:
         Repository(options.output).append(data.profiles, data.measurements)
     else:
         write_dataset(data, options.output, options.parquet)
     _tell(options, {"name": data.name, **_counted(data), "written_to": options.output})
     return 0
+
+
+import_gavel = partial(_import_data, gavel_data)
+import_lucid = partial(_import_data, lucid_data)
+import_miso = partial(_import_data, miso_data)
+import_parvagpu = partial(_import_data, parvagpu_data)
 
 
 def add(options: Namespace) -> int:

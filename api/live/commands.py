@@ -34,7 +34,7 @@ _COMMANDING: Final = re.compile(
 
 _FIELDS: Final = {
     **{name: name for name in ("name", "workload", "workers", "gsla", "weight", "priority")},
-    **{name: name for name in ("nice", "memory_mib", "retries", "public_log", "output", "error")},
+    **{name: name for name in ("nice", "memory_mib", "retries", "output", "error")},
     "estimate": "estimate_s",
     "walltime": "walltime_s",
     "grace": "grace_s",
@@ -56,7 +56,7 @@ def submit(options: Namespace) -> int:
         names = client.submit([job], options.key)
         told = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if not options.wait:
-            _tell({"ids": names} if options.array[0] else {"id": names[0]}, told, options.json)
+            _tell({"ids": names} if options.array else {"id": names[0]}, told, options.json)
             return 0
         print(f"dovetail: submitted {told}", file=sys.stderr)
         return max(_ended(_waited(client, name), options.json) for name in names)
@@ -143,15 +143,16 @@ def _harmless(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def cancel(options: Namespace) -> int:
     """Begin to end jobs."""
+    grace_s = 0.0 if options.now else options.grace
     with Client() as client:
         found, status = _changed(
-            client, options, lambda name: client.cancel(name, options.grace), lambda job: True
+            client, options, lambda name: client.cancel(name, grace_s), lambda job: True
         )
         if options.wait:
             found = [_waited(client, job.id) for job in found]
     _tell_states(found, options.json)
     for job in found if not options.json else ():
-        if job.run is not None and (options.grace or 0.0) > job.grace_s:
+        if job.run is not None and (grace_s or 0.0) > job.grace_s:
             own = f"its own grace of {lasting(job.grace_s)}, which --grace cannot lengthen"
             print(f"dovetail: {job.id} is killed after {own}", file=sys.stderr)
     return status
@@ -330,7 +331,7 @@ def _job(options: Namespace) -> dict[str, Any]:
     """Return the job that the options describe, as ``JobSpec`` without its owner."""
     command = _utf8(options.job_command, "COMMAND")
     cwd = _utf8([os.path.abspath(options.cwd or os.getcwd())], "--cwd")[0]
-    indices, most_running = options.array
+    indices, most_running = options.array or ((), None)
     return {
         "command": command,
         "workload": default_workload(command, cwd),
@@ -348,8 +349,11 @@ def _job(options: Namespace) -> dict[str, Any]:
 def _described(options: Namespace) -> dict[str, Any]:
     """Return what options say of a job but its program, by the fields of ``JobSpec``."""
     said = {field: getattr(options, name) for name, field in _FIELDS.items()}
+    # Of a job that is there, a flag that is not given changes nothing.
     if options.no_requeue:
         said["requeue"] = False
+    if options.public_log:
+        said["public_log"] = True
     return {field: value for field, value in said.items() if value is not None}
 
 

@@ -41,7 +41,7 @@ def serve(options: Namespace) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where = _listening(options, directory)
-    watching, sample_s = _watching(options.watch)
+    watching, sample_s = _watching(options.watch or ())
     take_all()
     from dovetail.live.server import serving
 

@@ -11,6 +11,7 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_plan, write_data, write_plan, write_text
 from dovetail.instances.instance import Instance
 from dovetail.predicting.filling import predicted, predictor_of
+from dovetail.toolkit.commands import given
 from dovetail.toolkit.inputs import instance_with, naming
 from dovetail.toolkit.outputs import require_separate
 
@@ -63,17 +64,14 @@ def plan(options: Namespace) -> int:
 
 def _plan_from_live(options: Namespace) -> int:
     """Print or write what the live service would do now; it decides as it is set up to."""
-    from dovetail.cli.main import parser
     from dovetail.live.client import Client
+    from dovetail.planning.cli import PLAN
 
-    kept = ("instance", "from_live", "output", "json", "report", "compare", "parser")
-    usual = vars(parser().parse_args(["plan"]))
-    for name, value in vars(options).items():
-        if name not in kept and value != usual[name]:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError("cannot be had with --from-live: the service plans as it does", flag)
-    if options.instance is not None:
-        raise InputError("cannot be had with --from-live", "INSTANCE")
+    allowed = ("from_live", "output", "report", "compare")
+    for argument in given(PLAN, options):
+        if argument.field not in allowed:
+            rule = "cannot be had with --from-live: the service plans as it does"
+            raise InputError(rule, argument.names[-1] if argument.names else argument.value)
     require_separate((), options.output, options.report)
     with Client() as client:
         instance, made = _round_and_plan(client)

@@ -33,7 +33,7 @@ def fit(options: Namespace) -> int:
         made = fitted(
             data,
             options.model,
-            options.gpu_model,
+            options.gpu_model or None,
             options.confidence,
             options.seed,
             search_s=options.search,
@@ -144,7 +144,7 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
             data,
             models,
             settings,
-            options.gpu_model,
+            options.gpu_model or None,
             options.confidence,
             options.seed,
             progress,

@@ -38,6 +38,8 @@ def predictor_of(options: Namespace) -> str | Predictor | None:
             if value not in (None, []):
                 raise InputError(f"{option} needs --model")
         return cast("str | None", options.predictor)
+    if options.predictor is not None:
+        raise InputError("cannot be had with --predictor", "--model")
     from dovetail.predictors.model_file import load_model
 
     return load_model(options.model).standing_in(dict(options.stand_ins))

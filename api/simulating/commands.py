@@ -79,7 +79,7 @@ def compare(options: Namespace) -> int:
         _compile_ahead(options.policies, len(asked.setup.trace.jobs))
         try:
             with counting("simulating") as told:
-                failures = campaign.run(options.jobs, told)
+                failures = campaign.run(options.jobs or os.cpu_count() or 1, told)
         except KeyboardInterrupt:
             return _interrupted(campaign, options)
         return _told(campaign, failures, asked, options)

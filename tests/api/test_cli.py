@@ -476,7 +476,7 @@ def test_an_error_in_a_users_class_shows_their_traceback_and_asks_for_no_report(
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():
     code = (
-        "import sys, dovetail, dovetail.cli.main; dovetail.cli.main.parser();"
+        "import sys, dovetail, dovetail.cli.parser; dovetail.cli.parser.parser();"
         "print([m for m in ('numpy', 'scipy', 'ortools', 'pulp', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

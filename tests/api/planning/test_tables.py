@@ -6,13 +6,14 @@ from io import StringIO
 import pytest
 from rich.console import Console, RenderableType
 
-from dovetail import plan_tables, tables
 from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Waiting
+from dovetail.planning import tables as plan_tables
 from dovetail.planning.views import view
 from dovetail.solver.rounds import solve
+from dovetail.toolkit import tables
 from dovetail.toolkit.wording import figure
 from tests.api import samples
 from tests.data import small

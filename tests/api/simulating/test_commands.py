@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.main import main, parser
+from dovetail.cli.main import main
+from dovetail.cli.parser import parser
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.traces import library_trace
@@ -720,7 +721,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path, number):
 
 def test_help_does_not_load_the_simulator():
     code = (
-        "import sys; from dovetail.cli.main import parser; parser();"
+        "import sys; from dovetail.cli.parser import parser; parser();"
         "print([m for m in sys.modules if 'numpy' in m or 'simulation' in m])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,151 @@
+"""The parser of all commands, made of their declarations."""
+
+from __future__ import annotations
+
+import re
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NoReturn
+
+import dovetail.data.cli
+import dovetail.live.cli
+import dovetail.measuring.cli
+import dovetail.planning.cli
+import dovetail.predicting.cli
+import dovetail.simulating.cli
+from dovetail.instances._version import VERSION
+from dovetail.instances.errors import brief, hint
+from dovetail.toolkit.commands import JSON, Argument, Command, argument
+
+_SHELL: Final = Command(
+    "completion",
+    "Print what completes commands in a shell.",
+    "dovetail.cli.completion:completion",
+    (argument("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),),
+)
+SECTIONS: Final[Mapping[str, tuple[Command, ...]]] = {
+    "plans from files": dovetail.planning.cli.COMMANDS,
+    "instances and data": dovetail.data.cli.COMMANDS,
+    "predictions": dovetail.predicting.cli.COMMANDS,
+    "simulations": dovetail.simulating.cli.COMMANDS,
+    "this machine": dovetail.measuring.cli.COMMANDS,
+    "the live service": dovetail.live.cli.COMMANDS,
+    "the shell": (_SHELL,),
+}
+"""All commands, as help lists them."""
+
+COMMANDS: Final = tuple(chain.from_iterable(SECTIONS.values()))
+
+_WORDS: Final = {"help": "--help", "version": "--version"}
+"""Commands that stand for an option."""
+
+_LIKE_OPTION: Final = 0.75
+"""All options begin alike, so more has to be alike than of other names."""
+
+
+class _Parser(ArgumentParser):
+    """Says what is wrong with the usage in one line."""
+
+    def options(self) -> list[str]:
+        """Return the long names of the options."""
+        names = chain.from_iterable(action.option_strings for action in self._actions)
+        return [name for name in names if name.startswith("--")]
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"(.*invalid choice: '(.+?)') \(choose from (.+)\)", message)
+        if wrong and (meant := hint(wrong[2], re.findall(r"[\w.:-]+", wrong[3]))):
+            message = wrong[1] + meant
+        self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
+
+
+def parsed(arguments: Sequence[str]) -> tuple[Command, Namespace]:
+    """Return the command that arguments call, and its options.
+
+    Arguments that the command does not know are its own error.
+    """
+    given = list(arguments) or ["help"]
+    if given[0] in _WORDS:
+        given = [*given[1:], _WORDS[given[0]]]
+    top = parser(given[0])
+    options, unknown = top.parse_known_args(given)
+    if unknown:
+        meant = hint(unknown[0], options.parser.options(), _LIKE_OPTION)
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    if options.command is None:
+        top.error("the following arguments are required: COMMAND")
+    command = options.command
+    del options.command, options.parser
+    return command, options
+
+
+def parser(command: str | None = None) -> ArgumentParser:
+    """Return the parser of all commands, or of one: to make all takes longer than most work."""
+    top = _Parser(
+        prog="dovetail",
+        usage="dovetail COMMAND ...",
+        description="\n".join(_overview()),
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"dovetail {VERSION}")
+    # Not required of argparse, which would not say what is wrong with an option before it.
+    top.set_defaults(command=None, parser=top)
+    below = top.add_subparsers(
+        prog=top.prog, metavar="COMMAND", help=SUPPRESS, parser_class=_Parser
+    )
+    for each in [each for each in COMMANDS if each.name == command] or COMMANDS:
+        _add(each, below.add_parser)
+    return top
+
+
+def _overview() -> Iterator[str]:
+    """Yield the lines of the help of all commands."""
+    yield "Decides which GPU jobs share which GPUs."
+    width = max(len(each.name) for each in COMMANDS)
+    for section, commands in SECTIONS.items():
+        yield f"\n{section}:"
+        for each in commands:
+            yield f"  {each.name:<{width}}  {each.text.partition(';')[0].rstrip('.')}"
+    yield "\ndovetail COMMAND --help lists the options of a command."
+
+
+def _add(command: Command, add_parser: Callable[..., ArgumentParser]) -> None:
+    """Add the parser of a command."""
+    added = add_parser(command.name, help=command.text, description=command.text)
+    if command.commands:
+        below = added.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+        for each in command.commands:
+            _add(each, below.add_parser)
+        return
+    added.usage = command.usage or None
+    added.set_defaults(command=command, parser=added)
+    _add_arguments(added, (*command.arguments, JSON))
+
+
+def _add_arguments(to: ArgumentParser, arguments: Iterable[Argument]) -> None:
+    groups: dict[str, Any] = {"": to}
+    for each in arguments:
+        if each.group not in groups:
+            groups[each.group] = to.add_argument_group(each.group)
+        _add_argument(groups[each.group].add_argument, each)
+
+
+def _add_argument(add: Callable[..., object], declared: Argument) -> None:
+    said = f"{declared.text} (default: {declared.default})" if declared.default else declared.text
+    known: dict[str, Any] = {"help": said.replace("%", "%%")}
+    if not declared.value:
+        add(*declared.names, dest=declared.field, action="store_true", **known)
+        return
+    known |= {"metavar": declared.value, "type": declared.kind, "default": declared.usual}
+    known |= {"choices": declared.choices or None}
+    if declared.names:
+        action = "append" if declared.repeated else "store"
+        add(
+            *declared.names,
+            dest=declared.field,
+            action=action,
+            required=declared.required,
+            **known,
+        )
+    else:
+        add(declared.field, nargs=declared.number or None, **known)

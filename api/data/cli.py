@@ -1,0 +1,211 @@
+"""The commands that make instances and data sets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dovetail.toolkit.commands import DATA, OUTPUT, SEED, Command, argument, option
+from dovetail.toolkit.values import confidence, pair, whole
+
+_GPUS = option("--gpus N", "number of GPUs", whole(1), required=True)
+_GPUS_PER_NODE = option("--gpus-per-node N", "GPUs of a node", whole(1), "8")
+
+
+def _published(name: str, text: str, shape: str, holds: str) -> Command:
+    """Declare the import of a published data set."""
+    folder = "write this folder, or append to this repository (.db, .sqlite)"
+    return Command(
+        name,
+        text,
+        f"dovetail.data.dataset:import_{name}",
+        (
+            argument(shape, holds, "path"),
+            option("-o, --output DIR_OR_DB", folder, required=True),
+            option("--parquet", "write Parquet, not CSV"),
+        ),
+    )
+
+
+_IMPORT = Command(
+    "import",
+    "Make an instance of measured slowdowns.",
+    commands=(
+        Command(
+            "gavel",
+            "Make an instance of Gavel's throughputs and traces.",
+            "dovetail.data.commands:import_gavel",
+            (
+                argument("THROUGHPUTS.json", "Gavel's file; may end in .gz", "file"),
+                option("--device DEVICE", "k80, p100, v100, ...", required=True),
+                option("--trace FILE", "take the jobs of this trace ..."),
+                option("--at SECONDS", "... that are there at this time", float),
+                option(
+                    "--gangs-as-single",
+                    "assume that a gang's workers behave like the one-GPU job",
+                ),
+                _GPUS,
+                _GPUS_PER_NODE,
+                OUTPUT,
+            ),
+        ),
+        Command(
+            "lucid",
+            "Make an instance of Lucid's measurements on an RTX 3090.",
+            "dovetail.data.commands:import_lucid",
+            (
+                argument("DIR", "folder with single_data.csv and colocate_info.csv", "file"),
+                _GPUS,
+                _GPUS_PER_NODE,
+                OUTPUT,
+            ),
+        ),
+        Command(
+            "pairs",
+            "Make an instance of a table of pairs and slowdowns.",
+            "dovetail.data.commands:import_pairs",
+            (
+                argument("FILE.csv", "columns as in docs/howto/import-data.md", "file"),
+                option("--device DEVICE", "take the rows of this device only"),
+                _GPUS,
+                _GPUS_PER_NODE,
+                OUTPUT,
+            ),
+        ),
+        Command(
+            "slurm",
+            "Make an instance of a cluster under Slurm, as it is now.",
+            "dovetail.data.commands:import_slurm",
+            (
+                option(
+                    "--gpu-memory TYPE=MIB",
+                    "memory of GPUs of this type (gpu: of those without); may be repeated",
+                    pair("TYPE=MIB", r"\d+(?:\.\d+)?"),
+                    repeated=True,
+                ),
+                option("--jobs FILE", "output of squeue --json (default: run it)"),
+                option("--nodes FILE", "output of scontrol show node (default: run it)"),
+                option("--topology FILE", "topology.conf: leaf switches are racks"),
+                option("--partition P", "nodes and jobs of this partition only"),
+                option("--constraint F", "nodes with this feature only"),
+                OUTPUT,
+            ),
+        ),
+    ),
+)
+
+_DATASET = Command(
+    "dataset",
+    "Keep what was measured: profiles and pairs, in a folder or a repository.",
+    commands=(
+        Command(
+            "import",
+            "Make a data set of published measurements.",
+            commands=(
+                _published(
+                    "gavel",
+                    "Gavel's throughputs on all devices.",
+                    "THROUGHPUTS.json",
+                    "Gavel's file; may end in .gz",
+                ),
+                _published(
+                    "lucid",
+                    "Lucid's measurements on an RTX 3090.",
+                    "DIR",
+                    "folder with single_data.csv and colocate_info.csv",
+                ),
+                _published(
+                    "miso",
+                    "MISO's profiles on slices of an A100.",
+                    "DIR",
+                    "folder with solo_features.csv and mig_iter_time.csv",
+                ),
+                _published(
+                    "parvagpu",
+                    "ParvaGPU's equal processes on slices of an A100.",
+                    "DIR",
+                    "folder with a MODEL.csv for each model",
+                ),
+            ),
+        ),
+        Command(
+            "add",
+            "Append to a repository, all or nothing.",
+            "dovetail.data.dataset:add",
+            (
+                argument("REPO.db", "repository; made if it does not exist", "repository"),
+                DATA._replace(number="+"),
+            ),
+        ),
+        Command("show", "Print what a data set holds.", "dovetail.data.dataset:show", (DATA,)),
+        Command(
+            "pairs",
+            "List the workloads that were measured together.",
+            "dovetail.data.pairs:pairs",
+            (DATA, option("--workload NAME", "only those with this workload")),
+        ),
+        Command(
+            "instance",
+            "Make an instance of what was measured.",
+            "dovetail.data.commands:dataset_instance",
+            (
+                DATA,
+                option("--gpu-model M", "GPU model of the data", required=True),
+                _GPUS,
+                _GPUS_PER_NODE,
+                option(
+                    "--memory-mib MIB",
+                    "memory of a GPU; needed where the memory of workloads is known",
+                    float,
+                ),
+                option(
+                    "--memory-confidence C",
+                    "give workloads the memory that a run stays within with this probability "
+                    "(default: the most that was seen)",
+                    confidence,
+                ),
+                option(
+                    "--sub-batches",
+                    "let workloads that were timed at several batch sizes start at smaller ones",
+                ),
+                OUTPUT,
+            ),
+        ),
+    ),
+)
+
+COMMANDS: Final = (
+    Command(
+        "init",
+        "Write an instance with comments, to start from.",
+        "dovetail.data.commands:init",
+        (argument("[FILE]", "name of the file (default: lab.yaml); - for standard output"),),
+    ),
+    _IMPORT,
+    _DATASET,
+    Command(
+        "generate",
+        "Make a synthetic instance from a seed.",
+        "dovetail.data.commands:generate",
+        (
+            option("--jobs N", "number of jobs", whole(1), required=True),
+            SEED._replace(text="same seed, same instance", kind=int),
+            option("--gpus N", "number of GPUs (default: 40 % of the demand)", whole(1)),
+            option("--workloads N", "number of workloads (default: at most 64)", whole(1)),
+            option("--no-gangs", "one GPU for each job"),
+            option(
+                "--gang-sharing RULE",
+                "the cluster's rule, partial or whole",
+                default="partial",
+                choices=("partial", "whole"),
+            ),
+            option("--running F", "fraction of the jobs that run already", float, "0"),
+            OUTPUT,
+        ),
+    ),
+    Command(
+        "library",
+        "List the shipped instances, or write one.",
+        "dovetail.data.commands:library",
+        (argument("[NAME]", "write this instance (default: list all)"), OUTPUT),
+    ),
+)

@@ -1,0 +1,101 @@
+"""The commands that plan from files."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from typing import Final
+
+from dovetail.instances.objectives import OBJECTIVES
+from dovetail.predicting.cli import PREDICTION
+from dovetail.toolkit.commands import INSTANCE, SEED, SLOWDOWNS, Command, argument, option
+from dovetail.toolkit.values import output_file
+
+
+def _objective(text: str) -> str:
+    if text not in OBJECTIVES and not text.startswith("python:"):
+        known = ", ".join(OBJECTIVES)
+        raise ArgumentTypeError(
+            f"invalid choice: {text!r} (choose from {known}, python:MODULE.CLASS)"
+        )
+    return text
+
+
+_FILE = argument("PLAN", "plan file, or - for standard input")
+
+PLAN: Final = Command(
+    "plan",
+    "Write the best plan for an instance, with its proof.",
+    "dovetail.planning.commands:plan",
+    (
+        INSTANCE._replace(number="?"),
+        option("--from-live", "plan the round of the live service, as it would, not INSTANCE"),
+        option("-o, --output PLAN", "write the plan to this file; - prints it", output_file),
+        option(
+            "--objective O",
+            f"what to optimise: {', '.join(OBJECTIVES)}, or python:MODULE.CLASS for a subclass of "
+            "dovetail.JobValues",
+            _objective,
+            "throughput",
+        ),
+        option(
+            "--solver S",
+            "auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP), networkx, greedy, "
+            "exclusive or random; python:MODULE.CLASS for one of your own",
+            default="auto",
+        ),
+        option(
+            "--time-limit SECONDS",
+            "stop then, with the best plan so far and its proven gap",
+            float,
+        ),
+        option("--gap G", "stop once this relative gap is proven", float, "0"),
+        SEED._replace(text="same seed, same plan"),
+        option("--preempt", "running jobs may move or wait"),
+        SLOWDOWNS,
+        *PREDICTION,
+        option(
+            "--verify",
+            "check the plan once more, and its bound where the solver left a certificate",
+        ),
+        option(
+            "--commands",
+            "print what starts the jobs by hand under MPS, not the plan: the environment of each "
+            "process",
+        ),
+        option("--write-model FILE.mps", "write the integer program"),
+        option("--report FILE.html", "write a page for people"),
+        option("--compare", "print what simple rules make of the same jobs as well"),
+    ),
+)
+
+COMMANDS: Final = (
+    PLAN,
+    Command(
+        "check",
+        "Verify any plan, and recompute its value.",
+        "dovetail.planning.commands:check",
+        (
+            INSTANCE,
+            _FILE,
+            option(
+                "--objective O",
+                f"compute this: {', '.join(OBJECTIVES)} (default: the plan's own)",
+                choices=OBJECTIVES,
+            ),
+            SLOWDOWNS,
+        ),
+    ),
+    Command(
+        "explain",
+        "Say why jobs wait and what would let them start.",
+        "dovetail.planning.commands:explain",
+        (
+            INSTANCE,
+            _FILE,
+            argument(
+                "[JOB]", "id of the job (default: all that wait, and the pairs not yet measured)"
+            ),
+            SLOWDOWNS,
+        ),
+    ),
+)

@@ -1,0 +1,173 @@
+"""The commands that simulate traces of jobs."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from typing import Final
+
+from dovetail.toolkit.commands import MOST_SEEDS, Command, argument, grouped, option
+from dovetail.toolkit.values import whole
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    """Split policies at commas, but not between the options of one."""
+    found: list[str] = []
+    for part in text.split(","):
+        name, equals, rest = part.partition("=")
+        if found and equals and ":" not in name and not rest.startswith("python:"):
+            found[-1] += f",{part}"
+        elif part.strip():
+            found.append(part.strip())
+    if not found:
+        raise ArgumentTypeError(f"must name at least one policy, got {text!r}")
+    return tuple(dict.fromkeys(found))
+
+
+def _columns(text: str) -> tuple[tuple[str, str], ...]:
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(field and equals and column for field, equals, column in parts):
+        raise ArgumentTypeError(f"must be FIELD=COLUMN,..., got {text!r}")
+    fields = [field for field, _, _ in parts]
+    if len(set(fields)) < len(fields):
+        raise ArgumentTypeError(f"must name each field once, got {text!r}")
+    return tuple((field, column) for field, _, column in parts)
+
+
+def _models(text: str) -> tuple[str, ...]:
+    models = tuple(name.strip() for name in text.split(","))
+    if not all(models):
+        raise ArgumentTypeError(f"must name GPU models, comma separated, got {text!r}")
+    return models
+
+
+def _window(text: str) -> tuple[float, float]:
+    try:
+        start, end = map(float, text.split(":"))
+    except ValueError:
+        raise ArgumentTypeError(f"must be FROM:TO in hours, got {text!r}") from None
+    return start, end
+
+
+_SEED = option("--seed N", "seed of everything drawn", whole(0, MOST_SEEDS), "0")
+_SIMULATED = (
+    argument("TRACE", "trace file, or library:NAME"),
+    option(
+        "--format F",
+        "format of the trace (default: recognised): csv, parquet, philly-log, philly, helios, "
+        "alibaba-2020, alibaba-2023, alibaba-2025, alibaba-2026, gavel, muri or swf",
+    ),
+    option(
+        "--columns FIELD=COLUMN,...",
+        "which column of a csv or parquet file has a field: arrival_s=submit_time,...",
+        _columns,
+    ),
+    option(
+        "--cores-per-gpu N",
+        "cores that count as a GPU, in the format swf, whose jobs ask for cores (default: 1)",
+        whole(1),
+    ),
+    *grouped(
+        "which jobs",
+        option("--window FROM:TO", "those that arrive in these hours", _window),
+        option("--max-workers N", "those of at most N GPUs", whole(1)),
+        option("--busiest N", "the N in a row that ask for most GPU time", whole(1)),
+        option("--sample N", "N jobs, drawn by each seed", whole(1)),
+        option("--load F", "divide the time between arrivals by this", float),
+        option(
+            "--gsla D",
+            "gSLAs of jobs without: none, fixed:1.5, uniform:1:2, ... (default: uniform:1:2 if no "
+            "job has one, else none)",
+        ),
+    ),
+    *grouped(
+        "the world",
+        option(
+            "--world W",
+            "true slowdowns: instance file, data set or library:NAME (default: the shipped "
+            "trace's own, else a synthetic one)",
+        ),
+        option(
+            "--nodes N",
+            "number of nodes; needed unless the world is an instance with its own",
+            whole(1),
+        ),
+        option("--gpus-per-node N", "GPUs of a node (default: 8, or the instance's own)", whole(1)),
+        option(
+            "--gpu-model M,...",
+            "GPU models, taken in turn by nodes; run times of the trace hold on the first "
+            "(default: V100, a data set's only one, or the instance's own)",
+            _models,
+        ),
+        option("--restart SECONDS", "time to restore a job that ran before", float, "60"),
+        option("--mtbf HOURS", "mean time between failures of a node", float),
+        option("--repair HOURS", "repair time of a failed node, with --mtbf (default: 1)", float),
+    ),
+    *grouped(
+        "what policies know",
+        option(
+            "--beliefs B",
+            "slowdowns as predicted: exact, noise:SIGMA, held-out:MODEL:PART or model:FILE",
+            default="exact",
+        ),
+        option(
+            "--estimate-error SIGMA",
+            "error of run times: standard deviation of their logarithm",
+            float,
+            "0",
+        ),
+        option(
+            "--round SECONDS", "time between decisions; 0: whenever something happens", float, "0"
+        ),
+    ),
+)
+
+COMMANDS: Final = (
+    Command(
+        "simulate",
+        "Simulate a trace of jobs under a policy.",
+        "dovetail.simulating.commands:simulate",
+        (
+            *_SIMULATED,
+            option(
+                "--policy P",
+                "NAME or NAME:OPTION=VALUE,..., of those in docs/reference/policies.md; "
+                "python:MODULE.CLASS or LABEL=python:MODULE.CLASS for one of your own",
+                default="dovetail",
+            ),
+            _SEED,
+            option("-o, --output FOLDER", "keep metrics, jobs, series and stays here"),
+        ),
+    ),
+    Command(
+        "compare",
+        "Compare policies on a trace of jobs, simulated.",
+        "dovetail.simulating.commands:compare",
+        (
+            *_SIMULATED,
+            option(
+                "--policies P,P,...",
+                "policies, each as in simulate",
+                _policies,
+                "fifo,ssf,castor,dovetail",
+            ),
+            option(
+                "--baseline P", "compare others with this one (default: fifo, or else the first)"
+            ),
+            option(
+                "--seeds N",
+                "run each policy with N seeds (default: 3; 1 where nothing is drawn)",
+                whole(1),
+            ),
+            _SEED._replace(text="the first seed"),
+            option(
+                "-o, --output FOLDER", "keep every run here; runs that are there are not repeated"
+            ),
+            option("--report FILE.html", "write a page for people"),
+            option(
+                "--jobs N",
+                "runs at a time, each in a process (default: one for each core)",
+                whole(1),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,98 @@
+"""From the text of an argument to its value, or to one line that says what it must be."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+
+from dovetail.toolkit.durations import parsed_duration
+
+
+def whole(least: int, below: int | None = None) -> Callable[[str], int]:
+    """Return what takes whole numbers from one on, up to another if there is one."""
+    rule = f"must be a whole number >= {least}" + ("" if below is None else f" and < {below}")
+
+    def parsed(text: str) -> int:
+        if text.isascii() and text.isdecimal():
+            number = int(text)
+            if least <= number and (below is None or number < below):
+                return number
+        raise ArgumentTypeError(f"{rule}, got {text!r}")
+
+    return parsed
+
+
+def finite(text: str) -> float:
+    """Return a number that is neither infinite nor NaN."""
+    number = _number(text)
+    if not math.isfinite(number):
+        raise ArgumentTypeError(f"must be a finite number, got {text!r}")
+    return number
+
+
+def confidence(text: str) -> float:
+    """Return a probability that is neither 0 nor 1."""
+    number = _number(text)
+    if not 0 < number < 1:
+        raise ArgumentTypeError(f"must be > 0 and < 1, got {text!r}")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def duration(text: str) -> float:
+    """Return the seconds of ``90``, ``15m``, ``2h`` or ``1d``."""
+    time_s = parsed_duration(text)
+    if time_s is None:
+        raise ArgumentTypeError(f"must be a time like 90, 15m, 2h or 1d, got {text!r}")
+    return time_s
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the names between commas, each once."""
+    found = (part.strip() for part in text.split(","))
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def pair(shape: str, value: str = ".+") -> Callable[[str], tuple[str, str]]:
+    """Return what takes ``NAME=VALUE``, told as in ``shape``, with a value of this pattern."""
+
+    def parsed(text: str) -> tuple[str, str]:
+        found = re.fullmatch(f"([^=]+)=({value})", text, re.DOTALL)
+        if not found:
+            raise ArgumentTypeError(f"must be {shape}, got {text!r}")
+        return found[1], found[2]
+
+    return parsed
+
+
+def one_of(known: Sequence[str], text: str) -> str:
+    """Return a text that is one of those known."""
+    if text not in known:
+        raise ArgumentTypeError(f"must be one of {', '.join(known)}, got {text!r}")
+    return text
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ArgumentTypeError(f"must be HOST:PORT, got {text!r}")
+    return host, int(port)
+
+
+def output_file(name: str) -> str:
+    """Refuse a file name that promises another form than JSON or YAML."""
+    ending = PurePath(name.removesuffix(".gz")).suffix
+    if ending in (".csv", ".html", ".parquet", ".tsv", ".xlsx"):
+        raise ArgumentTypeError(f"is written as JSON or YAML, got {name!r}")
+    return name
