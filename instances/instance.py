@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
     Count,
     Fraction,
@@ -39,6 +40,9 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 INSTANCE_FORMAT: Final = "dovetail-instance/1"
 
@@ -380,6 +384,13 @@ class Instance(Record):
             (len(self.slowdowns), "slowdowns"),
         )
         return f"<Instance {self.name!r}: {', '.join(f'{size:,} {what}' for size, what in sizes)}>"
+
+    def to_frame(self) -> DataFrame:
+        """Return a row for each job, as a data frame of pandas."""
+        return frame(map(dict, self.jobs), Job.model_fields)
+
+    def _repr_html_(self) -> str:
+        return html(self, self.to_frame())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

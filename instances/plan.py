@@ -6,10 +6,11 @@ A plan made elsewhere needs only ``assignments``; every other field is a claim t
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema, model_validator
 
+from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
     Count,
     Name,
@@ -24,6 +25,9 @@ from dovetail.instances._record import (
 )
 from dovetail.instances.instance import Job
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 PLAN_FORMAT: Final = "dovetail-plan/1"
 
@@ -149,6 +153,15 @@ class Plan(Record):
         """Return its outcome: all of a plan fills many screens."""
         value = f"{self.objective.name} {self.objective.value:.6g}, " if self.objective else ""
         return f"<Plan of {self.instance!r}: {value}{len(self.assignments):,} jobs placed>"
+
+    def to_frame(self) -> DataFrame:
+        """Return a row for each job, those that wait last, as a data frame of pandas."""
+        waiting = ({"job": row.job, "start": False, "reason": row.reason} for row in self.waiting)
+        rows = (*map(dict, self.assignments), *waiting)
+        return frame(rows, (*Assignment.model_fields, "reason"))
+
+    def _repr_html_(self) -> str:
+        return html(self, self.to_frame())
 
     def starts(self, row: Assignment, job: Job) -> bool:
         """Tell whether it starts an assigned job: one that waits, or that it takes elsewhere."""

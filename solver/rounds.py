@@ -21,6 +21,7 @@ from dovetail.formulations.objectives import Objective, objective_name
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round
+from dovetail.instances._frames import html
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import InputError, UnsupportedError
@@ -126,6 +127,9 @@ class Result:
     def __repr__(self) -> str:
         """Return status and plan; what later rounds begin with fills many screens."""
         return f"<Result {self.status} ({self.stopped}) in {self.runtime_s:.2g} s: {self.plan!r}>"
+
+    def _repr_html_(self) -> str:
+        return html(self, self.plan.to_frame())
 
 
 def solve(

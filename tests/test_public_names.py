@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import dovetail
+from dovetail.instances import library
 from dovetail.instances.generate import generate
+from dovetail.planning.comparison import compare
 
 
 def test_all_public_names_are_listed_before_they_are_used():
@@ -25,3 +27,30 @@ def test_records_are_shown_in_one_line():
     assert repr(instance).startswith(f"<Instance '{instance.name}': 60 jobs, 12 GPUs, ")
     placed = f"throughput {result.objective:.6g}, {len(result.plan.assignments)} jobs placed"
     assert placed in repr(result.plan)
+
+
+def test_a_plan_is_a_frame_of_its_jobs():
+    instance = generate(60, seed=1, gpus=12)
+    plan = dovetail.solve(instance, solver="greedy").plan
+    frame = plan.to_frame()
+    assert [*frame.job] == [row.job for row in (*plan.assignments, *plan.waiting)]
+    placed = frame[frame.gpus.notna()]
+    assert [*placed.slowdown] == [row.slowdown for row in plan.assignments]
+    assert [*frame.reason.dropna()] == [row.reason for row in plan.waiting]
+    assert [*instance.to_frame().workload] == [job.workload for job in instance.jobs]
+
+
+def test_a_comparison_is_a_frame_of_its_ways():
+    instance = library.load("first-pairs")
+    found = compare(instance, dovetail.solve(instance).plan)
+    assert [*found.to_frame().value] == [row.value for row in found.rows]
+
+
+def test_a_notebook_shows_a_table_of_at_most_twenty_jobs():
+    instance = generate(60, seed=1, gpus=12)
+    instance = instance.replace(name="<b>bold</b>")
+    result = dovetail.solve(instance, solver="greedy", explain=False)
+    for shown in (instance._repr_html_(), result._repr_html_(), result.plan._repr_html_()):
+        assert 20 <= shown.count("<tr") <= 22
+        assert "&lt;b&gt;bold" in shown
+        assert "<b>" not in shown

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
+from dovetail.instances._frames import frame
 from dovetail.instances._record import NonNegative, Number, Record, Text
 from dovetail.instances.checker import check
 from dovetail.instances.instance import Instance
@@ -15,6 +17,9 @@ from dovetail.instances.plan import Plan
 from dovetail.solver.greedy import Greedy, Rule
 from dovetail.solver.plans import assignments
 from dovetail.solver.types import Limits
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 RANDOM_RUNS = 5
 """Over how many seeds random pairing is averaged."""
@@ -62,6 +67,10 @@ class Comparison(Record):
 
     objective: ObjectiveName
     rows: tuple[Row, ...]
+
+    def to_frame(self) -> DataFrame:
+        """Return a row for each way of planning, as a data frame of pandas."""
+        return frame(map(dict, self.rows), Row.model_fields)
 
 
 def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:

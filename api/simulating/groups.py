@@ -6,14 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
+from dovetail.instances._frames import frame
 from dovetail.instances.errors import UnsupportedError
 from dovetail.toolkit.charts import FloatArray
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _SAME: Final = 1e-9
 _USUAL_BASELINE: Final = "fifo"
@@ -90,6 +94,12 @@ class Groups:
     def seeds(self) -> tuple[int, ...]:
         """Seeds of every policy, in order."""
         return tuple(run.seed for run in self.baseline.runs)
+
+    def to_frame(self) -> DataFrame:
+        """Return a row for each policy and seed with every metric, as a data frame of pandas."""
+        runs = (run for group in self.every for run in group.runs)
+        rows = ({"policy": run.policy, "seed": run.seed, **run.summary} for run in runs)
+        return frame(rows, ("policy", "seed", *METRICS))
 
     def best(self, metric: str) -> tuple[Group, ...]:
         """Return the groups with the best mean.

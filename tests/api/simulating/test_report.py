@@ -235,6 +235,11 @@ def test_seeds_are_compared_one_by_one(tiny):
     groups = Groups.of([*of("a", 3.0, 5.0, 7.0), *of("b", 4.0, 4.0, 9.0)])
     assert leads(groups.every[0], groups.every[1], "makespan_s") == (2, 3)
     assert groups.baseline.policy == "a"
+    frame = groups.to_frame()
+    assert [*zip(frame.policy, frame.seed, frame.makespan_s, strict=True)][:2] == [
+        ("a", 0, 3.0),
+        ("a", 1, 5.0),
+    ]
 
 
 def promised(policy, jct_mean_s, violation_rate=math.nan):
