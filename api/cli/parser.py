@@ -141,11 +141,7 @@ def _add_argument(add: Callable[..., object], declared: Argument) -> None:
     if declared.names:
         action = "append" if declared.repeated else "store"
         add(
-            *declared.names,
-            dest=declared.field,
-            action=action,
-            required=declared.required,
-            **known,
+            *declared.names, dest=declared.field, action=action, required=declared.required, **known
         )
     else:
         add(declared.field, nargs=declared.number or None, **known)

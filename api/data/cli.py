@@ -40,8 +40,7 @@ _IMPORT = Command(
                 option("--trace FILE", "take the jobs of this trace ..."),
                 option("--at SECONDS", "... that are there at this time", float),
                 option(
-                    "--gangs-as-single",
-                    "assume that a gang's workers behave like the one-GPU job",
+                    "--gangs-as-single", "assume that a gang's workers behave like the one-GPU job"
                 ),
                 _GPUS,
                 _GPUS_PER_NODE,

@@ -73,7 +73,7 @@ def import_slurm(options: Namespace) -> int:
     from dovetail.instances.importers.slurm import import_slurm as read
 
     made = read(
-        dict(options.gpu_memory),
+        {name: float(mib) for name, mib in options.gpu_memory},
         jobs=options.jobs,
         nodes=options.nodes,
         topology=options.topology,

@@ -15,8 +15,8 @@ from rich.text import Text
 from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets import DataSet, Measurement, read_dataset
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import write_data
-from dovetail.toolkit.tables import console, plain_table
+from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.tables import plain_table
 from dovetail.toolkit.wording import share_told, two_digits
 
 _Key = tuple[str, tuple[str, ...], tuple[int, ...]]
@@ -55,10 +55,8 @@ def pairs(options: Namespace) -> int:
     if options.workload is not None:
         _require_known(data, options.workload)
         found = [one for one in found if options.workload in one.workloads]
-    if options.json:
-        write_data([one._asdict() for one in found], "-")
-    else:
-        console().print(_view(found) if found else Text("nothing was measured together"))
+    view = _view(found) if found else Text("nothing was measured together")
+    print_either(options, [one._asdict() for one in found], view)
     return 0
 
 

@@ -131,9 +131,7 @@ _SERVE = Command(
             "/run/dovetail/api.sock for root's)",
         ),
         option(
-            "--listen HOST:PORT",
-            "also listen on TCP, without encryption; needs --tokens",
-            address,
+            "--listen HOST:PORT", "also listen on TCP, without encryption; needs --tokens", address
         ),
         option("--tokens FILE", "USER TOKEN on each line; only its owner may read it"),
         option("--max-grace TIME", "the longest --grace that jobs may have", duration, "1h"),

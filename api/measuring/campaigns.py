@@ -58,14 +58,14 @@ from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
-from dovetail.instances.files import write_data
 from dovetail.instances.instance import Instance
 from dovetail.live.places import default_directory
 from dovetail.measuring.tables import STAND_IN_WORDS, campaign_view
 from dovetail.toolkit.commands import INTERRUPTED
 from dovetail.toolkit.durations import lasting
 from dovetail.toolkit.inputs import instance_named
-from dovetail.toolkit.tables import console, plain_table
+from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.tables import plain_table
 from dovetail.toolkit.wording import number
 
 TIME_UP: Final = 3
@@ -112,10 +112,7 @@ def measure(options: Namespace) -> int:
             print("dovetail: interrupted: the same command goes on from here", file=sys.stderr)
             return INTERRUPTED
     found = summary(read_ledger(folder))
-    if options.json:
-        write_data(found.to_data(), "-")
-    else:
-        console().print(campaign_view(found))
+    print_either(options, found.to_data(), campaign_view(found))
     if left:
         _tell_left(options, left)
     return TIME_UP if left else 0
@@ -303,10 +300,8 @@ def _tell_plan(options: Namespace, campaign: Campaign, folder: Path, device: Dev
     done = settled(read_ledger(folder).results) if has_ledger(folder) else frozenset()
     left = remaining(campaign, done)
     refused = {one.key: why for one in left if (why := _why_not(device, one))}
-    if options.json:
-        write_data(_plan_data(campaign, left, refused), "-")
-    else:
-        console().print(_plan_view(campaign, device, left, refused))
+    view = _plan_view(campaign, device, left, refused)
+    print_either(options, _plan_data(campaign, left, refused), view)
 
 
 def _why_not(device: Device, experiment: Experiment) -> str | None:

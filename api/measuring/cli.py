@@ -76,8 +76,7 @@ COMMANDS: Final = (
                 "gpu",
             ),
             option(
-                "--python FILE",
-                "the Python whose PyTorch runs the workloads (default: this one)",
+                "--python FILE", "the Python whose PyTorch runs the workloads (default: this one)"
             ),
             _DIRECTORY._replace(
                 text="where doctor --splits has kept which shares compute right (default: that of "

@@ -19,10 +19,10 @@ from dovetail.executor.doctor.finding import Finding, Level
 from dovetail.executor.doctor.shares import ShareRow, ShareTable
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import write_data
 from dovetail.live.places import default_directory, default_socket, mps_directory
 from dovetail.measuring.gate import measure
-from dovetail.toolkit.tables import console, plain_table
+from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.tables import plain_table
 
 _MARKS: Final = {
     Level.GOOD: ("ok", "green"),
@@ -54,10 +54,7 @@ def doctor(options: Namespace) -> int:
     if options.splits or options.sms:
         measure(what.directory, MpsManager(what.mps_directory), what.python, options)
     diagnosis = diagnose(what)
-    if options.json:
-        write_data(_plain(diagnosis), "-")
-    else:
-        console().print(_view(diagnosis))
+    print_either(options, _plain(diagnosis), _view(diagnosis))
     return int(diagnosis.usable)
 
 

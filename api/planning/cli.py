@@ -44,9 +44,7 @@ PLAN: Final = Command(
             default="auto",
         ),
         option(
-            "--time-limit SECONDS",
-            "stop then, with the best plan so far and its proven gap",
-            float,
+            "--time-limit SECONDS", "stop then, with the best plan so far and its proven gap", float
         ),
         option("--gap G", "stop once this relative gap is proven", float, "0"),
         SEED._replace(text="same seed, same plan"),

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, cast
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_plan, write_data, write_plan, write_text
 from dovetail.instances.instance import Instance
+from dovetail.planning import tables
 from dovetail.predicting.filling import predicted, predictor_of
 from dovetail.toolkit.commands import given
 from dovetail.toolkit.inputs import instance_with, naming
-from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.outputs import print_either, require_separate
+from dovetail.toolkit.progress import compiled_ahead, working
+from dovetail.toolkit.tables import console
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dovetail.formulations.objectives import Objective
-    from dovetail.instances._record import Record
     from dovetail.instances.objectives import ObjectiveName
     from dovetail.instances.plan import Plan
     from dovetail.live.client import Client
@@ -31,7 +31,6 @@ _MOST_ASKED = 5
 def plan(options: Namespace) -> int:
     """Solve the instance; print or write the plan, the report and the model."""
     from dovetail.solver.rounds import solve, write_model
-    from dovetail.toolkit.progress import working
 
     if options.from_live:
         return _plan_from_live(options)
@@ -93,8 +92,6 @@ def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
 
 def _compile_once(instance: Instance, solver: str) -> None:
     """Compile the engine before the time limit starts, where the round is one that it solves."""
-    from dovetail.toolkit.progress import compiled_ahead
-
     alike = (
         len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
     )
@@ -119,7 +116,6 @@ def _objective(name: str) -> Objective:
 def _verified(instance: Instance, result: Result, objective: Objective) -> Plan:
     """Return the plan with what was found true of it once more."""
     from dovetail.solver.verification import verify
-    from dovetail.toolkit.progress import working
 
     with working("verifying"):
         return result.plan.replace(verification=verify(instance, result, objective))
@@ -127,7 +123,6 @@ def _verified(instance: Instance, result: Result, objective: Objective) -> Plan:
 
 def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
     from dovetail.planning.comparison import compare
-    from dovetail.toolkit.progress import working
 
     comparison = None
     if options.compare or options.report:
@@ -144,14 +139,9 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
     if options.commands:
         _print_commands(options, instance, made)
         return
-    if options.json:
-        write_plan(made, "-")
-        return
-    from dovetail.planning import tables as plan_tables
-
-    _print(plan_tables.plan_view(instance, made))
-    if options.compare and comparison:
-        _print(plan_tables.comparison_table(comparison))
+    print_either(options, made.to_data(), tables.plan_view(instance, made))
+    if options.compare and comparison and not options.json:
+        console().print(tables.comparison_table(comparison))
 
 
 def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
@@ -175,7 +165,7 @@ def check(options: Namespace) -> int:
     _hint_at_another_instance(instance, plan_read)
     with naming(options.instance):
         report = verify(instance, plan_read, options.objective)
-    _show(options, report, "check_view")
+    print_either(options, report.to_data(), tables.check_view(report))
     return 0 if report.valid else 1
 
 
@@ -197,7 +187,7 @@ def explain(options: Namespace) -> int:
         return _explain_waiting(options, instance, plan_read)
     with naming(options.instance):
         story = explained(instance, plan_read, options.job)
-    _show(options, story, "explanation_view")
+    print_either(options, story.to_data(), tables.explanation_view(story))
     return 0
 
 
@@ -208,26 +198,6 @@ def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) ->
     with naming(options.instance):
         waiting = explain_waiting(instance, plan_read)
     pairs = unknown_pairs(instance)
-    if options.json:
-        write_data({"waiting": [row.to_data() for row in waiting], "unknown_pairs": pairs}, "-")
-        return 0
-    from dovetail.planning import tables as plan_tables
-
-    _print(plan_tables.waiting_view(waiting, pairs))
+    data = {"waiting": [row.to_data() for row in waiting], "unknown_pairs": pairs}
+    print_either(options, data, tables.waiting_view(waiting, pairs))
     return 0
-
-
-def _show(options: Namespace, record: Record, view: str) -> None:
-    """Print a record for machines or, through the named view, for people."""
-    if options.json:
-        write_data(record.to_data(), "-")
-        return
-    from dovetail.planning import tables as plan_tables
-
-    _print(getattr(plan_tables, view)(record))
-
-
-def _print(view: RenderableType) -> None:
-    from dovetail.toolkit.tables import console
-
-    console().print(view)

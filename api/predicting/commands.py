@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dovetail.instances.datasets import DataSet, dataset_files, read_dataset
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data, write_text
-from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import counting, working
 
 if TYPE_CHECKING:
@@ -77,14 +77,10 @@ def show(options: Namespace) -> int:
 
 def evaluate(options: Namespace) -> int:
     """Test models on pairs that they have not seen; print what was found."""
-    found = _studied(options, _models(options)).comparison
-    if options.json:
-        write_data(found.to_data(), "-")
-        return 0
     from dovetail.predicting.tables import comparison_view
-    from dovetail.toolkit.tables import console
 
-    console().print(comparison_view(found))
+    found = _studied(options, _models(options)).comparison
+    print_either(options, found.to_data(), comparison_view(found))
     return 0
 
 
@@ -176,24 +172,13 @@ def _require_gpu_models(data: DataSet, options: Namespace) -> None:
             raise InputError(rule, "--gpu-model", source_name(options.data))
 
 
-def _facts(predictor: TrainedPredictor) -> dict[str, object]:
-    from dovetail.predicting.facts import model_data
-
-    return model_data(predictor)
-
-
 def _tell_model(predictor: TrainedPredictor, options: Namespace) -> None:
     """Print what a fitted predictor is, unless it is itself what was printed."""
-    from dovetail.predicting.facts import model_view
+    from dovetail.predicting.facts import model_data, model_view
 
     output = getattr(options, "output", None)
     if output == "-":
         return
-    if options.json:
-        write_data(_facts(predictor), "-")
-        return
-    from dovetail.toolkit.tables import console
-
-    console().print(model_view(predictor))
-    if output:
+    print_either(options, model_data(predictor), model_view(predictor))
+    if output and not options.json:
         print(f"-> {Path(output)}")

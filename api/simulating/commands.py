@@ -24,7 +24,7 @@ from dovetail.simulating.groups import Groups, common_seeds
 from dovetail.simulating.setup import Request, request
 from dovetail.solver.policies import policy_label, policy_named
 from dovetail.toolkit.commands import INTERRUPTED
-from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import compiled_ahead, counting, working
 
 _DEFAULT_SEEDS = 3
@@ -38,6 +38,8 @@ _HARDLY = 0.01
 
 def simulate(options: Namespace) -> int:
     """Run a trace under one policy; print the metrics, keep the run."""
+    from dovetail.simulating.text import run_view
+
     policy = policy_named(options.policy)
     if options.output:
         _refuse_standard_output("--output", options.output)
@@ -55,14 +57,9 @@ def simulate(options: Namespace) -> int:
     if options.output:
         result.write(options.output)
     facts = {**asked.facts, **_idle_queue([result])}
-    if options.json:
-        write_data(_run_data(result, facts), "-")
-        return 0
-    from dovetail.simulating.text import run_view
-    from dovetail.toolkit.tables import console
-
-    console().print(run_view(result.policy, result.seed, result.summary, facts))
-    if options.output:
+    view = run_view(result.policy, result.seed, result.summary, facts)
+    print_either(options, _run_data(result, facts), view)
+    if options.output and not options.json:
         print(f"\n-> {Path(options.output)}")
     return 0
 

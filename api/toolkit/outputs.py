@@ -6,10 +6,14 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data, write_instance
 from dovetail.instances.instance import Instance
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def require_separate(read: Iterable[str | Path], *outputs: str | None) -> None:
@@ -36,6 +40,16 @@ def require_separate(read: Iterable[str | Path], *outputs: str | None) -> None:
 
 def _place(name: str | Path) -> str:
     return "-" if str(name) == "-" else os.path.realpath(name)
+
+
+def print_either(options: Namespace, data: object, view: RenderableType) -> None:
+    """Print data for machines, or what shows them to people."""
+    if options.json:
+        write_data(data, "-")
+        return
+    from dovetail.toolkit.tables import console
+
+    console().print(view)
 
 
 def write_made(options: Namespace, instance: Instance) -> None:

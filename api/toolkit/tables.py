@@ -109,11 +109,7 @@ def fact_lines(*facts: tuple[str, str]) -> Table:
 def plain_table(*names: str) -> Table:
     """Return an empty table whose first columns have these heads and may fold."""
     table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        collapse_padding=True,
-        header_style="bold",
+        box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold"
     )
     for name in names:
         table.add_column(name, overflow="fold")
