@@ -21,7 +21,7 @@ from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError
 from dovetail.live.client import Client
 from dovetail.live.places import NoServiceError
-from dovetail.toolkit.durations import lasting
+from dovetail.toolkit.wording import lasting
 
 _INTERPRETERS: Final = ("bash", "python", "sh", "torchrun")
 _MOST_LABEL: Final = 60

@@ -15,13 +15,13 @@ from rich.text import Text
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown
-from dovetail.toolkit.durations import lasting
 from dovetail.toolkit.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import (
     NO_FIGURE,
     figure,
     gib,
     gsla,
+    lasting,
     number,
     percent,
     seconds,

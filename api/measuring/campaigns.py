@@ -62,11 +62,10 @@ from dovetail.instances.instance import Instance
 from dovetail.live.places import default_directory
 from dovetail.measuring.tables import STAND_IN_WORDS, campaign_view
 from dovetail.toolkit.commands import INTERRUPTED
-from dovetail.toolkit.durations import lasting
 from dovetail.toolkit.inputs import instance_named
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.tables import plain_table
-from dovetail.toolkit.wording import number
+from dovetail.toolkit.wording import lasting, number
 
 TIME_UP: Final = 3
 """The exit status where more is left than there was time for."""

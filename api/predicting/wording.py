@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from dovetail.predicting.evaluation import Comparison, Matched
 from dovetail.predictors.evaluation import Accuracy, Coverage, Evaluation, Setting
-from dovetail.toolkit.wording import NO_FIGURE
+from dovetail.toolkit.wording import NO_FIGURE, enumerated
 
 SETTING_TOLD: Final[Mapping[Setting, str]] = {
     "random": "pair",
@@ -153,7 +153,7 @@ def _errors_told(comparison: Comparison, found: Evaluation) -> str:
     constant = comparison.of("constant", found.setting)
     beside = f" (a constant: {constant.accuracy.mae:.3f})" if constant else ""
     where = f"{found.model} errs least for {SETTING_LONG[found.setting]}{beside}."
-    return f"{where} Its mean absolute error: {_and(told)}."
+    return f"{where} Its mean absolute error: {enumerated(told)}."
 
 
 def _decisions_told(comparison: Comparison) -> str:
@@ -207,7 +207,3 @@ def _weakest(comparison: Comparison, setting: Setting) -> str:
     told = f"new {SETTING_TOLD[setting]}"
     several = len(of_best(comparison)) > 1
     return f"{told}, the weakest of the tested settings" if several else told
-
-
-def _and(told: Sequence[str]) -> str:
-    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"

@@ -12,6 +12,7 @@ import numpy as np
 from dovetail.executor.simulation.metrics import METRICS, SIZE_CLASSES
 from dovetail.simulating import wording as told
 from dovetail.simulating.groups import Group, Groups, gain
+from dovetail.toolkit.wording import NO_FIGURE, number
 
 LONGEST_WAITS: Final = 10
 """How many of the jobs that waited longest are listed for each policy."""
@@ -141,7 +142,7 @@ def size_label(metric: str) -> str:
     """Return which jobs a class of sizes holds."""
     least, most = SIZE_CLASSES[metric.removeprefix("jct_mean_").removesuffix("_s")]
     if least == most:
-        return told.workers(least)
+        return number(least, "worker")
     return f"{least} to {most:g} workers" if math.isfinite(most) else f"{least} workers or more"
 
 
@@ -221,9 +222,9 @@ def _round_row(group: Group, low: float, high: float) -> Rounds:
         mean=told.duration(mean),
         p99=told.duration(p99),
         longest=told.duration(longest),
-        proven=_part(proven, rounds) if proven else told.NO_FIGURE,
-        optimal=_part(optimal, proven) if proven else told.NO_FIGURE,
-        gap=f"{told.three_digits(100 * max(gaps))} %" if gaps else told.NO_FIGURE,
+        proven=_part(proven, rounds) if proven else NO_FIGURE,
+        optimal=_part(optimal, proven) if proven else NO_FIGURE,
+        gap=f"{told.three_digits(100 * max(gaps))} %" if gaps else NO_FIGURE,
         from_at=_log_part(mean, low, high),
         p99_at=_log_part(p99, low, high),
         to_at=_log_part(longest, low, high),
@@ -231,7 +232,7 @@ def _round_row(group: Group, low: float, high: float) -> Rounds:
 
 
 def _part(some: float, of: float) -> str:
-    return f"{told.three_digits(100 * some / of)} %" if of else told.NO_FIGURE
+    return f"{told.three_digits(100 * some / of)} %" if of else NO_FIGURE
 
 
 def _log_part(value: float, low: float, high: float) -> float:

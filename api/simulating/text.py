@@ -14,7 +14,6 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.simulating.groups import Group, Groups, gain
 from dovetail.simulating.verdict import headline
 from dovetail.simulating.wording import (
-    NO_FIGURE,
     TIMES_BETTER,
     measured,
     multiple,
@@ -22,6 +21,7 @@ from dovetail.simulating.wording import (
     three_digits,
 )
 from dovetail.toolkit.tables import Fitting, Name, fact_lines, plain_table, row_lines
+from dovetail.toolkit.wording import NO_FIGURE
 
 BEST = "*"
 SIMULATED = "simulated: none of this was measured on a GPU"

@@ -8,6 +8,7 @@ from typing import Final
 
 from dovetail.simulating import wording as told
 from dovetail.simulating.groups import Group, Groups, leads
+from dovetail.toolkit.wording import enumerated
 
 DECISIVE: Final = (
     "jct_mean_s",
@@ -43,7 +44,7 @@ def headline(groups: Groups) -> str:
         every_one = "Both" if every == 2 else f"All {every}"
         return f"{every_one} policies have the same mean job completion time: {mean}"
     mean = told.measured(metric, best[0].mean(metric))
-    names = told.listed(_first([group.policy for group in best]))
+    names = enumerated(_first([group.policy for group in best]))
     has = "has" if len(best) == 1 else "have"
     return (
         f"{names} {has} the shortest mean job completion time of {every} policies: "
@@ -59,7 +60,7 @@ def verdict(groups: Groups) -> list[str]:
 def named(groups: Sequence[Group]) -> str:
     """Return the names of policies; of those that break gSLAs it says so."""
     names = [f"{group.policy}{_remark(group)}" for group in groups]
-    return told.listed(_first(names))
+    return enumerated(_first(names))
 
 
 def _first(names: list[str]) -> list[str]:
@@ -88,7 +89,7 @@ def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
         return ""
     names = [f"{group.policy} " if len(best) > 1 else "" for group in guilty]
     broken = [f"{name}{_broken(group)}" for name, group in zip(names, guilty, strict=True)]
-    but = f", but {told.listed(_first(broken))}"
+    but = f", but {enumerated(_first(broken))}"
     keepers = [group for group in groups.every if _keeps(group)]
     kept = f"{100 * KEPT:g} %"
     if not keepers:
@@ -116,7 +117,7 @@ def _winners(groups: Groups) -> Iterator[str]:
             names = named(best)
             won.setdefault(names, []).append(told.label(metric))
     for names, metrics in sorted(won.items(), key=lambda item: -len(item[1])):
-        yield f"Best at {told.listed(metrics)}: {names}."
+        yield f"Best at {enumerated(metrics)}: {names}."
 
 
 def _ours(groups: Groups) -> Iterator[str]:
@@ -126,7 +127,7 @@ def _ours(groups: Groups) -> Iterator[str]:
             continue
         behind = [text for metric in DECISIVE if (text := _behind(groups, group, metric))]
         if behind:
-            yield f"{group.policy} is not the best at {told.listed(behind)}."
+            yield f"{group.policy} is not the best at {enumerated(behind)}."
         elif len(groups.every) > 1:
             yield f"Nobody is better than {group.policy} at any of these."
 
@@ -145,7 +146,7 @@ def _caution(groups: Groups) -> Iterator[str]:
     """Yield what keeps the figures from saying more than they do."""
     best = groups.best("jct_mean_s")
     if groups.left_out:
-        names = told.listed([str(seed) for seed in groups.left_out])
+        names = enumerated([str(seed) for seed in groups.left_out])
         which = f"Seed {names} is" if len(groups.left_out) == 1 else f"Seeds {names} are"
         yield f"{which} left out: not every policy has a run of it."
     if len(groups.seeds) == 1:

@@ -9,8 +9,8 @@ from typing import Final
 
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.toolkit.charts import DAY_S, HOUR_S, MINUTE_S
+from dovetail.toolkit.wording import NO_FIGURE
 
-NO_FIGURE: Final = "-"
 TIMES_BETTER: Final = "how many times better than {} (below 1: worse)"
 
 _MOST_WRITTEN_OUT: Final = 1e9
@@ -85,13 +85,6 @@ def multiple(gain: float) -> str:
     return "∞" if gain == math.inf else three_digits(gain)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names as in a sentence."""
-    if len(names) < 2:
-        return "".join(names)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def apart(ratio: float) -> str:
     """Return how far a value is from another one whose multiple it is."""
     part = abs(ratio - 1)
@@ -101,8 +94,3 @@ def apart(ratio: float) -> str:
     if ratio >= 2:
         return f"{three_digits(ratio)} times as much"
     return f"{three_digits(100 * part)} % {way}"
-
-
-def workers(amount: int) -> str:
-    """Return a number of workers."""
-    return f"{amount} worker" if amount == 1 else f"{amount:,} workers"

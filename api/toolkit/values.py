@@ -7,8 +7,9 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
+from typing import Final
 
-from dovetail.toolkit.durations import parsed_duration
+_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def whole(least: int, below: int | None = None) -> Callable[[str], int]:
@@ -49,9 +50,10 @@ def _number(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Return the seconds of ``90``, ``15m``, ``2h`` or ``1d``."""
-    time_s = parsed_duration(text)
-    if time_s is None:
+    """Return the seconds of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
+    time_s = float(found[1]) * _SECONDS[found[2]] if found else math.inf
+    if time_s == math.inf:
         raise ArgumentTypeError(f"must be a time like 90, 15m, 2h or 1d, got {text!r}")
     return time_s
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Final
 
 MIB_PER_GIB = 1024.0
 
 NO_FIGURE = "-"
+
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def share_told(share: int | None) -> str:
@@ -61,3 +64,19 @@ def seconds(time_s: float | None) -> str:
 def counted(kinds: Mapping[str, int]) -> str:
     """Return how often each kind occurs."""
     return ", ".join(f"{amount} {kind}" for kind, amount in kinds.items())
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Return names as in a sentence: ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def lasting(time_s: float) -> str:
+    """Return a time in its two largest units: ``2 h 5 min``."""
+    left = max(int(time_s), 0)
+    for k, (name, size) in enumerate(_UNITS[:-1]):
+        if left >= size:
+            unit, smaller = _UNITS[k + 1]
+            rest = left % size // smaller
+            return f"{left // size} {name}" + (f" {rest} {unit}" if rest else "")
+    return f"{left} s"

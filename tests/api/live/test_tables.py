@@ -11,7 +11,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.live.tables import by_node, dashboard, job_view, queue_view, service_view
 from dovetail.live.wording import beside, done, places, slowdown
-from dovetail.toolkit.durations import lasting, parsed_duration
+from dovetail.toolkit.wording import lasting
 
 
 def job(**changes):
@@ -194,19 +194,6 @@ def test_the_dashboard_names_what_is_not_there():
 )
 def test_how_long_something_lasts(time_s, told):
     assert lasting(time_s) == told
-
-
-@pytest.mark.parametrize(
-    ("text", "time_s"),
-    [("90", 90), ("90s", 90), ("1.5h", 5400), ("15m", 900), ("2d", 172_800), ("0", 0)],
-)
-def test_times_as_people_write_them(text, time_s):
-    assert parsed_duration(text) == time_s
-
-
-@pytest.mark.parametrize("text", ["", "h", "-1", "1e3", "2 h", "1w", "٣", "nan", "inf", "9" * 400])
-def test_what_is_no_time(text):
-    assert parsed_duration(text) is None
 
 
 def test_cells():
