@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.predicting.evaluation import study
 from dovetail.predicting.report import report_html
-from tests.api.planning.test_report import Page, in_browser
+from tests.api.pages import Page, in_browser
 from tests.api.samples import HOSTILE
 from tests.predictors.measured import measured
 

@@ -27,7 +27,7 @@ from dovetail.simulating.wording import duration, three_digits
 from dovetail.solver.policies import Decision, RoundProof, State, policy_named
 from dovetail.solver.policies.draft import Draft
 from dovetail.toolkit.charts import SIDE, binned, count_axis, log_time_axis, ratio_axis, time_axis
-from tests.api.planning.test_report import Page, in_browser
+from tests.api.pages import Page, in_browser
 from tests.api.samples import HOSTILE
 from tests.executor.simulation.worlds import run, trace, world
 
