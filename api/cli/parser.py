@@ -106,7 +106,8 @@ def _overview() -> Iterator[str]:
         yield f"\n{section}:"
         for each in commands:
             yield f"  {each.name:<{width}}  {each.text.partition(';')[0].rstrip('.')}"
-    yield "\ndovetail COMMAND --help lists the options of a command."
+    yield "\nfirst steps: dovetail init, which writes lab.yaml; then dovetail plan lab.yaml"
+    yield "dovetail COMMAND --help lists the options of a command."
 
 
 def _add(command: Command, add_parser: Callable[..., ArgumentParser]) -> None:

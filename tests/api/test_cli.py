@@ -383,6 +383,8 @@ def test_without_a_command_the_help_is_printed(run):
     status, out, err = run()
     assert (status, err) == (0, "")
     assert out.startswith("usage: dovetail")
+    assert "\n  plan        Write the best plan for an instance, with its proof\n" in out
+    assert "dovetail init" in out
     assert run("help") == (status, out, err)
     assert run("help", "plan") == run("plan", "--help")
     assert run("version") == run("--version")
