@@ -26,25 +26,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except VerificationError as error:
-        return _told(f"verification failed: {error}", 1)
+        return _failed(f"verification failed: {error}", 1)
     except DovetailError as error:
-        return _told(str(error), 2)
+        return _failed(str(error), 2)
     except BrokenPipeError:
         _silence_output()
         return 0
     except OSError as error:
         _silence_output()
-        return _told(f"output cannot be written: {error.strerror or error}", 2)
+        return _failed(f"output cannot be written: {error.strerror or error}", 2)
     except KeyboardInterrupt:
-        return _told("interrupted", INTERRUPTED)
+        return _failed("interrupted", INTERRUPTED)
     except Exception as error:
         if os.environ.get("DOVETAIL_DEBUG"):
             raise
         if own := _own_traceback(error, options):
             sys.stderr.write(own)
-            return _told(brief(f"{type(error).__name__} in code of your own: {error}"), 1)
+            return _failed(brief(f"{type(error).__name__} in code of your own: {error}"), 1)
         what = f"internal error, please report it: {type(error).__name__}: {error}"
-        return _told(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
+        return _failed(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
 
 
@@ -88,6 +88,6 @@ def _silence_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _told(message: str, status: int) -> int:
+def _failed(message: str, status: int) -> int:
     print(f"dovetail: {message}", file=sys.stderr)
     return status

@@ -121,41 +121,41 @@ def _known(profiles: Iterable[SoloProfile]) -> dict[str, int]:
     """Return of how many workloads each figure is known, those of none left out."""
     known: dict[str, set[str]] = {name: set() for name in (*METRICS, *FIGURES)}
     for profile in profiles:
-        told = {*(profile.metrics.to_data() if profile.metrics else ())}
-        told |= {name for name in FIGURES if getattr(profile, name) is not None}
-        for name in told:
+        names = {*(profile.metrics.to_data() if profile.metrics else ())}
+        names |= {name for name in FIGURES if getattr(profile, name) is not None}
+        for name in names:
             known[name].add(profile.workload)
     return {name: len(workloads) for name, workloads in known.items() if workloads}
 
 
-def _lines(told: _Summary) -> Iterator[str]:
-    yield f"workloads  {told['workloads']}"
+def _lines(summary: _Summary) -> Iterator[str]:
+    yield f"workloads  {summary['workloads']}"
     for name in ("profiles", "pairs", "sets", "known"):
-        counts = told[name]
+        counts = summary[name]
         if isinstance(counts, dict) and any(counts.values()):
             yield f"{name:<9}  {_TOLD[name](counts)}"
 
 
-def _profiles_told(counts: Mapping[str, int]) -> str:
+def _profiles_text(counts: Mapping[str, int]) -> str:
     return ", ".join(
         f"{count} {share}" if share == UNCAPPED else f"{count} at {share} %"
         for share, count in counts.items()
     )
 
 
-def _ran_told(counts: Mapping[str, int]) -> str:
+def _ran_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
-def _known_told(counts: Mapping[str, int]) -> str:
+def _known_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} of {count}" for name, count in counts.items())
 
 
 _TOLD: Mapping[str, Callable[[Mapping[str, int]], str]] = {
-    "profiles": _profiles_told,
-    "pairs": _ran_told,
-    "sets": _ran_told,
-    "known": _known_told,
+    "profiles": _profiles_text,
+    "pairs": _ran_text,
+    "sets": _ran_text,
+    "known": _known_text,
 }
 
 

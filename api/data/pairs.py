@@ -17,7 +17,7 @@ from dovetail.instances.datasets import DataSet, Measurement, read_dataset
 from dovetail.instances.errors import InputError
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.tables import plain_table
-from dovetail.toolkit.wording import share_told, two_digits
+from dovetail.toolkit.wording import share_text, two_digits
 
 _Key = tuple[str, tuple[str, ...], tuple[int, ...]]
 
@@ -111,8 +111,8 @@ def _add(table: Table, one: Together) -> None:
     """Add a row for each workload, and a line under the last."""
     for k, (name, share) in enumerate(zip(one.workloads, one.shares, strict=True)):
         slowdown = "failed" if one.slowdown is None else two_digits(one.slowdown[k])
-        told = (_often(one), one.last[:10] if one.last else "")[k] if k < 2 else ""
-        cells = (one.gpu_model if k == 0 else "", name, share_told(share), slowdown, told)
+        often = (_often(one), one.last[:10] if one.last else "")[k] if k < 2 else ""
+        cells = (one.gpu_model if k == 0 else "", name, share_text(share), slowdown, often)
         table.add_row(*map(Text, cells), end_section=k == len(one.workloads) - 1)
 
 

@@ -87,7 +87,7 @@ def application(
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
     made.add_middleware(_Gate, tokens=tokens)
     made.add_middleware(_SmallBodies)
-    made.add_exception_handler(DovetailError, _told)
+    made.add_exception_handler(DovetailError, _refused)
     made.add_exception_handler(RequestValidationError, _malformed)
     made.add_exception_handler(HTTPException, _http_error)
     made.add_exception_handler(Exception, _failed)
@@ -351,7 +351,7 @@ def _answer(fault: Fault, status: int) -> JSONResponse:
     return JSONResponse(asdict(fault), status)
 
 
-async def _told(request: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, DovetailError)
     return _answer(*fault_of(error))
 
@@ -365,8 +365,8 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    told = f"{error.detail}: {request.method} {request.url.path}"
-    return _answer(Fault(kind="http", error=told), error.status_code)
+    line = f"{error.detail}: {request.method} {request.url.path}"
+    return _answer(Fault(kind="http", error=line), error.status_code)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
@@ -392,8 +392,8 @@ class _Gate:
         names = {name for name, _ in scope["headers"]}
         if names >= {b"content-length", b"transfer-encoding"}:
             # A proxy may take another part of it for the next request (RFC 9112, 6.3).
-            told = "must have Content-Length or Transfer-Encoding, got both"
-            answer = _answer(Fault(kind="http", error=told), 400)
+            line = "must have Content-Length or Transfer-Encoding, got both"
+            answer = _answer(Fault(kind="http", error=line), 400)
             answer.headers["connection"] = "close"
             return answer
         if not self._known(scope):
@@ -461,21 +461,21 @@ class _Ends:
         """Return whether a job, or the service, is over within a time."""
         if self._is_over(job):
             return True
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(job, set())
-        waiting.add(told)
+        waiting.add(waiter)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-        await asyncio.wait([told], timeout=within_s)
-        waiting.discard(told)
-        return told.done()
+        await asyncio.wait([waiter], timeout=within_s)
+        waiting.discard(waiter)
+        return waiter.done()
 
     async def _look(self) -> None:
         while self._waiting:
             for job, waiting in list(self._waiting.items()):
                 over = self._is_over(job)
-                for told in waiting if over else ():
-                    told.set_result(True)
+                for waiter in waiting if over else ():
+                    waiter.set_result(True)
                 if over or not waiting:
                     del self._waiting[job]
             await asyncio.sleep(_POLL_S)

@@ -119,11 +119,11 @@ class Client:
                 return self._submitted(body, key)
             except NoServiceError as error:
                 if time.monotonic() > give_up_s:
-                    told = f"{error}; whether it took the jobs shows who submits with --key {key}"
-                    raise NoServiceError(told) from None
+                    line = f"{error}; whether it took the jobs shows who submits with --key {key}"
+                    raise NoServiceError(line) from None
 
     def _submitted(self, body: Mapping[str, Any], key: str) -> tuple[str, ...]:
-        return self._data("POST", "jobs", lambda told: tuple(told["ids"]), body, {KEY_HEADER: key})
+        return self._data("POST", "jobs", lambda data: tuple(data["ids"]), body, {KEY_HEADER: key})
 
     def cancel(self, job: str, grace_s: float | None = None) -> JobView:
         """Begin to end a job; a grace, in seconds, may shorten its own."""
@@ -163,7 +163,7 @@ class Client:
         """Return the jobs that are not over, or all, as far as they are chosen."""
         said = {name: value for name, value in chosen._asdict().items() if value is not None}
         path = _path("jobs", over=str(over).lower(), **said)
-        return self._data("GET", path, lambda told: [_job(each) for each in told])
+        return self._data("GET", path, lambda data: [_job(each) for each in data])
 
     def job(self, job: str, wait_s: float = 0.0) -> JobView:
         """Return a job; as soon as it is over, or after so many seconds (60 at most)."""
@@ -222,7 +222,7 @@ class Client:
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
-        return self._data("GET", _path("jobs", job, "explanation"), lambda told: str(told["text"]))
+        return self._data("GET", _path("jobs", job, "explanation"), lambda data: str(data["text"]))
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
@@ -281,8 +281,8 @@ class Client:
         try:
             return made(json.loads(text))
         except (ValueError, KeyError, TypeError):
-            told = f"what answers at {self.service_name} is no service of this version"
-            raise ServiceFailedError(told) from None
+            line = f"what answers at {self.service_name} is no service of this version"
+            raise ServiceFailedError(line) from None
 
     def _ask(
         self,
@@ -319,8 +319,8 @@ class Client:
             connection.connect()
         except OSError as error:
             reason = error.strerror or str(error)
-            told = f"no service answers at {self.service_name}: {reason}"
-            raise NoServiceError(told) from None
+            line = f"no service answers at {self.service_name}: {reason}"
+            raise NoServiceError(line) from None
 
     @contextmanager
     def _answered(self) -> Iterator[None]:

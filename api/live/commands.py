@@ -54,11 +54,11 @@ def submit(options: Namespace) -> int:
         if client.on_this_machine:
             _require_folder(job["cwd"])
         names = client.submit([job], options.key)
-        told = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        line = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if not options.wait:
-            _tell({"ids": names} if options.array else {"id": names[0]}, told, options.json)
+            _tell({"ids": names} if options.array else {"id": names[0]}, line, options.json)
             return 0
-        print(f"dovetail: submitted {told}", file=sys.stderr)
+        print(f"dovetail: submitted {line}", file=sys.stderr)
         return max(_ended(_waited(client, name), options.json) for name in names)
 
 
@@ -396,8 +396,8 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what JSON cannot carry, which is told."""
     kept = {name: value for name, value in env.items() if _is_utf8(name + value)}
     for name in env.keys() - kept.keys():
-        told = os.fsencode(name).decode(errors="replace")
-        print(f"dovetail: the job goes without {told}, which is not UTF-8 text", file=sys.stderr)
+        line = os.fsencode(name).decode(errors="replace")
+        print(f"dovetail: the job goes without {line}, which is not UTF-8 text", file=sys.stderr)
     return kept
 
 
@@ -427,8 +427,8 @@ def _waited(client: Client, name: str) -> JobView:
 def _ended(job: JobView, as_json: bool) -> int:
     """Tell how a job ended; return the exit status that says the same."""
     assert job.state in OVER
-    told = f"{job.id}: {job.state.value}: {job.why}"
-    _tell(job, told, as_json)
+    line = f"{job.id}: {job.state.value}: {job.why}"
+    _tell(job, line, as_json)
     return 0 if job.state is JobState.FINISHED else 1
 
 

@@ -131,11 +131,11 @@ class _Reader:
         newest = self._log.newest()
         if newest is None:
             return b""
-        told = last_lines(newest, self._log.uid, lines)
+        text = last_lines(newest, self._log.uid, lines)
         self._open(newest, newest)
         if self._file is not None:
             self._file.seek(0, os.SEEK_END)
-        return told
+        return text
 
     def read(self) -> bytes:
         """Return what has been written since, empty where nothing was."""

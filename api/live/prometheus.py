@@ -48,8 +48,8 @@ class _Views(Collector):
 
 
 def _of_service(service: ServiceView) -> Iterator[Metric]:
-    told = {"version": service.version, "pool": service.pool, "policy": service.policy}
-    yield InfoMetricFamily("dovetail", "The service; pools other than gpu run stand-ins.", told)
+    labels = {"version": service.version, "pool": service.pool, "policy": service.policy}
+    yield InfoMetricFamily("dovetail", "The service; pools other than gpu run stand-ins.", labels)
     yield GaugeMetricFamily(
         "dovetail_start_time_seconds", "When the service started.", service.started_s
     )

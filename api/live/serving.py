@@ -77,8 +77,8 @@ def _listening(options: Namespace, directory: Path) -> Listening:
     try:
         from dovetail.live.server import Listening
     except ModuleNotFoundError as error:
-        told = f"dovetail serve needs {error.name}: pip install './dovetail[live]'"
-        raise UnsupportedError(told) from None
+        text = f"dovetail serve needs {error.name}: pip install './dovetail[live]'"
+        raise UnsupportedError(text) from None
     from dovetail.live.peers import Tokens
 
     if (options.listen is None) != (options.tokens is None):

@@ -56,10 +56,10 @@ class NodeRow(NamedTuple):
     @property
     def trouble(self) -> str:
         """Why its devices take no new jobs, and how many, where these are not all."""
-        told = Counter(device.trouble for device in self.devices if device.trouble)
+        troubles = Counter(device.trouble for device in self.devices if device.trouble)
         return ", ".join(
             why if count == len(self.devices) else f"{count} of {len(self.devices)}: {why}"
-            for why, count in told.items()
+            for why, count in troubles.items()
         )
 
     @property
@@ -210,8 +210,8 @@ def node_table(nodes: Sequence[NodeRow]) -> RenderableType:
 def _of_nodes(nodes: Sequence[NodeRow]) -> str:
     devices, busy = sum(len(node.devices) for node in nodes), sum(node.busy for node in nodes)
     troubled = sum(bool(node.trouble) for node in nodes)
-    told = f"{len(nodes)}, {number(devices, 'device')}, {busy} of them busy"
-    return f"{told}; {troubled} of the nodes in trouble" if troubled else told
+    line = f"{len(nodes)}, {number(devices, 'device')}, {busy} of them busy"
+    return f"{line}; {troubled} of the nodes in trouble" if troubled else line
 
 
 def device_table(devices: Sequence[DeviceView]) -> RenderableType:
@@ -230,8 +230,8 @@ def device_table(devices: Sequence[DeviceView]) -> RenderableType:
         table.add_row(*map(Text, row))
     heads = tuple(column.replace("\n", " ") for column in columns)
     sources = ", ".join(dict.fromkeys(d.source for d in devices if d.source))
-    told = [Text(f"activity by {sources}", "dim")] if sources else []
-    return Group(Fitting(table, row_lines(rows, 3, heads)), *told)
+    sources_line = [Text(f"activity by {sources}", "dim")] if sources else []
+    return Group(Fitting(table, row_lines(rows, 3, heads)), *sources_line)
 
 
 def dashboard(service: ServiceView, jobs: Sequence[JobView], most: int) -> RenderableType:
@@ -289,8 +289,8 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     yield "limits", _limits(job)
     yield "submitted", clock_time(job.submitted_s)
     if job.started_s is not None:
-        told = f", as run {job.run}" if job.run else ""
-        yield "started", f"{clock_time(job.started_s)}{told}, {number(job.runs, 'start')} in all"
+        line = f", as run {job.run}" if job.run else ""
+        yield "started", f"{clock_time(job.started_s)}{line}, {number(job.runs, 'start')} in all"
     if job.ended_s is not None:
         yield "ended", clock_time(job.ended_s)
     if any(status is not None for status in job.statuses):
@@ -337,12 +337,12 @@ def _ranks(job: JobView) -> RenderableType:
     for rank, (gpu, share, pid, with_whom) in enumerate(
         zip(job.gpus, shares, pids, others, strict=True)
     ):
-        told = (
+        line = (
             "no cap" if share is None else f"{share} %",
             NO_FIGURE if pid is None else str(pid),
             ", ".join(with_whom) or NO_FIGURE,
         )
-        table.add_row(Text(str(rank)), Text(gpu), *map(Text, told))
+        table.add_row(Text(str(rank)), Text(gpu), *map(Text, line))
     return table
 
 

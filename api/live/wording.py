@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from dovetail.executor.live.views import JobView
-from dovetail.toolkit.wording import NO_FIGURE, share_told, two_digits
+from dovetail.toolkit.wording import NO_FIGURE, share_text, two_digits
 
 MOST_PLACES = 8
 """Devices of a job that are named one by one where there are many jobs."""
@@ -30,7 +30,7 @@ def places(job: JobView) -> str:
         return f"{len(job.gpus)} devices of {len(nodes)} nodes"
     shares = job.shares or (None,) * len(job.gpus)
     return ", ".join(
-        gpu if share is None else f"{gpu} {share_told(share)}"
+        gpu if share is None else f"{gpu} {share_text(share)}"
         for gpu, share in zip(job.gpus, shares, strict=True)
     )
 

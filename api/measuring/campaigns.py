@@ -242,8 +242,8 @@ def _machine(campaign: Campaign, device: Device, versions: Libraries) -> Machine
 
 def _warn_of_size(options: Namespace, campaign: Campaign) -> None:
     if options.device == "cpu" and campaign.size == "full":
-        told = "size: full is made for GPUs, and may take hours here; size: tiny suits a core"
-        print(f"dovetail: {told}", file=sys.stderr)
+        line = "size: full is made for GPUs, and may take hours here; size: tiny suits a core"
+        print(f"dovetail: {line}", file=sys.stderr)
 
 
 def _commands(options: Namespace, campaign: Campaign) -> Callable[[Seat], Sequence[str]]:
@@ -340,7 +340,7 @@ def _plan_view(
         mine = [one for one in usable if one.stage == at]
         why = sorted({refused[one.key] for one in left if one.stage == at and one.key in refused})
         time_s = len(mine) * campaign.windows.usual_s
-        cells = (_stage_told(at, stage), str(planned[at]), str(len(mine)), _about(time_s))
+        cells = (_stage_text(at, stage), str(planned[at]), str(len(mine)), _about(time_s))
         table.add_row(*map(Text, cells), Text("; ".join(why)))
     facts = device.facts
     total_s = len(usable) * campaign.windows.usual_s
@@ -352,7 +352,7 @@ def _plan_view(
     )
 
 
-def _stage_told(at: int, stage: Stage) -> str:
+def _stage_text(at: int, stage: Stage) -> str:
     what = f"{stage.measure} of {listed(stage.workloads)}" if stage.workloads else stage.measure
     caps = "" if set(stage.caps) == {None} else f" at {'+'.join(map(_cap, stage.caps))} %"
     preferred = f"; preferred: {listed(stage.first)}" if stage.first else ""
@@ -373,18 +373,18 @@ def _tell_left(options: Namespace, left: Sequence[Experiment]) -> None:
         value = getattr(options, name)
         if value is not None:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
-    told = f"time is up: {number(len(left), 'experiment')} left; go on with {shlex.join(words)}"
-    print(f"dovetail: {told}", file=sys.stderr)
+    line = f"time is up: {number(len(left), 'experiment')} left; go on with {shlex.join(words)}"
+    print(f"dovetail: {line}", file=sys.stderr)
 
 
 @contextmanager
-def _audience(options: Namespace) -> Iterator[_Told]:
-    told = _Told(options.verbose)
-    with told.progress:
-        yield told
+def _audience(options: Namespace) -> Iterator[_Listener]:
+    listener = _Listener(options.verbose)
+    with listener.progress:
+        yield listener
 
 
-class _Told:
+class _Listener:
     """Shows progress on a terminal, and results as lines if that is asked for."""
 
     def __init__(self, verbose: bool) -> None:

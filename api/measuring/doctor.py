@@ -92,12 +92,12 @@ def _view(diagnosis: Diagnosis) -> RenderableType:
         table.add_row("", Text(heading, "bold"))
         for finding in findings:
             word, style = _MARKS[finding.level]
-            table.add_row(Text(word, style), Text(finding.about), _told(finding))
+            table.add_row(Text(word, style), Text(finding.about), _line(finding))
     verdict = Text(diagnosis.usable.told, "bold")
     return Group(table, Text(), *_share_views(diagnosis.shares), verdict)
 
 
-def _told(finding: Finding) -> Text:
+def _line(finding: Finding) -> Text:
     remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
     return Text(finding.told).append(remedy, "italic")
 
@@ -111,8 +111,8 @@ def _share_views(tables: Sequence[ShareTable]) -> Iterator[RenderableType]:
     for one in tables:
         yield Text(f"Shares of {one.gpu_model}, driver {one.driver}", "bold")
         yield _share_table(one.rows)
-        told = "* as others reported for an H200, scaled to this GPU's SMs"
-        yield Text(told)
+        line = "* as others reported for an H200, scaled to this GPU's SMs"
+        yield Text(line)
         yield Text()
 
 

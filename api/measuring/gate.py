@@ -75,8 +75,8 @@ def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
     """Refuse a GPU with jobs on it: they would be slowed, and shares judged beside them."""
     pids = sorted(nvml.processes(gpu.uuid))
     if pids:
-        told = ", ".join(map(str, pids))
-        raise UnsupportedError(f"{gpu.uuid[:12]} is in use (pid {told}): drain it and try again")
+        text = ", ".join(map(str, pids))
+        raise UnsupportedError(f"{gpu.uuid[:12]} is in use (pid {text}): drain it and try again")
 
 
 def _count(probe: Probe, shares: Sequence[int], directory: Path) -> None:
@@ -84,8 +84,8 @@ def _count(probe: Probe, shares: Sequence[int], directory: Path) -> None:
     with closing(count_sms(probe, shares)) as counts:
         for count in counts:
             keep_splits(directory, count)
-    told = f"{len(shares)} shares counted in {time.monotonic() - began:.0f} s"
-    print(f"{probe.gpu_model}: the SMs of {told}", file=sys.stderr)
+    text = f"{len(shares)} shares counted in {time.monotonic() - began:.0f} s"
+    print(f"{probe.gpu_model}: the SMs of {text}", file=sys.stderr)
 
 
 def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: bool) -> None:
@@ -93,14 +93,14 @@ def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: boo
     known = frozenset() if again else _measured(probe, read_splits(directory))
     left = [share for share in shares if share not in known]
     if len(left) < len(shares):
-        told = f"{len(shares) - len(left)} of {len(shares)} shares were measured before"
-        print(f"{probe.gpu_model}: {told} (--again: measure them anew)", file=sys.stderr)
+        text = f"{len(shares) - len(left)} of {len(shares)} shares were measured before"
+        print(f"{probe.gpu_model}: {text} (--again: measure them anew)", file=sys.stderr)
     began = time.monotonic()
     with closing(measure_shares(probe, left)) as found:
         for done, evidence in enumerate(found, 1):
             keep_splits(directory, evidence)
             rest_s = (time.monotonic() - began) / done * (len(left) - done)
-            print(f"{_told(evidence)} ({_progress(done, len(left), rest_s)})", file=sys.stderr)
+            print(f"{_text(evidence)} ({_progress(done, len(left), rest_s)})", file=sys.stderr)
 
 
 def _measured(probe: Probe, splits: Splits) -> frozenset[int]:
@@ -114,7 +114,7 @@ def _measured(probe: Probe, splits: Splits) -> frozenset[int]:
     return splits.measured(SplitKey(probe.gpu_model, probe.driver, cublas))
 
 
-def _told(evidence: SplitEvidence) -> str:
+def _text(evidence: SplitEvidence) -> str:
     wrong = sum(not product.right for product in evidence.products)
     verdict = f"WRONG in {wrong}" if wrong else "right in all"
     return (

@@ -63,9 +63,9 @@ def machine_lines(found: Summary) -> RenderableType:
         ("campaign", f"{machine.campaign}, {machine.date}"),
     ]
     if found.machines > 1:
-        told = f"by turns: {found.machines} sittings, on equal machines or software"
-        facts.append(("machines", told))
-    return Group(*stand_in, fact_lines(*((name, told) for name, told in facts if told)))
+        line = f"by turns: {found.machines} sittings, on equal machines or software"
+        facts.append(("machines", line))
+    return Group(*stand_in, fact_lines(*((name, line) for name, line in facts if line)))
 
 
 def _device(machine: Machine) -> Iterator[str]:
@@ -89,7 +89,7 @@ def stage_table(stages: Iterable[Cover]) -> RenderableType:
     columns = ("planned", "done", "out of\nmemory", "failed", "refused", "disturbed", "left")
     rows = [
         (
-            _stage_told(one),
+            _stage_text(one),
             *map(
                 _count,
                 (
@@ -108,7 +108,7 @@ def stage_table(stages: Iterable[Cover]) -> RenderableType:
     return _table(("stage",), columns, rows)
 
 
-def _stage_told(one: Cover) -> str:
+def _stage_text(one: Cover) -> str:
     what = f"{one.measure} of {listed(one.workloads)}" if one.workloads else one.measure
     preferred = f"; preferred: {listed(one.first)}" if one.first else ""
     return f"{one.stage}  {what}, {_way(one.mode, one.shares)}{preferred}"
@@ -116,8 +116,8 @@ def _stage_told(one: Cover) -> str:
 
 def noise_lines(found: Summary) -> RenderableType:
     """Return how far repeats lie apart, and whether their windows explain it."""
-    told = f"{found.unstable:,} of {found.windows:,} ended before they were stable"
-    facts = [("windows", f"{told} to {percent(found.relative_error)}")]
+    line = f"{found.unstable:,} of {found.windows:,} ended before they were stable"
+    facts = [("windows", f"{line} to {percent(found.relative_error)}")]
     if found.others_busy is not None:
         amount = percent(found.others_busy)
         facts.append(
@@ -181,8 +181,8 @@ def pair_table(together: Iterable[Together]) -> RenderableType:
     """Return, of each way to share, the pairs that lose least and those that lose most."""
     columns = ("slowdowns", "combined", "W", "p99 ms", "repeats")
     rows = [_pair_row(one) for group in _by_way(together) for one in _extremes(group)]
-    told = f"the {MOST_SHOWN} least and the {MOST_SHOWN} most slowed pairs of each setting"
-    return Group(_table(("pair", "setting"), columns, rows), Text(told, "dim"))
+    line = f"the {MOST_SHOWN} least and the {MOST_SHOWN} most slowed pairs of each setting"
+    return Group(_table(("pair", "setting"), columns, rows), Text(line, "dim"))
 
 
 def _by_way(together: Iterable[Together]) -> Iterator[list[Together]]:

@@ -82,10 +82,10 @@ def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
     """Return the live round, and the plan for it: asked again where jobs came or went between."""
     for _ in range(_MOST_ASKED):
         instance, made = client.instance(), client.plan()
-        told = {row.job for row in made.assignments} | {row.job for row in made.waiting}
+        named = {row.job for row in made.assignments} | {row.job for row in made.waiting}
         stay = {row.job for row in made.assignments if not row.start}
         running = {job.id for job in instance.jobs if job.running}
-        if told <= {job.id for job in instance.jobs} and stay <= running:
+        if named <= {job.id for job in instance.jobs} and stay <= running:
             return instance, made
     raise UnsupportedError("the jobs of the service change too quickly for a plan of them")
 
@@ -173,8 +173,8 @@ def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
     """Say on standard error that the files may not belong together, before all that follows."""
     made_for = plan_read.instance
     if made_for not in (None, instance.name):
-        told = f"the plan was made for instance {made_for}, this one is {instance.name}"
-        print(f"dovetail: {told}: are these the right files?", file=sys.stderr)
+        text = f"the plan was made for instance {made_for}, this one is {instance.name}"
+        print(f"dovetail: {text}: are these the right files?", file=sys.stderr)
 
 
 def explain(options: Namespace) -> int:

@@ -54,7 +54,7 @@ class GpuDrawing:
     pieces: tuple[Piece, ...]
     free: int
     hatched: bool
-    told: str
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class NodeDrawing:
     """A node, what it is made of, and its GPUs; no drawings where all are idle."""
 
     node: NodeView
-    told: str
+    caption: str
     gpus: tuple[GpuDrawing, ...]
 
 
@@ -154,10 +154,10 @@ def _headline(laid_out: PlanView) -> str:
 
 def _proof(laid_out: PlanView) -> str:
     """Return what is proven of the plan, and by whom, in whole sentences."""
-    return f"{_bound_told(laid_out.plan)} {_check_told(laid_out)}"
+    return f"{_bound_text(laid_out.plan)} {_check_text(laid_out)}"
 
 
-def _bound_told(plan: Plan) -> str:
+def _bound_text(plan: Plan) -> str:
     claim = plan.objective
     if claim is None:
         return "The plan does not say what it was made to maximise, so nothing is proven of it."
@@ -166,13 +166,13 @@ def _bound_told(plan: Plan) -> str:
         return f"No bound on the {claim.name} of other plans was proven; {value}."
     reaches = "below" if claim.name in LOWER_IS_BETTER else "above"
     return (
-        f"{_weight_told(claim)} has a {claim.name} {reaches} "
+        f"{_weight_text(claim)} has a {claim.name} {reaches} "
         f"{wording.figure(claim.bound)} (the bound); {value}. "
         f"The gap between the two is {wording.percent(claim.gap)}."
     )
 
 
-def _weight_told(claim: ObjectiveValue) -> str:
+def _weight_text(claim: ObjectiveValue) -> str:
     if claim.placed_weight is None:
         return "It is proven that no plan that keeps all the rules"
     weight = wording.figure(claim.placed_weight)
@@ -180,7 +180,7 @@ def _weight_told(claim: ObjectiveValue) -> str:
     return f"{first} It is proven that no plan that places the most weight"
 
 
-def _check_told(laid_out: PlanView) -> str:
+def _check_text(laid_out: PlanView) -> str:
     report = laid_out.report
     value = "unknown" if report.value is None else wording.figure(report.value)
     found = wording.number(len(report.violations), "broken rule") if report.violations else "none"
@@ -230,8 +230,8 @@ def _slowdown_tile(placed: Sequence[PlacedJob]) -> tuple[str, str, str]:
 def _limit_tile(laid_out: PlanView) -> tuple[str, str, str]:
     over = sum(violation.rule == "gsla" for violation in laid_out.report.violations)
     closest = max((each.closeness for each in laid_out.placed), default=0.0)
-    told = f"closest: {closest:.0%} of its limit" if closest else "no job has one"
-    return "gSLAs broken", str(over), told.replace("%", " %")
+    text = f"closest: {closest:.0%} of its limit" if closest else "no job has one"
+    return "gSLAs broken", str(over), text.replace("%", " %")
 
 
 def _node_drawings(laid_out: PlanView) -> Iterator[NodeDrawing]:
@@ -240,10 +240,10 @@ def _node_drawings(laid_out: PlanView) -> Iterator[NodeDrawing]:
     for node in laid_out.nodes:
         idle = not any(gpu.seats for gpu in node.gpus)
         gpus = () if idle else tuple(_gpu_drawing(gpu, hues) for gpu in node.gpus)
-        yield NodeDrawing(node, _node_told(node), gpus)
+        yield NodeDrawing(node, _node_text(node), gpus)
 
 
-def _node_told(node: NodeView) -> str:
+def _node_text(node: NodeView) -> str:
     models = Counter(gpu.gpu.model for gpu in node.gpus)
     parts = [f"{amount} × {model}" for model, amount in models.items()]
     if node.node.rack is not None:
@@ -264,11 +264,11 @@ def _gpu_drawing(gpu: GpuView, hues: Mapping[str, int]) -> GpuDrawing:
         ),
         free=max(0, 100 - capped) if not uncapped else 0,
         hatched=uncapped > 0 and len(shares) > 1,
-        told=_division_told(len(shares), uncapped, capped),
+        caption=_division_text(len(shares), uncapped, capped),
     )
 
 
-def _division_told(jobs: int, uncapped: int, capped: int) -> str:
+def _division_text(jobs: int, uncapped: int, capped: int) -> str:
     if jobs == 1:
         return "alone, whole GPU" if uncapped else f"alone, {capped} % of the SMs"
     if jobs == uncapped:
@@ -321,13 +321,13 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     yield "time", wording.seconds(plan.runtime_s) or "not said"
     yield "seed", "not said" if plan.seed is None else str(plan.seed)
     yield "running jobs", "may move or wait (--preempt)" if plan.preempt else "stay where they are"
-    yield "sharing", _sharing_told(instance)
-    yield "slowdowns", _slowdowns_told(instance)
+    yield "sharing", _sharing_text(instance)
+    yield "slowdowns", _slowdowns_text(instance)
     yield "node spans", plan_wording.node_spans(laid_out.report.nodes_spanned)
     yield "dovetail", VERSION
 
 
-def _sharing_told(instance: Instance) -> str:
+def _sharing_text(instance: Instance) -> str:
     cluster = instance.cluster
     caps = ", ".join(map(str, cluster.shares)) + " % of the SMs" if cluster.shares else "none"
     jobs = wording.number(cluster.max_jobs_per_gpu, "job")
@@ -335,7 +335,7 @@ def _sharing_told(instance: Instance) -> str:
     return f"at most {jobs} on a GPU; caps: {caps}; gangs {gangs[cluster.gang_sharing]}"
 
 
-def _slowdowns_told(instance: Instance) -> str:
+def _slowdowns_text(instance: Instance) -> str:
     entries = instance.slowdowns
     upper = sum(entry.upper is not None for entry in entries)
     return (

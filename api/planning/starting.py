@@ -82,10 +82,10 @@ def shell_lines(found: Iterable[Rank]) -> Iterator[str]:
         yield f"\n# on {node}"
         for rank in on_node:
             variables = " ".join(f"{name}={value}" for name, value in rank.environment.items())
-            yield f"{variables}  # {_told(rank)}"
+            yield f"{variables}  # {_text(rank)}"
 
 
-def _told(rank: Rank) -> str:
+def _text(rank: Rank) -> str:
     parts = [f"command of {rank.job}: on {rank.gpu}"]
     if rank.workers > 1:
         parts.append(f"rank {rank.rank} of {rank.workers}")

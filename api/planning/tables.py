@@ -31,7 +31,7 @@ from dovetail.toolkit.wording import (
     number,
     percent,
     seconds,
-    share_told,
+    share_text,
     two_digits,
 )
 
@@ -48,7 +48,7 @@ NAME_COLUMNS = ("node", "GPU", "job")
 PLAN_COLUMNS = (*NAME_COLUMNS, "part", "SM share", "slowdown", "at most", "gSLA", "memory GiB", "")
 _NOTHING_SAID = {
     "part": {""},
-    "SM share": {"", share_told(None)},
+    "SM share": {"", share_text(None)},
     "gSLA": {"", NO_FIGURE},
     "": {"", STARTS},
 }
@@ -137,8 +137,8 @@ def waiting_view(
     lines: list[RenderableType] = [_reason_lines(waiting) if waiting else Text("no job waits")]
     if unknown_pairs:
         title = f"\n{number(len(unknown_pairs), 'pair')} of workloads without a known slowdown:"
-        told = (Text(f"{a} + {b}") for a, b in unknown_pairs)
-        lines += [Text(title, "bold"), *told]
+        pairs = (Text(f"{a} + {b}") for a, b in unknown_pairs)
+        lines += [Text(title, "bold"), *pairs]
     return Group(*lines)
 
 
@@ -240,7 +240,7 @@ def _seat_cells(seat: Seat) -> Mapping[str, str]:
     return {
         "job": job.id,
         "part": seat.part,
-        "SM share": share_told(seat.share),
+        "SM share": share_text(seat.share),
         "slowdown": two_digits(seat.placed.slowdown),
         "at most": two_digits(seat.placed.bound),
         "gSLA": gsla(job.gsla, job.priority),

@@ -151,8 +151,8 @@ def _tell_of_pooling(data: DataSet, options: Namespace) -> None:
     """Say that a test of several GPU models at once is harder than what ``fit`` does."""
     pooled = options.gpu_model or data.gpu_models
     if len(pooled) > 1:
-        told = f"{len(pooled)} GPU models are tested together, and fit takes each by itself"
-        print(f"dovetail: {told}: --gpu-model {pooled[0]} tests one", file=sys.stderr)
+        text = f"{len(pooled)} GPU models are tested together, and fit takes each by itself"
+        print(f"dovetail: {text}: --gpu-model {pooled[0]} tests one", file=sys.stderr)
 
 
 @contextmanager

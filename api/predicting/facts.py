@@ -13,7 +13,7 @@ from dovetail.predictors.fits import ModelFit
 from dovetail.predictors.predictor import UNCAPPED
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.toolkit.tables import fact_lines
-from dovetail.toolkit.wording import number, share_told
+from dovetail.toolkit.wording import number, share_text
 
 _REGIMES = ("a new workload", "measured workloads")
 
@@ -58,12 +58,12 @@ def _fit_facts(fit: ModelFit) -> Iterator[tuple[str, str]]:
     """Yield what was fitted for one GPU model."""
     for regime, when in enumerate(_REGIMES):
         parts = [(m.model, m.weights[regime]) for m in fit.members if m.weights[regime]]
-        told = " + ".join(f"{weight:.0%} {name}".replace("%", " %") for name, weight in parts)
-        yield f"for {when}", told or "no answer"
+        line = " + ".join(f"{weight:.0%} {name}".replace("%", " %") for name, weight in parts)
+        yield f"for {when}", line or "no answer"
     for member in fit.members:
         yield f"{member.model} sees", listed(member.features.names, 20) or "nothing"
     yield "measured", f"{number(len(fit.measured), 'workload')}: {listed(fit.measured)}"
-    splits = (tuple(share_told(cap if cap != UNCAPPED else None) for cap in s) for s in fit.splits)
+    splits = (tuple(share_text(cap if cap != UNCAPPED else None) for cap in s) for s in fit.splits)
     yield "caps measured", listed(" / ".join(split) for split in splits)
     yield "slowdowns within", f"{fit.limits[0]:.2f} to {fit.limits[1]:.2f}"
     yield "upper bounds", "yes" if fit.bound is not None else "no"

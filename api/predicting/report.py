@@ -52,7 +52,7 @@ class Scatter:
     """
 
     title: str
-    told: str
+    caption: str
     kept: str
     broken: str
     ticks: tuple[tuple[float, str], ...]
@@ -156,7 +156,7 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
         environment()
         .get_template("predictors.html.j2")
         .render(
-            told=predictor_wording,
+            phrases=predictor_wording,
             comparison=comparison,
             found=found,
             headline=_headline(comparison),
@@ -196,16 +196,16 @@ def _tiles(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     yield "pairs measured", f"{comparison.pairs:,}", pairs
     if not comparison.best:
         return
-    part, told = predictor_wording.part, predictor_wording.SETTING_TOLD
+    part, short = predictor_wording.part, predictor_wording.SETTING_SHORT
     worst = predictor_wording.largest_error(comparison)
-    yield "mean absolute error", f"{worst.accuracy.mae:.3f}", f"new {told[worst.setting]}"
+    yield "mean absolute error", f"{worst.accuracy.mae:.3f}", f"new {short[worst.setting]}"
     held = predictor_wording.held_least(comparison)
     if held is not None:
-        promise = f"promised {100 * comparison.confidence:g} %; new {told[held.found.setting]}"
+        promise = f"promised {100 * comparison.confidence:g} %; new {short[held.found.setting]}"
         yield "bounds held for", part(held.least), f"of the jobs; {promise}"
     matched = predictor_wording.worst_matching(comparison)
     if matched is not None and comparison.matching is not None:
-        random = f"random: {part(comparison.matching.random)}; new {told[matched.setting]}"
+        random = f"random: {part(comparison.matching.random)}; new {short[matched.setting]}"
         yield "throughput", part(matched.throughput), f"of the best matching's; {random}"
 
 
@@ -240,8 +240,8 @@ def _scatter(tested: Trial, comparison: Comparison, low: float, high: float) -> 
     ticks = np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step
     left_out = len(tested.predicted) - len(known)
     return Scatter(
-        title=f"new {predictor_wording.SETTING_TOLD[tested.setting]}",
-        told=f"{len(known):,} tests" + (f", {left_out:,} not drawn" if left_out else ""),
+        title=f"new {predictor_wording.SETTING_SHORT[tested.setting]}",
+        caption=f"{len(known):,} tests" + (f", {left_out:,} not drawn" if left_out else ""),
         kept="".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x[~broken], y[~broken], strict=True)),
         broken="".join(
             f"M{a - 0.9:.1f} {b + 0.7:.1f}h1.8l-.9 -1.6z"
@@ -364,9 +364,9 @@ def _matching_lines(comparison: Comparison) -> Sequence[MatchingLine]:
     test = comparison.matching
     if test is None:
         return ()
-    told = predictor_wording.SETTING_TOLD
+    short = predictor_wording.SETTING_SHORT
     found = [("the truth", "", 1.0), ("greedy, by the truth", "", test.greedy)]
-    found += [(each.model, f"new {told[each.setting]}", each.throughput) for each in test.models]
+    found += [(each.model, f"new {short[each.setting]}", each.throughput) for each in test.models]
     found.append(("random pairs, mean", "", test.random))
     return [
         MatchingLine(name, setting, value, round(100 * value, 2), name == comparison.best)

@@ -10,7 +10,7 @@ from rich.text import Text
 from dovetail.instances._record import listed
 from dovetail.predicting.evaluation import Comparison
 from dovetail.predicting.wording import (
-    SETTING_TOLD,
+    SETTING_SHORT,
     bound_cells,
     decision_cells,
     error_cells,
@@ -74,7 +74,7 @@ def _matchings(comparison: Comparison) -> Iterator[RenderableType]:
         return
     table = plain_table("matching chosen by")
     for setting in comparison.settings:
-        table.add_column(SETTING_TOLD[setting].replace(" ", "\n", 1), justify="right")
+        table.add_column(SETTING_SHORT[setting].replace(" ", "\n", 1), justify="right")
     models = dict.fromkeys(each.model for each in test.models)
     for model in models:
         found = (comparison.matched(model, setting) for setting in comparison.settings)
@@ -103,18 +103,18 @@ def _table(
         last = k + 1 == len(comparison.evaluations)
         ends = not last and comparison.evaluations[k + 1].model != each.model
         first = k == 0 or comparison.evaluations[k - 1].model != each.model
-        names = (each.model if first else "", SETTING_TOLD[each.setting])
+        names = (each.model if first else "", SETTING_SHORT[each.setting])
         table.add_row(*map(Text, (*names, *cells)), end_section=ends)
-        lines.append((f"{each.model}, new {SETTING_TOLD[each.setting]}", *cells))
+        lines.append((f"{each.model}, new {SETTING_SHORT[each.setting]}", *cells))
     yield Text(f"\n{title}\n", "bold")
-    told = [" ".join(name.split()) for name in columns]
-    yield Fitting(table, row_lines(lines, 1, told), folds=False)
+    heads = [" ".join(name.split()) for name in columns]
+    yield Fitting(table, row_lines(lines, 1, heads), folds=False)
 
 
 def _not_applicable(comparison: Comparison) -> Iterator[RenderableType]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in comparison.not_applicable:
-        reasons.setdefault((each.model, each.reason), []).append(SETTING_TOLD[each.setting])
+        reasons.setdefault((each.model, each.reason), []).append(SETTING_SHORT[each.setting])
     every = len(comparison.settings) or 1
     for (model, reason), settings in reasons.items():
         where = "" if len(settings) > every else f" ({listed(settings)})"

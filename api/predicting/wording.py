@@ -9,7 +9,7 @@ from dovetail.predicting.evaluation import Comparison, Matched
 from dovetail.predictors.evaluation import Accuracy, Coverage, Evaluation, Setting
 from dovetail.toolkit.wording import NO_FIGURE, enumerated
 
-SETTING_TOLD: Final[Mapping[Setting, str]] = {
+SETTING_SHORT: Final[Mapping[Setting, str]] = {
     "random": "pair",
     "workload": "workload",
     "family": "family",
@@ -104,10 +104,10 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
     if found is None:
         yield "No model could be tested on these data."
         return
-    yield _errors_told(comparison, found)
-    yield _decisions_told(comparison)
-    yield _bound_told(comparison)
-    yield _matching_told(comparison)
+    yield _errors_text(comparison, found)
+    yield _decisions_text(comparison)
+    yield _bound_text(comparison)
+    yield _matching_text(comparison)
 
 
 def of_best(comparison: Comparison) -> Sequence[Evaluation]:
@@ -147,16 +147,16 @@ def decisive(comparison: Comparison) -> Evaluation | None:
     return comparison.of(best, setting) if best and setting else None
 
 
-def _errors_told(comparison: Comparison, found: Evaluation) -> str:
+def _errors_text(comparison: Comparison, found: Evaluation) -> str:
     each = [e for s in comparison.settings if (e := comparison.of(found.model, s))]
-    told = [f"{e.accuracy.mae:.3f} for {SETTING_LONG[e.setting]}" for e in each]
+    text = [f"{e.accuracy.mae:.3f} for {SETTING_LONG[e.setting]}" for e in each]
     constant = comparison.of("constant", found.setting)
     beside = f" (a constant: {constant.accuracy.mae:.3f})" if constant else ""
     where = f"{found.model} errs least for {SETTING_LONG[found.setting]}{beside}."
-    return f"{where} Its mean absolute error: {enumerated(told)}."
+    return f"{where} Its mean absolute error: {enumerated(text)}."
 
 
-def _decisions_told(comparison: Comparison) -> str:
+def _decisions_text(comparison: Comparison) -> str:
     found = max(of_best(comparison), key=lambda each: each.by_bound[0].accepted_rate)
     plain, bound = found.by_prediction[0], found.by_bound[0]
     return (
@@ -167,7 +167,7 @@ def _decisions_told(comparison: Comparison) -> str:
     )
 
 
-def _bound_told(comparison: Comparison) -> str:
+def _bound_text(comparison: Comparison) -> str:
     promise = f"{100 * comparison.confidence:g} %"
     held = held_least(comparison)
     if held is None:
@@ -176,11 +176,11 @@ def _bound_told(comparison: Comparison) -> str:
     return (
         f"Its upper bounds, promised to hold for {promise} of jobs, held for "
         f"{part(held.all.job)}{among} ({_weakest(comparison, held.found.setting)}): "
-        f"{_kept(held.least - comparison.confidence)}.{_unbounded_told(comparison)}"
+        f"{_kept(held.least - comparison.confidence)}.{_unbounded_text(comparison)}"
     )
 
 
-def _unbounded_told(comparison: Comparison) -> str:
+def _unbounded_text(comparison: Comparison) -> str:
     bounded = {
         each.setting: each.coverage.bounded if each.coverage else 0.0
         for each in of_best(comparison)
@@ -192,7 +192,7 @@ def _unbounded_told(comparison: Comparison) -> str:
     return f" {few} ({_weakest(comparison, setting)})."
 
 
-def _matching_told(comparison: Comparison) -> str:
+def _matching_text(comparison: Comparison) -> str:
     test, matched = comparison.matching, worst_matching(comparison)
     if test is None or matched is None:
         return "No four workloads were all measured with each other, so no matching was tested."
@@ -204,6 +204,6 @@ def _matching_told(comparison: Comparison) -> str:
 
 
 def _weakest(comparison: Comparison, setting: Setting) -> str:
-    told = f"new {SETTING_TOLD[setting]}"
+    text = f"new {SETTING_SHORT[setting]}"
     several = len(of_best(comparison)) > 1
-    return f"{told}, the weakest of the tested settings" if several else told
+    return f"{text}, the weakest of the tested settings" if several else text

@@ -49,9 +49,9 @@ def simulate(options: Namespace) -> int:
         scenario = asked.setup.scenario(options.seed)
     require_possible(scenario)
     _compile_ahead([options.policy], len(scenario.trace.jobs))
-    with _jobs_counted(len(scenario.trace.jobs)) as told:
+    with _jobs_counted(len(scenario.trace.jobs)) as progress:
         history = simulated(
-            scenario.trace, scenario.world, policy, scenario.options, scenario.predicted, told
+            scenario.trace, scenario.world, policy, scenario.options, scenario.predicted, progress
         )
     result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
     if options.output:
@@ -75,11 +75,11 @@ def compare(options: Namespace) -> int:
         _refuse_another(campaign)
         _compile_ahead(options.policies, len(asked.setup.trace.jobs))
         try:
-            with counting("simulating") as told:
-                failures = campaign.run(options.jobs or os.cpu_count() or 1, told)
+            with counting("simulating") as progress:
+                failures = campaign.run(options.jobs or os.cpu_count() or 1, progress)
         except KeyboardInterrupt:
             return _interrupted(campaign, options)
-        return _told(campaign, failures, asked, options)
+        return _finished(campaign, failures, asked, options)
 
 
 def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
@@ -89,7 +89,7 @@ def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
         compiled_ahead(jobs)
 
 
-def _told(
+def _finished(
     campaign: Campaign, failures: Sequence[Failure], asked: Request, options: Namespace
 ) -> int:
     """Write and print a finished comparison; return the exit status."""
@@ -97,14 +97,14 @@ def _told(
 
     runs = campaign.results(tables=False)
     groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
-    seeds = {"seeds": _seeds_told(campaign.seeds, groups)}
+    seeds = {"seeds": _seeds_text(campaign.seeds, groups)}
     facts = {**asked.facts, **seeds, **_idle_queue(runs)}
     data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
         write_data(data, campaign.folder / _COMPARISON_FILE)
     if options.report and groups:
-        failed = {"failed": "; ".join(_failures_told(failures))} if failures else {}
+        failed = {"failed": "; ".join(_failures_text(failures))} if failures else {}
         _write_report(campaign, options, {**facts, **failed})
     if options.json:
         write_data(data, "-")
@@ -115,7 +115,7 @@ def _told(
         written = [f"-> {Path(place)}" for place in (options.output, options.report) if place]
         if written:
             print("", *written, sep="\n")
-    for line in _failures_told(failures):
+    for line in _failures_text(failures):
         print(f"dovetail: failed: {line}", file=sys.stderr)
     return 1 if failures else 0
 
@@ -130,15 +130,15 @@ def _idle_queue(runs: Sequence[RunResult]) -> Mapping[str, str]:
     return {}
 
 
-def _seeds_told(seeds: Sequence[int], groups: Groups | None) -> str:
+def _seeds_text(seeds: Sequence[int], groups: Groups | None) -> str:
     """Return the seeds that figures are means over, and those that they are not."""
     compared = groups.seeds if groups else ()
     left = ", ".join(str(seed) for seed in seeds if seed not in compared)
-    told = ", ".join(map(str, compared)) or "none that all policies have"
-    return f"{told} (left out, since a policy failed: {left})" if left else told
+    line = ", ".join(map(str, compared)) or "none that all policies have"
+    return f"{line} (left out, since a policy failed: {left})" if left else line
 
 
-def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
+def _failures_text(failures: Sequence[Failure]) -> Iterator[str]:
     """Yield a line for each policy that failed, for all seeds in which it did so alike."""
     seeds: dict[tuple[str, str], list[int]] = {}
     for each in failures:
@@ -239,8 +239,12 @@ def _interrupted(campaign: Campaign, options: Namespace) -> int:
 @contextmanager
 def _jobs_counted(jobs: int) -> Iterator[Callable[[int], None] | None]:
     """Show how many jobs have ended; nothing where standard error is no terminal."""
-    with counting("simulating") as told:
-        yield None if told is None else lambda ended: told("jobs that have ended", ended, jobs)
+    with counting("simulating") as progress:
+        yield (
+            None
+            if progress is None
+            else lambda ended: progress("jobs that have ended", ended, jobs)
+        )
 
 
 def _run_data(result: RunResult, facts: Mapping[str, str]) -> dict[str, object]:

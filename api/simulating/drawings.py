@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.executor.simulation.results import RunResult
-from dovetail.simulating import wording as told
+from dovetail.simulating import wording
 from dovetail.simulating.groups import Group, Groups
 from dovetail.toolkit.charts import (
     SIDE,
@@ -101,7 +101,7 @@ class Promises:
     @property
     def rate(self) -> str:
         """Violations in per cent of the jobs with a gSLA."""
-        return f"{told.three_digits(100 * self.violations / self.jobs)} %"
+        return f"{wording.three_digits(100 * self.violations / self.jobs)} %"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def distribution(groups: Groups) -> Distribution:
             group.policy,
             k % OVERLAID,
             line(x.at(t), y.at(parts)),
-            told.duration(float(np.median(t))),
+            wording.duration(float(np.median(t))),
         )
         for k, (group, t) in enumerate(zip(groups.every, times, strict=True))
     )
@@ -158,7 +158,7 @@ def loads(groups: Groups) -> Loads:
         queue=queue,
         gpus=machines,
         seed=runs[0].seed,
-        bin=told.duration(end / BINS),
+        bin=wording.duration(end / BINS),
         every=tuple(
             Load(
                 policy=run.policy,
@@ -166,7 +166,7 @@ def loads(groups: Groups) -> Loads:
                 busy=area(*stretches(at, machines.at(binned(moments, used, edges)))),
                 shared=area(*stretches(at, machines.at(binned(moments, several, edges)))),
                 longest_queue=round(float(queued[1].max(initial=0.0))),
-                ends=told.duration(float(run.jobs["finish_s"].max())),
+                ends=wording.duration(float(run.jobs["finish_s"].max())),
             )
             for run, mean, queued, (moments, used, several) in zip(
                 runs, means, waiting, busy, strict=True

@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.instance import Cluster
-from dovetail.simulating import wording as told
+from dovetail.simulating import wording
 from dovetail.simulating.groups import Groups
 from dovetail.toolkit.charts import Axis, time_axis
 
@@ -60,7 +60,7 @@ class Lanes:
     policy: str
     seed: int
     bars: tuple[Bars, ...]
-    told: str
+    caption: str
 
 
 class Node(NamedTuple):
@@ -167,7 +167,7 @@ def _lanes(run: RunResult, end_s: float, gpus: int, most: int) -> Lanes:
     for piece in kept:
         alike[piece.lanes, piece.job % HUES].append(piece)
     bars = tuple(_bars(hue, lanes, group) for (lanes, hue), group in sorted(alike.items()))
-    return Lanes(run.policy, run.seed, bars, _told(every, kept))
+    return Lanes(run.policy, run.seed, bars, _text(every, kept))
 
 
 def _bars(hue: int, lanes: int, group: Sequence[Piece]) -> Bars:
@@ -184,13 +184,13 @@ def _middle(piece: Piece) -> float:
     return round(piece.gpu + (1 - _LANE) / 2 + inner, 2)
 
 
-def _told(every: Sequence[Piece], kept: Sequence[Piece]) -> str:
+def _text(every: Sequence[Piece], kept: Sequence[Piece]) -> str:
     """Return what was left out, if anything was."""
     if len(kept) == len(every):
         return f"{len(every):,} bars"
     drawn = sum(piece.end - piece.start for piece in kept)
     whole = sum(piece.end - piece.start for piece in every)
-    part = told.three_digits(100 * drawn / whole)
+    part = wording.three_digits(100 * drawn / whole)
     return (
         f"the longest {len(kept):,} of {len(every):,} bars, {part} % of the time of jobs on GPUs; "
         "shorter ones are left out"

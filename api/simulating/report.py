@@ -74,7 +74,7 @@ def comparison_page(
         environment()
         .get_template("simulation.html.j2")
         .render(
-            told=simulation_wording,
+            phrases=simulation_wording,
             title=title,
             simulated=SIMULATED,
             headline=headline(groups),

@@ -81,20 +81,20 @@ def request(options: Namespace) -> Request:
     draws = Draws(options.gsla or _default_gslas(trace), (), options.sample)
     _check_draws(trace, draws)
     setup = Setup(trace, world, draws, _beliefs(options.beliefs), _rules(options))
-    drawn = _drawn_told(setup)
+    drawn = _drawn_text(setup)
     facts = {
-        "trace": _trace_told(trace, len(whole.jobs)),
+        "trace": _trace_text(trace, len(whole.jobs)),
         "note": "; ".join(whole.notes),
-        "cluster": _cluster_told(world),
-        "world": _world_told(source, world),
-        "run times": _times_told(measured_on, reference),
-        "load": _load_told(trace, world, options.sample),
+        "cluster": _cluster_text(world),
+        "world": _world_text(source, world),
+        "run times": _times_text(measured_on, reference),
+        "load": _load_text(trace, world, options.sample),
         "drawn": drawn,
         "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
-        "rules": _rules_told(setup.options),
+        "rules": _rules_text(setup.options),
     }
     chance = bool(drawn) or _errs_or_fails(setup)
-    return Request(setup, {name: told for name, told in facts.items() if told}, chance)
+    return Request(setup, {name: line for name, line in facts.items() if line}, chance)
 
 
 def _check_draws(trace: Trace, draws: Draws) -> None:
@@ -230,14 +230,14 @@ def _gpus_of_models(world: Instance) -> Counter[str]:
     return Counter(place.gpu.model for place in world.places.values())
 
 
-def _times_told(measured_on: str, reference: str) -> str:
+def _times_text(measured_on: str, reference: str) -> str:
     """Return on which GPU model the run times of the trace hold."""
     if measured_on.casefold() == reference.casefold():
         return f"hold on {measured_on}"
     return f"hold on {measured_on}; taken for those on {reference}, which are not known"
 
 
-def _world_told(source: str | None, world: Instance) -> str:
+def _world_text(source: str | None, world: Instance) -> str:
     workloads = number(len(world.workloads), "workload")
     if source is None:
         return f"synthetic, {workloads}: nothing in it was measured"
@@ -307,7 +307,7 @@ def _rules(options: Namespace) -> Options:
         raise InputError(error.rule, flags.get(error.path, error.path)) from None
 
 
-def _trace_told(trace: Trace, whole: int) -> str:
+def _trace_text(trace: Trace, whole: int) -> str:
     jobs = number(len(trace.jobs), "job")
     part = "" if len(trace.jobs) == whole else f" of {whole:,}"
     asked = trace.gpu_seconds / HOUR_S
@@ -316,22 +316,22 @@ def _trace_told(trace: Trace, whole: int) -> str:
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 
 
-def _cluster_told(world: Instance) -> str:
+def _cluster_text(world: Instance) -> str:
     kinds = listed(_gpus_of_models(world))
     gpus = number(len(world.places), "GPU")
     return f"{gpus} ({kinds}) in {number(len(world.cluster.nodes), 'node')}"
 
 
-def _load_told(trace: Trace, world: Instance, sample: int | None) -> str:
+def _load_text(trace: Trace, world: Instance, sample: int | None) -> str:
     """Return the work over what the GPUs can do, if jobs do not all arrive at once."""
     span_s = trace.jobs[-1].arrival_s
     if not span_s:
         return "all jobs arrive at once"
     load = trace.gpu_seconds / (_pace(trace, world) * span_s)
-    told = f"{load:.2f} x what the GPUs can do while jobs arrive"
+    line = f"{load:.2f} x what the GPUs can do while jobs arrive"
     if sample is None:
-        return told
-    return f"{told}; of the sample about {load * sample / len(trace.jobs):.2g} x"
+        return line
+    return f"{line}; of the sample about {load * sample / len(trace.jobs):.2g} x"
 
 
 def _pace(trace: Trace, world: Instance) -> float:
@@ -349,29 +349,29 @@ def _pace(trace: Trace, world: Instance) -> float:
     )
 
 
-def _drawn_told(setup: Setup) -> str:
+def _drawn_text(setup: Setup) -> str:
     """Return what the trace does not say and seeds draw."""
     jobs, draws = setup.trace.jobs, setup.draws
     unknown = [job for job in jobs if job.workload not in setup.world.workloads]
     foreign = sum(job.workload is not None for job in unknown)
     without = sum(job.gsla is None for job in jobs) if draws.gslas != "none" else 0
-    told = []
+    parts = []
     if draws.jobs:
-        told.append(f"a sample of {number(draws.jobs, 'job')}")
+        parts.append(f"a sample of {number(draws.jobs, 'job')}")
     if unknown:
         which = f" ({foreign:,} of them name one that the world lacks)" if foreign else ""
-        told.append(f"workloads of {number(len(unknown), 'job')}{which}")
+        parts.append(f"workloads of {number(len(unknown), 'job')}{which}")
     if without:
-        told.append(f"gSLAs of {number(without, 'job')} ({draws.gslas})")
-    return ", ".join(told)
+        parts.append(f"gSLAs of {number(without, 'job')} ({draws.gslas})")
+    return ", ".join(parts)
 
 
-def _rules_told(rules: Options) -> str:
-    told = ["decisions at every event" if not rules.round_s else f"rounds of {rules.round_s:g} s"]
-    told.append(f"restore {rules.restart_s:g} s")
+def _rules_text(rules: Options) -> str:
+    parts = ["decisions at every event" if not rules.round_s else f"rounds of {rules.round_s:g} s"]
+    parts.append(f"restore {rules.restart_s:g} s")
     if math.isfinite(rules.node_mtbf_s):
         hours, repair = rules.node_mtbf_s / HOUR_S, rules.repair_s / HOUR_S
-        told.append(f"a node fails every {hours:g} h and is back after {repair:g} h")
+        parts.append(f"a node fails every {hours:g} h and is back after {repair:g} h")
     if rules.estimate_error:
-        told.append(f"run times known to an error of {rules.estimate_error:g} (log)")
-    return ", ".join(told)
+        parts.append(f"run times known to an error of {rules.estimate_error:g} (log)")
+    return ", ".join(parts)

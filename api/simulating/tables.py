@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dovetail.executor.simulation.metrics import METRICS, SIZE_CLASSES
-from dovetail.simulating import wording as told
+from dovetail.simulating import wording
 from dovetail.simulating.groups import Group, Groups, gain
 from dovetail.toolkit.wording import NO_FIGURE, number
 
@@ -128,8 +128,8 @@ def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str
         caption,
         tuple(column for column, _ in columns),
         tuple(zip(groups.every, rows, strict=False)),
-        tuple(told.label(metric) for metric in absent),
-        tuple(told.label(metric) for metric in zero),
+        tuple(wording.label(metric) for metric in absent),
+        tuple(wording.label(metric) for metric in zero),
     )
 
 
@@ -174,7 +174,7 @@ def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, st
     """Return the unit of a column: the same for all metrics of a kind, as all of JCT."""
     kind = metric.partition("_")[0]
     alike = [value for name in means if name.startswith(f"{kind}_") for value in means[name]]
-    return told.scale(metric, alike)
+    return wording.scale(metric, alike)
 
 
 def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> tuple[Column, list[Cell]]:
@@ -188,13 +188,13 @@ def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> tuple[Colu
         times = gain(group, groups.baseline, metric) if shown else math.nan
         cells.append(
             Cell(
-                told.three_digits(mean / size),
-                f"± {told.three_digits(spread)}" if math.isfinite(spread) else "",
-                "" if math.isnan(times) else f"{told.multiple(times)} ×",
+                wording.three_digits(mean / size),
+                f"± {wording.three_digits(spread)}" if math.isfinite(spread) else "",
+                "" if math.isnan(times) else f"{wording.multiple(times)} ×",
                 group in best,
             )
         )
-    label = size_label(metric) if metric in SIZE_METRICS else told.label(metric)
+    label = size_label(metric) if metric in SIZE_METRICS else wording.label(metric)
     return Column(label, unit, METRICS[metric].better), cells
 
 
@@ -204,10 +204,10 @@ def _wait(group: Group, waited: float, place: int, job: int) -> Wait:
         job=str(run.jobs["job"][job]),
         seed=run.seed,
         workers=int(run.jobs["workers"][job]),
-        arrival=told.duration(float(run.jobs["arrival_s"][job])),
-        waited=told.duration(waited),
-        first_start=told.duration(float(run.jobs["first_start_delay_s"][job])),
-        jct=told.duration(float(run.jobs["jct_s"][job])),
+        arrival=wording.duration(float(run.jobs["arrival_s"][job])),
+        waited=wording.duration(waited),
+        first_start=wording.duration(float(run.jobs["first_start_delay_s"][job])),
+        jct=wording.duration(float(run.jobs["jct_s"][job])),
     )
 
 
@@ -219,12 +219,12 @@ def _round_row(group: Group, low: float, high: float) -> Rounds:
     return Rounds(
         policy=group.policy,
         rounds=f"{group.mean('rounds'):,.0f}",
-        mean=told.duration(mean),
-        p99=told.duration(p99),
-        longest=told.duration(longest),
+        mean=wording.duration(mean),
+        p99=wording.duration(p99),
+        longest=wording.duration(longest),
         proven=_part(proven, rounds) if proven else NO_FIGURE,
         optimal=_part(optimal, proven) if proven else NO_FIGURE,
-        gap=f"{told.three_digits(100 * max(gaps))} %" if gaps else NO_FIGURE,
+        gap=f"{wording.three_digits(100 * max(gaps))} %" if gaps else NO_FIGURE,
         from_at=_log_part(mean, low, high),
         p99_at=_log_part(p99, low, high),
         to_at=_log_part(longest, low, high),
@@ -232,7 +232,7 @@ def _round_row(group: Group, low: float, high: float) -> Rounds:
 
 
 def _part(some: float, of: float) -> str:
-    return f"{told.three_digits(100 * some / of)} %" if of else NO_FIGURE
+    return f"{wording.three_digits(100 * some / of)} %" if of else NO_FIGURE
 
 
 def _log_part(value: float, low: float, high: float) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dovetail.simulating import wording as told
+from dovetail.simulating import wording
 from dovetail.simulating.groups import Group, Groups, leads
 from dovetail.toolkit.wording import enumerated
 
@@ -38,12 +38,12 @@ def headline(groups: Groups) -> str:
     best, every = groups.best(metric), len(groups.every)
     if not best:
         only = groups.every[0]
-        mean = told.measured(metric, only.mean(metric))
+        mean = wording.measured(metric, only.mean(metric))
         if every == 1:
             return f"{only.policy}: jobs take {mean} from arrival to end on average"
         every_one = "Both" if every == 2 else f"All {every}"
         return f"{every_one} policies have the same mean job completion time: {mean}"
-    mean = told.measured(metric, best[0].mean(metric))
+    mean = wording.measured(metric, best[0].mean(metric))
     names = enumerated(_first([group.policy for group in best]))
     has = "has" if len(best) == 1 else "have"
     return (
@@ -75,7 +75,7 @@ def _keeps(group: Group) -> bool:
 
 
 def _broken(group: Group) -> str:
-    return f"breaks {told.measured('violation_rate', group.mean('violation_rate'))} of its gSLAs"
+    return f"breaks {wording.measured('violation_rate', group.mean('violation_rate'))} of its gSLAs"
 
 
 def _remark(group: Group) -> str:
@@ -95,7 +95,7 @@ def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
     if not keepers:
         return f"{but}; no policy keeps {kept} of its own"
     honest = min(keepers, key=lambda group: group.mean("jct_mean_s"))
-    mean = told.measured("jct_mean_s", honest.mean("jct_mean_s"))
+    mean = wording.measured("jct_mean_s", honest.mean("jct_mean_s"))
     against = _against_baseline(groups, honest)
     return f"{but}; of those that keep {kept} {honest.policy} is the best: {mean}{against}"
 
@@ -105,7 +105,7 @@ def _against_baseline(groups: Groups, best: Group) -> str:
     if base is best:
         return ", the baseline itself"
     ratio = best.mean("jct_mean_s") / base.mean("jct_mean_s")
-    return f", {told.apart(ratio)} than {base.policy}"
+    return f", {wording.apart(ratio)} than {base.policy}"
 
 
 def _winners(groups: Groups) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _winners(groups: Groups) -> Iterator[str]:
         best = groups.best(metric)
         if best:
             names = named(best)
-            won.setdefault(names, []).append(told.label(metric))
+            won.setdefault(names, []).append(wording.label(metric))
     for names, metrics in sorted(won.items(), key=lambda item: -len(item[1])):
         yield f"Best at {enumerated(metrics)}: {names}."
 
@@ -138,8 +138,8 @@ def _behind(groups: Groups, group: Group, metric: str) -> str:
         return ""
     first, seeds = leads(best[0], group, metric)
     part = f", better in {first} of {seeds} seeds" if seeds > 1 else ""
-    mine, theirs = (told.measured(metric, each.mean(metric)) for each in (group, best[0]))
-    return f"{told.label(metric)} ({mine}; {best[0].policy} {theirs}{part})"
+    mine, theirs = (wording.measured(metric, each.mean(metric)) for each in (group, best[0]))
+    return f"{wording.label(metric)} ({mine}; {best[0].policy} {theirs}{part})"
 
 
 def _caution(groups: Groups) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _caution(groups: Groups) -> Iterator[str]:
     others = [group for group in groups.every if group is not best[0]]
     second = min(others, key=lambda group: _or_last(group.mean("jct_mean_s")))
     first, seeds = leads(best[0], second, "jct_mean_s")
-    gap = told.apart(best[0].mean("jct_mean_s") / second.mean("jct_mean_s"))
+    gap = wording.apart(best[0].mean("jct_mean_s") / second.mean("jct_mean_s"))
     yield (
         f"In mean JCT {named(best)} beats the next, {named([second])}, in {first} of {seeds} "
         f"seeds ({gap} on average)."

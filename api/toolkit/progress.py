@@ -72,7 +72,7 @@ def counting(what: str) -> Iterator[Callable[[str, int, int], None] | None]:
     with Progress(*columns, TimeElapsedColumn(), console=screen, transient=True) as progress:
         task = progress.add_task(what, total=None)
 
-        def told(step: str, done: int, total: int) -> None:
+        def text(step: str, done: int, total: int) -> None:
             progress.update(task, description=f"{what}: {step}", completed=done, total=total)
 
-        yield told
+        yield text

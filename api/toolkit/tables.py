@@ -101,8 +101,8 @@ def fact_lines(*facts: tuple[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for k, (name, told) in enumerate(facts):
-        table.add_row(Text(name), Text(told, "bold" if k == 0 else ""))
+    for k, (name, line) in enumerate(facts):
+        table.add_row(Text(name), Text(line, "bold" if k == 0 else ""))
     return table
 
 
@@ -123,7 +123,7 @@ def row_lines(
     lines: list[RenderableType] = []
     for row in rows:
         cells = zip(columns, row[names:], strict=True)
-        told = ", ".join(f"{column} {cell}".strip() for column, cell in cells if cell)
+        line = ", ".join(f"{column} {cell}".strip() for column, cell in cells if cell)
         lines.append(Text(" ".join(filter(None, row[:names])), overflow="fold"))
-        lines.append(Padding(Text(told, overflow="fold"), (0, 0, 0, 2)))
+        lines.append(Padding(Text(line, overflow="fold"), (0, 0, 0, 2)))
     return Group(*lines)

@@ -13,7 +13,7 @@ NO_FIGURE = "-"
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def share_told(share: int | None) -> str:
+def share_text(share: int | None) -> str:
     """Return a share of a GPU's SMs."""
     return "no cap" if share is None else f"{share} %"
 

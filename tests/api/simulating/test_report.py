@@ -365,7 +365,7 @@ def test_too_many_bars_are_thinned_and_said_so(several, monkeypatch):
     monkeypatch.setattr("dovetail.simulating.gantt.MOST_PIECES", 60)
     lanes = gantt(Groups.of(several[0]), several[1], 8).every[0]
     assert sum(bars.path.count("M") for bars in lanes.bars) == 20
-    assert lanes.told.startswith("the longest 20 of ")
+    assert lanes.caption.startswith("the longest 20 of ")
 
 
 def test_those_who_waited_longest_come_first(several):
