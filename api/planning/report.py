@@ -14,7 +14,7 @@ from statistics import fmean
 from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveValue, Plan
-from dovetail.planning import wording as plan_wording
+from dovetail.planning import wording as phrases
 from dovetail.planning.comparison import Comparison, Row
 from dovetail.planning.views import (
     LOWER_IS_BETTER,
@@ -132,12 +132,12 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
             axis=_axis(laid_out.placed),
             objective=comparison.objective,
             lead_in=_leading_figure(comparison),
-            columns=plan_wording.comparison_columns(comparison),
+            columns=phrases.comparison_columns(comparison),
             lines=_comparison_lines(comparison),
             settings=_settings(laid_out),
             unfolded=UNFOLDED,
             version=VERSION,
-            plan_wording=plan_wording,
+            phrases=phrases,
         )
     )
 
@@ -149,7 +149,7 @@ def _headline(laid_out: PlanView) -> str:
     plan = laid_out.plan
     if plan.status == "optimal":
         return f"{runs}; proven: no plan does better"
-    return f"{runs}; {plan_wording.proof(plan).partition('; ')[2]}"
+    return f"{runs}; {phrases.proof(plan).partition('; ')[2]}"
 
 
 def _proof(laid_out: PlanView) -> str:
@@ -299,7 +299,7 @@ def _comparison_lines(comparison: Comparison) -> Sequence[ComparisonLine]:
             row=row,
             length=round(100 * max(0.0, value) / longest, 2),
             lead=_lead(values[0], value) if k else "",
-            cells=plan_wording.comparison_cells(comparison, row),
+            cells=phrases.comparison_cells(comparison, row),
         )
         for k, (row, value) in enumerate(zip(comparison.rows, values, strict=True))
     ]
@@ -313,17 +313,17 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     """Yield what one needs to know to repeat the plan."""
     plan, instance = laid_out.plan, laid_out.instance
     yield "instance", instance.name
-    yield "objective", plan_wording.objective(laid_out)
+    yield "objective", phrases.objective(laid_out)
     yield "solver", plan.solver or "not named"
-    yield "status", plan_wording.proof(plan)
-    yield "verified", plan_wording.verified(plan)
+    yield "status", phrases.proof(plan)
+    yield "verified", phrases.verified(plan)
     yield "search stopped", (plan.stopped or "not said").replace("_", " ")
     yield "time", wording.seconds(plan.runtime_s) or "not said"
     yield "seed", "not said" if plan.seed is None else str(plan.seed)
     yield "running jobs", "may move or wait (--preempt)" if plan.preempt else "stay where they are"
     yield "sharing", _sharing_text(instance)
     yield "slowdowns", _slowdowns_text(instance)
-    yield "node spans", plan_wording.node_spans(laid_out.report.nodes_spanned)
+    yield "node spans", phrases.node_spans(laid_out.report.nodes_spanned)
     yield "dovetail", VERSION
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import DataSet
-from dovetail.predicting import wording as predictor_wording
+from dovetail.predicting import wording
 from dovetail.predicting.evaluation import (
     Comparison,
     Studied,
@@ -149,18 +149,18 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
         When what the best model is fitted with is not installed.
     """
     comparison = studied.comparison
-    found = predictor_wording.decisive(comparison)
+    found = wording.decisive(comparison)
     tested = studied.of(found.model, found.setting) if found else None
     features = feature_study(data, gpu_models=comparison.gpu_models) if found else None
     return (
         environment()
         .get_template("predictors.html.j2")
         .render(
-            phrases=predictor_wording,
+            phrases=wording,
             comparison=comparison,
             found=found,
             headline=_headline(comparison),
-            verdict=predictor_wording.verdict(comparison),
+            verdict=wording.verdict(comparison),
             tiles=list(_tiles(comparison)),
             scatters=list(_scatters(studied)),
             errors=_error_lines(studied, tested),
@@ -182,8 +182,8 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
 def _headline(comparison: Comparison) -> str:
     if not comparison.best:
         return f"No model could be tested on {comparison.data}"
-    found = predictor_wording.largest_error(comparison)
-    what = predictor_wording.SETTING_LONG[found.setting]
+    found = wording.largest_error(comparison)
+    what = wording.SETTING_LONG[found.setting]
     return f"{found.model} predicts {what} to within {found.accuracy.mae:.3f} on average"
 
 
@@ -196,14 +196,14 @@ def _tiles(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     yield "pairs measured", f"{comparison.pairs:,}", pairs
     if not comparison.best:
         return
-    part, short = predictor_wording.part, predictor_wording.SETTING_SHORT
-    worst = predictor_wording.largest_error(comparison)
+    part, short = wording.part, wording.SETTING_SHORT
+    worst = wording.largest_error(comparison)
     yield "mean absolute error", f"{worst.accuracy.mae:.3f}", f"new {short[worst.setting]}"
-    held = predictor_wording.held_least(comparison)
+    held = wording.held_least(comparison)
     if held is not None:
         promise = f"promised {100 * comparison.confidence:g} %; new {short[held.found.setting]}"
         yield "bounds held for", part(held.least), f"of the jobs; {promise}"
-    matched = predictor_wording.worst_matching(comparison)
+    matched = wording.worst_matching(comparison)
     if matched is not None and comparison.matching is not None:
         random = f"random: {part(comparison.matching.random)}; new {short[matched.setting]}"
         yield "throughput", part(matched.throughput), f"of the best matching's; {random}"
@@ -240,7 +240,7 @@ def _scatter(tested: Trial, comparison: Comparison, low: float, high: float) -> 
     ticks = np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step
     left_out = len(tested.predicted) - len(known)
     return Scatter(
-        title=f"new {predictor_wording.SETTING_SHORT[tested.setting]}",
+        title=f"new {wording.SETTING_SHORT[tested.setting]}",
         caption=f"{len(known):,} tests" + (f", {left_out:,} not drawn" if left_out else ""),
         kept="".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x[~broken], y[~broken], strict=True)),
         broken="".join(
@@ -364,7 +364,7 @@ def _matching_lines(comparison: Comparison) -> Sequence[MatchingLine]:
     test = comparison.matching
     if test is None:
         return ()
-    short = predictor_wording.SETTING_SHORT
+    short = wording.SETTING_SHORT
     found = [("the truth", "", 1.0), ("greedy, by the truth", "", test.greedy)]
     found += [(each.model, f"new {short[each.setting]}", each.throughput) for each in test.models]
     found.append(("random pairs, mean", "", test.random))

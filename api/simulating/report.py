@@ -16,7 +16,7 @@ from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Cluster
-from dovetail.simulating import wording as simulation_wording
+from dovetail.simulating import wording
 from dovetail.simulating.drawings import distribution, gpu_count, loads, promises
 from dovetail.simulating.gantt import WIDTH, gantt
 from dovetail.simulating.groups import Groups
@@ -74,7 +74,7 @@ def comparison_page(
         environment()
         .get_template("simulation.html.j2")
         .render(
-            phrases=simulation_wording,
+            phrases=wording,
             title=title,
             simulated=SIMULATED,
             headline=headline(groups),
@@ -112,8 +112,8 @@ def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
     yield "seeds", str(seeds), "a run for each policy" if seeds == 1 else "runs of each policy"
     best = groups.best("jct_mean_s")
     if best:
-        mean = simulation_wording.measured("jct_mean_s", best[0].mean("jct_mean_s"))
-        base = simulation_wording.measured("jct_mean_s", groups.baseline.mean("jct_mean_s"))
+        mean = wording.measured("jct_mean_s", best[0].mean("jct_mean_s"))
+        base = wording.measured("jct_mean_s", groups.baseline.mean("jct_mean_s"))
         names = f"{named(best[:1])}; {groups.baseline.policy}: {base}"
         yield "shortest mean JCT", mean, names
 
