@@ -184,7 +184,7 @@ def main() -> None:
         with tutorial.service():
             rounds = [tutorial.run(tenths) for _ in range(2)]
         alone_s = before_s + tutorial.alone_s(KINDS * 2, tenths)
-    print("| twelve jobs | seconds | part | measurements | predictions off by |")
+    print("| twelve jobs | seconds | relative time | measurements | prediction error |")
     print("|---|--:|--:|--:|--:|")
     print(f"| one after another | {alone_s:.1f} | 1.00 | | |")
     for k, found in enumerate(rounds, 1):
