@@ -352,7 +352,7 @@ limits. Fields at their default may be left out. A file may have at most 512 MiB
 The same in machine form: JSON Schemas of the [instance]({schemas}/dovetail-instance-1.schema.json)
 and of the [plan]({schemas}/dovetail-plan-1.schema.json). What the numbers mean for a plan stands in
 [constraints and objectives](constraints-and-objectives.md); a first file is written step by step in
-[plan from a file](../howto/plan-from-a-file.md).
+the [tutorial](../tutorials/plan.md).
 
 Sizes are in MiB, times in seconds, powers in watts. *Number* is a finite number; NaN and infinity
 are refused. A slowdown below 0.001 is refused as a mistake of units: measured ones are hardly below

@@ -134,14 +134,16 @@ def state_directory() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def settled(client: Client, kind: Kind, directory: Path, todo: Sequence[Deed]) -> Tally:
-    """Let all jobs end, and say what came of it."""
+def settled(
+    client: Client, kind: Kind, directory: Path, todo: Sequence[Deed], forgetful: bool = False
+) -> Tally:
+    """Let all jobs end, and say what came of it; ``forgetful`` as in ``verdict``."""
     try:
         client.settle()
     except StuckError as error:
         return Tally(1, client.deaths, len(todo), 0, wrong=[str(error)])
     starts = kind.starts(directory)
-    wrong = verdict(directory, client.acknowledged, todo, starts)
+    wrong = verdict(directory, client.acknowledged, todo, starts, forgetful)
     return Tally(1, client.deaths, len(todo), len(starts), wrong=wrong)
 
 
@@ -293,9 +295,7 @@ def journal_cut(kind: Kind, draw: random.Random) -> Tally:
                 file.truncate(draw.randint(size // 2, size - 1))
         left = _events(directory)
         client.begin_anew()
-        tally = settled(client, kind, directory, todo)
-        starts = kind.starts(directory)
-        tally.wrong = verdict(directory, client.acknowledged, todo, starts, forgetful=True)
+        tally = settled(client, kind, directory, todo, forgetful=True)
         tally.notes["events lost"] += events - left
         return tally
 
