@@ -42,7 +42,9 @@ def called():
         code = frame.f_code
         if event == "call":
             for step in named:
-                if code.co_qualname == step[1] and code.co_filename.endswith(step[0]):
+                # ``api`` is the package itself: in an installation its name is another.
+                file = step[0].removeprefix("api/")
+                if code.co_qualname == step[1] and code.co_filename.endswith(file):
                     found.setdefault(step)
 
     threading.setprofile(note)
