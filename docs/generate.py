@@ -350,9 +350,9 @@ that is not listed here is refused, with its path and the nearest name. So is a 
 limits. Fields at their default may be left out. A file may have at most 512 MiB unpacked.
 
 The same in machine form: JSON Schemas of the [instance]({schemas}/dovetail-instance-1.schema.json)
-and of the [plan]({schemas}/dovetail-plan-1.schema.json). What the numbers mean for a plan stands in
-[constraints and objectives](constraints-and-objectives.md); a first file is written step by step in
-the [tutorial](../tutorials/plan.md).
+and of the [plan]({schemas}/dovetail-plan-1.schema.json). The numbers mean for a plan what
+[constraints and objectives](constraints-and-objectives.md) says; a first file is written step by
+step in the [tutorial](../tutorials/plan.md).
 
 Sizes are in MiB, times in seconds, powers in watts. *Number* is a finite number; NaN and infinity
 are refused. A slowdown below 0.001 is refused as a mistake of units: measured ones are hardly below

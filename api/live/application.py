@@ -59,7 +59,7 @@ def application(
 
     Parameters
     ----------
-    desk : ServiceApi or None
+    api : ServiceApi or None
         The service; None where nothing will be asked.
     tokens : Tokens, optional
         Of those who may ask over TCP; without them nobody may.
@@ -446,7 +446,7 @@ class _Ends:
 
     Parameters
     ----------
-    desk : ServiceApi
+    api : ServiceApi
         Who knows.
     ending : callable
         Whether nobody may be kept waiting any more.

@@ -65,7 +65,7 @@ class Log(NamedTuple):
 
     Attributes
     ----------
-    desk : ServiceApi
+    api : ServiceApi
         Where it is found.
     job, rank : str, int
         Whose output.

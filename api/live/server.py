@@ -64,7 +64,7 @@ def serving(api: ServiceApi, where: Listening, ready: threading.Event) -> Iterat
 
     Parameters
     ----------
-    desk : ServiceApi
+    api : ServiceApi
         Who answers.
     where : Listening
         Where requests come in.

@@ -34,7 +34,7 @@ class StoredJob(NamedTuple):
     spec: JobSpec | None
 
 
-def brain_text(machine: StateMachine) -> str:
+def state_text(machine: StateMachine) -> str:
     """Return all that a state machine knows but its jobs."""
     return _BRAIN.dump_json(machine, exclude=_MADE_OF_JOBS).decode()
 

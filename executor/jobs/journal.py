@@ -209,7 +209,7 @@ class Journal:
         chosen = [job for job in machine.jobs.values() if job.sequence not in self._settled]
         rows = [_job_row(job) for job in chosen]
         forgotten = self._settled - {job.sequence for job in machine.jobs.values()}
-        text = checkpoint.brain_text(machine)
+        text = checkpoint.state_text(machine)
         known = (machine.sequence, len(machine.jobs), text)
         state = (checkpoint.VERSION, *known, _sum(machine.sequence, text))
         with _faults(self._path, "written"), _transaction(self._connection):
@@ -234,7 +234,7 @@ class Journal:
 
         Parameters
         ----------
-        state machine : StateMachine
+        machine : StateMachine
             As it is after the last event.
         before_s : float
             On the clock of the events.

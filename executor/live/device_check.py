@@ -24,7 +24,7 @@ def why_not_free(
     ----------
     run : Run
         What is to start.
-    state machine : StateMachine
+    machine : StateMachine
         Whose devices they are.
     residents : mapping of str to sequence of LiveJob
         The jobs that hold each of them (``StateMachine.residents``).

@@ -139,7 +139,7 @@ def turns(
 
     Parameters
     ----------
-    state machine : StateMachine
+    machine : StateMachine
         Who has what.
     state : State
         Into it the starts are to be entered before the next are asked for. In a user's turn it

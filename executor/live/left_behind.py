@@ -24,7 +24,7 @@ class LeftBehind:
 
     Parameters
     ----------
-    state machine : StateMachine
+    machine : StateMachine
         Is read only.
     """
 

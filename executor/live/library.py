@@ -16,11 +16,11 @@ _PAIR: Final = 2
 
 
 class Library:
-    """What a world believes, as who watches runs asks for it (a ``watch.Knowledge``).
+    """What a policy view believes, as the watch on runs asks for it (a ``watch.Knowledge``).
 
     Parameters
     ----------
-    world : PolicyView
+    view : PolicyView
         Its beliefs are read, whichever they are by then.
     """
 

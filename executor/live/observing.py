@@ -24,13 +24,13 @@ class Observer:
 
     Parameters
     ----------
-    state machine : StateMachine
+    machine : StateMachine
         Is read only.
     pool : NodePool
         Where the runs are.
     devices : Devices
         Of the pool.
-    world : PolicyView
+    view : PolicyView
         Takes in how far jobs are.
     knowledge : Library
         What is known of workloads.

@@ -217,7 +217,7 @@ class Lacks(NamedTuple):
 
     Attributes
     ----------
-    state machine : StateMachine
+    machine : StateMachine
         Jobs and devices.
     closed : bool
         Whether no device takes jobs.

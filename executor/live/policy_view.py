@@ -1,4 +1,4 @@
-"""The live world as policies and plans see it: made of the state machine and of what is believed.
+"""The pool as policies and plans see it: made of the state machine and of what is believed.
 
 A policy's ``State`` knows workloads, not what is special about a job. So jobs are sorted into
 *kinds* (``kinds.Kind``): those of one user's workload that need equal memory, and those that run
@@ -116,7 +116,7 @@ class PolicyView:
 
     Parameters
     ----------
-    state machine : StateMachine
+    machine : StateMachine
         Is read only.
     cluster : Cluster
         The pool's devices and the shares that may be used on them (``NodePool.cluster``).

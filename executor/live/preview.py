@@ -38,9 +38,9 @@ class Preview:
 
     Parameters
     ----------
-    state machine, clock, pool
+    machine, clock, pool
         The service's.
-    world : PolicyView
+    view : PolicyView
         The state that the policy decides on.
     policy : GuardedPolicy
         The service's; a fresh one of its name is asked.

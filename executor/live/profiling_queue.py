@@ -56,7 +56,7 @@ class ProfilingQueue:
 
     Parameters
     ----------
-    state machine : StateMachine
+    machine : StateMachine
         Is read only.
     look_s : float
         The longest that a profile takes, in seconds.

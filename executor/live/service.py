@@ -116,7 +116,7 @@ class Service:
 
     Attributes
     ----------
-    desk : ServiceApi
+    api : ServiceApi
         What people may ask, from any thread.
     ready : threading.Event
         Set once ``run`` has taken up what an earlier service left: from then on answers are true.

@@ -69,13 +69,13 @@ class ServiceApi:
 
     Parameters
     ----------
-    state machine : StateMachine
+    machine : StateMachine
         Jobs and devices; changed by the service's thread alone, which holds ``lock`` for it.
     lock : threading.RLock
         Held while the state machine is read.
     clock : ServiceClock
         The service's.
-    request queue : RequestQueue
+    requests : RequestQueue
         What brings requests to the service's thread.
     pool, devices
         Where jobs run.

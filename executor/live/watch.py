@@ -230,7 +230,7 @@ class Watch:
 
         Parameters
         ----------
-        state machine : StateMachine
+        machine : StateMachine
             Jobs and devices; it is only read.
         progress : mapping of str to sequence of Progress or None
             ``pool.progress(run)`` of each of the `watched` runs.

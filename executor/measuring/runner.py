@@ -49,11 +49,11 @@ class Runner:
         Open; results are appended to it.
     device : Device
         Where.
-    crew : WorkerPool
+    workers : WorkerPool
         On this device.
     until_s : float
         By the monotonic clock: nothing begins that would not be over by then.
-    audience : ProgressListener
+    listener : ProgressListener
         Is told of every experiment.
     """
 

@@ -1,4 +1,4 @@
-"""The crew of a campaign: resident workers, kept from one experiment to the next.
+"""The workers of a campaign: resident, kept from one experiment to the next.
 
 A worker takes long to start and is the same in every experiment that has its seat, so it stays
 for as long as it is needed and there is room. An idle worker holds memory and computes nothing.

@@ -46,13 +46,13 @@ class Gangs:
         self._doubted: set[str] = set()
 
     def begin(self, run: str, parts: Mapping[str, Part]) -> None:
-        """Start a gang, whose parts are given by node and have no meeting yet."""
+        """Start a gang, whose parts are given by node and have no rendezvous yet."""
         self._gangs[run] = _Gang(parts, boot_s() + GANG_S)
         first = next(node for node, part in parts.items() if 0 in part.ranks)
         self._order(first, Prepare(part=parts[first]))
 
     def go_on(self, run: str, parts: Mapping[str, Part]) -> None:
-        """Start what stands at its gates of a gang that an earlier controller had told to start."""
+        """Start what is prepared of a gang that an earlier controller had committed."""
         gang = self._gangs[run] = _Gang(parts, boot_s())
         self._commit(gang)
 
@@ -100,7 +100,7 @@ class Gangs:
                 if not gang.decided:
                     self._commit_if_certain(gang)
 
-    def died_at_gates(self, node: str) -> list[str]:
+    def lost_prepared(self, node: str) -> list[str]:
         """Return the gangs that lost a prepared part with the former agent of a node."""
         return [run for run, g in self._gangs.items() if not g.decided and node in g.prepared]
 

@@ -72,7 +72,7 @@ class Launch(Order):
 class Prepare(Order):
     """Bring every rank of a part to the start barrier, and tell ``Prepared`` when all stand there.
 
-    Where its gang meets is decided by the agent of rank 0, whose part comes without a meeting.
+    The agent of rank 0 decides on the rendezvous of the gang; its part comes without one.
     """
 
     kind: Literal["prepare"] = "prepare"
@@ -80,7 +80,7 @@ class Prepare(Order):
 
 
 class Commit(Order):
-    """Open the gates of a prepared part; ranks that do not stand there are refused."""
+    """Open the start barrier of a prepared part; ranks that are not there are refused."""
 
     kind: Literal["commit"] = "commit"
     part: NodePart

@@ -532,7 +532,7 @@ class NodesPool:
         before = remote.incarnation
         new = remote.take_in(answer, call.sent_s, call.received_s)
         if remote.incarnation != before:
-            for run in self._gangs.died_at_gates(remote.id):
+            for run in self._gangs.lost_prepared(remote.id):
                 self._give_up(run, f"{remote.id}: its agent died before the start")
         if self._known.note(remote):
             told = [one.facts.notice for one in self._remotes.values() if one.facts]

@@ -47,7 +47,7 @@ def environment_of(
         What its processes are found by.
     progress : path
         The file in which it says how far it is; where the job's output tells that, it does not.
-    meeting : Rendezvous or None
+    rendezvous : Rendezvous or None
         Where the ranks of a gang meet; None for a single process, which gets none of the
         variables of ``torch.distributed``: a plain program stays one.
     """

@@ -50,7 +50,7 @@ class GpuHealth:
         An open session.
     mps : MpsManager or None
         None where there is no MPS.
-    ailments : DeviceHealth
+    device_health : DeviceHealth
         Where what is found goes.
     lost : callable
         Takes a device and the processes on it whose work was lost with its MPS server.

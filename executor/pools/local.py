@@ -255,7 +255,7 @@ class LocalPool:
             With all its seats.
         ranks : collection of int
             Those of this node.
-        meeting : Rendezvous, optional
+        rendezvous : Rendezvous, optional
             Where its gang meets; None: here. That is for the part that has rank 0.
         """
         if rendezvous is None and 0 not in ranks:

@@ -23,7 +23,7 @@ class Part(NamedTuple):
         With all its seats, those of other nodes included.
     ranks : tuple of int
         Those kept here, in order.
-    meeting : Rendezvous or None
+    rendezvous : Rendezvous or None
         Where the gang meets; None where that is decided here when it is launched.
     """
 
@@ -53,7 +53,7 @@ class Prepared(NamedTuple):
         The run's id.
     ranks : tuple of int
         Which of its ranks stand at the start barrier.
-    meeting : Rendezvous or None
+    rendezvous : Rendezvous or None
         Where its gang meets, for the other parts to be told; None for a run of one rank.
     """
 

@@ -152,7 +152,7 @@ class RunSupervisor:
         self._stopping: StopOrder | None = None
         self._find()
         self._thread = threading.Thread(
-            target=self._keep, name=f"keeper of {self.kept.id}", daemon=True
+            target=self._keep, name=f"supervisor of {self.kept.id}", daemon=True
         )
         self._thread.start()
 
@@ -244,12 +244,12 @@ class RunSupervisor:
             if self._goes_on():
                 self._sleep()
         except Exception as error:  # a run supervisor that dies would leave devices busy for ever
-            self._fail(f"its keeper failed: {error}")
+            self._fail(f"its supervisor failed: {error}")
 
     def _fail(self, reason: str) -> None:
         """Tell what went wrong, and wait before it is tried again."""
         if reason != self._failure:
-            _log.exception("%s: its keeper failed", self.kept.id)
+            _log.exception("%s: its supervisor failed", self.kept.id)
         self._failure = reason
         for rank in self._ranks:
             self._lose(rank, reason)
@@ -307,11 +307,11 @@ class RunSupervisor:
 
     def _bring_about(self, orders: _Orders) -> None:
         if orders.launch or orders.prepare:
-            self._bring_to_gates(orders.launch)
+            self._bring_to_barrier(orders.launch)
         if orders.prepare:
             self._tell_held()
         if orders.launch or orders.commit:
-            self._open_gates()
+            self._open_barrier()
         if orders.commit:
             self._give_up("it was not prepared when it was to start", later=True)
 
@@ -361,9 +361,9 @@ class RunSupervisor:
             )
         )
 
-    # Launching: all ranks come to the start barrier, then all gates open, or none.
+    # Launching: all ranks come to the start barrier, then it opens for all, or none.
 
-    def _bring_to_gates(self, launch: bool) -> None:
+    def _bring_to_barrier(self, launch: bool) -> None:
         idle = self._those(_Phase.IDLE)
         # One that waits for no other is let go before it is there.
         at_once = launch and len(idle) == 1
@@ -381,7 +381,7 @@ class RunSupervisor:
                 if at_once:
                     rank.barrier.open()
             if not at_once:
-                self._await_gates(idle)
+                self._await_barrier(idle)
         except Exception as error:
             if not isinstance(error, LaunchError | OSError):
                 _log.exception("%s: it could not be launched", self.kept.id)
@@ -391,7 +391,7 @@ class RunSupervisor:
         for rank in idle:
             rank.phase, rank.held_until_s = _Phase.HELD, boot_s() + COMMIT_S
 
-    def _open_gates(self) -> None:
+    def _open_barrier(self) -> None:
         if self._lapsed():
             self._give_up(LAPSED, later=True)
         held = self._those(_Phase.HELD)
@@ -412,7 +412,7 @@ class RunSupervisor:
     def _lapsed(self) -> bool:
         return self._lease is not None and self._lease.lapsed
 
-    def _await_gates(self, ranks: list[_Rank]) -> None:
+    def _await_barrier(self, ranks: list[_Rank]) -> None:
         deadline_s = boot_s() + PREPARE_S
         for rank in ranks:
             assert rank.barrier is not None

@@ -46,14 +46,14 @@ _SWEEP_S = 0.1
 _CHUNK = 65536
 
 
-def guard_rank(directory: str, at_gate: Callable[[], object]) -> None:
+def guard_rank(directory: str, at_barrier: Callable[[], object]) -> None:
     """Start the rank that ``spec.json`` in a directory tells of, and guard it until its end.
 
     Parameters
     ----------
     directory : str
         Of the rank.
-    at_gate : callable
+    at_barrier : callable
         Called once the rank stands at the start barrier.
     """
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
@@ -79,7 +79,7 @@ def guard_rank(directory: str, at_gate: Callable[[], object]) -> None:
         _say(f"refused {refused}")
     else:
         _say("prepared")
-        at_gate()
+        at_barrier()
     if refused or os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child):
         child.give_up()
         ending.give_up()

@@ -28,7 +28,7 @@ class Child:
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        gate_out, self._gate = os.pipe()
+        barrier_out, self._barrier = os.pipe()
         self._report, report_in = os.pipe()
         pipes = [os.pipe() for _ in spec["copies"]]
         self.outputs, outputs_in = [out for out, _ in pipes], [end for _, end in pipes]
@@ -36,9 +36,9 @@ class Child:
         self.pid = os.fork()
         if self.pid == 0:
             # Without this the start barrier would never see the shim's end of it close.
-            os.close(self._gate)
-            _become(spec, shim, gate_out, report_in, outputs_in)
-        for end in (gate_out, report_in, *outputs_in):
+            os.close(self._barrier)
+            _become(spec, shim, barrier_out, report_in, outputs_in)
+        for end in (barrier_out, report_in, *outputs_in):
             os.close(end)
         for output in self.outputs:
             os.set_blocking(output, False)
@@ -50,8 +50,8 @@ class Child:
 
     def release(self) -> str:
         """Open the start barrier, and return why its program could not be run."""
-        os.write(self._gate, b"g")
-        os.close(self._gate)
+        os.write(self._barrier, b"g")
+        os.close(self._barrier)
         return os.read(self._report, _CHUNK).decode(errors="replace")
 
     def give_up(self) -> None:

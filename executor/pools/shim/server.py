@@ -78,7 +78,7 @@ def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) ->
             prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
             _introduce(barriers[0])
             # Not before: forking takes the time of a core, which this rank can use better.
-            guard_rank(os.fsdecode(directory), at_gate=partial(_ask_for_another, free))
+            guard_rank(os.fsdecode(directory), at_barrier=partial(_ask_for_another, free))
     except BaseException:
         traceback.print_exc()
     finally:

@@ -71,6 +71,8 @@ def test_a_submission_goes_through_the_functions_of_the_diagram(directory, calle
 @pytest.mark.parametrize("step", [step for step in steps() if step[0].startswith(SHIM)])
 def test_the_rest_of_the_diagram_is_in_the_shim(step):
     file, name = step
-    defined = ast.parse((ROOT / file).read_text())
+    within = ast.parse((ROOT / file).read_text())
     for part in name.split("."):
-        (defined,) = (each for each in defined.body if getattr(each, "name", None) == part)
+        found = [each for each in within.body if getattr(each, "name", None) == part]
+        assert len(found) == 1, f"{file} has no {name}"
+        within = found[0]

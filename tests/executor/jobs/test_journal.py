@@ -495,7 +495,7 @@ class TestDamage:
         assert (folder / WAL).read_bytes() == log
 
     def test_a_log_cut_anywhere_leaves_what_was_committed_before(self, folder, story, tmp_path):
-        whole, brains = (folder / WAL).read_bytes(), prefixes(story)
+        whole, states = (folder / WAL).read_bytes(), prefixes(story)
         rng, found = random.Random(6), []
         for size in sorted(rng.sample(range(len(whole)), 60)):
             (folder / WAL).write_bytes(whole[:size])
@@ -503,7 +503,7 @@ class TestDamage:
         numbers = [machine.sequence for machine in found if machine is not None]
         assert numbers == sorted(numbers)
         assert len(set(numbers)) > 10
-        assert all(machine == brains[machine.sequence] for machine in found if machine is not None)
+        assert all(machine == states[machine.sequence] for machine in found if machine is not None)
 
     @pytest.mark.parametrize("name", [JOURNAL, WAL])
     @pytest.mark.parametrize("closed", [False, True])
@@ -514,14 +514,14 @@ class TestDamage:
             Journal(folder).close()
             if name == WAL:
                 (folder / WAL).write_bytes(random.Random(1).randbytes(9999))
-        whole, brains = (folder / name).read_bytes(), prefixes(story)
+        whole, states = (folder / name).read_bytes(), prefixes(story)
         rng = random.Random(7)
         for _ in range(60):
             at, size = rng.randrange(len(whole)), rng.choice([1, 8, 4096])
             torn = whole[:at] + rng.randbytes(size) + whole[at + size :]
             (folder / name).write_bytes(torn[: len(whole)])
             machine = self.told_by(folder, tmp_path)
-            assert machine is None or machine == brains[machine.sequence]
+            assert machine is None or machine == states[machine.sequence]
 
     @staticmethod
     def told_by(folder, tmp_path):

@@ -229,7 +229,7 @@ class TestEdits:
         submitted = job.spec
         self.edit(story, job, nice=4)
         text = checkpoint.job_text(job)
-        whole = checkpoint.brain_text(story.machine)
+        whole = checkpoint.state_text(story.machine)
 
         def of(text):
             machine = checkpoint.restored(whole, [checkpoint.StoredJob(text, submitted)])

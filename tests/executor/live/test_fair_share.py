@@ -165,7 +165,7 @@ class TestBrain:
     def test_used_time_is_of_the_journal(self):
         story = Story()
         story.ended(story.running(owner=ANN))
-        again = checkpoint.restored(checkpoint.brain_text(story.machine), [])
+        again = checkpoint.restored(checkpoint.state_text(story.machine), [])
         assert story.machine.used[ANN.uid] > 0
         assert again.used == story.machine.used
 

@@ -141,8 +141,8 @@ def test_a_journal_tells_it_all_again_at_length(kept, monkeypatch):
     run(examples=100, steps=30)
 
 
-def brains_after(seeds, steps):
-    """Yield brains that have seen random events, checked after each."""
+def states_after(seeds, steps):
+    """Yield state machines that have seen random events, checked after each."""
     for seed in range(seeds):
         rng, machine = random.Random(seed), StateMachine()
         machine.apply(STARTED)
@@ -163,7 +163,7 @@ def ways_of(machine):
 def test_every_transition_of_the_table_happens_and_no_other():
     wanted = {(state, after) for state, ways in TRANSITIONS.items() for after in ways}
     seen = set()
-    for machine in brains_after(seeds=1000, steps=100):
+    for machine in states_after(seeds=1000, steps=100):
         seen |= ways_of(machine)
         if seen >= wanted:
             break
@@ -172,6 +172,6 @@ def test_every_transition_of_the_table_happens_and_no_other():
 
 @pytest.mark.long
 def test_what_holds_of_every_brain_at_length():
-    for machine in brains_after(seeds=2000, steps=100):
+    for machine in states_after(seeds=2000, steps=100):
         for event in brought_to_an_end(machine):
             machine.apply(event)

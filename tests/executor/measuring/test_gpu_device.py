@@ -1,4 +1,4 @@
-"""A campaign on a made-up GPU: real runner, crew and processes, real ``pynvml``.
+"""A campaign on a made-up GPU: real runner, workers and processes, real ``pynvml``.
 
 Made up: what NVML says (``injected_nvml``), MPS (``mps/standin.py``), and the workers
 (``pretender.py``), which attach to MPS as CUDA would and compute nothing.

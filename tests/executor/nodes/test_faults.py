@@ -346,7 +346,7 @@ def test_a_controller_that_is_killed_while_gangs_start(make, tmp_path, finder, a
 
 
 class TestGangsThatCannotStart:
-    def test_a_part_that_is_refused_ends_the_others_at_their_gates(self, make, tmp_path):
+    def test_a_part_that_is_refused_ends_the_others_at_the_barrier(self, make, tmp_path):
         pool = make()
         run = counted(tmp_path, "true")
         wrong = run.seats[1].model_copy(update={"gpu": "n2/no-such"})

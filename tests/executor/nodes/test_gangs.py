@@ -87,10 +87,10 @@ def test_no_gang_starts_while_one_of_its_nodes_does_not_answer(gangs):
 
 def test_an_agent_that_died_with_a_part_at_its_gates_is_known_until_the_gang_starts(gangs):
     gangs.prepared("b", "c")
-    assert gangs.died_at_gates("a") == []
-    assert gangs.died_at_gates("c") == [RUN.id]
+    assert gangs.lost_prepared("a") == []
+    assert gangs.lost_prepared("c") == [RUN.id]
     gangs.prepared("a")
-    assert gangs.died_at_gates("c") == []
+    assert gangs.lost_prepared("c") == []
 
 
 def test_one_that_was_told_to_start_by_an_earlier_controller_goes_on():

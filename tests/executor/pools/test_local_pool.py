@@ -692,7 +692,7 @@ class TestAKeeperInTrouble:
         pool.pool.launch(a_run(("sleep", "600")))
         pool.wait_for("rank_ready")
         assert pool.kinds() == [("rank_started", 0), ("rank_lost", 0), ("rank_ready", 0)]
-        assert pool.told[1].reason == "its keeper failed: the device does not answer"
+        assert pool.told[1].reason == "its supervisor failed: the device does not answer"
         assert pool.pool.trouble == ""
 
     def test_it_says_so_as_long_as_that_lasts(self, make):
@@ -704,7 +704,7 @@ class TestAKeeperInTrouble:
         pool.pool.is_ready = is_ready
         pool.pool.launch(a_run(("sleep", "600")))
         pool.wait_for("rank_lost")
-        assert pool.pool.trouble == "j1.1: its keeper failed: the device does not answer"
+        assert pool.pool.trouble == "j1.1: its supervisor failed: the device does not answer"
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_ended")
         assert pool.pool.trouble == ""

@@ -220,7 +220,7 @@ class TestNothingOfItRuns:
         assert starts() == {}
         assert left_over(tmp_path / "n1") == left_over(tmp_path / "n2") == []
 
-    def test_when_one_of_its_launchers_dies_at_the_gate(self, node, tmp_path):
+    def test_when_one_of_its_launchers_dies_at_the_barrier(self, node, tmp_path):
         run, starts = noted(tmp_path)
         pool = node()
         prepared(pool, run, (0, 2))
@@ -315,7 +315,7 @@ class TestAtTheGate:
                 yield files.rank(0)
 
     def prepared(self, rank):
-        """Return the gate of a shim that has prepared its rank; the lease ends in a second."""
+        """Return the barrier of a shim that has prepared its rank; the lease ends in a second."""
         self.lease.renew_until(boot_s() + 1.0)
         barrier = StartBarrier(self.server, rank)
         with ThreadPoolExecutor(1) as asking:
