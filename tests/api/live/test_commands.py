@@ -327,6 +327,7 @@ def test_devices_are_drained_and_taken_back(simulated, run):
     job = submitted(run)
     why = f"n0-0 takes no jobs: it is being drained by {ME} (and 1 more)"
     assert f"{job}  a device that takes jobs; {why}\n" in run("queue")[1]
+    run("cancel", job)
     assert run("drain", "--off") == (0, "n0-0: takes new jobs\nn0-1: takes new jobs\n", "")
     assert run("drain", "gpu7")[::2] == (
         2,
