@@ -66,7 +66,7 @@ class RowRules:
         place : int
             The place.
         seating, variant : (n,) int
-            The seating of each row, and who takes the place.
+            The seating of each row, and the job that takes the place.
         """
         bound = seatings.upper[:, place].take(seating)
         if self.latency.any():

@@ -47,12 +47,12 @@ class Rows(_Columns):
 
 @dataclass(frozen=True)
 class Seatings(_Columns):
-    """Ways to seat jobs on a GPU, a row each: a known combination and who may take its places.
+    """Ways to seat jobs on a GPU, a row each: a known combination and its candidates.
 
     Attributes
     ----------
     index : (s,) int
-        Where each stands among all.
+        The position of each among all.
     gpu_class : (s,) int
         The class of the GPU.
     first, count : (s, size) int
@@ -191,7 +191,7 @@ def pareto(key: Ints, criteria: Sequence[Floats]) -> Ints:
     sorted_criteria = [c[order] for c in criteria]
     if len(criteria) == 1:
         return np.sort(order[np.diff(key, prepend=-1) != 0])
-    # Sorted by the criteria in turn, a row can only be beaten by one that stands before it.
+    # Sorted by the criteria in turn, a row can only be beaten by one before it.
     beaten = np.zeros(len(key), dtype=bool)
     shift = 1
     while len(alike := np.flatnonzero(key[shift:] == key[:-shift])):

@@ -12,10 +12,10 @@ what waiting would cost less its own completion; a running one loses what its sl
     w s r + p P(s r).
 
 Of two that share, s r is the end in two phases: until the first of them ends, and after it
-(Castor, 2025, equations 16 to 19). In groups of three and more nobody is taken to speed up but
-running jobs, which go on as before once all who joined them have ended. A group costs the price
-of its GPU from when that would be idle until its last job ends. A gang ends with its slowest
-worker: the least of its gains counts. A running job that nobody joins gains 0. Nobody shares
+(Castor, 2025, equations 16 to 19). In groups of three and more, no job is taken to speed up but
+running jobs, which go on as before once all newcomers have ended. A group costs the price of its
+GPU from when that would be idle until its last job ends. A gang ends with its slowest
+worker: the least of its gains counts. A running job that no job joins gains 0. No job shares
 beyond the end of the last job of the forecast.
 
 Where a joule has a price, a pending job gains that of the energy it takes alone, and a group costs
@@ -164,7 +164,7 @@ class Completion(JobValues):
         Of the round's pending jobs in their order, the prices those of a queue that may be
         longer. Without one, of the round's own queue.
     gpu_price : float
-        Seconds of completion time that a GPU second is worth where nobody waits for it. Where it
+        Seconds of completion time that a GPU second is worth where no job waits for it. Where it
         and ``energy_price`` are 0, no sharing is begun that ends later than the last job would
         without it.
     energy_price : float

@@ -270,7 +270,7 @@ class SlowdownIndex(Book):
         return self._templates[model, held]
 
     def _beside(self, held: Sequence[Member], known: Combination) -> Combination | None:
-        """Return a combination with those who are there first; None where nobody may join so."""
+        """Return a combination with the residents first; None where no job may join so."""
         rules = self.rules
         free = list(known.members)
         for member in held:

@@ -134,7 +134,7 @@ def list_groups(
     """Return every group that some best plan may need, or what was listed in time.
 
     Under a deadline the combinations that slow jobs least come first; jobs alone and residents
-    that nobody joins are always listed.
+    that no job joins are always listed.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def list_groups(
 
 
 def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
-    """Return the groups of one job, those of running jobs that nobody joins, and these pairs.
+    """Return the groups of one job, those of running jobs that no job joins, and these pairs.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -
 
 
 def idle_counts(groups: Groups) -> Ints:
-    """Return the choice in which running jobs stay and nobody starts, (n,)."""
+    """Return the choice in which running jobs stay and no job starts, (n,)."""
     compiled = groups.round
     untouched = compiled.class_residents[groups.gpu_class] == groups.sizes
     return np.where(untouched, compiled.class_sizes[groups.gpu_class], 0)
@@ -243,7 +243,7 @@ class _Lister(RowRules):
         return known
 
     def _least(self) -> Iterator[Rows]:
-        """Yield the groups without anybody joining anybody."""
+        """Yield the groups of one job each, and those of running jobs as they are."""
         by_size: dict[int, list[int]] = defaultdict(list)
         for index, gpu_class in enumerate(self.round.classes):
             by_size[len(gpu_class.residents)].append(index)
@@ -337,7 +337,7 @@ class _Lister(RowRules):
         return self.first_of_job[np.array(jobs, dtype=np.int64).reshape(len(classes), -1)]
 
     def _untouched(self, classes: Sequence[int]) -> Rows:
-        """Return the one group of the residents that nobody joins of each of the classes."""
+        """Return for each class the one group of its residents without a newcomer."""
         held = [self.round.classes[k] for k in classes]
         residents = self._residents(classes)
         alone = self.round.jobs.slowdown[self.job[residents]]

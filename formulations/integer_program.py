@@ -22,12 +22,11 @@ Rows (W = workers of a gang, N = GPUs of a class):
     z[g] - ub[g] u[m,l]                     <= 0                           g with m at level l > 0
     sum of z[g] with i and j - W x[i,j]      = 0                           every pair of gangs
 
-The gain of a 1-GPU job stands at z, that of a gang at u as the (negative) increment from one
-level to the next, so that a gang's gain is that of its slowest worker, and the value of a group
-at its z. A running job's modes
-have u[m,0] fixed to 1. The f make the rows that bound u[m,l] from below nested at the cost of
-a number of entries linear, not quadratic, in the levels; the rows per group close most of the
-relaxation's gap where partners use one GPU each.
+The gain of a 1-GPU job is the coefficient of z, that of a gang that of u: the (negative)
+increment from one level to the next, so that a gang's gain is that of its slowest worker. The value
+of a group is the coefficient of its z. A running job's modes have u[m,0] fixed to 1. With f, the
+rows that bound u[m,l] from below are nested and have a number of entries linear, not quadratic, in
+the levels; the rows per group close most of the relaxation's gap where partners use one GPU each.
 """
 
 from __future__ import annotations

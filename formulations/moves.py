@@ -1,8 +1,8 @@
 """The second matching of a round: between what runs and what shall run.
 
 A choice counts how many GPUs of a class each group gets, and jobs that are alike may take each
-other's place in it. That leaves open who goes where; it is decided so that as few processes as
-possible start or move, after Tesserae (arXiv 2508.04953).
+other's place in it. Which job goes where is then decided so that as few processes as possible
+start or move, after Tesserae (arXiv 2508.04953).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Content = tuple[int, tuple[_Process, ...]]
 def fewest_moves(
     groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
 ) -> tuple[Mapping[str, int], Mapping[int, int]]:
-    """Return who goes where, so that the fewest processes start or move.
+    """Return which job goes where, so that the fewest processes start or move.
 
     That is the group on each GPU in use, and the job that takes the place of each chosen one.
 

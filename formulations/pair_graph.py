@@ -54,7 +54,7 @@ class PairGraph:
     capacity : int
         GPUs that the edges may take together.
     fixed : (groups,) int
-        Counts of the groups of running jobs that nobody can join; they have no edges.
+        Counts of the groups of running jobs that no job can join; they have no edges.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def require_interchangeable(groups: Groups) -> None:
 
 
 def fixed_counts(groups: Groups, usable: Bools) -> Ints:
-    """Return how often each group is taken for certain: residents whom no usable group joins.
+    """Return how often each group is taken for certain: residents that no usable group joins.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def fixed_counts(groups: Groups, usable: Bools) -> Ints:
 
 
 def _untouched(groups: Groups) -> Bools:
-    """Tell which groups are the residents of their class with nobody joining, (n,)."""
+    """Tell which groups are the residents of their class without a newcomer, (n,)."""
     return np.asarray(groups.round.class_residents[groups.gpu_class] == groups.sizes)
 
 

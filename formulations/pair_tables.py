@@ -65,7 +65,7 @@ class PairTables:
     running : (n,) bool
         Jobs that hold GPUs already; no two of them can pair.
     required : (n,) bool
-        Running jobs that somebody could join. Of the others nothing is to be decided.
+        Running jobs that another job could join. Of the others nothing is to be decided.
     allowed : (n, s) bool
         The splits that each job may have.
     capacity : int
@@ -92,7 +92,7 @@ class PairTables:
 def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """Return the tables of a round, None where its groups have to be listed.
 
-    That is where plans are not matchings or might not be, where nobody may share, and where
+    That is where plans are not matchings or might not be, where no jobs may share, and where
     tables do not tell what a pair is worth: under ``jct`` and ``energy``, and with sub-batches.
     """
     if values.ratio or values.grouped or values.objective == "jct" or not _in_plain_pairs(compiled):
@@ -144,7 +144,7 @@ def _in_plain_pairs(compiled: Round) -> bool:
 
 
 def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
-    """Tell whether nobody, one job on all its GPUs, or a full pair holds the GPUs of a class."""
+    """Tell whether the GPUs of a class hold no job, one job on all its GPUs, or a full pair."""
     residents = gpu_class.residents
     if len(residents) == 1:
         return len(gpu_class.gpus) == int(compiled.jobs.workers[residents[0].variant.job])

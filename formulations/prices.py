@@ -8,7 +8,7 @@ schedule is where it should be if a GPU costs
 
 a second: what starting a moment earlier saves the job itself, and those that use its GPUs after
 it. These are dual prices of the time-indexed program for weighted completion times (Sousa and
-Wolsey, *Mathematical Programming* 54, 1992) along the schedule. Where nobody waits the price is
+Wolsey, *Mathematical Programming* 54, 1992) along the schedule. Where no job waits the price is
 0, or what the operator says.
 """
 

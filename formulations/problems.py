@@ -110,5 +110,5 @@ class Problem:
 
     @property
     def idle_counts(self) -> Ints:
-        """The choice in which running jobs stay and nobody starts."""
+        """The choice in which running jobs stay and no job starts."""
         return idle_counts(self.groups)

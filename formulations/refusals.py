@@ -1,7 +1,7 @@
 """The groups that a waiting job could join under a plan, each with what refuses it.
 
 They are listed as candidate groups are (``groups``) and by the same rules, but for one job and
-GPUs that hold all whom the plan has placed; and a group that breaks a rule is kept, with how far
+GPUs with all jobs that the plan has placed; and a group that breaks a rule is kept, with how far
 it is from keeping it. GPUs with the same jobs are one *site*. A site that is full is listed
 without each of its jobs in turn. Jobs that start in the plan may change their shares.
 """
@@ -44,7 +44,7 @@ class Refusal(IntEnum):
     ``NONE`` nothing; ``TAKEN`` the GPU is full; ``FIGURES`` a gSLA or memory, which other figures
     would meet; ``OBJECTIVE`` the rule of the objective (``jct``, ``completion``);
     ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE`` the same on a GPU that is full; ``UNKNOWN`` no
-    slowdown is known; ``APART`` gangs share only whole; ``CLOSED`` nobody may join
+    slowdown is known; ``APART`` gangs share only whole; ``CLOSED`` no job may join
     (constraint 5 of the round problem).
     """
 
@@ -118,7 +118,7 @@ class Candidates:
     site : (n,) int
         Index of the site.
     leaver : (n,) int
-        The position of the occupant in whose place the job would come; ``NO_LEAVER`` where there
+        The position of the occupant that the job would replace; ``NO_LEAVER`` where there
         is room.
     fixed : (n,) int
         ``UNKNOWN``, ``APART`` or ``CLOSED``; ``NONE`` where the figures decide.
@@ -172,7 +172,7 @@ class Candidates:
         """How far each row is from being the best where no figures refuse it.
 
         It is the job's slowdown; where nothing is known, first where the job fits, then in
-        somebody's place, then by the missing memory.
+        the place of another job, then by the missing memory.
         """
         unknown = 2 * (self.short > 0) + (self.leaver != NO_LEAVER)
         known = np.nan_to_num(self.slowdown[:, 0])
@@ -223,7 +223,7 @@ class Refusals(RowRules):
     compiled : Round
         The round.
     values : JobValues
-        The objective, which has a say in who may share.
+        The objective, which also decides which jobs may share.
     sites : sequence of Site
         Who is where.
     """
@@ -342,7 +342,7 @@ class Refusals(RowRules):
         )
 
     def _with_room(self, site: Site) -> Iterator[tuple[int, Sequence[Resident]]]:
-        """Yield who would leave and who would stay."""
+        """Yield the jobs that would leave and those that would stay."""
         there = site.occupants
         open_ = self.round.classes[site.gpu_class].open
         if len(there) < self.rules.max_jobs_per_gpu or not open_:

@@ -2,7 +2,7 @@
 
 An instance and a policy's state are compiled into the same ``Round``, so that a plan, a
 simulation and the live service solve the same problem. A *variant* of a job is the job at one
-of its sub-batches. GPUs that cannot be told apart (same model, memory, residents and time until
+of its sub-batches. Interchangeable GPUs (same model, memory, residents and time until
 which they are free) form a *class*; formulations count GPUs of a class and never name one.
 """
 
@@ -73,7 +73,7 @@ class GpuClass(NamedTuple):
     open : bool
         Whether a job may start here (constraint 5 of the round problem).
     until_s : float
-        Seconds from now at which whoever starts here must have ended; inf for no such moment.
+        Seconds from now at which a job that starts here must have ended; inf for no such moment.
     """
 
     model: str
@@ -166,7 +166,7 @@ class Round:
     gpus : sequence of int, optional
         The GPUs that take part; all without.
     until_s : mapping of int to float
-        Seconds from now at which whoever starts on a GPU must have ended; none for most.
+        Seconds from now at which a job that starts on a GPU must have ended; none for most.
     """
 
     jobs: Jobs
@@ -307,7 +307,7 @@ class Round:
 
     @cached_property
     def interchangeable(self) -> bool:
-        """Whether it does not matter to those who start which GPUs without residents they get."""
+        """Whether it does not matter which of the GPUs without residents a starting job gets."""
         lent_s = {c.until_s for c in self.classes if not c.residents}
         return len(self.kinds) <= 1 and len(lent_s) <= 1
 
@@ -376,10 +376,10 @@ class Round:
         return (None, *(share for share in caps if share <= rules.share_sum))
 
     def resident_slowdowns(self, gpu: str) -> tuple[float, ...]:
-        """Return the slowdown of each resident of a GPU that nobody joins.
+        """Return the slowdown of each resident of a GPU that no job joins.
 
-        What was measured counts, then what is known of them together. Residents of whom nothing
-        is known together count as if each were alone; the checker warns of them, and nobody may
+        What was measured counts, then what is known of them together. Residents of which nothing
+        is known together count as if each were alone; the checker warns of them, and no job may
         join them.
         """
         measured = tuple(float(self.jobs.slowdown[r.variant.job]) for r in self.residents[gpu])
@@ -411,7 +411,7 @@ class Round:
         return least, factor
 
     def resident_power(self, gpu: str) -> float | None:
-        """Return the power of a GPU that nobody joins, None where it is unknown."""
+        """Return the power of a GPU that no job joins, None where it is unknown."""
         residents = self.residents[gpu]
         if len(residents) == 1:
             return self.workload(residents[0].variant.job).power_w
@@ -459,7 +459,7 @@ class Round:
         return known.bounds(latency) if known else None
 
     def _closed_gpus(self, held: Iterable[str]) -> set[str]:
-        """Return the GPUs that nobody may join: broken already, or of a job over its gSLA.
+        """Return the GPUs that no job may join: broken already, or of a job over its gSLA.
 
         ``held`` has one GPU of each class with residents.
         """

@@ -101,7 +101,7 @@ def best_gains(groups: Groups) -> Floats:
 
 
 def worthwhile(groups: Groups) -> Groups:
-    """Return the groups without those that make any plan worth less than to start nobody.
+    """Return the groups without those that make any plan worth less than one without starts.
 
     That is worth 0, under an objective whose groups have a value of at most 0. A running gang
     gains nowhere more than it can on its slowest GPUs. What no plan needs or reaches would else
@@ -170,7 +170,7 @@ def gain_ceiling(compiled: Round, values: JobValues) -> float:
     """Return a bound on the gain of every choice, from slowdowns alone: no group is listed.
 
     The Lagrangean bound of ``ceiling`` where every job is slowed as little as its workload ever
-    is beside as many others, whoever they are.
+    has as many co-runners, whichever they are.
     """
     least = _least_slowdowns(compiled)
     if values.grouped:
@@ -195,7 +195,7 @@ def gain_ceiling(compiled: Round, values: JobValues) -> float:
 def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
     """Return by model the least slowdown of each job in groups of 1, 2, ... jobs, inf for none.
 
-    Running jobs keep what they have, which may be known of nobody else.
+    Running jobs keep what they have, which may be known of no other job.
     """
     stretch = np.array([min(v.stretch for v in variants) for variants in compiled.variants])
     alone = np.array(

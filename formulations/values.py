@@ -49,7 +49,7 @@ class JobValues:
     Attributes
     ----------
     objective : str
-        Whose rules hold for who may share, and which fields it needs.
+        Its rules say which jobs may share and which fields are needed.
     name : str
         What the objective is called: ``python:MODULE.CLASS`` where a subclass changes the gains.
     weight : (n,) float

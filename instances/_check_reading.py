@@ -72,7 +72,7 @@ def _moved(instance: Instance, job: Job, assignment: Assignment) -> list[Violati
     """Report a running job whose GPUs, shares or sub-batch the plan changes."""
     held, planned = _held(job), dict(zip(assignment.gpus, assignment.shares, strict=True))
     if planned != held or len(assignment.gpus) != job.workers:
-        rule = f"runs on {_told(held)}, planned on {_told(planned)}"
+        rule = f"runs on {_share_text(held)}, planned on {_share_text(planned)}"
         return [_violation("running", job.id, rule)]
     full = _full(instance, job)
     now, then = job.sub_batch or full, assignment.sub_batch or full
@@ -97,7 +97,7 @@ def _full(instance: Instance, job: Job) -> int | None:
     return batch.size if batch is not None else None
 
 
-def _told(share: Mapping[str, int | None]) -> str:
+def _share_text(share: Mapping[str, int | None]) -> str:
     return listed(f"{gpu} at {cap or 'no cap'}" for gpu, cap in share.items())
 
 

@@ -238,11 +238,11 @@ def _without_entry(before: Occupancy, gpu: str) -> bool:
 
 def _members(company: GpuOccupants) -> str:
     model = company.place.gpu.model
-    told = (
+    text = (
         f"{placed.job.id} ({placed.job.workload} at {share or 'no cap'})"
         for placed, share in zip(company.jobs, company.shares, strict=True)
     )
-    return f"{listed(told)} on {model}"
+    return f"{listed(text)} on {model}"
 
 
 def _over_gsla(placed: Placed, effect: Effect) -> bool:

@@ -1,4 +1,4 @@
-"""The objectives recomputed from their definitions, for the plan as it stands."""
+"""The objectives recomputed from their definitions, for the plan as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic contention model behind ``generate``: no measurement stands behind it.
+"""The synthetic contention model behind ``generate``: it rests on no measurement.
 
 Every workload asks for a part of the SMs and for parts of DRAM and PCIe bandwidth. At a cap
 its computing is stretched when the cap is below what it needs; reading memory and transfers
@@ -85,7 +85,7 @@ def open_slowdown(traits: Traits) -> Floats:
 def overlapping_slowdown(traits: Traits, mine: float, theirs: float) -> Floats:
     """Return slowdowns (n, n) without noise at caps that sum to more than the GPU, or to less.
 
-    As without caps, but nobody asks for more of the SMs than his cap: ``mine`` and ``theirs`` are
+    As without caps, but no job asks for more of the SMs than its cap: ``mine`` and ``theirs`` are
     parts of the SMs, 1 for no cap.
     """
     own, other = np.minimum(traits.need, mine), np.minimum(traits.need, theirs)

@@ -20,5 +20,5 @@ def frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> DataFram
 
 
 def html(what: object, table: DataFrame) -> str:
-    """Return the line that stands for a record, and its table, shortened in the middle."""
+    """Return the one-line form of a record and its table, shortened in the middle."""
     return f"<p>{escape(repr(what))}</p>\n{table.to_html(index=False, max_rows=_MOST_ROWS)}"

@@ -1,4 +1,4 @@
-"""The base of all records, and how a broken rule is told: path first, then rule, then value."""
+"""The base of all records, and the text of a broken rule: path first, then rule, then value."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _rule(error: ErrorDetails) -> str:
 
 
 def _is_not_positive(error: ErrorDetails) -> bool:
-    """Tell whether a number should be positive, whose least is as good as zero, and is not."""
+    """Tell whether a number that should be positive (its least is as good as zero) is not."""
     return bool(error["ctx"]["ge"] == LEAST_POSITIVE and error["input"] <= 0)
 
 

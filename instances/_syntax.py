@@ -74,7 +74,11 @@ def parse_yaml(text: str) -> object:
     try:
         data = reader.document()
     except yaml.MarkedYAMLError as error:
-        raise _not_valid("YAML", _place(error.problem_mark), str(error.problem)) from None
+        place, problem = _place(error.problem_mark), str(error.problem)
+        # libyaml from 0.2.6 on has a limit of its own, met where its scanner looks ahead.
+        if "nesting depth" in problem:
+            raise InputError(f"{place}: {_TOO_DEEP}") from None
+        raise _not_valid("YAML", place, problem) from None
     except (yaml.reader.ReaderError, ValueError) as error:
         raise InputError(f"is not valid YAML: {getattr(error, 'reason', error)}") from None
     reader.mappings.refuse_repeats(data)

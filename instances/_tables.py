@@ -23,7 +23,7 @@ _R = TypeVar("_R", bound=Record)
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table, and where it stands."""
+    """One row of a table, and its line."""
 
     source: str
     line: int
@@ -73,7 +73,7 @@ class Row:
         return InputError(rule, f"{self.counted_as} {self.line}: {column}", self.source)
 
     def record(self, kind: type[_R], **data: object) -> _R:
-        """Build the record that the row tells; a rule it breaks is told with the line."""
+        """Build the record of the row; a broken rule names the line."""
         try:
             return kind.from_data(data)
         except InputError as error:

@@ -2,7 +2,7 @@
 
 YAML is read by version 1.2's core schema, so that it says what the same JSON says: ``1.1e9``
 is a number, ``yes`` and ``2026-01-31`` are texts, the keys of mappings are always texts.
-Whatever a user can do wrong is told as one `InputError`.
+Whatever a user can do wrong is one `InputError`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class ObjectiveValue(Record):
 
 
 class Assignment(Record):
-    """A placed job: on which GPUs, at which shares, how slow, beside whom."""
+    """A placed job: its GPUs, shares, slowdown and co-runners."""
 
     job: Name
     gpus: Annotated[tuple[Name, ...], Field(min_length=1)]

@@ -58,7 +58,7 @@ def _lacks_power(entry: SlowdownEntry) -> bool:
 
 
 def _require_running_power(instance: Instance) -> None:
-    """Refuse running jobs whose GPU draws a power that nothing in the instance tells."""
+    """Refuse running jobs whose GPU draws a power that the instance does not give."""
     known = instance.entries
     for gpu, jobs in _running_together(instance):
         model = instance.places[gpu].gpu.model

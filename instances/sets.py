@@ -31,7 +31,7 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
     asked for equally much: its square is the geometric mean of ``s_jk - 1`` and ``s_kj - 1``,
     at most 1. A slowdown below 1 counts as 1.
 
-    A pair keeps its slowdowns, a job that costs nobody anything changes nothing, and equal jobs
+    A pair keeps its slowdowns, a job that slows no other changes nothing, and equal jobs
     that take turns (s = 2) slow each other by their number.
 
     Measured on the MPS processes of ParvaGPU (A100, MIG slices, 11 inference models; only equal
@@ -44,7 +44,7 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
     Parameters
     ----------
     pair_slowdowns : array_like of float, shape (..., k, k)
-        Entry (i, j): the slowdown of i beside j with nobody else; the diagonal is not read.
+        Entry (i, j): the slowdown of i with j as its only co-runner; the diagonal is not read.
         Leading axes are sets of their own.
 
     Returns
@@ -61,14 +61,14 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
     if pairs.ndim < 2 or pairs.shape[-1] != pairs.shape[-2] or pairs.shape[-1] > LARGEST:
         rule = f"must be square with at most {LARGEST} jobs, got shape {pairs.shape}"
         raise InputError(rule, "pair_slowdowns")
-    everyone = range(pairs.shape[-1])
+    all_members = range(pairs.shape[-1])
     cost = np.maximum(0.0, pairs - 1.0)
-    cost[..., everyone, everyone] = 0.0
+    cost[..., all_members, all_members] = 0.0
     asked = np.minimum(1.0, np.sqrt(np.sqrt(cost * np.swapaxes(cost, -1, -2))))
     slowdown = np.ones_like(cost[..., 0])
     stretch = {frozenset[int](): np.zeros_like(slowdown)}
-    for size in range(1, len(everyone) + 1):
-        for members in map(frozenset, combinations(everyone, size)):
+    for size in range(1, len(all_members) + 1):
+        for members in map(frozenset, combinations(all_members, size)):
             stretch[members] = np.zeros_like(slowdown)
             for j in members:
                 others = stretch[members - {j}]

@@ -1,4 +1,4 @@
-"""The GPUs that come nearest to letting a waiting job start, and what stands against them."""
+"""The GPUs that come nearest to letting a waiting job start, and the limits in the way."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Pick:
 
     @property
     def leaver(self) -> Resident | None:
-        """In whose place the job would come."""
+        """The jobs that the job would replace."""
         position = int(self.ways.leaver[self.row])
         return None if position == NO_LEAVER else self.site.occupants[position]
 
@@ -120,7 +120,7 @@ class Finding:
 
     @property
     def level(self) -> Refusal:
-        """What stands against the job."""
+        """The limits that keep the job out."""
         return self.binding.level
 
 
@@ -130,7 +130,7 @@ class Finder:
     Parameters
     ----------
     problem : Problem
-        The round, under the objective that has a say in who may share.
+        The round, under the objective that decides which jobs may share.
     assignments : sequence of Assignment
         A valid plan.
     """
@@ -294,7 +294,7 @@ class Finder:
             raise AssertionError("jobs that start together in a valid plan have a known slowdown")
         return known.stretched([o.variant.stretch for o in occupants]).slowdown
 
-    # -- what nobody has measured ---------------------------------------------------------------
+    # -- what was not measured ------------------------------------------------------------------
 
     def unmeasured(self, index: int) -> Finding | None:
         """Return the best GPUs for a job if what is unknown there were known to be harmless.
@@ -308,7 +308,7 @@ class Finder:
         return found if found and found.level == Refusal.UNKNOWN else None
 
     def missing(self, index: int, finding: Finding) -> tuple[SlowdownEntry, ...]:
-        """Return the entries that nobody has measured, as good as none could be better."""
+        """Return the entries that were not measured, as good as they could be at best."""
         met = [pick for pick in finding.picks if pick.level == Refusal.UNKNOWN]
         return tuple({e.key: e for e in (self._entry(index, pick) for pick in met)}.values())
 
@@ -332,7 +332,7 @@ class Finder:
         """Return the job and those it would join, the shares that may be chosen all alike."""
         held = [None if self.starts(o) else o.share or 0 for o in pick.others]
         rules = self.instance.cluster
-        # The largest share that all who may still choose can have at once.
+        # The largest share that all jobs that may still choose can have at once.
         each = (rules.share_sum - sum(s or 0 for s in held)) // (1 + held.count(None))
         free = max((share for share in rules.shares if share <= each), default=None)
         names = [self.jobs[o.variant.job].workload for o in pick.others]

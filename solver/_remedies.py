@@ -1,6 +1,6 @@
 """What would let a waiting job start while the plan stays as it is: each remedy is tried.
 
-Candidates are read off what stands against the job; only changes after which nothing stands
+Candidates are read off the limits that keep the job out; only changes after which none
 against it any more are remedies.
 """
 
@@ -155,7 +155,7 @@ class Remedies:
     index : int
         Index of the job.
     objective : ObjectiveName
-        Whose rules hold for who may share.
+        Its rules say which jobs may share.
     """
 
     def __init__(self, finder: Finder, index: int, objective: ObjectiveName) -> None:
@@ -202,9 +202,9 @@ class Remedies:
         return _Outcome(finder, index, finding, tuple(differing.values()))
 
     def _repaired(self, without: Sequence[str]) -> dict[str, Assignment] | None:
-        """Return the assignments of those who need other shares when somebody leaves.
+        """Return the assignments of the jobs that need other shares when one leaves.
 
-        None where somebody could not stay.
+        None where a job could not stay.
         """
         rows: dict[str, Assignment] = {}
         for site in self._finder.sites:
@@ -235,10 +235,10 @@ class Remedies:
     def _of_figures(self) -> Iterator[Remedy | None]:
         seen = set()
         for finding in sorted(self._near(), key=self._lacking):
-            told = self._told(change := self._figures_changed(finding))
-            if told not in seen:
-                seen.add(told)
-                yield self._remedy(change, told)
+            text = self._text(change := self._figures_changed(finding))
+            if text not in seen:
+                seen.add(text)
+                yield self._remedy(change, text)
 
     def _near(self) -> Iterator[Finding]:
         """Yield the best GPUs if one kind of figure may change, and if all may."""
@@ -272,15 +272,15 @@ class Remedies:
         for other, _, bound in way.too_slow():
             yield self._finder.name(other), bound
 
-    def _told(self, change: Change) -> str:
-        told = []
+    def _text(self, change: Change) -> str:
+        parts = []
         for name, gsla in sorted(change.gsla.items(), key=lambda item: item[0] != self._job.id):
             now = figure(self._instance.jobs_by_id[name].gsla or math.inf)
-            whose = "" if name == self._job.id else f"{name}'s "
-            told.append(f"{whose}gSLA {gsla:.2f} (now {now})")
+            owner = "" if name == self._job.id else f"{name}'s "
+            parts.append(f"{owner}gSLA {gsla:.2f} (now {now})")
         if change.less_memory_mib:
-            told.append(f"{mib(change.less_memory_mib)} less memory")
-        return f"with {' and '.join(told)}"
+            parts.append(f"{mib(change.less_memory_mib)} less memory")
+        return f"with {' and '.join(parts)}"
 
     # -- sub-batch, slowdowns, GPUs ---------------------------------------------------------
 
@@ -290,8 +290,8 @@ class Remedies:
             return None
         smaller = (batch.size >> k for k in range(batch.size.bit_length()))
         halves = (half for half in smaller if half < batch.min and batch.size % half == 0)
-        told = f"if batch.min (now {batch.min}) allowed sub-batch"
-        tried = (self._remedy(Change(batch_min=half), f"{told} {half}") for half in halves)
+        text = f"if batch.min (now {batch.min}) allowed sub-batch"
+        tried = (self._remedy(Change(batch_min=half), f"{text} {half}") for half in halves)
         return next(filter(None, tried), None)
 
     def _of_measuring(self) -> Remedy | None:
@@ -303,11 +303,11 @@ class Remedies:
         return self._remedy(Change(measured=missing), f"if {measured(missing)} and broke no gSLA")
 
     def _of_departure(self) -> Remedy | None:
-        """Return who would have to end or wait: the cheapest, and no more than needed."""
+        """Return the jobs that would have to end or wait: the cheapest, and no more than needed."""
         for leaving in (self._cheapest(self._price), self._cheapest(self._price_of_all)):
             if self._tried(Change(without=leaving)) is not None:
                 needed = self._needed(leaving)
-                return self._remedy(Change(without=needed), self._told_departure(needed))
+                return self._remedy(Change(without=needed), self._departure_text(needed))
         return None
 
     def _needed(self, leaving: tuple[str, ...]) -> tuple[str, ...]:
@@ -317,14 +317,14 @@ class Remedies:
                 leaving = fewer
         return leaving
 
-    def _told_departure(self, leaving: Sequence[str]) -> str:
+    def _departure_text(self, leaving: Sequence[str]) -> str:
         jobs = [self._instance.jobs_by_id[name] for name in leaving]
         ended = [job.id for job in jobs if job.running]
         waited = [job.id for job in jobs if not job.running]
         has = "has" if len(ended) == 1 else "have"
-        told = [f"once {listed(ended, 3)} {has} ended"] if ended else []
-        told += [f"if {listed(waited, 3)} waited"] if waited else []
-        return " and ".join(told)
+        parts = [f"once {listed(ended, 3)} {has} ended"] if ended else []
+        parts += [f"if {listed(waited, 3)} waited"] if waited else []
+        return " and ".join(parts)
 
     def _cheapest(self, price: Callable[[int], _Price]) -> tuple[str, ...]:
         """Return the jobs that give up as many GPUs of one model as needed at the least price."""
@@ -344,7 +344,7 @@ class Remedies:
         return sum(map(self._loss, occupants)), tuple(map(self._finder.name, occupants))
 
     def _price(self, site: int) -> _Price:
-        """Return who is best gone from a site so that the job can come, with the weight lost."""
+        """Return the jobs best removed from a site for the job to come, and the weight lost."""
         level = self._levels[self._ways.site == site]
         if (level == Refusal.NONE).any():
             return 0.0, ()
@@ -387,6 +387,6 @@ class Remedies:
 
 
 def _in_time(instance: Instance, rows: Mapping[str, Assignment]) -> bool:
-    """Tell whether nobody shares beyond the forecast's last end."""
+    """Tell whether no jobs share beyond the forecast's last end."""
     bare = (row.replace(slowdown=None, co_runners=None) for row in rows.values())
     return check(instance, Plan(assignments=tuple(bare)), "completion").valid

@@ -1,4 +1,4 @@
-"""What stands against a waiting job, in one line."""
+"""Why a job waits, in one line."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Wording:
         if finding is None:
             raise AssertionError("a job that some GPU model has enough GPUs for has a finding")
         near = self._nearest_free(index, finding) if finding.level == Refusal.TAKEN else finding
-        category, told = self._told(index, finding, near)
-        reason = f"{category}: {self._lacks(index, finding)}{told}{self._cure(index, finding)}"
+        category, limits = self._limits(index, finding, near)
+        reason = f"{category}: {self._lacks(index, finding)}{limits}{self._cure(index, finding)}"
         return category, reason, self._nearest(near)
 
     def _lacks(self, index: int, finding: Finding) -> str:
@@ -60,7 +60,7 @@ class Wording:
         return f"{number} of its {workers} GPUs {verb} available; "
 
     def _cure(self, index: int, finding: Finding) -> str:
-        """Return what measuring would do for the job: it costs nobody anything."""
+        """Return what measuring would do for the job: it costs no other job anything."""
         unknown = self._finder.unmeasured(index)
         if unknown is None or finding.level == Refusal.NONE:
             return ""
@@ -87,9 +87,9 @@ class Wording:
         least = min(variant.memory_mib for variant in self._round.variants[index])
         if least <= room_mib(offered):
             return None
-        who = "no GPU offers" if workers == 1 else f"no {workers} GPUs of one model offer"
+        offer = "no GPU offers" if workers == 1 else f"no {workers} GPUs of one model offer"
         most_mib = mib(math.floor(offered))
-        return "memory", f"memory: it needs {mib(least)}, and {who} more than {most_mib}"
+        return "memory", f"memory: it needs {mib(least)}, and {offer} more than {most_mib}"
 
     @cached_property
     def _memory(self) -> dict[str, list[float]]:
@@ -99,20 +99,20 @@ class Wording:
             found[each.model] += [each.memory_mib] * len(each.gpus)
         return {model: sorted(sizes, reverse=True) for model, sizes in found.items()}
 
-    # -- what stands against it -----------------------------------------------------------
+    # -- the limits that keep it out ------------------------------------------------------
 
-    def _told(self, index: int, finding: Finding, near: Finding) -> tuple[Category, str]:
+    def _limits(self, index: int, finding: Finding, near: Finding) -> tuple[Category, str]:
         """Return the category, and what follows it in the sentence."""
         way = finding.binding
         match way.level:
             case Refusal.NONE:
-                return "capacity", self._told_possible(index, finding)
+                return "capacity", self._possible_text(index, finding)
             case Refusal.TAKEN:
-                return "capacity", self._told_taken(index, finding.binding, near)
+                return "capacity", self._taken_text(index, finding.binding, near)
             case Refusal.FIGURES | Refusal.TAKEN_FIGURES:
-                return self._told_figures(index, finding)
+                return self._figures_text(index, finding)
             case Refusal.OBJECTIVE | Refusal.TAKEN_OBJECTIVE:
-                return self._told_objective(way)
+                return self._objective_text(way)
             case Refusal.UNKNOWN if way.short_mib:
                 return "memory", f"{self._beside(way)} {_missing(way)}"
             case Refusal.UNKNOWN:
@@ -120,20 +120,20 @@ class Wording:
             case Refusal.APART:
                 return "capacity", "the other GPUs are held by gangs that share only as a whole"
             case Refusal.CLOSED:
-                return "closed", self._told_closed(way)
+                return "closed", self._closed_text(way)
 
-    def _told_possible(self, index: int, finding: Finding) -> str:
+    def _possible_text(self, index: int, finding: Finding) -> str:
         where = f"{placed_at(self._finder, finding)}{slowdown_of(finding)}"
         better = "; a plan with it would be better, if by less than the gap shown"
         return f"it could start {where}{cost(self._finder, index, finding) or better}"
 
-    def _told_taken(self, index: int, way: Pick, near: Finding) -> str:
+    def _taken_text(self, index: int, way: Pick, near: Finding) -> str:
         if near.level == Refusal.FIGURES:
-            return f"the GPUs that suit it are full; {self._told_figures(index, near)[1]}"
+            return f"the GPUs that suit it are full; {self._figures_text(index, near)[1]}"
         held = listed(map(self._finder.name, way.site.occupants), 3)
         return f"the GPUs that suit it are full, such as {way.site.gpus[0]} with {held}"
 
-    def _told_figures(self, index: int, finding: Finding) -> tuple[Category, str]:
+    def _figures_text(self, index: int, finding: Finding) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
         missing = [_missing(way)] if way.short_mib else []
         slowed = []
@@ -144,12 +144,12 @@ class Wording:
             slowed.append(compared(f"{owner.id}'s", owner, slowdown, bound))
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
-        told = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
+        limits = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
         size = finding.variant.sub_batch if finding.variant.stretch != 1 else None
         at = f" at sub-batch {size}" if size else ""
-        return category, f"{self._beside(way)}{self._instead(way)}{at} {', and '.join(told)}"
+        return category, f"{self._beside(way)}{self._instead(way)}{at} {', and '.join(limits)}"
 
-    def _told_objective(self, way: Pick) -> tuple[Category, str]:
+    def _objective_text(self, way: Pick) -> tuple[Category, str]:
         where = f"{self._beside(way)}{self._instead(way)}"
         if self._finder.values.objective != "jct":
             late = "they would end later than all jobs, each alone, are forecast to"
@@ -158,7 +158,7 @@ class Wording:
             return "jct", f"{where} it would be one too many: under jct only two may share"
         return "jct", f"{where} the two would end no earlier on average than one after the other"
 
-    def _told_closed(self, way: Pick) -> str:
+    def _closed_text(self, way: Pick) -> str:
         held = listed(map(self._finder.name, way.site.occupants), 2)
         where = f"{way.site.gpus[0]}, where running jobs ({held})"
         return f"nothing may join {where} break a limit already"
@@ -168,8 +168,8 @@ class Wording:
     def _beside(self, way: Pick) -> str:
         share = "" if way.share is None else f" at share {way.share}"
         others = listed(map(self._finder.name, way.others), 3)
-        who = f"beside {others}" if others else "alone"
-        return f"{who} on {way.site.gpus[0]}{share}"
+        where = f"beside {others}" if others else "alone"
+        return f"{where} on {way.site.gpus[0]}{share}"
 
     def _instead(self, way: Pick) -> str:
         return f" in place of {self._finder.name(way.leaver)}" if way.leaver else ""
@@ -184,7 +184,7 @@ class Wording:
 
 
 def placed_at(finder: Finder, finding: Finding) -> str:
-    """Return where a job would be: beside whom, on which GPUs, at which share, how slow."""
+    """Return where a job would run: its co-runners, GPUs, share and slowdown."""
     gpus: list[str] = []
     others: dict[str, None] = {}
     for pick in finding.picks:
@@ -197,12 +197,12 @@ def placed_at(finder: Finder, finding: Finding) -> str:
 def slowdown_of(finding: Finding) -> str:
     """Return share, sub-batch and slowdown of a job in parentheses, where there is any."""
     shares = {pick.share for pick in finding.picks}
-    told = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
+    parts = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
     if finding.variant.stretch != 1:
-        told.append(f"sub-batch {finding.variant.sub_batch}")
+        parts.append(f"sub-batch {finding.variant.sub_batch}")
     slowdown = max(pick.slowdown for pick in finding.picks)
-    told += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
-    return f" ({', '.join(told)})" if told else ""
+    parts += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def cost(finder: Finder, index: int, finding: Finding) -> str:
@@ -219,8 +219,8 @@ def cost(finder: Finder, index: int, finding: Finding) -> str:
 
 def measured(entries: Iterable[SlowdownEntry]) -> str:
     """Return the condition that these combinations of workloads were measured."""
-    told = dict.fromkeys(" + ".join(entry.workloads) for entry in entries)
-    return f"{listed(told, 2)} were measured"
+    names = dict.fromkeys(" + ".join(entry.workloads) for entry in entries)
+    return f"{listed(names, 2)} were measured"
 
 
 def accepting(bound: float) -> float:
@@ -236,10 +236,10 @@ def figure(gsla: float) -> str:
 def compared(whose: str, job: Job, slowdown: float, bound: float) -> str:
     """Return a job's slowdown, or the growth of its p99, against the gSLA that it exceeds."""
     verb = "would be" if bound == slowdown else "could reach"
-    told = f"{whose} slowdown {verb} {accepting(bound):.2f}"
+    text = f"{whose} slowdown {verb} {accepting(bound):.2f}"
     if job.priority == "latency":
-        told = f"{whose} p99 latency could grow {accepting(bound):.2f} times"
-    return f"{told}, above its gSLA {figure(job.gsla or math.inf)}"
+        text = f"{whose} p99 latency could grow {accepting(bound):.2f} times"
+    return f"{text}, above its gSLA {figure(job.gsla or math.inf)}"
 
 
 def _missing(way: Pick) -> str:

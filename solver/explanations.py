@@ -1,27 +1,27 @@
 """Why jobs wait, and what would let them start.
 
-The *reason* of a waiting job is what stands against its most promising GPUs while everybody
+The *reason* of a waiting job is what keeps it off its most promising GPUs while every job
 else stays where the plan has put them (only shares of jobs that start in the same plan may
 change). A gang of W looks at the W best GPUs of one model, and the last of them decides.
 
 ==========  ================================================================================
 size        no GPU model of the cluster has as many GPUs as the gang has workers
 memory      a GPU has too little memory for the job, or for it and those it would join
-gsla        it, or somebody it would join, would be slowed more than its owner accepts
+gsla        it, or a job it would join, would be slowed more than its owner accepts
 jct         sharing would not let the two end earlier on average (objective ``jct`` only)
 completion  they would end later than all jobs, each alone (objective ``completion`` only)
-unknown     no slowdown is known beside anybody whom it could join
+unknown     no slowdown is known with any job that it could join
 closed      running jobs on the GPU break a limit already, so that nothing may join
-capacity    none of these: it could start in somebody's place, or start at once, and the plan
+capacity    none of these: it could start in another's place, or start at once, and the plan
             is worth more without it
 ==========  ================================================================================
 
-From the most to the least promising GPU: nothing stands against the job (the least slowdown
+From the most to the least promising GPU: nothing keeps the job off it (the least slowdown
 first); a GPU is full, and in one job's place nothing would; a gSLA or memory does (the least
 sum of relative differences first, and the larger part names the reason); the objective does;
 the same two on a full GPU in one job's place; no slowdown is known; gangs that share only as a
 whole hold it; it is closed. Where the reason is a full GPU, the sentence also tells the figures
-of the best GPU with room, if those are all that stands against the job there.
+of the best GPU with room, if those are all that keeps the job off it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def reasons(
     first: dict[tuple[object, ...], int] = {}
     for k in waiting:
         first.setdefault(demand[k], k)
-    told: dict[tuple[object, ...], tuple[str, Nearest | None]] = {}
+    found: dict[tuple[object, ...], tuple[str, Nearest | None]] = {}
     if first and time.monotonic() <= deadline:
         wording = Wording(Finder(problem, assignments))
         # One kind of job after the other, as what is known of a kind is not kept for long.
@@ -106,8 +106,8 @@ def reasons(
             if time.monotonic() > deadline:
                 break
             _, reason, nearest = wording.reason(k)
-            told[demand[k]] = reason, nearest
-    rows = ((jobs[k].id, *told.get(demand[k], (NOT_EXAMINED, None))) for k in waiting)
+            found[demand[k]] = reason, nearest
+    rows = ((jobs[k].id, *found.get(demand[k], (NOT_EXAMINED, None))) for k in waiting)
     return tuple(Waiting(job=name, reason=why, nearest=near) for name, why, near in rows)
 
 
@@ -186,10 +186,10 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
     limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
     what = "at most" if job.priority == "batch" else "p99 times"
     up_to = "" if bound == slowdown else f", {what} {accepting(bound):.2f}"
-    told = (
+    text = (
         f"{verb} {beside} on {listed(row.gpus, 4)}{share}: slowdown {slowdown:.2f}{up_to}; {limit}"
     )
-    return Explanation(job=job.id, category=None, reason=told)
+    return Explanation(job=job.id, category=None, reason=text)
 
 
 def _waiting(

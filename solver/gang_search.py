@@ -12,7 +12,7 @@ on (reliability branching: Achterberg, Koch & Martin, *Operations Research Lette
 
 *Plans* come from boxes whose matching is one, and from *dives*: all gangs are settled as a
 box's matching has them (placed if most of its workers are, at the pace of the slowest), which
-frees the other workers to sit with whoever gains most; again, until plans get no better.
+frees the other workers to pair where that gains most; again, until plans get no better.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Solver: one job after the other in the order of the queue, each where it is best right now.
 
-A job takes the GPUs, empty or shared, that add most to the objective while everybody placed
+A job takes the GPUs, empty or shared, that add most to the objective while every job placed
 before it stays; shares of jobs that start in the same round may still change. This is how
 queue schedulers work, and it gives the exact solvers a solution to begin with.
 """
@@ -29,7 +29,7 @@ Rule = Literal["best", "alone", "random"]
 _NAMES: Mapping[Rule, str] = {"best": "greedy", "alone": "exclusive", "random": "random"}
 
 _Seat = tuple[int, tuple[tuple[int, int], ...]]
-"""A class of GPUs and who is on one: (job, variant) by job; variant -1 for 1-GPU jobs."""
+"""A class of GPUs and the occupants of one: (job, variant) by job; variant -1 for 1-GPU jobs."""
 
 _ANY_VARIANT = -1
 
@@ -92,7 +92,7 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
 
 @dataclass(frozen=True)
 class _Offer:
-    """A group that a job can make with whoever is on a seat.
+    """A group that a job can make with the occupants of a GPU.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class _Seats:
                 self._sit(self._seat(group), group, len(problem.round.classes[gpu_class].gpus))
 
     def offers(self, job: int) -> Iterator[_Offer]:
-        """Yield every group that the job can make now; in pairs only with who is alone."""
+        """Yield every group that the job can make now; in pairs only with a job that is alone."""
         positions = self._positions[job]
         partner = self._partner[positions]
         for position in positions[(partner < 0) | (self._alone[partner] > 0)].tolist():
@@ -184,8 +184,8 @@ class _Seats:
 
     def _seat(self, group: int, without: int = -1) -> _Seat:
         members = (k for k in self._members(group) if k != without)
-        who = tuple((self._job[k], self._variant[k]) for k in members)
-        return self._class[group], who
+        occupants = tuple((self._job[k], self._variant[k]) for k in members)
+        return self._class[group], occupants
 
     def _change(self, group: int, position: int) -> float:
         """Return what the gains of the others in a group change by; a gang's never rises."""
@@ -278,7 +278,7 @@ class _Pick:
 
     def _covers(self, by_seat: Mapping[_Seat, _Offer], job: int) -> bool:
         """Tell whether the seats are all that their jobs have, and as many as the job needs."""
-        others = {k for _, who in by_seat for k, _ in who}
+        others = {k for _, occupants in by_seat for k, _ in occupants}
         if not others:
             return True
         number = sum(offer.free for offer in by_seat.values())

@@ -29,7 +29,7 @@ def own_best(problem: Problem) -> Choice | None:
     Parameters
     ----------
     problem : Problem
-        A round under an objective in one stage, in which starting nobody is worth 0.
+        A round under an objective in one stage, in which starting no job is worth 0.
     """
     groups = problem.groups
     if not groups.complete:
@@ -61,7 +61,7 @@ def _proven(worth: Floats, problem: Problem) -> Proven:
     adds = _added(groups)
     errors: tuple[str, ...] = ()
     if (worth < 0).any() or (adds > together + _ROUNDING * np.abs(adds)).any():
-        errors = ("a GPU adds more than those who start on it are worth",)
+        errors = ("a GPU adds more than the jobs that start on it are worth",)
     return Proven(float(worth @ groups.round.jobs.workers), errors)
 
 
@@ -71,7 +71,7 @@ def _pending(groups: Groups) -> Bools:
 
 
 def _added(groups: Groups) -> Floats:
-    """Return the most that a GPU adds to starting nobody if it has a group, (n,).
+    """Return the most that a GPU adds to a round without starts if it has a group, (n,).
 
     What a running job loses is lost once, however many of its GPUs others join: it counts only
     where one worker waits, or the job has one GPU.

@@ -106,4 +106,4 @@ SOLVERS: Mapping[str, Callable[[], Solver]] = {
     "random": lambda: Greedy("random"),
 }
 """The solvers by name; ``milp:NAME`` is any solver that PuLP knows. ``exclusive`` and ``random``
-are what plans are compared with: the queue's order, alone on every GPU or beside anybody."""
+are what plans are compared with: the queue's order, alone on every GPU or with any co-runner."""

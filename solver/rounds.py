@@ -279,7 +279,7 @@ class _Outcome:
         if report.valid and self._may_be_in_vain(plan):
             plan, report = self._with_gain(plan, report, staying())
         if report.valid:
-            plan = self._told(plan, report)
+            plan = self._with_results(plan, report)
             report = with_claims(report, self.instance, plan)
         if not report.valid:
             return self._nothing_starts(report)
@@ -322,7 +322,7 @@ class _Outcome:
                 *notes,
                 *(n for n in (self.choice.note,) if n),
                 *_uncompiled(self.choice.solver),
-                *_unknown_told(self.instance),
+                *_unknown_notes(self.instance),
             ),
             assignments=rows,
         )
@@ -331,7 +331,7 @@ class _Outcome:
         instance = self.before.instance if self.before else self.instance
         return check(instance, plan, self.problem.values.objective)
 
-    def _told(self, plan: Plan, report: CheckReport) -> Plan:
+    def _with_results(self, plan: Plan, report: CheckReport) -> Plan:
         """Return a valid plan with its value, what is proven of it, warnings and reasons."""
         values = self.problem.values
         sign = -1.0 if values.minimised else 1.0
@@ -388,12 +388,12 @@ class _Outcome:
         return self.choice.stopped
 
     def _nothing_starts(self, report: CheckReport) -> Result:
-        """Return the plan in which running jobs stay and nobody starts, for a failed check."""
+        """Return the plan in which running jobs stay and no job starts, for a failed check."""
         groups = self.choice.groups_of(self.problem)
         rows = assignments(groups, place(groups, idle_counts(groups)), preempted=self.before)
         why = f"internal error: the answer failed its check ({report.violations[0]})"
         plan = self._plan(rows, proven=False, notes=[why])
-        plan = self._told(plan, self._report(plan))
+        plan = self._with_results(plan, self._report(plan))
         unproven = plan.objective and plan.objective.replace(bound=None, gap=None)
         return self._result(plan.replace(objective=unproven, status="unknown", stopped="error"))
 
@@ -445,7 +445,7 @@ def unknown_pairs(instance: Instance) -> list[tuple[str, str]]:
     ]
 
 
-def _unknown_told(instance: Instance) -> list[str]:
+def _unknown_notes(instance: Instance) -> list[str]:
     pairs = unknown_pairs(instance)
     if not pairs:
         return []
@@ -454,8 +454,8 @@ def _unknown_told(instance: Instance) -> list[str]:
     named = listed([f"{a} + {b}" for a, b in pairs], _NAMED)
     have = "has" if len(pairs) == 1 else "have"
     rule = f"{have} no known slowdown and may not share"
-    told = f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"
-    return [told + ("; dovetail explain INSTANCE PLAN lists all" if len(pairs) > _NAMED else "")]
+    text = f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"
+    return [text + ("; dovetail explain INSTANCE PLAN lists all" if len(pairs) > _NAMED else "")]
 
 
 def write_model(

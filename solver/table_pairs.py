@@ -37,7 +37,7 @@ class TablePairs:
     alone : (n,) float
         The gain of each job alone; NaN where it may not be, or is not to be decided.
     fixed_gain : float
-        The gain of the running jobs of whom nothing is to be decided.
+        The gain of the running jobs of which nothing is to be decided.
     """
 
     problem: Problem
@@ -109,12 +109,12 @@ def table_pairs(problem: Problem) -> TablePairs | None:
 
 
 def _without_pairs(problem: Problem) -> Groups:
-    nobody = np.empty((0, 2), dtype=np.int64)
-    return list_chosen(problem.round, problem.values, nobody, nobody)
+    no_pairs = np.empty((0, 2), dtype=np.int64)
+    return list_chosen(problem.round, problem.values, no_pairs, no_pairs)
 
 
 def _apart(problem: Problem, tables: PairTables) -> tuple[Floats, float]:
-    """Return the gain of each job alone, and of those who share and are not to be decided."""
+    """Return the gain of each job alone, and of those that share and are not to be decided."""
     groups = _without_pairs(problem)
     single = groups.sizes == 1
     job = groups.job[groups.start[:-1]][single]

@@ -129,7 +129,7 @@ class Maximum:
 
 @dataclass(frozen=True)
 class Proven:
-    """What a certificate proves, found without trusting whoever made it.
+    """What a certificate proves, found without trusting its maker.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ class Table(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table: where its value stands in the record, and what it is."""
+    """A column of a table: the place of its value in the record, and its type."""
 
     name: str
     path: str
@@ -179,9 +179,9 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
         column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
         raise row.broken(column, "must not be empty where status is ok or empty")
     plain = ("gpu_model", "power_w", "driver", "library", "source", "date")
-    told = {name: cells.get(name) for name in plain}
+    given = {name: cells.get(name) for name in plain}
     return {
-        **{name: value for name, value in told.items() if value is not None},
+        **{name: value for name, value in given.items() if value is not None},
         "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
         "share": [cells.get(f"share[{k}]") for k in range(width)],
         "slowdown": slowdowns if ran else None,
@@ -235,7 +235,7 @@ def _number_hint(text: str, column: Column) -> str:
 
 
 def _record(kind: type[_R], row: Row, data: Mapping[str, object], columns: Iterable[Column]) -> _R:
-    """Build the record of a row; a rule that it breaks is told of the column."""
+    """Build the record of a row; a broken rule names the column."""
     try:
         return kind.from_data(data)
     except InputError as error:
@@ -292,12 +292,12 @@ def _missing_columns(
         return None
     others = {name.casefold(): name for name in header if name not in known}
     close = {name: closest(name.casefold(), others) for name in missing}
-    told = [
+    names = [
         f"{name} (did you mean it by {shown(others[near])}?)" if near else name
         for name, near in close.items()
     ]
     needed, got = ", ".join(required), listed(header, _MOST_COLUMNS) or "none"
-    return f"must have the columns {needed}; missing: {', '.join(told)}, got {got}"
+    return f"must have the columns {needed}; missing: {', '.join(names)}, got {got}"
 
 
 def profile_cells(profile: SoloProfile) -> dict[str, Cell]:

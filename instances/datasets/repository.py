@@ -1,8 +1,8 @@
 """The repository of evidence: a SQLite file that only grows.
 
 Who measures appends profiles, measurements and other evidence (results of a campaign, shares that
-were proven), with the conditions that it holds for; who predicts reads what there is, or is new.
-Nothing is changed or deleted: triggers refuse it, whoever writes. An append is one transaction
+were proven), with the conditions that it holds for; predictors read what there is, or what is new.
+Nothing is changed or deleted: triggers refuse it for every writer. An append is one transaction
 and is on the disk when `Repository.append` returns, so that a killed writer leaves all of it or
 nothing. Several processes may append and read at once (write-ahead log; writers wait for each
 other). The file should lie on a local disk: SQLite's locks are not safe on network file systems.
@@ -35,7 +35,7 @@ ENDINGS = (".db", ".sqlite")
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x44545052
-"""SQLite's mark of whose file this is: ``DTPR``."""
+"""SQLite's application id of a repository: ``DTPR``."""
 
 _LEAST_BYTES = 512
 _NO_REPOSITORY = "must be a profile repository, got another file"
@@ -303,8 +303,8 @@ class Repository:
         """Return how to open the file for reading.
 
         A killed writer leaves a file that only a connection that writes can make whole again;
-        where nobody may write, SQLite makes a reader of it. It wants to put its log beside the
-        file: where it may not, and none is there, nobody writes.
+        where it may not be written, SQLite makes a reader of it. It wants to put its log beside the
+        file: where it may not, and none is there, no process writes.
         """
         logs = [self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "journal")]
         if os.access(self.path.parent, os.W_OK) or any(log.exists() for log in logs):
@@ -399,7 +399,7 @@ def _rule(error: sqlite3.Error, done: str) -> str:
         case sqlite3.SQLITE_BUSY:
             return f"cannot be {done}: others have been writing for {_WAIT_S:g} s"
         case sqlite3.SQLITE_READONLY if done == "read":
-            return "cannot be read: a writer was killed, and who may write must open it first"
+            return "cannot be read: a writer was killed; open it first as a user who may write"
         case _:
             return f"cannot be {done}: {error}"
 

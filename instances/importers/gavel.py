@@ -305,7 +305,7 @@ def _jobs_at(trace: str, at_s: float, table: _Table, gangs_as_single: bool) -> l
 
 
 def _job_at(row: Row, at_s: float, table: _Table, gangs_as_single: bool) -> _Job | None:
-    """Return the job as it stands at ``at_s``, None when not there yet or finished."""
+    """Return the job as of ``at_s``, None when not there yet or finished."""
     gang = _Gang(row.text("job type"), row.count("GPUs"))
     arrival_s, steps = row.number("arrival s"), row.positive("total steps")
     if not table.knows(gang.job_type):

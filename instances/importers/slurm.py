@@ -260,10 +260,10 @@ def _nodes_of(text: str, where: str, source: str) -> tuple[str, ...]:
 
 def _jobs(text: str, source: str) -> Sequence[_Data]:
     try:
-        told = parse_json(text)
+        parsed = parse_json(text)
     except InputError as error:
         raise InputError(f"must be what squeue --json prints: {error}", "", source) from None
-    jobs = told.get("jobs") if isinstance(told, dict) else None
+    jobs = parsed.get("jobs") if isinstance(parsed, dict) else None
     if jobs is None:
         raise InputError("must be what squeue --json prints", "", source)
     if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):

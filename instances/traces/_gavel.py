@@ -19,7 +19,7 @@ from dovetail.instances.importers.gavel import TRACE, gpu_models, solo_throughpu
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 GAVEL_GPU_MODEL: Final = "v100"
-"""The GPU model on which durations are told where no other is asked for."""
+"""The GPU model of the durations where no other is asked for."""
 
 _THROUGHPUTS: Final = "simulation_throughputs.json"
 _Rates = Mapping[tuple[str, int], float]
@@ -36,7 +36,7 @@ def read_gavel(path: Path, name: str, throughputs: FilePath | None, device: str)
 
 
 def gavel_models(path: FilePath) -> tuple[str, ...]:
-    """Return the GPU models on which durations of a Gavel trace can be told.
+    """Return the GPU models for which a Gavel trace has durations.
 
     Raises
     ------

@@ -31,7 +31,7 @@ class Log(NamedTuple):
     gpus, duration_s : callable
         The GPUs that a row asks for, and the seconds it ran; 0 where it did not.
     job, tenant : str
-        Columns of the name (``job-LINE`` where there is none) and of whose the job is.
+        Columns of the name (``job-LINE`` where there is none) and of the job's user.
     dated : bool
         Whether arrivals are local times, not seconds.
     priority : callable

@@ -3,7 +3,7 @@
 Source: ``pai_task_table.csv`` of ``cluster-trace-gpu-v2020`` in the repository
 ``alibaba/clusterdata``. It has no header and one row per task; a job has one task or several
 (``ps``, ``worker``, ...), each with a number of instances and the percentage of a GPU that one
-instance asks for. ``pai_job_table.csv`` has one row per job: when it was submitted and by whom.
+instance asks for. ``pai_job_table.csv`` has one row per job: its user and when it was submitted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Task(NamedTuple):
 
 
 class _Submission(NamedTuple):
-    """When a job was submitted, None where the table does not say, and by whom."""
+    """When a job was submitted, None where the table does not say, and its user."""
 
     at_s: float | None
     user: str

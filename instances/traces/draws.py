@@ -83,9 +83,9 @@ def with_gslas(trace: Trace, spec: str, seed: int) -> Trace:
     """
     if spec == "none":
         return trace
-    told = _Spec.of(spec)
-    values = told.draw(stream(seed, "gsla"), len(trace.jobs))
-    gets = stream(seed, "gsla part").random(len(trace.jobs)) < told.part
+    parsed = _Spec.of(spec)
+    values = parsed.draw(stream(seed, "gsla"), len(trace.jobs))
+    gets = stream(seed, "gsla part").random(len(trace.jobs)) < parsed.part
     return trace.replace(_with_gslas(trace.jobs, values, gets))
 
 

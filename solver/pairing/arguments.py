@@ -30,7 +30,7 @@ class PairValues(ABC):
     Attributes
     ----------
     shape : (int, int)
-        Of the matrix that it stands for, which ``numpy.asarray`` makes; NaN where two jobs may
+        Of the matrix that it represents, which ``numpy.asarray`` makes; NaN where two jobs may
         not share.
     """
 

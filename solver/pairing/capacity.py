@@ -104,7 +104,7 @@ def least_bound(
     """Minimise the bound over prices >= 0, starting at ``price`` or from two known sides.
 
     While only one side is known, a step is in proportion to what is used too much or too
-    little: as if the price were to change in the same proportion. ``scale`` stands in for a
+    little: as if the price were to change in the same proportion. ``scale`` replaces a
     price of 0. ``tolerance2`` is how far above the minimum (doubled) the bound may stay.
     """
     if fewer is not None and more is not None:

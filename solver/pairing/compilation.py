@@ -111,7 +111,7 @@ def is_worth_compiling(jobs: int) -> bool:
 
 
 def _mark() -> Path | None:
-    """Return the file that stands for the machine code of these sources, None if none is kept.
+    """Return the file with the machine code of these sources, None if none is kept.
 
     Its name tells the sources, Python, numba and processor that the code is for.
     """

@@ -1,7 +1,7 @@
 """The best split of every pair of jobs, chosen before jobs are matched.
 
 A *split* gives both jobs on a GPU their shares of it: 30 % and 70 %, say, or no cap for either.
-Under every objective that sums over jobs, what a pair is worth does not depend on who else
+Under every objective that sums over jobs, what a pair is worth does not depend on which others
 shares, so that the best split of each pair can be chosen beforehand; a maximum weight matching
 of these values is then the best choice of pairs and splits together (Muri, Zhao et al. 2022,
 matches jobs by such values, without splits).
@@ -68,7 +68,7 @@ class BestSplits:
     split: Bytes
 
     def of_mates(self, mate: Ints) -> Ints:
-        """Return the split of each job in a matching, (n,); -1 where it shares with nobody.
+        """Return the split of each job in a matching, (n,); -1 where it does not share.
 
         Parameters
         ----------

@@ -208,11 +208,11 @@ class BeliefBook(Book):
         known = ~np.isnan(self._slowdown[model, self._table.caps_place[UNCAPPED]])
         known &= known.T
         members = np.array([held], dtype=np.int64)
-        everybody = np.arange(len(self.workloads))
+        every = np.arange(len(self.workloads))
         for size in range(len(held) + 1, self.most + 1):
             able = known[members].all(axis=1)
             if size > len(held) + 1:
-                able &= everybody >= members[:, -1:]
+                able &= every >= members[:, -1:]
             if able.sum() > _MOST_SETS:
                 return
             row, joining = np.nonzero(able)
@@ -221,7 +221,7 @@ class BeliefBook(Book):
                 yield members
 
     def _combinations(self, found: Template) -> Iterator[Combination]:
-        """Yield what is believed, where nobody is there yet."""
+        """Yield what is believed of GPUs without residents."""
         for free, share, slowdown, upper, tail in zip(
             found.free.tolist(),
             found.share.tolist(),
@@ -286,8 +286,8 @@ def _margin(state: State, margin: float) -> float:
     cells = tuple(np.array(list(islice(state.seen, None)), dtype=np.int64).T)
     foretold = state.foretold or state.predicted
     excess = foretold.upper[cells] - 1
-    told = excess > _LEAST_EXCESS
-    if int(told.sum()) < _ENOUGH:
+    telling = excess > _LEAST_EXCESS
+    if int(telling.sum()) < _ENOUGH:
         return margin
     seen = np.array(list(state.seen.values()))
-    return max(1.0, float(np.quantile((seen[told] - 1) / excess[told], _KEPT)))
+    return max(1.0, float(np.quantile((seen[telling] - 1) / excess[telling], _KEPT)))

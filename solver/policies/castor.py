@@ -51,7 +51,7 @@ class Castor:
     sub_batch: bool = True
 
     def decide(self, state: State) -> Decision:
-        """Start the shortest jobs, on idle GPUs or beside whom it pays."""
+        """Start the shortest jobs, on idle GPUs or with co-runners where that pays."""
         modes = max(map(len, state.modes)) if self.sub_batch else 1
         return _decision(state, _earliest_end, modes)
 
@@ -139,7 +139,7 @@ sooner the host's GPUs are taken; infinite = they may not share."""
 
 
 def _decision(state: State, rule: Rule, modes: int) -> Decision:
-    """Decide by Algorithm 1, with ``rule`` for who joins whom in one of the first ``modes``."""
+    """Decide by Algorithm 1, ``rule`` choosing partners in one of the first ``modes``."""
     if not state.pending:
         return NOTHING
     return _Round(state, rule, modes).decision()

@@ -160,7 +160,7 @@ def pair_up(state: State, cost: Cost) -> Decision:
 
     This is Co-scheML's Algorithm 1 (Cluster Computing 2021, section 5) for any cost of a pair.
     Jobs for which there is no place are passed over. A gang costs what the dearest of its GPUs
-    costs; it may hold some GPUs alone, whose cost is that beside nobody.
+    costs; it may hold some GPUs alone, whose cost is that without a co-runner.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def waiting_groups(state: State) -> Groups:
 
 
 def start_in_turn(groups: Groups, rooms: Rooms, place: Callable[[Job], list[int] | None]) -> None:
-    """Start jobs in the order of arrival where ``place`` says; who has no place is passed over."""
+    """Start jobs in the order of arrival where ``place`` says; pass over those without a place."""
     heads = [(jobs[-1].number, group) for group, jobs in groups.items()]
     heapify(heads)
     while heads:

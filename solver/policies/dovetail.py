@@ -41,8 +41,8 @@ class Dovetail:
 
     The wait is bounded. A job that has waited for its patience P (``patience_s`` and
     ``patience_stretch`` times what it is believed to need) is given the GPUs that are believed to
-    be idle first, unless these are kept for others who have waited for longer; on them nobody
-    starts who is not believed to end in time. So while at most a tenth of the GPUs is kept, a job
+    be idle first, unless these are reserved for others that have waited for longer; on them, no job
+    starts that is not believed to end in time. So while at most a tenth of the GPUs is kept, a job
     waits for no longer than P and until those end that were on its GPUs then or believed to be in
     time. Where more jobs are overdue than fit into that tenth, they are served one after the
     other, the one that has waited longest first: with n before it, and D the longest that any job
@@ -51,7 +51,7 @@ class Dovetail:
     Attributes
     ----------
     gpu_price : float
-        Seconds of completion time that a GPU second is worth where nobody waits for it. 0:
+        Seconds of completion time that a GPU second is worth where no job waits for it. 0:
         jobs run alone while GPUs are idle. Higher: they share where that saves enough GPU time,
         and more of them may end later than the last would have.
     energy_price : float

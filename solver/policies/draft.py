@@ -54,7 +54,7 @@ class Draft:
         return [job for job in waiting if job.number not in self._started]
 
     def is_idle(self, gpu: int) -> bool:
-        """Tell whether nobody is on a GPU that is in order."""
+        """Tell whether a GPU that is in order has no job."""
         return not self.residents(gpu) and self.state.machines.node[gpu] not in self.state.down
 
     def idle_gpus(self) -> list[int]:

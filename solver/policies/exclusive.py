@@ -1,4 +1,4 @@
-"""Policies by which nobody shares: jobs in some order, each alone on its GPUs."""
+"""Policies without sharing: jobs in some order, each alone on its GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Fifo:
 
     Source: the first baseline of Castor (2025, section 9.1), and the queues of YARN and
     Kubernetes. TensorShare's dedicated use (FGCS 2026, section 4.1) is the same: jobs in the
-    order of the queue, nobody shares.
+    order of the queue, no job shares.
     """
 
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, by_arrival))
@@ -60,7 +60,7 @@ def _gpu_seconds(job: Job) -> Key:
 
 @dataclass(frozen=True)
 class Ssf(Sjf):
-    """Start the job that is believed to need the fewest GPU seconds; nobody is preempted.
+    """Start the job that is believed to need the fewest GPU seconds; no job is preempted.
 
     Source: Castor (2025, section 9.1), baseline 3: as shortest job first, by time times GPUs.
 

@@ -79,8 +79,8 @@ class Gavel:
     All but ``throughput`` and ``fifo`` leave some shares open; of their optima one with much
     throughput is taken (the throughput counts a thousandth). Each round goes to the combinations
     of the largest share owed over rounds received. GPUs that are left then go to waiting jobs
-    alone, those that held GPUs for the shortest time first. Between the ends of rounds nobody
-    starts or stops: a job that arrives waits for the next round. While everyone runs alone on GPUs
+    alone, those that held GPUs for the shortest time first. Between the ends of rounds no job
+    starts or stops: a job that arrives waits for the next round. While every job runs alone on GPUs
     of one model, the next round begins when something happens.
 
     To stay quick with thousands of jobs, under the first three objectives jobs of one workload,
@@ -129,8 +129,8 @@ class Gavel:
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
-        everyone = [*state.running.values(), *state.pending.values()]
-        kinds = self._by_kind(state, sorted(everyone, key=lambda job: job.number))
+        jobs = [*state.running.values(), *state.pending.values()]
+        kinds = self._by_kind(state, sorted(jobs, key=lambda job: job.number))
         self._owe(self._shares_again(state, kinds))
         return self._round(state, kinds)
 

@@ -1,4 +1,4 @@
-"""Horus: GPU utilisation says who may share."""
+"""Horus: GPU utilisation decides which jobs may share."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class _Hosts:
             self._hopeless.clear()
 
     def gpus_for(self, job: Job) -> tuple[int, ...] | None:
-        """Return the GPUs of the first that a job may join; whom nobody else joins."""
+        """Return the GPUs of the first that a job may join and no other job joins."""
         kind = job.workers, job.workload, job.tail_limit
         if kind in self._hopeless:
             return None

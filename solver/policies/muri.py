@@ -77,7 +77,7 @@ class Muri:
     of its members. As in the artifact, jobs that together make less progress than one of them
     alone are no group. Nor are jobs of which no slowdown is predicted, that were seen to fail
     together, or that do not fit in memory. GPUs that are left go to single jobs by priority.
-    Between the ends of rounds nobody starts or stops; while everyone runs alone on GPUs of one
+    Between the ends of rounds no job starts or stops; while every job runs alone on GPUs of one
     model, the next round begins when something happens.
 
     The compiled matching takes some milliseconds for hundreds of jobs.
@@ -111,8 +111,8 @@ class Muri:
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
-        everyone = [*state.running.values(), *state.pending.values()]
-        queue = sorted(everyone, key=lambda job: (self._rank(state, job), job.number))
+        jobs = [*state.running.values(), *state.pending.values()]
+        queue = sorted(jobs, key=lambda job: (self._rank(state, job), job.number))
         if self._efficiency is None or self._efficiency.is_outdated(state):
             self._efficiency = _Efficiency(state)
         return _round(state, queue, self._efficiency)

@@ -81,12 +81,12 @@ NOTHING = Decision()
 
 
 class Policy(Protocol):
-    """Decides who runs where; the same in a simulation and on real GPUs.
+    """Decides which job runs where; the same in a simulation and on real GPUs.
 
     It reads the world from ``state`` only and never changes it. What it keeps between rounds is
     gone whenever the state is another object, so a promise to a job belongs into
     ``Decision.reserved``. One that optimises an objective of plans may name it in an attribute
-    ``objective``; plans and reasons of live mode are then told under it.
+    ``objective``; plans and reasons of live mode then use it.
     """
 
     def decide(self, state: State) -> Decision:

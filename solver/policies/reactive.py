@@ -18,7 +18,7 @@ from dovetail.solver.policies.unaware import start_spread
 _INSTANT_S = 1e-6
 
 Companies = Sequence[tuple[Job, float]]
-"""Jobs with a gSLA that share, and since when with whom they share now."""
+"""Jobs with a gSLA that share, their co-runners now, and since when."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Reactive:
 
 
 def _companies(state: State) -> Iterator[tuple[Job, float]]:
-    """Yield the jobs with a gSLA that share, and since when with whom they share now."""
+    """Yield the jobs with a gSLA that share, their co-runners now, and since when."""
     for job in state.running.values():
         if math.isfinite(job.gsla):
             others = _beside(state, job)

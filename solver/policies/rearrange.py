@@ -1,4 +1,4 @@
-"""From who shall run with whom to the stops and starts that bring it about."""
+"""From a target arrangement of jobs to the stops and starts that bring it about."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
 
 
 class Rounds:
-    """Rounds of equal length, between whose ends nobody starts or stops.
+    """Rounds of equal length, between whose ends no job starts or stops.
 
-    While everyone runs alone on GPUs of one model, a round that is over goes on until something
+    While every job runs alone on GPUs of one model, a round that is over goes on until something
     happens.
 
     Raises
@@ -83,7 +83,7 @@ class Rounds:
 
 
 def _is_settled(state: State, groups: Sequence[Group]) -> bool:
-    """Tell whether everyone runs alone on GPUs of one model: no round could do better."""
+    """Tell whether every job runs alone on GPUs of one model: no round could do better."""
     jobs = len(state.running) + len(state.pending)
     return len(groups) == jobs and len(state.machines.models) == 1
 

@@ -1,4 +1,4 @@
-"""Where one job more may go: GPUs grouped by who is on them, so that alike ones are asked once."""
+"""Where one job more may go: GPUs grouped by residents, so that alike ones are evaluated once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Rooms:
         """Return the GPUs that cost a whole gang least and what its dearest GPU costs.
 
         Of two models that cost the same the one on which the job is faster is taken. ``cost``
-        may depend on what the residents run, not on who they are.
+        may depend on what the residents run, not on their identity.
         """
         state = self._draft.state
         priced: dict[int, list[tuple[float, int, list[int]]]] = defaultdict(list)

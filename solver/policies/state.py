@@ -1,4 +1,4 @@
-"""What a policy sees when it decides: jobs, GPUs, who is where, and what is predicted.
+"""What a policy sees when it decides: jobs, GPUs, where each job runs, and what is predicted.
 
 The pool that keeps this state (simulated or real) is the only one to change it; a policy reads
 it and answers with a ``Decision``. Nothing here tells the truth of a simulation: durations and
@@ -35,7 +35,7 @@ class Job:
     number : int
         Its place in the order of arrival; what ``State`` finds it by.
     id, tenant : str
-        Its name and whose it is.
+        Its name and user.
     workload : int
         Index into ``State.workloads``.
     workers : int
@@ -168,7 +168,7 @@ class State:
     residents : list of list of Job
         The jobs on each GPU, in the order in which they came.
     idle_count : list of int
-        For each node the number of its GPUs with nobody on them; 0 where it is down.
+        For each node the number of its GPUs without jobs; 0 where it is down.
     down : set of int
         Nodes that have failed.
     reserved : dict of int to Reservation

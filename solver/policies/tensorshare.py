@@ -89,7 +89,7 @@ class TensorShare:
         return draft.decision()
 
     def _left_alone(self, state: State) -> list[Job]:
-        """Return the J_R among the running jobs; who finds no partner now stays alone."""
+        """Return the J_R among the running jobs; a job without a partner stays alone."""
         self._combined &= state.running.keys()
         jobs = [
             job
@@ -156,7 +156,7 @@ class _Queue:
         return self._slowdown.shape[1:]
 
     def candidates(self, job: Job, model: int) -> _Pairs:
-        """Return whom proactive filtering leaves to J_R, memory not yet counted in."""
+        """Return the jobs that proactive filtering leaves to J_R, memory not yet counted."""
         place = np.flatnonzero(self.waits & (self._workers == job.workers))
         mine = self._slowdown[model, job.workload, self.workload[place]]
         theirs = self._slowdown[model, self.workload[place], job.workload]

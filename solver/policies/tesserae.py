@@ -34,7 +34,7 @@ class Tesserae:
       equally many workers that fit in memory, with a slowdown predicted and not seen to fail, are
       joined by an edge if they run faster together than one after the other. Its weight is what
       the pair gains: the sum of both normalised throughputs, less one. The matching of the
-      largest weight decides who shares;
+      largest weight decides which jobs share;
     - migration: a second matching, of the groups of this round with the places of the last one,
       keeps the most workers where they are.
 

@@ -25,8 +25,8 @@ class Tiresias:
     Source: Gu et al., Tiresias, NSDI 2019, section 3.2 (Discretized 2D-LAS with K = 2). A job
     enters the high queue and leaves it when its service reaches the threshold. Inside a queue
     jobs stand in the order of their first start, those that never ran behind them by arrival, so
-    nobody preempts within a queue. GPUs are handed out from the head of the high queue to the end
-    of the low one; who does not fit is passed over, who runs and gets none is preempted.
+    no job preempts within a queue. GPUs are handed out from the head of the high queue to the end
+    of the low one; jobs that do not fit are passed over, running ones that get none preempted.
 
     A job that has waited longer than ``promote`` times as long as it ran, both since it first ran
     or was last promoted, goes back to the high queue, its service counted from zero.
@@ -41,7 +41,7 @@ class Tiresias:
         the simulator of Pollux (OSDI 2021), whose settings Castor's experiments follow: 16 GPU
         hours. The first limit of the authors' public simulator, 3,250, fits shorter jobs.
     promote : float
-        PromoteKnob (> 0); infinite = nobody is promoted, as in both of these simulators.
+        PromoteKnob (> 0); infinite = no job is promoted, as in both of these simulators.
     """
 
     threshold_gpu_s: float = 57600.0
@@ -57,7 +57,7 @@ class Tiresias:
         self._queue = Queue(lambda job: self._key(job, job.waiting_since_s))
 
     def decide(self, state: State) -> Decision:
-        """Give the GPUs to the head of the two queues; preempt whoever gets none."""
+        """Give the GPUs to the head of the two queues; preempt running jobs that get none."""
         if not state.pending:
             return NOTHING
         starving_s = self._promote(state)

@@ -15,7 +15,7 @@ from dovetail.solver.policies.state import Job, State
 
 @dataclass(frozen=True)
 class Unaware:
-    """Jobs in the order of arrival share GPUs with whoever is there.
+    """Jobs in the order of arrival share GPUs with any residents.
 
     Source: "GPU sharing" of TensorShare (FGCS 2026, section 4.1): jobs are selected one after the
     other, and one that is left alone is joined by the next of the queue. Placement is the default
