@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from dovetail.executor.mps.client import PERCENTAGE, PRIORITY
-from dovetail.executor.mps.control import DEVICES
+from dovetail.executor.mps.processes import DEVICES, PERCENTAGE, PRIORITY
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 

@@ -12,8 +12,8 @@ from dovetail.executor.doctor import driver, gpus, jobs_python, machine, mps, se
 from dovetail.executor.doctor.driver import Driver, Places
 from dovetail.executor.doctor.finding import Finding, Level, Seen, Usable, broken
 from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError
-from dovetail.executor.mps.foreign import every_mps
 from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.mps.processes import every_mps
 from dovetail.executor.pools.progress import HOOK_DIRECTORY
 from dovetail.instances.errors import UnsupportedError
 

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.doctor.finding import Seen, lacking, note
-from dovetail.executor.mps.control import LOG_DIRECTORY, PIPE_DIRECTORY, PROGRAM, SERVER
-from dovetail.executor.mps.directories import place_of
-from dovetail.executor.mps.errors import MpsRefusedError
-from dovetail.executor.mps.foreign import MpsProcess
-from dovetail.executor.mps.processes import look
+from dovetail.executor.mps.control import MpsError
+from dovetail.executor.mps.manager import pipe_directory
+from dovetail.executor.mps.processes import (
+    LOG_DIRECTORY,
+    PIPE_DIRECTORY,
+    PROGRAM,
+    SERVER,
+    Process,
+    look,
+)
 from dovetail.instances._record import listed
 
 DEFAULT_DIRECTORY: Final = Path("/tmp/nvidia-mps")
@@ -85,8 +90,8 @@ def server() -> Seen:
 def directory(base: Path) -> Seen:
     """Say whether pipe directories can be made, and are short enough for sockets."""
     try:
-        place_of(base, _SOME_GPU, max(_LONGEST_UID, os.geteuid()))
-    except MpsRefusedError as error:
+        pipe_directory(base, _SOME_GPU, max(_LONGEST_UID, os.geteuid()))
+    except MpsError as error:
         told = f"a daemon would not start: {error}"
         return lacking(told, "name a shorter directory with --directory")
     existing = next(path for path in (base, *base.parents) if os.path.lexists(path))
@@ -99,15 +104,15 @@ def directory(base: Path) -> Seen:
     return Seen(f"{base} can have the daemons' sockets")
 
 
-def _is_ours(process: MpsProcess, base: Path) -> bool:
-    return process.directory is not None and Path(process.directory).parent == base
+def _is_ours(process: Process, base: Path) -> bool:
+    return process.pipe_directory is not None and Path(process.pipe_directory).parent == base
 
 
-def ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterator[Seen]:
+def ours(base: Path, running: Sequence[Process], *, serving: bool) -> Iterator[Seen]:
     """Tell of daemons and servers below the service's directory; ``serving``: the service runs."""
     mine = [one for one in running if _is_ours(one, base)]
     for one in mine:
-        told = f"{one.program} {one.pid} of uid {one.uid}"
+        told = f"{_program(one)} {one.pid} of uid {one.uid}"
         if serving:
             yield Seen(f"{told}, of the service that runs")
         else:
@@ -132,33 +137,37 @@ def pid_files(base: Path) -> Seen | None:
     return note(told, "a daemon was killed; the next takes its directory over")
 
 
-def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Seen]:
+def others(base: Path, running: Sequence[Process]) -> Iterator[Seen]:
     """Tell of MPS that is not this service's, and how its owner ends it."""
     theirs = [one for one in running if not _is_ours(one, base)]
     for one in theirs:
         default = str(DEFAULT_DIRECTORY)
         if not os.access(f"/proc/{one.pid}/environ", os.R_OK):
             default = "that may not be seen"
-        pipes = one.directory or default
-        told = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {pipes}"
+        pipes = one.pipe_directory or default
+        told = f"{_program(one)} {one.pid} of uid {one.uid}, pipe directory {pipes}"
         yield lacking(told, f"if nobody needs it, for its owner: {_ending(one, theirs)}")
     if not theirs:
         yield Seen("no MPS of others runs")
 
 
-def _ending(one: MpsProcess, running: Sequence[MpsProcess]) -> str:
+def _program(one: Process) -> str:
+    return SERVER if one.runs(SERVER) else PROGRAM
+
+
+def _ending(one: Process, running: Sequence[Process]) -> str:
     """Return the command that ends a daemon with its servers, or a server that has lost it."""
-    daemons = [other for other in running if other.program == PROGRAM]
-    if one.program == SERVER:
-        orphaned = all(other.directory != one.directory for other in daemons)
+    daemons = [other for other in running if other.is_daemon]
+    if one.runs(SERVER):
+        orphaned = all(other.pipe_directory != one.pipe_directory for other in daemons)
         return f"kill {one.pid}" if orphaned else "it ends with its daemon"
-    named = f"{PIPE_DIRECTORY}={one.directory} " if one.directory else ""
+    named = f"{PIPE_DIRECTORY}={one.pipe_directory} " if one.pipe_directory else ""
     return f"echo quit | {named}{PROGRAM}"
 
 
-def stale(running: Sequence[MpsProcess], default: Path = DEFAULT_DIRECTORY) -> Seen | None:
+def stale(running: Sequence[Process], default: Path = DEFAULT_DIRECTORY) -> Seen | None:
     """Tell of what a daemon has left in CUDA's own pipe directory."""
-    used = any(Path(one.directory or default) == default for one in running)
+    used = any(Path(one.pipe_directory or default) == default for one in running)
     if used or not (default / "control").exists():
         return None
     told = f"{default} has the sockets of a daemon that is gone"

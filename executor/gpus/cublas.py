@@ -1,4 +1,4 @@
-"""Which cuBLAS a running program has loaded: on it depends which shares compute right."""
+"""The version of cuBLAS that a running program has loaded; correct shares depend on it."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ _PATIENCE_S: Final = 20.0
 
 
 class CublasVersions:
-    """Asks each library file once, in the background; a file that was replaced is another one."""
+    """Asks each library file for its version once, in the background.
+
+    A file that has been replaced counts as another one.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, int, int], Future[str | None]] = {}
         self._asking = ThreadPoolExecutor(1, "cuBLAS versions")
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._asking.shutdown(wait=False, cancel_futures=True)
 
     def of(self, pids: Iterable[int], uid: int, gid: int) -> str | None:
-        """Return the version that all of a job's processes have loaded, as cuBLAS numbers it.
+        """Return the version that a job's processes have loaded, as cuBLAS numbers it.
 
-        None where it is not known: none has been loaded yet, or several have, or it does not tell,
-        or has not told yet.
+        None if it is unknown: no library or several are loaded, or the library has not answered.
 
         Parameters
         ----------
         pids : iterable of int
             The processes.
         uid, gid : int
-            The job's user. The library is the user's, so that it is asked as the user, in a
-            process of its own.
+            The job's user. The library may be the user's own, so it is loaded as that user, in a
+            separate process.
         """
         versions = {self._version(path, uid, gid) for pid in pids for path in _loaded(pid)}
         return versions.pop() if len(versions) == 1 else None
@@ -73,7 +75,7 @@ def _ask(path: str, uid: int, gid: int) -> str | None:
     if os.geteuid() == 0:
         user = {"user": uid, "group": gid, "extra_groups": []}
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _ASK, path],
             capture_output=True,
             text=True,
@@ -85,4 +87,5 @@ def _ask(path: str, uid: int, gid: int) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.strip() if told.stdout.strip().isdecimal() else None
+    version = done.stdout.strip()
+    return version if version.isdecimal() else None

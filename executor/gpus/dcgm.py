@@ -1,15 +1,14 @@
-"""What DCGM says of GPUs that have no GPM (before Hopper), read from ``dcgmi dmon``.
+"""DCGM metrics of GPUs without GPM (before Hopper), read from ``dcgmi dmon``.
 
-Sources: NVIDIA's documentation of ``dcgmi``, and transcripts in NVIDIA/DCGM's issues 3, 144 and
-244. DCGM takes the driver's profiler for the whole machine: while a profiler like Nsight runs, it
-tells nothing.
+Sources: NVIDIA's documentation of ``dcgmi``, and transcripts in issues 3, 144 and 244 of
+NVIDIA/DCGM. DCGM locks the driver's profiler for the whole machine, so it reports nothing while a
+profiler such as Nsight runs.
 
-``dmon`` refuses all fields where a GPU lacks one (NVIDIA/DCGM's issue 119; an L40S has neither FP64
-nor NVLink), so ``profile`` is asked first which fields each GPU has. Fields of one letter and
-different numbers there (``A.1``, ``A.2``) share hardware counters and are measured by turns, each
-in a part of every second (NVIDIA's user guide, "Multiplexing of Profiling Counters"): the pipes of
-FP64, FP32 and FP16 on most GPUs. Means over many seconds are little affected; no field is left out
-for it.
+``dmon`` rejects all fields if a GPU lacks one (issue 119; an L40S has neither FP64 nor NVLink), so
+``profile`` is asked first which fields each GPU has. Fields that it lists under one letter with
+different numbers (``A.1``, ``A.2``) share hardware counters and are sampled in turns within each
+second (NVIDIA's user guide, "Multiplexing of Profiling Counters"): the FP64, FP32 and FP16 pipes on
+most GPUs. That hardly affects means over many seconds.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ FIELDS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
         1012: ("NVLRX", "nvlink_rx_bytes_s"),
     }
 )
-"""Field of DCGM -> its column and our metric; fractions, and bytes/s."""
+"""Column and metric of each DCGM field; fractions, and bytes/s."""
 
 EVERY_MS: Final = 1000
-"""Below 100 ms its values are not valid."""
+"""Sampling period in ms; below 100 ms values are invalid."""
 
 AGAIN_S: Final = 60.0
-"""Seconds after which it is tried again, where it has ended."""
+"""Seconds until ``dcgmi`` is started again after it has ended."""
 
 _ANSWER_S: Final = 10.0
 _MOST_ROWS: Final = 600
@@ -62,17 +61,17 @@ _log = logging.getLogger(__name__)
 
 
 class Row(NamedTuple):
-    """What one line tells of a GPU; blank values are left out."""
+    """Metrics of a GPU in one line, without blank values."""
 
     gpu: int
     metrics: Mapping[str, float]
 
 
 def rows(lines: Iterable[str]) -> Iterator[Row]:
-    """Yield what the lines of ``dcgmi dmon`` tell, as they come.
+    """Yield the rows in the output of ``dcgmi dmon`` as they arrive.
 
-    The header names the columns and comes again every few rows. Lines that are none of ours
-    (errors, MIG instances, units) are passed over.
+    The header names the columns and is repeated every few rows. Other lines (errors, MIG instances,
+    units) are skipped.
     """
     columns: list[str] = []
     for line in lines:
@@ -88,7 +87,7 @@ def rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def uuids(lines: Iterable[str]) -> dict[int, str]:
-    """Return the UUIDs of the GPUs by DCGM's number, from ``dcgmi discovery -l``."""
+    """Return the UUIDs of the GPUs by DCGM's index, from ``dcgmi discovery -l``."""
     found: dict[int, str] = {}
     gpu = None
     for line in lines:
@@ -101,13 +100,13 @@ def uuids(lines: Iterable[str]) -> dict[int, str]:
 
 
 def fields(lines: Iterable[str]) -> frozenset[int]:
-    """Return which of ``FIELDS`` a GPU has, from ``dcgmi profile --list``."""
+    """Return those of ``FIELDS`` that a GPU has, from ``dcgmi profile --list``."""
     listed = (int(found[1]) for line in lines if (found := _FIELD.match(line)))
     return frozenset(FIELDS).intersection(listed)
 
 
 class Dcgm:
-    """Keeps ``dcgmi dmon`` running, and the means of what it tells.
+    """Keeps ``dcgmi dmon`` running, and averages its metrics.
 
     Parameters
     ----------
@@ -125,14 +124,14 @@ class Dcgm:
         self._thread.start()
 
     def metrics(self, uuid: str) -> dict[str, float]:
-        """Return the means of a GPU's activity since the last call; empty where nothing is told."""
+        """Return the means of a GPU's metrics since the last call; empty if there are none."""
         with self._lock:
-            told = self._rows.pop(uuid, [])
-        names = {name for row in told for name in row}
-        return {name: fmean(row[name] for row in told if name in row) for name in sorted(names)}
+            found = self._rows.pop(uuid, [])
+        names = {name for row in found for name in row}
+        return {name: fmean(row[name] for row in found if name in row) for name in sorted(names)}
 
     def close(self) -> None:
-        """End it."""
+        """End ``dcgmi``."""
         self._closing.set()
         with self._lock:
             if self._running is not None:
@@ -147,7 +146,7 @@ class Dcgm:
                 _log.info("%s cannot be run: %s", self._program, error)
             self._closing.wait(AGAIN_S)
 
-    def _told(self, *words: str) -> list[str]:
+    def _output(self, *words: str) -> list[str]:
         command = [self._program, *words]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_ANSWER_S, check=False
@@ -155,9 +154,9 @@ class Dcgm:
         return done.stdout.splitlines()
 
     def _follow(self) -> None:
-        """Take in what it tells until it ends; it ends by itself where nobody listens any more."""
-        known = uuids(self._told("discovery", "-l"))
-        has = {gpu: fields(self._told("profile", "--list", "-i", str(gpu))) for gpu in known}
+        """Read metrics until ``dcgmi`` ends, as it does when its output is closed."""
+        known = uuids(self._output("discovery", "-l"))
+        has = {gpu: fields(self._output("profile", "--list", "-i", str(gpu))) for gpu in known}
         profiled = [gpu for gpu, found in has.items() if found]
         if not profiled:
             return
@@ -184,7 +183,7 @@ class Dcgm:
 
 
 def _number(word: str) -> float | None:
-    """Return a value, None for ``N/A`` and other blanks."""
+    """Return a value; None for ``N/A`` and other blanks."""
     try:
         value = float(word)
     except ValueError:

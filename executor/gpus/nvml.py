@@ -1,7 +1,7 @@
-"""What NVML says of this machine's GPUs, in the words of the rest of Dovetail.
+"""The GPUs of a machine as NVML reports them.
 
-Every reading that a GPU or driver may lack is None where it does; a GPU that is lost or a driver
-that is gone raises. Sources: ``nvidia-ml-py`` (the bindings), NVIDIA's ``nvml.h``.
+A reading that the GPU or the driver lacks is None; a lost GPU or a missing driver raises. Sources:
+``nvidia-ml-py`` (the bindings), NVIDIA's ``nvml.h``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -22,12 +22,12 @@ _Value = TypeVar("_Value")
 MIB: Final = 2**20
 
 _GPM_APART_S: Final = 0.15
-"""GPM samples have to be more than 0.1 s apart (nvml.h)."""
+"""Least seconds between two GPM samples; they must be more than 0.1 s apart (nvml.h)."""
 
 _CORES_PER_SM: Final[Mapping[tuple[int, int], int]] = MappingProxyType(
     {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 )
-"""CUDA cores of a multiprocessor by compute capability; 128 on all others since 2014."""
+"""CUDA cores per SM by compute capability; all others since 2014 have 128."""
 
 GPM_METRICS: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
     {
@@ -45,9 +45,9 @@ GPM_METRICS: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
         "nvlink_tx_bytes_s": (61, float(MIB)),
     }
 )
-"""Metric -> id in GPM, and the factor from its per cent and MiB/s to fractions and bytes/s.
+"""Id of each metric in GPM, and the factor from per cent and MiB/s to fractions and bytes/s.
 
-All ids are known to the 580 header, whose last one is 209."""
+The header of 580 knows all of them (up to 209)."""
 
 THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -61,25 +61,29 @@ THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
         0x100: "display clocks",
     }
 )
-"""Bit of ``nvmlClocksEventReason*`` -> what lowers the clocks; being idle is left out."""
+"""Names of the bits of ``nvmlClocksEventReason*``, without that of an idle GPU."""
 
 
 class NvmlError(DovetailError):
-    """NVML cannot be used at all: no driver, no library, or two that do not fit.
+    """NVML cannot be used: no driver, no library, or versions that do not fit.
 
     Attributes
     ----------
     code : int or None
-        What NVML answered (``nvmlReturn_t`` of nvml.h), where it did.
+        NVML's return code (``nvmlReturn_t`` of nvml.h), if it returned one.
     """
 
-    def __init__(self, told: str, code: int | None = None) -> None:
-        super().__init__(told)
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
         self.code = code
 
 
 class GpuLostError(DovetailError):
     """A GPU has fallen off the bus or needs a reset."""
+
+
+class _LackingError(NvmlError):
+    """A call is not available; others may be."""
 
 
 class Gpu(NamedTuple):
@@ -88,15 +92,15 @@ class Gpu(NamedTuple):
     Attributes
     ----------
     uuid, name : str
-        NVIDIA's; the name is the GPU model.
+        UUID, and NVIDIA's name of the model.
     memory_mib : float
-        In all.
+        Total device memory.
     sms : int or None
-        Streaming multiprocessors, from the number of CUDA cores.
+        Number of SMs, from the number of CUDA cores.
     capability : (int, int)
         CUDA compute capability.
     mig : bool
-        Whether it is cut up by MIG.
+        Whether it is partitioned by MIG.
     compute_mode : str
         ``default``, ``exclusive_process`` or ``prohibited``.
     """
@@ -111,10 +115,16 @@ class Gpu(NamedTuple):
 
 
 class MemoryHealth(NamedTuple):
-    """How a GPU's memory is; None where the GPU does not tell.
+    """State of a GPU's memory; None if the GPU does not report it.
 
-    ``ecc`` says whether errors are corrected, ``pending`` whether bad memory waits to be taken out
-    of use at the next reset, ``failed`` whether that could not be done.
+    Attributes
+    ----------
+    ecc : bool or None
+        Whether errors are corrected.
+    pending : bool or None
+        Whether bad memory is to be retired at the next reset.
+    failed : bool or None
+        Whether retiring it has failed.
     """
 
     ecc: bool | None
@@ -123,10 +133,10 @@ class MemoryHealth(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """What a GPU reports now; None for what it cannot tell.
+    """Readings of a GPU; None for those that it lacks.
 
-    ``metrics`` are means since the reading before, ``source`` says by which means they were had,
-    ``throttled`` what lowers clocks: ``power cap``, ``thermal`` and so on.
+    ``metrics`` are means since the previous reading, ``source`` names their origin, and
+    ``throttled`` the reasons for lowered clocks (`THROTTLES`).
     """
 
     used_mib: float | None
@@ -139,45 +149,42 @@ class Readings(NamedTuple):
 
 
 class Xid(NamedTuple):
-    """A critical error that the driver reported of a GPU."""
+    """A critical error of a GPU, as the driver reported it."""
 
     uuid: str
     code: int
 
 
 class Nvml:
-    """A session with NVML; use it as a context manager.
-
-    Its methods may be called from several threads.
+    """A session with NVML, and a context manager. Methods may be called from several threads.
 
     Attributes
     ----------
     lost : tuple of str
-        The GPUs that did not answer when they were last listed, and why.
+        The GPUs that did not answer when they were last listed, with the reasons.
 
     Raises
     ------
     UnsupportedError
-        When ``nvidia-ml-py`` is not installed.
+        If ``nvidia-ml-py`` is not installed.
     NvmlError
-        When there is no driver, or none that fits.
+        If there is no driver, or none that fits.
     """
 
     def __init__(self) -> None:
         try:
             import pynvml
         except ImportError:
-            told = "GPUs are read through nvidia-ml-py: pip install './dovetail[live]'"
-            raise UnsupportedError(told) from None
+            text = "GPUs are read through nvidia-ml-py: pip install './dovetail[live]'"
+            raise UnsupportedError(text) from None
         self._nv: Any = pynvml
-        with self._told():
-            self._nv.nvmlInit()
+        self._call(self._nv.nvmlInit)
         self.lost: tuple[str, ...] = ()
         self._handles: dict[str, Any] = {}
-        self._samples: dict[str, _Gpm] = {}
+        self._samples: dict[str, tuple[Any, float]] = {}
         self._sampling = threading.Lock()
         self._events: Any = None
-        self._deaf = False
+        self._has_events = True
 
     def __enter__(self) -> Self:
         return self
@@ -187,8 +194,8 @@ class Nvml:
 
     def close(self) -> None:
         """End the session."""
-        for sample in self._samples.values():
-            sample.free()
+        for sample, _ in self._samples.values():
+            self._optional(self._nv.nvmlGpmSampleFree, sample)
         self._samples.clear()
         if self._events is not None:
             self._optional(self._nv.nvmlEventSetFree, self._events)
@@ -197,20 +204,17 @@ class Nvml:
 
     def driver(self) -> str:
         """Return the driver's version."""
-        with self._told():
-            return str(self._nv.nvmlSystemGetDriverVersion())
+        return str(self._call(self._nv.nvmlSystemGetDriverVersion))
 
     def cuda(self) -> tuple[int, int] | None:
-        """Return the newest version of CUDA that the driver serves."""
-        told = self._optional(self._nv.nvmlSystemGetCudaDriverVersion_v2)
-        return None if told is None else (told // 1000, told % 1000 // 10)
+        """Return the newest version of CUDA that the driver supports."""
+        version = self._optional(self._nv.nvmlSystemGetCudaDriverVersion_v2)
+        return None if version is None else (version // 1000, version % 1000 // 10)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs that answer, in the driver's order; ``lost`` tells of the others."""
-        with self._told():
-            count = self._nv.nvmlDeviceGetCount()
+        """Return the GPUs that answer, in the driver's order; ``lost`` lists the others."""
         found, lost = [], []
-        for index in range(count):
+        for index in range(self._call(self._nv.nvmlDeviceGetCount)):
             try:
                 found.append(self._gpu(index))
             except (GpuLostError, _LackingError) as error:
@@ -219,16 +223,16 @@ class Nvml:
         return tuple(found)
 
     def device_file(self, uuid: str) -> int | None:
-        """Return the number of a GPU's device file, ``/dev/nvidiaN``; None where it is not told."""
+        """Return the number of a GPU's device file, ``/dev/nvidiaN``; None if unknown."""
         return self._optional(self._nv.nvmlDeviceGetMinorNumber, self._handle(uuid))
 
     def read(self, uuid: str) -> Readings:
-        """Return what a GPU reports now.
+        """Return the readings of a GPU.
 
         Raises
         ------
         GpuLostError
-            When the GPU does not answer any more.
+            If the GPU does not answer any more.
         """
         nv, handle = self._nv, self._handle(uuid)
         memory = self._optional(nv.nvmlDeviceGetMemoryInfo, handle)
@@ -248,21 +252,21 @@ class Nvml:
         )
 
     def energy_j(self, uuid: str) -> float | None:
-        """Return the joules that a GPU has used since its driver was loaded; raises as ``read``."""
-        told = self._optional(self._nv.nvmlDeviceGetTotalEnergyConsumption, self._handle(uuid))
-        return None if told is None else told / 1000
+        """Return a GPU's energy in joules since the driver was loaded; raises as ``read``."""
+        used_mj = self._optional(self._nv.nvmlDeviceGetTotalEnergyConsumption, self._handle(uuid))
+        return None if used_mj is None else used_mj / 1000
 
     def check(self, uuid: str) -> None:
         """Return if a GPU answers; raises as ``read``."""
         self._optional(self._nv.nvmlDeviceGetMemoryInfo, self._handle(uuid))
 
     def has_gpm(self, uuid: str) -> bool:
-        """Tell whether a GPU reports the activity of its parts (GPM, Hopper and newer)."""
+        """Return whether a GPU has GPM metrics (Hopper and newer)."""
         support = self._optional(self._nv.nvmlGpmQueryDeviceSupport, self._handle(uuid))
         return support is not None and bool(support.isSupportedDevice)
 
     def memory_health(self, uuid: str) -> MemoryHealth:
-        """Return how a GPU's memory is: rows remapped (Ampere and newer), or pages retired."""
+        """Return the state of a GPU's memory: row remapping (Ampere, newer) or page retirement."""
         nv, handle = self._nv, self._handle(uuid)
         mode = self._optional(nv.nvmlDeviceGetEccMode, handle)
         ecc = None if mode is None else bool(mode[0])
@@ -273,44 +277,39 @@ class Nvml:
         return MemoryHealth(ecc, None if pages is None else bool(pages), None)
 
     def processes(self, uuid: str) -> dict[int, float | None]:
-        """Return the memory in MiB, where it is told, of every process on a GPU, by pid.
-
-        Clients of MPS have a list of their own.
-        """
+        """Return the memory in MiB (None if unknown) of every process on a GPU, by pid."""
         nv, handle = self._nv, self._handle(uuid)
         found: dict[int, float | None] = {}
-        of_mps = nv.nvmlDeviceGetMPSComputeRunningProcesses
-        for ask in (nv.nvmlDeviceGetComputeRunningProcesses, of_mps):
+        clients_of_mps = nv.nvmlDeviceGetMPSComputeRunningProcesses
+        for ask in (nv.nvmlDeviceGetComputeRunningProcesses, clients_of_mps):
             for process in self._optional(ask, handle) or ():
                 used = process.usedGpuMemory
                 found[process.pid] = None if used is None else used / MIB
         return found
 
     def xids(self) -> Iterator[Xid]:
-        """Yield the critical errors of the listed GPUs that were reported since the last call.
+        """Yield the critical errors of the listed GPUs since the previous call.
 
-        Those from before the first call are not told again by the driver. To be called from one
-        thread.
+        The driver does not repeat errors from before the first call. To be called from one thread.
         """
-        if self._events is None and not self._deaf:
+        if self._events is None and self._has_events:
             self._events = self._registered()
-            self._deaf = self._events is None
-        if self._deaf:
+            self._has_events = self._events is not None
+        if self._events is None:
             return
-        # A GPU that has just been lost no longer tells who it is.
+        # A GPU that has just been lost no longer reports its UUID.
         uuids = {_address(handle): uuid for uuid, handle in self._handles.items()}
         wait = self._nv.nvmlEventSetWait_v2
         while (event := self._optional(wait, self._events, 0)) is not None:
             yield Xid(uuids.get(_address(event.device), ""), int(event.eventData))
 
-    # How it is read.
-
     def _gpu(self, index: int) -> Gpu:
         nv = self._nv
-        with self._told():
-            handle = nv.nvmlDeviceGetHandleByIndex(index)
-            uuid, name = str(nv.nvmlDeviceGetUUID(handle)), str(nv.nvmlDeviceGetName(handle))
-            memory = nv.nvmlDeviceGetMemoryInfo(handle).total / MIB
+        handle = self._call(nv.nvmlDeviceGetHandleByIndex, index)
+        uuid, name = (
+            str(self._call(ask, handle)) for ask in (nv.nvmlDeviceGetUUID, nv.nvmlDeviceGetName)
+        )
+        memory = self._call(nv.nvmlDeviceGetMemoryInfo, handle).total / MIB
         self._handles[uuid] = handle
         capability = self._optional(nv.nvmlDeviceGetCudaComputeCapability, handle) or (0, 0)
         cores = self._optional(nv.nvmlDeviceGetNumGpuCores, handle)
@@ -333,63 +332,95 @@ class Nvml:
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
-            with self._told():
-                self._handles[uuid] = self._nv.nvmlDeviceGetHandleByUUID(uuid)
+            self._handles[uuid] = self._call(self._nv.nvmlDeviceGetHandleByUUID, uuid)
         return self._handles[uuid]
 
     def _metrics(self, uuid: str, handle: Any) -> tuple[Mapping[str, float], str]:
-        """Return the device utilisation of ``nvidia-smi``, and metrics by GPM where there are any.
+        """Return the utilisation that ``nvidia-smi`` shows, and GPM metrics if there are any.
 
-        The memory's utilisation is the part of the time with memory traffic, which no metric of
-        GPM is.
+        The memory's utilisation is the share of time with memory traffic, which GPM lacks.
         """
         rates = self._optional(self._nv.nvmlDeviceGetUtilizationRates, handle)
         found = {"gpu_util": rates.gpu / 100, "mem_util": rates.memory / 100} if rates else {}
-        if uuid not in self._samples and self.has_gpm(uuid):
-            self._samples[uuid] = _Gpm(self, handle)
-        if uuid in self._samples:
-            by_gpm = self._samples[uuid].metrics()
-            if by_gpm:
-                return found | by_gpm, "NVML GPM"
+        by_gpm = self._gpm(uuid, handle)
+        if by_gpm:
+            return found | by_gpm, "NVML GPM"
         return found, "NVML utilisation" if found else ""
 
+    def _gpm(self, uuid: str, handle: Any) -> dict[str, float]:
+        """Return the GPM metrics since the previous sample; empty if there is none or too soon."""
+        older, taken_s = self._samples.get(uuid, (None, -math.inf))
+        if time.monotonic() - taken_s < _GPM_APART_S:
+            return {}
+        if older is None and not self.has_gpm(uuid):
+            return {}
+        newer = self._optional(self._nv.nvmlGpmSampleAlloc)
+        if newer is None:
+            return {}
+        if self._optional(self._nv.nvmlGpmSampleGet, handle, newer) is None:
+            self._optional(self._nv.nvmlGpmSampleFree, newer)
+            return {}
+        self._samples[uuid] = newer, time.monotonic()
+        if older is None:
+            return {}
+        try:
+            return self._between(older, newer)
+        finally:
+            self._optional(self._nv.nvmlGpmSampleFree, older)
+
+    def _between(self, older: Any, newer: Any) -> dict[str, float]:
+        nv = self._nv
+        asked = nv.c_nvmlGpmMetricsGet_t()
+        asked.version = nv.NVML_GPM_METRICS_GET_VERSION
+        asked.numMetrics = len(GPM_METRICS)
+        asked.sample1, asked.sample2 = older, newer
+        for metric, (number, _) in zip(asked.metrics, GPM_METRICS.values(), strict=False):
+            metric.metricId = number
+        if self._optional(nv.nvmlGpmMetricsGet, asked) is None:
+            return {}
+        found = {}
+        for metric, (name, (_, factor)) in zip(asked.metrics, GPM_METRICS.items(), strict=False):
+            if metric.nvmlReturn == nv.NVML_SUCCESS and math.isfinite(metric.value):
+                value = max(0.0, metric.value * factor)
+                found[name] = value if name.endswith("bytes_s") else min(1.0, value)
+        return found
+
     def _registered(self) -> Any:
-        """Register for critical errors; None where that has worked for no GPU."""
+        """Return an event set registered for critical errors; None if no GPU supports it."""
         nv, registered = self._nv, False
         events = self._optional(nv.nvmlEventSetCreate)
         for handle in self._handles.values() if events is not None else ():
-            with suppress(NvmlError, GpuLostError), self._told():
-                nv.nvmlDeviceRegisterEvents(handle, nv.nvmlEventTypeXidCriticalError, events)
+            with suppress(NvmlError, GpuLostError):
+                kind = nv.nvmlEventTypeXidCriticalError
+                self._call(nv.nvmlDeviceRegisterEvents, handle, kind, events)
                 registered = True
         if events is not None and not registered:
             self._optional(nv.nvmlEventSetFree, events)
         return events if registered else None
 
     def _optional(self, call: Callable[..., _Value], *arguments: object) -> _Value | None:
-        """Return what a call returns; None where the GPU, the driver or the user's rights lack it.
+        """Return the result of a call; None if the GPU, the driver or the user's rights lack it.
 
         Raises
         ------
         NvmlError, GpuLostError
-            When it is not this call that fails.
+            If more than this call fails.
         """
         try:
-            with self._told():
-                return call(*arguments)
+            return self._call(call, *arguments)
         except _LackingError:
             return None
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn errors of NVML into ours.
+    def _call(self, call: Callable[..., _Value], *arguments: object) -> _Value:
+        """Return the result of a call, and turn NVML's errors into ours.
 
-        ``NVMLError`` objects cannot be hashed or compared with other types, so they are told
-        apart by class alone; a missing symbol may raise ``NVMLLibraryMismatchError``, which is
-        none of them.
+        ``NVMLError`` objects cannot be hashed or compared with other types, so they are
+        distinguished by class; a missing symbol may raise ``NVMLLibraryMismatchError``, which is
+        no ``NVMLError``.
         """
         nv = self._nv
         try:
-            yield
+            return call(*arguments)
         except nv.NVMLLibraryMismatchError as error:
             raise _LackingError(f"NVML is older than this call: {error}") from None
         except (nv.NVMLError_GpuIsLost, nv.NVMLError_ResetRequired) as error:
@@ -403,66 +434,6 @@ class Nvml:
             raise NvmlError(f"NVML: {error}", getattr(error, "value", None)) from None
         except nv.NVMLError as error:
             raise _LackingError(f"NVML: {error}", error.value) from None
-
-
-class _LackingError(NvmlError):
-    """One call is not to be had; others may be."""
-
-
-class _Gpm:
-    """The means of a GPU's activity between calls (GPM, Hopper and newer)."""
-
-    def __init__(self, session: Nvml, handle: Any) -> None:
-        self._session, self._nv, self._handle = session, session._nv, handle
-        self._older: Any = None
-        self._taken_s = -math.inf
-
-    def metrics(self) -> dict[str, float]:
-        """Return the means since the call before; empty on the first, or too soon after it."""
-        if time.monotonic() - self._taken_s < _GPM_APART_S:
-            return {}
-        newer = self._sample()
-        if newer is None:
-            return {}
-        older, self._older, self._taken_s = self._older, newer, time.monotonic()
-        if older is None:
-            return {}
-        try:
-            return self._between(older, newer)
-        finally:
-            self._session._optional(self._nv.nvmlGpmSampleFree, older)
-
-    def free(self) -> None:
-        """Give the last sample back."""
-        if self._older is not None:
-            self._session._optional(self._nv.nvmlGpmSampleFree, self._older)
-            self._older = None
-
-    def _sample(self) -> Any:
-        sample = self._session._optional(self._nv.nvmlGpmSampleAlloc)
-        if sample is None:
-            return None
-        taken = self._session._optional(self._nv.nvmlGpmSampleGet, self._handle, sample)
-        if taken is None:
-            self._session._optional(self._nv.nvmlGpmSampleFree, sample)
-        return taken
-
-    def _between(self, older: Any, newer: Any) -> dict[str, float]:
-        nv = self._nv
-        asked = nv.c_nvmlGpmMetricsGet_t()
-        asked.version = nv.NVML_GPM_METRICS_GET_VERSION
-        asked.numMetrics = len(GPM_METRICS)
-        asked.sample1, asked.sample2 = older, newer
-        for metric, (number, _) in zip(asked.metrics, GPM_METRICS.values(), strict=False):
-            metric.metricId = number
-        if self._session._optional(nv.nvmlGpmMetricsGet, asked) is None:
-            return {}
-        found = {}
-        for metric, (name, (_, factor)) in zip(asked.metrics, GPM_METRICS.items(), strict=False):
-            if metric.nvmlReturn == nv.NVML_SUCCESS and math.isfinite(metric.value):
-                value = max(0.0, metric.value * factor)
-                found[name] = value if name.endswith("bytes_s") else min(1.0, value)
-        return found
 
 
 def _address(handle: Any) -> int | None:

@@ -1,9 +1,9 @@
-"""The split gate: which shares of a GPU have been shown to compute right.
+"""The split gate: which shares of a GPU have been measured to compute correctly.
 
-On Hopper many percentages make cuBLAS leave parts of half-precision products unwritten, without
-an error (``docs/explanation/splits.md`` has the source). A share may therefore be used only where
-matrix products under it have been compared with a reference on the same GPU model, driver and
-cuBLAS version. Passing is no proof, as not every shape of product fails; failing once is enough.
+On Hopper many percentages make cuBLAS leave parts of half-precision products unwritten, without an
+error (``docs/explanation/splits.md`` has the source). So a share is used only if matrix products
+under it were compared with a reference on the same GPU model, driver and cuBLAS version. Passing is
+no proof, as not every product fails; one failure is enough.
 """
 
 from __future__ import annotations
@@ -18,26 +18,20 @@ from pydantic import Field
 from dovetail.instances._record import Count, Name, NonNegative, Record, Share, listed
 from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
 from dovetail.instances.datasets.records import Date
-from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import read_data
 
-SPLITS_FORMAT: Final = "dovetail-splits/1"
-_KINDS: Final = ("split", "sm-count")
 WHOLE: Final = 100
-_REPORTED_LEAST: Final = 8
 
 
 def reported_sms(share: int, sms: int) -> int:
-    """Return the SMs of a share that others have seen on an H200, scaled to a GPU with ``sms``.
+    """Return the number of SMs of a share as others measured it, scaled to a GPU with ``sms``.
 
-    It fits what they published for driver 580.178.04 and 132 SMs; what holds here is what a
-    client sees.
+    The formula fits measurements that were published for an H200 (132 SMs, driver 580.178.04).
     """
-    return min(sms, max(_REPORTED_LEAST, 2 * (sms * share // (2 * WHOLE))))
+    return min(sms, max(8, 2 * (sms * share // (2 * WHOLE))))
 
 
 class SplitKey(NamedTuple):
-    """What decides whether a share computes right."""
+    """The conditions under which a measurement of a share holds."""
 
     gpu_model: str
     driver: str
@@ -47,9 +41,8 @@ class SplitKey(NamedTuple):
 class Product(Record):
     """A matrix product that was compared with a reference (``products.py``).
 
-    ``kind`` is how it was computed. ``error`` is the largest deviation of an element, as a part
-    of what rounding alone may cause (1 = as much as it may; above: wrong); None where the result
-    had an element that is no number.
+    ``kind`` is how it was computed. ``error`` is the largest deviation of an element over the
+    deviation that rounding may cause, so above 1 the product is wrong; None if an element is NaN.
     """
 
     kind: Name = "nn"
@@ -61,12 +54,12 @@ class Product(Record):
 
     @property
     def right(self) -> bool:
-        """Whether rounding explains it."""
+        """Whether rounding explains the error."""
         return self.error is not None and self.error <= 1
 
 
 class SplitEvidence(Record):
-    """What was measured of one share: how many SMs a client saw, and what it computed."""
+    """A measurement of a share: the number of SMs that a client saw, and its products."""
 
     gpu_model: Name
     driver: Name
@@ -78,7 +71,7 @@ class SplitEvidence(Record):
 
     @property
     def key(self) -> SplitKey:
-        """What it holds for."""
+        """The conditions under which it holds."""
         return SplitKey(self.gpu_model, self.driver, self.cublas)
 
     @property
@@ -88,7 +81,7 @@ class SplitEvidence(Record):
 
 
 class SmCount(Record):
-    """How many SMs a client of MPS saw under a share; it says nothing of what it would compute."""
+    """Number of SMs that an MPS client saw under a share; nothing was computed."""
 
     gpu_model: Name
     driver: Name
@@ -98,15 +91,14 @@ class SmCount(Record):
 
 
 class Splits(Record):
-    """All evidence that was gathered, in the order of time, and the SMs counted without any."""
+    """All measurements and counts of shares, oldest first."""
 
-    format: Literal["dovetail-splits/1"] = SPLITS_FORMAT
     evidence: tuple[SplitEvidence, ...] = ()
     sms: tuple[SmCount, ...] = ()
 
     @cached_property
     def _verdicts(self) -> dict[SplitKey, dict[int, bool]]:
-        """Of each key and share whether it has always passed."""
+        """Whether each share has always passed, by key and share."""
         found: dict[SplitKey, dict[int, bool]] = defaultdict(dict)
         for one in self.evidence:
             shares = found[one.key]
@@ -114,7 +106,7 @@ class Splits(Record):
         return dict(found)
 
     def allowed(self, key: SplitKey) -> tuple[int, ...]:
-        """Return the shares below 100 that may be used, ascending; none where nothing is known."""
+        """Return the shares below 100 that may be used, ascending."""
         verdicts = self._verdicts.get(key, {})
         return tuple(sorted(share for share, right in verdicts.items() if right and share < WHOLE))
 
@@ -128,26 +120,26 @@ class Splits(Record):
         return tuple(sorted(key.cublas for key in self._verdicts if key[:2] == (gpu_model, driver)))
 
     def allowed_anywhere(self, gpu_model: str, driver: str) -> tuple[int, ...]:
-        """Return the shares that may be used with one version of cuBLAS at least."""
+        """Return the shares that may be used with at least one version of cuBLAS, ascending."""
         versions = self.libraries(gpu_model, driver)
         allowed = (self.allowed(SplitKey(gpu_model, driver, version)) for version in versions)
         return tuple(sorted(set().union(*allowed)))
 
     def why(self, key: SplitKey) -> str:
-        """Say in one line which shares may be used and why."""
+        """Return in one line which shares may be used, and why."""
         where = f"{key.gpu_model}, driver {key.driver}, cuBLAS {key.cublas}"
         if key not in self._verdicts:
             return f"no share was measured on {where}: no partitioning"
         allowed, refused = self.allowed(key), self.refused(key)
-        told = f"shares that computed right on {where}: {listed(map(str, allowed), 20) or 'none'}"
-        return f"{told}; wrong: {listed(map(str, refused), 20)}" if refused else told
+        text = f"shares that computed right on {where}: {listed(map(str, allowed), 20) or 'none'}"
+        return f"{text}; wrong: {listed(map(str, refused), 20)}" if refused else text
 
     def measured(self, key: SplitKey) -> frozenset[int]:
-        """Return the shares of which there is evidence."""
+        """Return the shares that were measured."""
         return frozenset(self._verdicts.get(key, {}))
 
     def seen(self, gpu_model: str, driver: str) -> dict[int, int]:
-        """Return by share the SMs that a client saw, as it was last counted or measured."""
+        """Return the number of SMs that a client last saw, by share."""
         where = (gpu_model, driver)
         measured = {one.share: one.sms for one in self.evidence if one.key[:2] == where}
         counted = [one for one in self.sms if (one.gpu_model, one.driver) == where]
@@ -155,42 +147,32 @@ class Splits(Record):
 
 
 def read_splits(directory: Path) -> Splits:
-    """Read what is known of shares from a state directory; where there is nothing, nothing is.
-
-    It is evidence in the directory's repository. What Dovetail 0.1 has kept in ``splits.json``
-    counts, too, as older.
+    """Read the measurements and counts of shares in the repository of a state directory.
 
     Raises
     ------
     InputError
-        When it cannot be read or breaks a rule.
+        If the repository cannot be read or breaks a rule.
     """
-    old, repository = directory / "splits.json", Repository(directory / REPOSITORY)
-    known = _old_splits(old) if old.exists() else Splits()
+    repository = Repository(directory / REPOSITORY)
     if not repository.path.exists():
-        return known
-    found = repository.evidence(*_KINDS)
-    splits = [SplitEvidence.from_data(one.content) for one in found if one.kind == "split"]
-    counts = [SmCount.from_data(one.content) for one in found if one.kind == "sm-count"]
-    return Splits(evidence=(*known.evidence, *splits), sms=(*known.sms, *counts))
+        return Splits()
+    found = repository.evidence("split", "sm-count")
+    return Splits(
+        evidence=tuple(SplitEvidence.from_data(e.content) for e in found if e.kind == "split"),
+        sms=tuple(SmCount.from_data(e.content) for e in found if e.kind == "sm-count"),
+    )
 
 
 def keep_splits(directory: Path, found: SplitEvidence | SmCount) -> None:
-    """Add what was found of a share to the repository of a state directory.
+    """Append a measurement or a count to the repository of a state directory.
 
     Raises
     ------
     InputError
-        When it cannot be written.
+        If it cannot be written.
     """
     cublas = found.cublas if isinstance(found, SplitEvidence) else None
     kind = "sm-count" if cublas is None else "split"
     one = Evidence(kind, found.gpu_model, found.driver, cublas, found.date, found.to_data())
     Repository(directory / REPOSITORY).record([one])
-
-
-def _old_splits(path: Path) -> Splits:
-    data = read_data(path)
-    if not isinstance(data, dict) or data.get("format") != SPLITS_FORMAT:
-        raise InputError(f"must be a file of the format {SPLITS_FORMAT}", "", source_name(path))
-    return Splits.from_data(data, source_name(path))

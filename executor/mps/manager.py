@@ -1,57 +1,72 @@
-"""MPS on a machine: one control daemon for every GPU, run as the user whose jobs it serves.
+"""MPS on a machine: one control daemon per GPU, run as the user whose jobs it serves.
 
-Sources: NVIDIA's MPS guide; ``docs/explanation/mps.md`` says how each fact was learned.
+Sources: NVIDIA's MPS guide; ``docs/explanation/mps.md`` says how each fact was established.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import stat
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from dovetail.executor.mps import directories, processes
-from dovetail.executor.mps.client import check_uuid, client_environment
+from dovetail.executor.mps import processes, recovery
 from dovetail.executor.mps.control import (
-    DEVICES,
-    PIPE_DIRECTORY,
-    PROGRAM,
     Control,
     Health,
     HealthState,
+    MpsError,
+    NoDaemonError,
     acting_as,
 )
-from dovetail.executor.mps.errors import MpsError, MpsRefusedError, NoDaemonError
-from dovetail.executor.mps.foreign import MpsProcess, every_mps, foreign_mps
-from dovetail.executor.mps.recovery import PATIENCE, Patience, Recovery, climb
+from dovetail.executor.mps.processes import (
+    DEVICES,
+    MEMORY,
+    PERCENTAGE,
+    PIPE_DIRECTORY,
+    PRIORITY,
+    PROGRAM,
+    Process,
+    every_mps,
+)
+from dovetail.executor.mps.recovery import PATIENCE, Patience, Recovery
+
+LONGEST_DIRECTORY: Final = 87
+"""Longest path of a pipe directory in bytes: 88 fail with 535, as it contains sockets."""
+
+_UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class MpsManager:
-    """One control daemon for every GPU, run as the user whose jobs it serves.
+    """One control daemon per GPU, run as the user whose jobs it serves.
 
-    A daemon serves one user at a time (a second user's clients would hang until the first's have
-    left), so a GPU changes its user only when nobody can be a client of the old daemon. Nothing is
-    remembered between calls: what is so is read from the directories, the daemons and /proc, and a
-    service that starts again takes up the daemons it finds.
+    A daemon serves one user at a time: clients of a second user would hang until those of the
+    first have left. So a GPU changes its user only when the old daemon can have no clients. The
+    manager keeps no state between calls; it reads directories, daemons and ``/proc``, and a
+    service that restarts finds its daemons again.
 
     Parameters
     ----------
     directory : Path
-        Where the pipe directories are made, ``<8 digits of the UUID>-<uid>``. Short, as names of
-        sockets are; when the service is root, every user whose jobs run must be able to pass the
-        directories above it.
+        Parent of the pipe directories, ``<8 digits of the UUID>-<uid>``. Its path must be short,
+        as sockets lie in them; under root, every user whose jobs run must be able to pass the
+        directories above.
     program : str
         The control program.
     patience : Patience
-        How long the rungs of a recovery may take.
+        Timeouts.
 
     Notes
     -----
     Calls may come from several threads. Each runs the control program, which takes milliseconds,
-    and up to 10 s where the daemon hangs; ``terminate`` and ``recover`` may take minutes: give
-    them a thread. The compute mode of the GPU is never changed.
+    or up to 10 s if the daemon hangs. ``terminate`` and ``recover`` may take minutes, so run them
+    in a thread of their own. The compute mode of the GPU is never changed.
     """
 
     def __init__(
@@ -63,7 +78,7 @@ class MpsManager:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def why_not(self) -> str | None:
-        """Return why there is no MPS on this machine; None: there is."""
+        """Return why this machine has no MPS; None if it has."""
         if shutil.which(self._program) is None:
             return f"{self._program} is not installed"
         return None
@@ -71,55 +86,54 @@ class MpsManager:
     def environment(
         self, uuid: str, uid: int, share: int | None, memory_mib: float | None, latency: bool
     ) -> dict[str, str]:
-        """Start the GPU's daemon if need be, and return what a client must have in its environment.
+        """Start the GPU's daemon if it does not run, and return the environment of a client.
 
-        The submitter's variables that begin with ``CUDA_MPS_`` are to be removed first.
+        Variables of the submitter that begin with ``CUDA_MPS_`` are to be removed first.
 
         Parameters
         ----------
         uuid : str
-            Of the GPU.
+            UUID of the GPU.
         uid : int
-            The user that the client runs as.
+            The client's user.
         share : int or None
-            Its cap on SMs in per cent; None = no cap.
+            Largest share of the SMs in per cent.
         memory_mib : float or None
-            The most device memory of this one process; None = no limit.
+            Limit on the device memory of this process.
         latency : bool
-            Whether it goes before batch jobs.
+            Whether it has priority over batch jobs.
 
         Raises
         ------
         MpsError
-            In one line: there is no MPS; a value is out of range; the service may not act as this
-            user; another user's clients are, or may be, on the GPU; MPS of others is on it; a
-            server is in trouble, or a recovery under way.
+            If there is no MPS, a value is out of range, the service may not act as this user,
+            another user's clients are or may be on the GPU, MPS of others may see it, a server is
+            in trouble, or a recovery is in progress.
         """
         control = self._control(check_uuid(uuid), uid)
         found = client_environment(control.directory, uuid, share, memory_mib, latency)
         acting_as(uid)
         with self._locked(uuid):
             for other in self.foreign(uuid):
-                raise MpsRefusedError(f"{uuid}: MPS of others may be on it: {other}; end it first")
+                raise MpsError(f"{uuid}: MPS of others may be on it: {other}; end it first")
             self._vacate(uuid, uid)
             self._ensure(control)
         return found
 
     def without_mps(self, uuid: str) -> dict[str, str]:
-        """Return the environment of a process that must not meet any MPS daemon.
+        """Return the environment of a process that must not reach any MPS daemon.
 
-        CUDA tries the default pipe directory even where none is named, so this names one that does
-        not exist.
+        CUDA tries the default pipe directory if none is set, so this sets one that does not exist.
         """
         return {DEVICES: uuid, PIPE_DIRECTORY: str(self.directory / "none")}
 
     def attached(self, uuid: str, pid: int) -> bool:
-        """Whether a process, or one that descends from it, is in the GPU's client lists.
+        """Return whether a process or one of its descendants is in the GPU's client lists.
 
         Raises
         ------
         MpsError
-            The daemon does not answer, or nobody understands what it says.
+            If the daemon does not answer, or its answer is not understood.
         """
         found: list[int] = []
         for control in self._controls(uuid):
@@ -133,8 +147,8 @@ class MpsManager:
         Returns
         -------
         bool
-            True: none of them is a client with work any more, so that killing them is safe. False:
-            a client could not be terminated, or the daemon does not answer.
+            True if none of them has work on the GPU any more, so that killing them is safe; False
+            if a client could not be terminated or the daemon does not answer.
         """
         try:
             done = [self._terminate(control, pid) for control in self._controls(uuid)]
@@ -143,67 +157,58 @@ class MpsManager:
         return all(done)
 
     def health(self, uuid: str) -> Health:
-        """Return how MPS on the GPU is doing; a daemon in trouble is an answer, not an error.
+        """Return the state of MPS on a GPU; a daemon in trouble is a state, not an error.
 
-        A daemon that is gone while its server, or a possible client, lives is not down: what
-        becomes of them is unknown.
+        A daemon that died while its server or a possible client lives is UNKNOWN, not DOWN: what
+        becomes of them is undocumented.
         """
-        found = [self._health(control) for control in self._controls(uuid)]
+        found = [_health(control) for control in self._controls(uuid)]
         alive = [health for health in found if health.state is not HealthState.DOWN]
         return next(iter([*alive, *found]), Health(HealthState.DOWN, why="never started"))
 
     def recover(self, uuid: str) -> Recovery:
-        """Climb the ladder of recovery until the GPU takes new clients again.
-
-        Wait for the server; terminate its clients; make the daemon quit; kill it, proved to be
-        ours; start another. Call it when there has been trouble: clients that are still there may
-        be ended.
+        """Recover MPS on a GPU after trouble; clients that are still there may be ended.
 
         Raises
         ------
-        MpsRefusedError
-            A recovery is under way.
+        MpsError
+            If a recovery is in progress.
         """
         with self._locked(uuid):
-            found = [climb(control, self._patience) for control in self._live(uuid)]
+            found = [recovery.recover(one, self._patience) for one in self._live(uuid)]
         return Recovery(
             all(one.healthy for one in found),
             tuple(step for one in found for step in one.steps),
             tuple(pid for one in found for pid in one.left),
         )
 
-    def foreign(self, uuid: str) -> tuple[MpsProcess, ...]:
-        """Return MPS daemons and servers of others that may be on the GPU."""
-        return tuple(foreign_mps(self.directory, uuid))
+    def foreign(self, uuid: str) -> tuple[Process, ...]:
+        """Return daemons and servers of others that may see a GPU; they are never touched."""
+        base = str(self.directory)
+        return tuple(
+            one
+            for one in every_mps()
+            if one.may_see(uuid) and os.path.dirname(one.pipe_directory or "") != base
+        )
 
     def close(self) -> None:
-        """End the daemons that nobody can be a client of; the others run on."""
+        """End the daemons that can have no clients; the others keep running."""
         for daemon in every_mps():
-            place = Path(daemon.directory or "/")
-            if daemon.program != PROGRAM or place.parent != self.directory or not daemon.devices:
+            place, gpu = daemon.pipe_directory, daemon.environment.get(DEVICES)
+            if place is None or not gpu or not daemon.is_daemon:
                 continue
-            control = self._control(daemon.devices, daemon.uid)
-            if control.directory == place and not self._in_use(control):
-                control.quit(self._patience.quit_s)
-
-    @staticmethod
-    def _health(control: Control) -> Health:
-        control.trim_logs()
-        health = control.health()
-        left = _left_by(control) if health.state is HealthState.DOWN else ()
-        if not left:
-            return health
-        why = f"{control}: its daemon is gone, but {_listed(left)} may be its server or clients"
-        return Health(HealthState.UNKNOWN, control.uid, why=why)
-
-    # One daemon, one user.
+            if os.path.dirname(place) == str(self.directory):
+                control = self._control(gpu, daemon.uid)
+                if str(control.directory) == place and not _in_use(control):
+                    control.quit(self._patience.quit_s)
 
     def _vacate(self, uuid: str, uid: int) -> None:
+        """End the daemons of other users on a GPU, or refuse if one may have clients."""
         for control in self._live(uuid):
             if control.uid == uid:
                 continue
-            if self._in_use(control):
-                raise MpsRefusedError(
+            if _in_use(control):
+                raise MpsError(
                     f"{uuid}: user {control.uid} has, or may have, clients under MPS; user {uid} "
                     f"must wait until they have left (one user a server): "
                     f"{_listed(control.holders())}"
@@ -211,33 +216,23 @@ class MpsManager:
             control.quit(self._patience.quit_s)
 
     def _ensure(self, control: Control) -> None:
-        health = self._health(control)
+        """Start a daemon if it does not run, or refuse if it cannot take clients."""
+        health = _health(control)
         if health.state is HealthState.DOWN:
-            self._start(control)
+            stale = control.daemon()
+            if stale is not None and not processes.kill(stale, self._patience.answer_s):
+                raise MpsError(
+                    f"{control}: a daemon that does not answer, {stale.pid}, does not die"
+                )
+            make_base(self.directory)
+            make_private(control.directory, control.uid)
+            control.start()
         elif health.state is HealthState.UNKNOWN:
             raise MpsError(health.why)
         elif control.daemon() is None:
-            raise MpsRefusedError(f"{control}: what answers at {control.directory} is not ours")
+            raise MpsError(f"{control}: what answers at {control.directory} is not ours")
         elif health.state is HealthState.FAULT:
             raise MpsError(f"{control}: a server is in fault")
-
-    def _start(self, control: Control) -> None:
-        stale = control.daemon()
-        if stale is not None and not processes.kill(stale, self._patience.answer_s):
-            raise MpsError(f"{control}: a daemon that does not answer, {stale.pid}, does not die")
-        directories.make_base(self.directory)
-        directories.make_private(control.directory, control.uid)
-        control.start()
-
-    @staticmethod
-    def _in_use(control: Control) -> bool:
-        """Whether anybody is, or may be, a client; a daemon that does not answer counts as used."""
-        try:
-            return bool(control.all_clients() or control.holders())
-        except NoDaemonError:
-            return bool(_left_by(control))
-        except MpsError:
-            return True
 
     def _terminate(self, control: Control, pid: int) -> bool:
         try:
@@ -252,38 +247,142 @@ class MpsManager:
         ]
         return all(done)
 
-    # Which daemons there are.
-
     def _control(self, uuid: str, uid: int) -> Control:
         program = shutil.which(self._program)
         if program is None:
             raise MpsError(f"{self._program} is not installed")
-        place = directories.place_of(self.directory, uuid, uid)
+        place = pipe_directory(self.directory, uuid, uid)
         return Control(place, uuid, uid, program, self._patience.answer_s)
 
     def _controls(self, uuid: str) -> Iterator[Control]:
-        for uid in directories.users_of(self.directory, check_uuid(uuid)):
-            yield self._control(uuid, uid)
+        """Yield the daemon of every user who has a pipe directory for a GPU."""
+        start = f"{_short(check_uuid(uuid))}-"
+        for place in sorted(self.directory.glob(f"{start}*")):
+            uid = place.name.removeprefix(start)
+            if uid.isdecimal():
+                yield self._control(uuid, int(uid))
 
     def _live(self, uuid: str) -> list[Control]:
-        """Return the controls with a process of theirs: a daemon, a server, a possible client."""
-        return [
-            control for control in self._controls(uuid) if control.daemon() or _left_by(control)
-        ]
+        """Return the daemons of which the daemon, a server or a possible client lives."""
+        return [one for one in self._controls(uuid) if one.daemon() or one.left_behind()]
 
     @contextmanager
     def _locked(self, uuid: str) -> Iterator[None]:
         lock = self._locks[uuid]
         if not lock.acquire(timeout=self._patience.answer_s):
-            raise MpsRefusedError(f"{uuid}: MPS on it is being recovered")
+            raise MpsError(f"{uuid}: MPS on it is being recovered")
         try:
             yield
         finally:
             lock.release()
 
 
-def _left_by(control: Control) -> tuple[int, ...]:
-    return (*(server.pid for server in control.server_processes()), *control.holders())
+def check_uuid(uuid: str) -> str:
+    """Return the UUID of a whole GPU.
+
+    Raises
+    ------
+    MpsError
+        If it is an index, which the daemon would renumber, or a MIG instance.
+    """
+    if _UUID.fullmatch(uuid) is None:
+        raise MpsError(f"{uuid!r}: MPS needs the UUID of a whole GPU (GPU-xxxxxxxx-...)")
+    return uuid
+
+
+def client_environment(
+    directory: Path, uuid: str, share: int | None, memory_mib: float | None, latency: bool
+) -> dict[str, str]:
+    """Return the variables of a client of the daemon at ``directory``.
+
+    A client sees one GPU, so its memory limit is that of device 0. Batch jobs have the priority
+    below normal, latency jobs the normal one; CUDA takes it as a hint.
+    """
+    found = {
+        DEVICES: check_uuid(uuid),
+        PIPE_DIRECTORY: str(directory),
+        PRIORITY: "0" if latency else "1",
+    }
+    if share is not None:
+        found[PERCENTAGE] = str(_within(share, 1, 100, "share"))
+    if memory_mib is not None:
+        found[MEMORY] = f"0={_within(int(memory_mib), 1, 2**31, 'memory_mib')}M"
+    return found
+
+
+def pipe_directory(base: Path, uuid: str, uid: int) -> Path:
+    """Return the pipe directory of a GPU and a user.
+
+    Raises
+    ------
+    MpsError
+        If its path is too long for the sockets in it.
+    """
+    place = base / f"{_short(uuid)}-{uid}"
+    if len(os.fsencode(place)) > LONGEST_DIRECTORY:
+        raise MpsError(f"{place}: longer than {LONGEST_DIRECTORY} bytes, too long for MPS")
+    return place
+
+
+def make_base(base: Path) -> None:
+    """Make the parent of all pipe directories; every user may pass root's."""
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise MpsError(f"{base}: must be a directory of user {os.geteuid()}")
+    base.chmod(0o711 if os.geteuid() == 0 else 0o700)
+
+
+def make_private(place: Path, uid: int) -> None:
+    """Make a pipe directory that only its user may enter, or check that it is one.
+
+    Raises
+    ------
+    MpsError
+        If something else is there, or the user may not pass a directory above it.
+    """
+    try:
+        place.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        os.chown(place, uid, -1)
+    found = place.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o77:
+        raise MpsError(f"{place}: must be a directory of user {uid}, closed to others")
+    for above in place.parents if uid != os.geteuid() else ():
+        if not above.stat().st_mode & stat.S_IXOTH:
+            raise MpsError(f"{above}: user {uid} may not pass it (chmod o+x), as MPS needs")
+
+
+def _health(control: Control) -> Health:
+    control.trim_logs()
+    health = control.health()
+    left = control.left_behind() if health.state is HealthState.DOWN else ()
+    if not left:
+        return health
+    why = f"{control}: its daemon is gone, but {_listed(left)} may be its server or clients"
+    return Health(HealthState.UNKNOWN, control.uid, why=why)
+
+
+def _in_use(control: Control) -> bool:
+    """Return whether a daemon has or may have clients, as one that does not answer may."""
+    try:
+        return bool(control.all_clients() or control.holders())
+    except NoDaemonError:
+        return bool(control.left_behind())
+    except MpsError:
+        return True
+
+
+def _short(uuid: str) -> str:
+    return uuid.removeprefix("GPU-")[:8]
+
+
+def _within(value: int, least: int, most: int, name: str) -> int:
+    if not least <= value <= most:
+        raise MpsError(f"{name}: must be from {least} to {most}, got {value}")
+    return value
 
 
 def _listed(pids: Sequence[int]) -> str:

@@ -1,4 +1,8 @@
-"""What /proc says of processes: the only proof of whose a daemon is."""
+"""Processes as ``/proc`` shows them, and the daemons and servers of MPS among them.
+
+A process belongs to MPS by its program, its user and the environment it was started with: nothing
+else proves whose a daemon is.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +11,87 @@ import select
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+SERVER: Final = "nvidia-cuda-mps-server"
+
+PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_DIRECTORY: Final = "CUDA_MPS_LOG_DIRECTORY"
+DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+PRIORITY: Final = "CUDA_MPS_CLIENT_PRIORITY"
 
 
 class Process(NamedTuple):
-    """A process that lives; ``started`` (clock ticks since boot) tells pids from reused ones."""
+    """A live process.
+
+    Attributes
+    ----------
+    pid, parent, uid : int
+        Its pid, its parent's pid, and its user.
+    started : int
+        Start time in clock ticks since boot; a later process with the same pid has another.
+    arguments : tuple of str
+        Its command line.
+    environment : mapping of str to str
+        The environment it was started with; empty if this user may not read it.
+    """
 
     pid: int
     parent: int
-    started: int
     uid: int
+    started: int
     arguments: tuple[str, ...]
+    environment: Mapping[str, str]
 
     def runs(self, program: str) -> bool:
-        """Whether it runs a program of this name, an interpreter before it allowed."""
+        """Return whether it runs a program of this name, directly or through an interpreter."""
         return any(Path(argument).name == program for argument in self.arguments[:4])
 
-    def environment(self) -> Mapping[str, str] | None:
-        """Return the environment it was started with, or None where that may not be read."""
-        try:
-            raw = _read(self.pid, "environ")
-        except OSError:
-            return None
-        pairs = (part.partition("=") for part in os.fsdecode(raw).split("\0") if part)
-        return {name: value for name, _, value in pairs}
+    @property
+    def is_daemon(self) -> bool:
+        """Whether it is a control daemon; the front end of the same program has neither option."""
+        return self.runs(PROGRAM) and bool({"-d", "-f"} & set(self.arguments))
+
+    @property
+    def pipe_directory(self) -> str | None:
+        """The pipe directory it was given; None if unset or unreadable."""
+        return self.environment.get(PIPE_DIRECTORY)
+
+    def may_see(self, uuid: str) -> bool:
+        """Return whether it may see a GPU: a process of unknown devices may see all."""
+        return may_see(self.environment.get(DEVICES), uuid)
+
+    def __str__(self) -> str:
+        """Return how error messages name a daemon or a server."""
+        program = SERVER if self.runs(SERVER) else PROGRAM
+        return f"{program} {self.pid} of user {self.uid} (pipe directory {self.pipe_directory})"
 
 
 def look(pid: int) -> Process | None:
-    """Return the process, or None where none lives (a zombie does not)."""
+    """Return a process; None if no such process lives (zombies do not)."""
     try:
-        # The name, in parentheses, may hold anything: fields are counted from its end.
+        # The name in parentheses may contain anything, so fields are counted from its end.
         fields = _read(pid, "stat").rpartition(b")")[2].split()
         status = _read(pid, "status")
         arguments = os.fsdecode(_read(pid, "cmdline")).split("\0")[:-1]
     except OSError:
         return None
-    state, parent, started = fields[0], int(fields[1]), int(fields[19])
-    if state in (b"Z", b"X"):
+    if fields[0] in (b"Z", b"X"):
         return None
+    try:
+        variables = os.fsdecode(_read(pid, "environ")).split("\0")
+    except OSError:
+        variables = []
+    environment = dict(one.split("=", 1) for one in variables if "=" in one)
     uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith(b"Uid:"))
-    return Process(pid, parent, started, uid, tuple(arguments))
+    return Process(pid, int(fields[1]), uid, int(fields[19]), tuple(arguments), environment)
 
 
 def every() -> Iterator[Process]:
-    """Yield every process that can be seen."""
+    """Yield every visible process."""
     for pid in _pids():
         if (process := look(pid)) is not None:
             yield process
@@ -70,8 +111,24 @@ def running(*programs: str) -> Iterator[Process]:
                 yield process
 
 
+def every_mps() -> Iterator[Process]:
+    """Yield every control daemon and server of MPS on the machine."""
+    return (one for one in running(PROGRAM, SERVER) if one.is_daemon or one.runs(SERVER))
+
+
+def may_see(devices: str | None, uuid: str) -> bool:
+    """Return whether ``CUDA_VISIBLE_DEVICES`` may include a GPU.
+
+    Indices count as yes, as their meaning is unknown here. UUIDs may be abbreviated.
+    """
+    if devices is None:
+        return True
+    names = [name.strip() for name in devices.split(",")]
+    return any(uuid.startswith(name) if name.startswith("GPU-") else bool(name) for name in names)
+
+
 def descends(pid: int, ancestor: int) -> bool:
-    """Whether a process is another one, or a child's child of it."""
+    """Return whether a process is the other one or one of its descendants."""
     seen: set[int] = set()
     while pid not in seen:
         if pid == ancestor:
@@ -84,17 +141,11 @@ def descends(pid: int, ancestor: int) -> bool:
     return False
 
 
-def ends(process: Process, within_s: float) -> bool:
-    """Wait for a process to end, and return whether it has."""
-    return _with_handle(process, within_s, None)
+def ends(process: Process, within_s: float, sent: signal.Signals | None = None) -> bool:
+    """Wait for a process to end, and return whether it has; send it a signal first if given.
 
-
-def kill(process: Process, within_s: float) -> bool:
-    """Kill this very process, never one that has its pid since; return whether it is gone."""
-    return _with_handle(process, within_s, signal.SIGKILL)
-
-
-def _with_handle(process: Process, within_s: float, sent: signal.Signals | None) -> bool:
+    The signal goes through a handle, so it cannot reach a later process with the same pid.
+    """
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -112,6 +163,11 @@ def _with_handle(process: Process, within_s: float, sent: signal.Signals | None)
         return True
     finally:
         os.close(handle)
+
+
+def kill(process: Process, within_s: float) -> bool:
+    """Kill a process, and return whether it is gone."""
+    return ends(process, within_s, signal.SIGKILL)
 
 
 def _pids() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The ladder of recovery: from waiting to a new daemon, each rung only if the one before failed."""
+"""Recovery of MPS on a GPU: a sequence of steps, each only if the one before failed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dovetail.executor.mps import processes
-from dovetail.executor.mps.control import ANSWER_S, Control, Health, HealthState
-from dovetail.executor.mps.errors import MpsError
+from dovetail.executor.mps.control import ANSWER_S, Control, Health, HealthState, MpsError
 
 
 class Patience(NamedTuple):
-    """Seconds that each rung may take.
+    """Timeouts in seconds.
 
     Attributes
     ----------
     answer_s : float
-        Until a command counts as not answered.
+        Of a command.
     active_s : float
-        Until a server in fault is active again; its clients have to leave for that.
+        Until a server in fault is active again, for which its clients have to leave.
     terminate_s : float
-        For ``terminate_client``, one client.
+        Of ``terminate_client``.
     quit_s : float
-        After which ``quit`` forces servers down.
+        After which ``quit`` ends servers by force.
     """
 
     answer_s: float = ANSWER_S
@@ -36,17 +35,17 @@ PATIENCE: Final = Patience()
 
 
 class Recovery(NamedTuple):
-    """What it took to bring MPS back on a GPU.
+    """Outcome of a recovery.
 
     Attributes
     ----------
     healthy : bool
-        Whether new clients may come; if not, the GPU is to be marked sick.
+        Whether new clients may start; otherwise the GPU is to be marked as sick.
     steps : tuple of str
-        What was done, in order, in words.
+        The steps taken, in words and in order.
     left : tuple of int
-        Processes that were given the daemon and still live, where more than waiting was needed:
-        all are lost, end them.
+        Possible clients that still live, if more than waiting was needed. Their work is lost, so
+        they are to be ended.
     """
 
     healthy: bool
@@ -54,32 +53,32 @@ class Recovery(NamedTuple):
     left: tuple[int, ...] = ()
 
 
-def climb(control: Control, patience: Patience) -> Recovery:
-    """Climb the ladder as far as is needed.
+def recover(control: Control, patience: Patience) -> Recovery:
+    """Take as many steps as are needed until new clients are served.
 
-    A daemon that does not answer is waited for, and then killed: the rungs between would ask it.
-    A daemon that is gone leaves at most servers, which are killed at once.
+    A daemon that does not answer is waited for and then killed, since the steps between need its
+    answers. A daemon that has died leaves servers at most, which are killed at once.
     """
     steps: list[str] = []
-    for words, rung, asks in _RUNGS:
+    for words, step, needs_answers in _STEPS:
         health = control.health()
-        if is_well(control, health):
+        if _is_healthy(control, health):
             break
-        if asks and health.state in (HealthState.DOWN, HealthState.UNKNOWN):
+        if needs_answers and health.state in (HealthState.DOWN, HealthState.UNKNOWN):
             continue
         try:
-            rung(control, patience)
+            step(control, patience)
         except MpsError as error:
             words = f"{words}: {error}"
         steps.append(words)
     left = control.holders() if len(steps) > 1 else ()
-    return Recovery(is_well(control, control.health()), tuple(steps), left)
+    return Recovery(_is_healthy(control, control.health()), tuple(steps), left)
 
 
-def is_well(control: Control, health: Health) -> bool:
-    """Whether the daemon answers, no server is in trouble, and none lives without a daemon.
+def _is_healthy(control: Control, health: Health) -> bool:
+    """Return whether the daemon answers, and all servers are its own and without trouble.
 
-    Where the program cannot tell a server's state, only one without clients counts as well.
+    If the control program cannot report a server's state, the server must have no clients.
     """
     if any(server.pid not in health.servers for server in control.server_processes()):
         return False
@@ -92,7 +91,7 @@ def _wait(control: Control, patience: Patience) -> None:
     end = time.monotonic() + patience.active_s
     while time.monotonic() < end:
         health = control.health()
-        if health.state is HealthState.DOWN or is_well(control, health):
+        if health.state is HealthState.DOWN or _is_healthy(control, health):
             return
         time.sleep(patience.active_s / 50)
 
@@ -116,10 +115,10 @@ def _kill(control: Control, patience: Patience) -> None:
     control.start()
 
 
-_RUNGS: Final[tuple[tuple[str, Callable[[Control, Patience], None], bool], ...]] = (
+_STEPS: Final[tuple[tuple[str, Callable[[Control, Patience], None], bool], ...]] = (
     ("waited for its servers", _wait, False),
     ("terminated its clients", _terminate, True),
     ("made the daemon quit and started another", _restart, True),
     ("killed the daemon and started another", _kill, False),
 )
-"""What each rung is, in words, and whether the daemon has to answer."""
+"""Description and function of each step, and whether it needs a daemon that answers."""

@@ -24,9 +24,9 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.mps import processes as mps_processes
-from dovetail.executor.mps.control import SERVER
-from dovetail.executor.mps.errors import MpsError
+from dovetail.executor.mps.control import MpsError
 from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.mps.processes import SERVER
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.local import LocalPool

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError, Xid
-from dovetail.executor.mps.control import HealthState
-from dovetail.executor.mps.errors import MpsError
+from dovetail.executor.mps.control import HealthState, MpsError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.processes import runs, stat_of

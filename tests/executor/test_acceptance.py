@@ -24,7 +24,7 @@ pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.gpus.nvml import Nvml, NvmlError
 from dovetail.executor.mps import processes
-from dovetail.executor.mps.control import PROGRAM, SERVER
+from dovetail.executor.mps.processes import PROGRAM, SERVER
 from tests.executor.gpus.libcuda import standin_libcuda
 from tests.gpu import proof as proofs
 
@@ -81,9 +81,7 @@ class Suite:
             **{**environment, "STANDIN_UUID": gpu, "STANDIN_PIDS": pids},
         )
         assert done.returncode == status, done.stdout + done.stderr
-        seen_by = (
-            (one.environment() or {}).get("CUDA_VISIBLE_DEVICES") for one in processes.every()
-        )
+        seen_by = (one.environment.get("CUDA_VISIBLE_DEVICES") for one in processes.every())
         assert gpu not in list(seen_by)
         return done.stdout + done.stderr
 

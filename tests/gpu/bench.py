@@ -16,11 +16,15 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.mps import processes
-from dovetail.executor.mps.client import client_environment
-from dovetail.executor.mps.control import PROGRAM, Control, HealthState
-from dovetail.executor.mps.directories import make_base, make_private, place_of
-from dovetail.executor.mps.errors import MpsError, NoServerError
-from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.mps.control import Control, HealthState, MpsError, NoServerError
+from dovetail.executor.mps.manager import (
+    MpsManager,
+    client_environment,
+    make_base,
+    make_private,
+    pipe_directory,
+)
+from dovetail.executor.mps.processes import PROGRAM
 from dovetail.executor.mps.recovery import Patience
 
 CLIENT = Path(__file__).with_name("client.py")
@@ -156,7 +160,7 @@ class Daemon:
         self._bench, self._uuid, uid = bench, bench.gpu.uuid, os.geteuid()
         self.base = Path(tempfile.mkdtemp(prefix="dt", dir="/tmp"))
         self.manager = MpsManager(self.base, program=bench.program, patience=patience)
-        place = place_of(self.base, self._uuid, uid)
+        place = pipe_directory(self.base, self._uuid, uid)
         make_base(self.base)
         make_private(place, uid)
         self.control = Control(place, self._uuid, uid, bench.program, ANSWER_S)

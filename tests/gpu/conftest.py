@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.gpus.nvml import Nvml
-from dovetail.executor.mps.control import PROGRAM, Control
+from dovetail.executor.mps.control import Control
+from dovetail.executor.mps.processes import PROGRAM
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import write_data
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dovetail import __version__
-from dovetail.executor.mps.foreign import every_mps, may_see
+from dovetail.executor.mps.processes import every_mps
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data
 
@@ -23,7 +23,7 @@ def free_gpu(nvml):
     why = "there is no GPU"
     for gpu in nvml.gpus():
         pids = sorted(nvml.processes(gpu.uuid))
-        others = [one.pid for one in every_mps() if may_see(one.devices, gpu.uuid)]
+        others = [one.pid for one in every_mps() if one.may_see(gpu.uuid)]
         if gpu.mig or gpu.compute_mode == "prohibited":
             why = f"{gpu.uuid[:12]} is cut up by MIG, or in compute mode PROHIBITED"
         elif pids or others:

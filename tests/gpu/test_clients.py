@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dovetail.executor.mps import processes
-from dovetail.executor.mps.control import SERVER
+from dovetail.executor.mps.processes import SERVER
 from dovetail.executor.pools.gpu import OUTSIDE_S
 
 from .bench import said

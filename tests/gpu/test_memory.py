@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.mps.client import MEMORY
+from dovetail.executor.mps.processes import MEMORY
 from dovetail.executor.pools.gpu import RESERVE_MIB
 
 from .bench import error_told

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from dovetail.executor.mps.control import SERVER
+from dovetail.executor.mps.processes import SERVER
 from tests.executor.mps.record import STEPS
 
 from .bench import said

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from dovetail.executor.gpus.splits import reported_sms
-from dovetail.executor.mps.client import PERCENTAGE
+from dovetail.executor.mps.processes import PERCENTAGE
 
 from .bench import alone, together
 

@@ -124,10 +124,10 @@ def test_evidence_of_a_failure_makes_none(tmp_path, library):
 
 def test_unreadable_evidence_makes_none_and_is_told(tmp_path, library):
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "splits.json").write_text("{")
+    (tmp_path / "state" / "repository.db").write_text("{")
     result = diagnosis(tmp_path)
     assert result.usable is Usable.UNPARTITIONED
-    assert "splits.json" in found(result, "shares.evidence")[0].told
+    assert "repository.db" in found(result, "shares.evidence")[0].told
 
 
 def test_prohibited_and_lost_gpus_are_not_used(tmp_path, library):

@@ -11,8 +11,7 @@ import pytest
 
 from dovetail.executor.doctor import mps
 from dovetail.executor.doctor.finding import Level
-from dovetail.executor.mps.control import PROGRAM
-from dovetail.executor.mps.foreign import every_mps
+from dovetail.executor.mps.processes import PROGRAM, every_mps
 from tests.executor.waiting import wait_until
 
 NEEDS_MPS = pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"needs {PROGRAM}")
@@ -37,10 +36,10 @@ def running(place):
     environment = {**os.environ, **variables}
     subprocess.run([PROGRAM, "-d"], env=environment, check=True)
     try:
-        yield next(one.pid for one in every_mps() if one.directory == str(place))
+        yield next(one.pid for one in every_mps() if one.pipe_directory == str(place))
     finally:
         subprocess.run([PROGRAM], input="quit\n", text=True, env=environment, check=False)
-        wait_until(lambda: all(one.directory != str(place) for one in every_mps()))
+        wait_until(lambda: all(one.pipe_directory != str(place) for one in every_mps()))
 
 
 @NEEDS_MPS

@@ -24,8 +24,8 @@ from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.mps import processes
-from dovetail.executor.mps.control import PIPE_DIRECTORY
 from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.mps.processes import PIPE_DIRECTORY
 from dovetail.executor.mps.recovery import Patience
 from dovetail.executor.pools.gpu import GpuPool
 from dovetail.instances.datasets import Repository
@@ -174,7 +174,7 @@ class GpuMachine:
         return [one.pid for one in found if "-d" in one.arguments and self._mine(one)]
 
     def _mine(self, process):
-        given = (process.environment() or {}).get(PIPE_DIRECTORY, "")
+        given = process.environment.get(PIPE_DIRECTORY, "")
         return given.startswith(f"{self.place}/")
 
     def clear(self):

@@ -22,8 +22,8 @@ from dovetail.executor.measuring.device import DeviceLostError  # noqa: E402
 from dovetail.executor.measuring.gpu_device import GpuDevice  # noqa: E402
 from dovetail.executor.measuring.records import Seat  # noqa: E402
 from dovetail.executor.mps import processes  # noqa: E402
-from dovetail.executor.mps.control import PIPE_DIRECTORY  # noqa: E402
 from dovetail.executor.mps.manager import MpsManager  # noqa: E402
+from dovetail.executor.mps.processes import PIPE_DIRECTORY  # noqa: E402
 from dovetail.executor.pools import gpu_health  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
 from tests.executor.gpus.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
@@ -364,5 +364,5 @@ def test_nothing_is_left_behind(machine, campaign_on):
     assert machine.daemons() == []
     assert not (machine.place / "m").exists()
     assert not any(processes.look(pid) for pid in pids)
-    held = [one for one in processes.every() if PIPE_DIRECTORY in (one.environment() or {})]
+    held = [one for one in processes.every() if PIPE_DIRECTORY in one.environment]
     assert not any(machine._mine(one) for one in held)

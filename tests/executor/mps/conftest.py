@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.mps import processes
-from dovetail.executor.mps.control import PIPE_DIRECTORY, PROGRAM, Control
+from dovetail.executor.mps.control import Control
+from dovetail.executor.mps.processes import PIPE_DIRECTORY, PROGRAM
 
 from . import standin
 
@@ -36,7 +37,7 @@ def place():
     found.chmod(0o711)
     yield found
     for process in processes.every():
-        given = (process.environment() or {}).get(PIPE_DIRECTORY, "")
+        given = process.environment.get(PIPE_DIRECTORY, "")
         if given.startswith(f"{found}/"):
             processes.kill(process, 10)
     shutil.rmtree(found)
