@@ -92,14 +92,14 @@ def _view(diagnosis: Diagnosis) -> RenderableType:
         table.add_row("", Text(heading, "bold"))
         for finding in findings:
             word, style = _MARKS[finding.level]
-            table.add_row(Text(word, style), Text(finding.about), _line(finding))
-    verdict = Text(diagnosis.usable.told, "bold")
+            table.add_row(Text(word, style), Text(finding.title), _line(finding))
+    verdict = Text(diagnosis.usable.text, "bold")
     return Group(table, Text(), *_share_views(diagnosis.shares), verdict)
 
 
 def _line(finding: Finding) -> Text:
     remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
-    return Text(finding.told).append(remedy, "italic")
+    return Text(finding.text).append(remedy, "italic")
 
 
 def _heading(finding: Finding) -> str:

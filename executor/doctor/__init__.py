@@ -1,1 +1,1 @@
-"""Preflight: what this machine has for live mode, what it lacks, and what to do about it."""
+"""Checks of a machine before live mode runs on it."""

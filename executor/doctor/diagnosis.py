@@ -1,16 +1,15 @@
-"""Everything that is looked at, in one order, and the verdict."""
+"""All checks of the doctor in order, and the verdict."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.executor.doctor import driver, gpus, jobs_python, machine, mps, service, shares
 from dovetail.executor.doctor.driver import Driver, Places
-from dovetail.executor.doctor.finding import Finding, Level, Seen, Usable, broken
+from dovetail.executor.doctor.finding import Finding, Level, Usable, broken
 from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import every_mps
@@ -21,18 +20,18 @@ _PLACES = Places()
 
 
 class Preflight(NamedTuple):
-    """What is to be looked at.
+    """What to check.
 
     Attributes
     ----------
     directory, socket : Path
-        The state directory and the UNIX socket that the service would use.
+        State directory and UNIX socket of the service.
     mps_directory : Path
-        Where the service would have its MPS daemons.
+        Its directory for MPS daemons.
     python : str
-        The Python that jobs use.
+        The Python of the jobs.
     address : tuple of str and int, optional
-        Host and port, where the service is to listen on TCP, too.
+        Host and port, if the service is to listen on TCP.
     """
 
     directory: Path
@@ -43,34 +42,42 @@ class Preflight(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """All findings, what is known of the shares of each GPU model, and the verdict."""
+    """All findings, the table of shares of each GPU model, and the verdict."""
 
     findings: tuple[Finding, ...]
     shares: tuple[shares.ShareTable, ...]
     usable: Usable
 
 
-_Row = tuple[str, Seen | Iterable[Seen] | None]
-"""What was looked at, and what its probe has seen: nothing, one thing, or several."""
+_Check = tuple[str, Finding | Iterable[Finding] | None]
+"""Id of a check, and its findings: none, one or several."""
 
 
 def diagnose(
     what: Preflight, open_nvml: Callable[[], Nvml] = Nvml, places: Places = _PLACES
 ) -> Diagnosis:
-    """Look at this machine; nothing is changed.
+    """Check this machine without changing it.
 
     Parameters
     ----------
     what : Preflight
-        What is to be looked at.
+        What to check.
     open_nvml : callable
         Opens a session with NVML.
     places : Places
-        Where the kernel tells of the driver.
+        Files of the kernel about the driver.
     """
     manager = MpsManager(what.mps_directory)
-    told, found, of_gpus = _asked(manager, open_nvml)
-    version = told.version if isinstance(told, Driver) else ""
+    found: tuple[Gpu, ...] = ()
+    of_gpus: tuple[Finding, ...] = ()
+    state: Driver | NvmlError | UnsupportedError
+    try:
+        with open_nvml() as nvml:
+            found, state = nvml.gpus(), Driver(nvml.driver(), nvml.cuda())
+            of_gpus = tuple(_of_gpus(nvml, found, manager))
+    except (NvmlError, UnsupportedError) as error:
+        state = error
+    version = state.version if isinstance(state, Driver) else ""
     used = {gpu.name: gpu for gpu in found if gpus.unusable(gpu) is None}
     module, pid = driver.module_version(places.module), service.holder(what.directory)
     libraries, running = jobs_python.asked(what.python), tuple(every_mps())
@@ -91,11 +98,11 @@ def diagnose(
         ("service.port", service.port(what.address)),
     )
     below = _findings(
-        ("driver.bus", driver.bus(places.pci, told)),
-        ("driver.module", driver.module(module, told)),
+        ("driver.bus", driver.bus(places.pci, state)),
+        ("driver.module", driver.module(module, state)),
         ("driver.nodes", driver.nodes(places.nodes, module)),
-        ("driver.bindings", driver.bindings(told)),
-        ("driver.nvml", driver.nvml(told)),
+        ("driver.bindings", driver.bindings(state)),
+        ("driver.nvml", driver.nvml(state)),
         ("driver.xid", driver.past_errors(places.log, module)),
     )
     above = _findings(
@@ -107,7 +114,7 @@ def diagnose(
         ("mps.others", mps.others(what.mps_directory, running)),
         ("mps.stale", mps.stale(running)),
         ("jobs.python", jobs_python.interpreter(what.python, libraries)),
-        ("jobs.torch", jobs_python.torch(libraries, told)),
+        ("jobs.torch", jobs_python.torch(libraries, state)),
         ("jobs.cublas", jobs_python.cublas(libraries)),
         ("shares.evidence", unread),
         ("shares.allowed", shares.allowed(splits, used, version)),
@@ -124,30 +131,16 @@ def diagnose(
     )
 
 
-def _findings(*rows: _Row, gpu: str = "") -> tuple[Finding, ...]:
+def _findings(*checks: _Check, gpu: str = "") -> tuple[Finding, ...]:
     return tuple(
-        Finding(name, *one, gpu)
-        for name, seen in rows
-        for one in ((seen,) if isinstance(seen, Seen) else seen or ())
+        one._replace(id=name, gpu=gpu)
+        for name, found in checks
+        for one in ((found,) if isinstance(found, Finding) else found or ())
     )
 
 
-def _asked(
-    manager: MpsManager, open_nvml: Callable[[], Nvml]
-) -> tuple[Driver | NvmlError | UnsupportedError, tuple[Gpu, ...], tuple[Finding, ...]]:
-    """Ask NVML for all that it is asked: of the driver, its GPUs, and each of them."""
-    with ExitStack() as session:
-        try:
-            nvml = session.enter_context(open_nvml())
-            found, told = nvml.gpus(), Driver(nvml.driver(), nvml.cuda())
-            return told, found, tuple(_of_gpus(nvml, found, manager))
-        except (NvmlError, UnsupportedError) as error:
-            return error, (), ()
-
-
 def _of_gpus(nvml: Nvml, found: tuple[Gpu, ...], manager: MpsManager) -> Iterator[Finding]:
-    for told in nvml.lost:
-        yield from _findings(("gpu.lost", gpus.lost(told)))
+    yield from _findings(("gpu.lost", map(gpus.lost, nvml.lost)))
     if not found and not nvml.lost:
         yield from _findings(
             ("gpu.none", broken("the driver runs, and there is no GPU", "see above"))
@@ -161,8 +154,8 @@ def _of_gpus(nvml: Nvml, found: tuple[Gpu, ...], manager: MpsManager) -> Iterato
 
 def _of_gpu(nvml: Nvml, gpu: Gpu, manager: MpsManager) -> tuple[Finding, ...]:
     if (why := gpus.unusable(gpu)) is not None:
-        row = "gpu.mig" if gpu.mig else "gpu.compute-mode", why
-        return _findings(row, gpu=gpus.short(gpu))
+        check = "gpu.mig" if gpu.mig else "gpu.compute-mode", why
+        return _findings(check, gpu=gpus.short(gpu))
     return _findings(
         ("gpu.model", gpus.model(gpu)),
         ("gpu.compute-mode", gpus.compute_mode(gpu)),

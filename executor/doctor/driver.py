@@ -1,4 +1,4 @@
-"""NVIDIA's driver: the devices on the bus, the kernel module, its nodes, and NVML above it."""
+"""Checks of NVIDIA's driver: PCI devices, kernel module, device files, bindings and NVML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.doctor.finding import Level, Seen, broken, note
+from dovetail.executor.doctor.finding import Finding, Level, broken, note
 from dovetail.executor.doctor.machine import container
 from dovetail.executor.gpus.nvml import NvmlError
 from dovetail.instances.errors import DovetailError, UnsupportedError
@@ -31,7 +31,7 @@ _REMEDIES: Final = {
 
 
 class Places(NamedTuple):
-    """Where the kernel tells of the driver."""
+    """Files of the kernel about the driver."""
 
     pci: Path = Path("/sys/bus/pci/devices")
     module: Path = Path("/proc/driver/nvidia/version")
@@ -40,7 +40,7 @@ class Places(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """What NVML says of the driver: its version, and the newest CUDA that it serves."""
+    """Version of the driver, and the newest CUDA that it supports."""
 
     version: str
     cuda: tuple[int, int] | None
@@ -50,8 +50,8 @@ def _here(in_container: str, otherwise: str) -> str:
     return otherwise if container() is None else in_container
 
 
-def bus(pci: Path, told: Driver | DovetailError) -> Seen | None:
-    """Count the devices; where none is seen, and the driver answers, nothing is told."""
+def bus(pci: Path, state: Driver | DovetailError) -> Finding | None:
+    """Count the GPUs; without any there is no finding if the driver answers."""
     found = 0
     try:
         for device in pci.iterdir():
@@ -61,14 +61,14 @@ def bus(pci: Path, told: Driver | DovetailError) -> Seen | None:
         if not found:
             return None
     if found:
-        return Seen(f"{found} NVIDIA GPU{'s' * (found > 1)} on the PCI bus")
+        return Finding(f"{found} NVIDIA GPU{'s' * (found > 1)} on the PCI bus")
     passed = "a virtual machine needs it passed through (PCI passthrough)"
     remedy = _here("the host has none, or hides it from this container", passed)
-    return None if isinstance(told, Driver) else broken("no NVIDIA GPU on the PCI bus", remedy)
+    return None if isinstance(state, Driver) else broken("no NVIDIA GPU on the PCI bus", remedy)
 
 
 def module_version(path: Path) -> str | None:
-    """Return the version of the kernel module; None where it is not loaded."""
+    """Return the version of the kernel module; None if it is not loaded."""
     try:
         found = _NVRM.search(path.read_text(errors="replace"))
     except OSError:
@@ -76,12 +76,12 @@ def module_version(path: Path) -> str | None:
     return found[1] if found else "of unknown version"
 
 
-def module(version: str | None, driver: Driver | DovetailError) -> Seen:
-    """Tell of the kernel module."""
+def module(version: str | None, state: Driver | DovetailError) -> Finding:
+    """Check the kernel module."""
     if version is not None:
-        return Seen(f"nvidia {version}")
-    if isinstance(driver, Driver):
-        return Seen("not told by /proc/driver/nvidia, but the driver answers", Level.NOTE)
+        return Finding(f"nvidia {version}")
+    if isinstance(state, Driver):
+        return Finding("not reported by /proc/driver/nvidia, but the driver answers", Level.NOTE)
     remedy = _here(
         "load it on the host, and start the container with its GPUs (--gpus all)",
         "install NVIDIA's driver, or load it: modprobe nvidia",
@@ -89,12 +89,12 @@ def module(version: str | None, driver: Driver | DovetailError) -> Seen:
     return broken("the kernel module nvidia is not loaded", remedy)
 
 
-def nodes(folder: Path, module: str | None) -> Seen:
-    """Say whether the device files are there and may be opened."""
+def nodes(folder: Path, module: str | None) -> Finding:
+    """Check that the device files exist and may be opened."""
     found = [path for path in sorted(folder.glob("nvidia*")) if _NODES.fullmatch(path.name)]
     if not found and module is None:
         remedy = "they come with the kernel module"
-        return Seen(f"there is no {folder}/nvidia*", Level.LACKING, remedy)
+        return Finding(f"there is no {folder}/nvidia*", Level.LACKING, remedy)
     if not found:
         remedy = _here(
             "start the container with the host's GPUs (docker: --gpus all)",
@@ -112,35 +112,35 @@ def nodes(folder: Path, module: str | None) -> Seen:
     if not (folder / "nvidia-uvm").exists():
         remedy = "CUDA needs it: modprobe nvidia-uvm, or nvidia-modprobe -u -c 0"
         return broken(f"{folder}/nvidia-uvm is missing", remedy)
-    return Seen(f"{', '.join(path.name for path in found)} may be opened")
+    return Finding(f"{', '.join(path.name for path in found)} may be opened")
 
 
-def bindings(told: Driver | DovetailError) -> Seen:
-    """Compare the bindings with the driver: older ones lack what is new, newer ones load."""
+def bindings(state: Driver | DovetailError) -> Finding:
+    """Check that the bindings are not older than the driver; newer ones work."""
     try:
         version = metadata.version("nvidia-ml-py")
     except metadata.PackageNotFoundError:
         return broken("nvidia-ml-py is not installed", "pip install './dovetail[live]'")
     # Bindings 13.580.65 were made for the driver's series 580.
     series = re.match(r"\d+\.(\d+)", version)
-    major = re.match(r"\d+", told.version) if isinstance(told, Driver) else None
+    major = re.match(r"\d+", state.version) if isinstance(state, Driver) else None
     if major and int(series[1] if series else 0) < int(major[0]):
         remedy = f"pip install 'nvidia-ml-py>=13.{major[0]}'"
         return note(f"nvidia-ml-py {version} is older than the driver", remedy)
-    return Seen(f"nvidia-ml-py {version}")
+    return Finding(f"nvidia-ml-py {version}")
 
 
-def nvml(told: Driver | DovetailError) -> Seen:
-    """Tell what NVML says, or why it says nothing."""
-    if isinstance(told, Driver):
-        cuda = "" if told.cuda is None else f", CUDA up to {told.cuda[0]}.{told.cuda[1]}"
-        return Seen(f"NVIDIA {told.version}{cuda}")
-    if isinstance(told, UnsupportedError):
-        return broken("cannot be asked without nvidia-ml-py", str(told))
-    code = told.code if isinstance(told, NvmlError) else None
+def nvml(state: Driver | DovetailError) -> Finding:
+    """Report what NVML answers, or why it does not."""
+    if isinstance(state, Driver):
+        cuda = "" if state.cuda is None else f", CUDA up to {state.cuda[0]}.{state.cuda[1]}"
+        return Finding(f"NVIDIA {state.version}{cuda}")
+    if isinstance(state, UnsupportedError):
+        return broken("cannot be asked without nvidia-ml-py", str(state))
+    code = state.code if isinstance(state, NvmlError) else None
     if code != _LIBRARY_NOT_FOUND:
         unknown = "see what nvidia-smi says; install NVIDIA's driver anew if it fails, too"
-        return broken(str(told), _REMEDIES.get(code or 0, unknown))
+        return broken(str(state), _REMEDIES.get(code or 0, unknown))
     remedy = _here(
         "else start the container with its GPUs (--gpus all)",
         "else install NVIDIA's driver, all of it",
@@ -149,7 +149,7 @@ def nvml(told: Driver | DovetailError) -> Seen:
 
 
 def _library_trouble() -> str:
-    """Return why the library of NVML cannot be loaded: missing, or there and no good."""
+    """Return why NVML's library cannot be loaded."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
@@ -159,24 +159,24 @@ def _library_trouble() -> str:
     return "libnvidia-ml.so.1 was not found at first, and is now: try again"
 
 
-def past_errors(log: Path, module: str | None) -> Seen | None:
-    """Tell of critical errors (Xid) that the kernel's log still has."""
+def past_errors(log: Path, module: str | None) -> Finding | None:
+    """Report critical errors (Xid) in the kernel's log."""
     if module is None:
         return None
     try:
         found = _XID.findall(_kernel_log(log))
     except OSError:
-        told = "the kernel's log may not be read: whether there were Xid errors is not known"
-        return note(told, "run dovetail doctor as root")
+        text = "the kernel's log may not be read: whether there were Xid errors is not known"
+        return note(text, "run dovetail doctor as root")
     if found:
-        told = f"{len(found)} Xid since the log begins, the last: {found[-1]}"
+        text = f"{len(found)} Xid since the log begins, the last: {found[-1]}"
         remedy = "13, 31, 43, 45, 68, 109 are programs' own; others: NVIDIA's list of Xid errors"
-        return note(told, remedy)
-    return Seen("no Xid error in the kernel's log")
+        return note(text, remedy)
+    return Finding("no Xid error in the kernel's log")
 
 
 def _kernel_log(path: Path) -> str:
-    """Return what the kernel's log has now; each read is a record of it."""
+    """Return the kernel's log; each read returns one record."""
     handle, records = os.open(path, os.O_RDONLY | os.O_NONBLOCK), list[bytes]()
     try:
         while record := _record(handle):

@@ -1,4 +1,4 @@
-"""The words of the doctor: findings, how they stand, and what can be done in the end."""
+"""Findings of the doctor, their levels, and the verdict on a machine."""
 
 from __future__ import annotations
 
@@ -7,90 +7,76 @@ from typing import NamedTuple
 
 
 class Level(StrEnum):
-    """How a finding stands."""
+    """Severity of a finding."""
 
     GOOD = "good"
     NOTE = "note"
-    """It works, and somebody should know."""
+    """It works, but is worth knowing."""
     LACKING = "lacking"
-    """Less can be done without it."""
+    """Less works without it."""
     BROKEN = "broken"
-    """GPUs, or one of them, cannot be used."""
-
-
-class Seen(NamedTuple):
-    """What a probe has seen of one thing.
-
-    Attributes
-    ----------
-    told : str
-        What was seen.
-    level : Level
-        How it stands.
-    remedy : str
-        What to do; empty where nothing need be done.
-    """
-
-    told: str
-    level: Level = Level.GOOD
-    remedy: str = ""
-
-
-def note(told: str, remedy: str) -> Seen:
-    """Return what somebody should know."""
-    return Seen(told, Level.NOTE, remedy)
-
-
-def lacking(told: str, remedy: str) -> Seen:
-    """Return what is lacking."""
-    return Seen(told, Level.LACKING, remedy)
-
-
-def broken(told: str, remedy: str) -> Seen:
-    """Return what keeps GPUs, or the service, from use."""
-    return Seen(told, Level.BROKEN, remedy)
+    """A GPU cannot be used, or the service cannot start."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes
     ----------
+    text : str
+        What was found.
+    level : Level
+        Its severity.
+    remedy : str
+        What to do about it; may be empty.
     id : str
-        What was looked at, ``part.thing``: it stays the same from version to version.
-    told, level, remedy
-        As in ``Seen``.
+        The check, ``part.thing``; it stays the same from version to version.
     gpu : str
-        Which GPU it is about; empty where it is about none.
+        Start of the GPU's UUID; empty if the finding is not about a GPU.
     """
 
-    id: str
-    told: str
-    level: Level
-    remedy: str
-    gpu: str
+    text: str
+    level: Level = Level.GOOD
+    remedy: str = ""
+    id: str = ""
+    gpu: str = ""
 
     @property
     def part(self) -> str:
-        """Return the part of the machine that it belongs to."""
+        """The part of the machine that was checked."""
         return self.id.partition(".")[0]
 
     @property
-    def about(self) -> str:
-        """Return what people call it."""
+    def title(self) -> str:
+        """The check in words."""
         return self.id.partition(".")[2].replace("-", " ")
 
 
+def note(text: str, remedy: str) -> Finding:
+    """Return a finding of the level NOTE."""
+    return Finding(text, Level.NOTE, remedy)
+
+
+def lacking(text: str, remedy: str) -> Finding:
+    """Return a finding of the level LACKING."""
+    return Finding(text, Level.LACKING, remedy)
+
+
+def broken(text: str, remedy: str) -> Finding:
+    """Return a finding of the level BROKEN."""
+    return Finding(text, Level.BROKEN, remedy)
+
+
 class Usable(IntEnum):
-    """What can be done with the GPUs; the value is the exit status of ``dovetail doctor``."""
+    """The verdict on a machine; its value is the exit status of ``dovetail doctor``."""
 
     PARTITIONED = 0
     NOT = 1
     UNPARTITIONED = 3
 
     @property
-    def told(self) -> str:
-        """In words."""
+    def text(self) -> str:
+        """The verdict in words."""
         return {
             Usable.PARTITIONED: "usable: jobs can share GPUs, with SM shares",
             Usable.UNPARTITIONED: "usable without partitioning: jobs can share GPUs, no SM shares",

@@ -1,4 +1,4 @@
-"""Each GPU: what it is, whether it can be used, how it is profiled, and who is on it."""
+"""Checks of each GPU: model, compute mode, memory, profiling, and processes of others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
-from dovetail.executor.doctor.finding import Seen, broken, lacking, note
+from dovetail.executor.doctor.finding import Finding, broken, lacking, note
 from dovetail.executor.gpus.dcgm import PROGRAM as DCGM
 from dovetail.executor.gpus.dcgm import uuids
 from dovetail.executor.gpus.nvml import Gpu, MemoryHealth, Nvml
@@ -20,17 +20,17 @@ _ANSWER_S: Final = 10.0
 
 
 def short(gpu: Gpu) -> str:
-    """Return what people call a GPU: so much of its UUID tells it from others."""
+    """Return the start of a GPU's UUID, which identifies it."""
     return gpu.uuid[:12]
 
 
-def lost(told: str) -> Seen:
-    """Tell of a GPU that does not answer."""
-    return broken(told, "reset the GPU or reboot; nothing is started on it")
+def lost(text: str) -> Finding:
+    """Report a GPU that does not answer."""
+    return broken(text, "reset the GPU or reboot; nothing is started on it")
 
 
-def unusable(gpu: Gpu) -> Seen | None:
-    """Return why a GPU cannot be used, None where it can."""
+def unusable(gpu: Gpu) -> Finding | None:
+    """Return why a GPU cannot be used; None if it can."""
     if gpu.mig:
         remedy = "Dovetail shares whole GPUs: leave it to others"
         return broken(f"{gpu.name} is cut up by MIG", remedy)
@@ -40,59 +40,59 @@ def unusable(gpu: Gpu) -> Seen | None:
     return None
 
 
-def model(gpu: Gpu) -> Seen:
-    """Tell what it is."""
+def model(gpu: Gpu) -> Finding:
+    """Describe a GPU."""
     sms = f"{gpu.sms} SMs" if gpu.sms else "SMs unknown"
     capability = ".".join(map(str, gpu.capability))
-    return Seen(
+    return Finding(
         f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB, {sms}, compute capability {capability}"
     )
 
 
-def mps_of_others(foreign: Sequence[Process]) -> Seen | None:
-    """Tell of MPS that is not this service's."""
+def mps_of_others(foreign: Sequence[Process]) -> Finding | None:
+    """Report MPS of others that may see a GPU."""
     if not foreign:
         return None
-    told = f"MPS of others may be on it: pid {listed(str(one.pid) for one in foreign)}"
-    return lacking(told, "jobs take turns until its owner ends it: see MPS below")
+    text = f"MPS of others may be on it: pid {listed(str(one.pid) for one in foreign)}"
+    return lacking(text, "jobs take turns until its owner ends it: see MPS below")
 
 
-def compute_mode(gpu: Gpu) -> Seen:
-    """Tell who may open it."""
+def compute_mode(gpu: Gpu) -> Finding:
+    """Report the compute mode."""
     if gpu.compute_mode == "exclusive_process":
         return note("EXCLUSIVE_PROCESS", "fine under MPS; jobs outside it will find the GPU busy")
-    return Seen("DEFAULT")
+    return Finding("DEFAULT")
 
 
-def memory(health: MemoryHealth) -> Seen:
-    """Tell of errors in its memory."""
-    ecc = {None: "ECC not told", True: "ECC on", False: "ECC off"}[health.ecc]
+def memory(health: MemoryHealth) -> Finding:
+    """Report errors of the memory."""
+    ecc = {None: "ECC unknown", True: "ECC on", False: "ECC off"}[health.ecc]
     if health.failed:
         return lacking(f"{ecc}; a bad row could not be remapped", "have the GPU replaced")
     if health.pending:
-        told = f"{ecc}; bad memory waits to be taken out of use"
-        return note(told, "drain the GPU and have it reset, or reboot")
-    return Seen(f"{ecc}, no repair pending" if health.pending is False else ecc)
+        text = f"{ecc}; bad memory waits to be taken out of use"
+        return note(text, "drain the GPU and have it reset, or reboot")
+    return Finding(f"{ecc}, no repair pending" if health.pending is False else ecc)
 
 
-def profiling(nvml: Nvml, gpu: Gpu) -> Seen:
-    """Say by what jobs on it are profiled."""
+def profiling(nvml: Nvml, gpu: Gpu) -> Finding:
+    """Report the source of profiles."""
     if nvml.has_gpm(gpu.uuid):
-        return Seen("by NVML GPM")
-    lost_too = "only utilisation and memory are told: no SM activity, no DRAM bandwidth"
+        return Finding("by NVML GPM")
+    lost_too = "only utilisation and memory are reported: no SM activity, no DRAM bandwidth"
     if shutil.which(DCGM) is None:
-        told = f"no GPM (before Hopper), and no {DCGM}: {lost_too}"
-        return lacking(told, "install datacenter-gpu-manager and start its nvidia-dcgm service")
+        text = f"no GPM (before Hopper), and no {DCGM}: {lost_too}"
+        return lacking(text, "install datacenter-gpu-manager and start its nvidia-dcgm service")
     if gpu.uuid not in _seen_by_dcgm():
-        told = f"no GPM (before Hopper), and {DCGM} does not tell of this GPU: {lost_too}"
-        return lacking(told, "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine")
-    remedy = "while Nsight or another profiler runs, it tells nothing"
+        text = f"no GPM (before Hopper), and {DCGM} does not list this GPU: {lost_too}"
+        return lacking(text, "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine")
+    remedy = "while Nsight or another profiler runs, it reports nothing"
     return note("by DCGM, as there is no GPM (before Hopper)", remedy)
 
 
 @cache
 def _seen_by_dcgm() -> frozenset[str]:
-    """Return the GPUs that DCGM's host engine tells of; none where it does not answer."""
+    """Return the UUIDs that DCGM's host engine lists; none if it does not answer."""
     try:
         done = subprocess.run(
             [DCGM, "discovery", "-l"],
@@ -107,11 +107,11 @@ def _seen_by_dcgm() -> frozenset[str]:
     return frozenset(uuids(done.stdout.splitlines()).values())
 
 
-def strangers(nvml: Nvml, gpu: Gpu) -> Seen | None:
-    """Tell of processes on a GPU that are neither jobs of a service nor of MPS itself."""
+def strangers(nvml: Nvml, gpu: Gpu) -> Finding | None:
+    """Report processes on a GPU that are neither jobs of a service nor part of MPS."""
     jobs = {process.pid for process, _ in tokens()}
     pids = nvml.processes(gpu.uuid).keys() - jobs - {process.pid for process in every_mps()}
     if not pids:
         return None
-    told = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"
-    return note(told, "what they cost jobs is not known; Dovetail should have the GPU to itself")
+    text = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"
+    return note(text, "what they cost jobs is not known; Dovetail should have the GPU to itself")

@@ -1,4 +1,4 @@
-"""The Python that jobs use: its PyTorch, the CUDA that was built for, and its cuBLAS."""
+"""Checks of the jobs' Python: its PyTorch, that build's CUDA, and its cuBLAS."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.doctor.driver import Driver
-from dovetail.executor.doctor.finding import Seen, lacking, note
+from dovetail.executor.doctor.finding import Finding, lacking, note
 
 PROGRAM: Final = Path(__file__).with_name("libraries.py")
 
 _PATIENCE_S: Final = 60.0
 _AFFECTED: Final = ((12, 6, 4), (13, 8, 1))
-"""The oldest and the newest cuBLAS that others have seen to compute wrong on an H200."""
+"""Oldest and newest cuBLAS that others reported to compute wrong on an H200."""
 
 _CLEAN: Final = (12, 4, 5)
 
 
 class Libraries(NamedTuple):
-    """What a Python would bring, None where it has none.
+    """Versions of a Python and its libraries; None for those it lacks.
 
-    ``torch`` and ``cuda`` are versions, ``cublas`` the number that cuBLAS gives itself,
-    ``package`` the version of the package that it came in.
+    ``cublas`` is the number that cuBLAS returns, ``package`` the version of its package.
     """
 
     python: str
@@ -37,16 +36,16 @@ NO_LIBRARIES: Final = Libraries("", None, None, None, None)
 
 
 class NoPythonError(Exception):
-    """A Python cannot be run, or does not say what it has."""
+    """A Python cannot be run, or does not report its libraries."""
 
 
 def libraries_of(python: str) -> Libraries:
-    """Ask a Python for its libraries; needs no GPU, and imports no PyTorch.
+    """Return the libraries of a Python, without a GPU and without importing PyTorch.
 
     Raises
     ------
     NoPythonError
-        When it cannot be asked.
+        If they cannot be found out.
     """
     try:
         done = subprocess.run(
@@ -63,30 +62,29 @@ def libraries_of(python: str) -> Libraries:
     except OSError as error:
         raise NoPythonError(f"{python} cannot be run: {error.strerror}") from None
     try:
-        told = json.loads(done.stdout)
-        return Libraries(**told)
+        return Libraries(**json.loads(done.stdout))
     except (ValueError, TypeError):
         last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise NoPythonError(f"{python} does not tell its libraries: {last}") from None
+        raise NoPythonError(f"{python} does not report its libraries: {last}") from None
 
 
 def asked(python: str) -> Libraries | NoPythonError:
-    """Return what a Python says of its libraries, or why it says nothing."""
+    """Return the libraries of a Python, or why they are unknown."""
     try:
         return libraries_of(python)
     except NoPythonError as error:
         return error
 
 
-def interpreter(python: str, found: Libraries | NoPythonError) -> Seen:
-    """Tell the Python."""
+def interpreter(python: str, found: Libraries | NoPythonError) -> Finding:
+    """Check that the Python runs."""
     if isinstance(found, NoPythonError):
         return lacking(str(found), "name the Python of the jobs with --python")
-    return Seen(f"{python}, Python {found.python}")
+    return Finding(f"{python}, Python {found.python}")
 
 
-def torch(found: Libraries | NoPythonError, driver: object) -> Seen | None:
-    """Tell its PyTorch, and whether the driver serves the CUDA that was built for."""
+def torch(found: Libraries | NoPythonError, driver: object) -> Finding | None:
+    """Check that the driver supports the CUDA that PyTorch was built for."""
     if isinstance(found, NoPythonError):
         return None
     if found.torch is None:
@@ -95,29 +93,29 @@ def torch(found: Libraries | NoPythonError, driver: object) -> Seen | None:
     if found.cuda is None:
         remedy = "the jobs' Python needs a build for CUDA (pytorch.org): name it with --python"
         return note(f"{found.torch}, a build without CUDA", remedy)
-    told = f"{found.torch}, built for CUDA {found.cuda}"
+    text = f"{found.torch}, built for CUDA {found.cuda}"
     served = driver.cuda if isinstance(driver, Driver) else None
     if served is not None and served[0] < int(found.cuda.partition(".")[0]):
-        seen = f"{told}; the driver serves CUDA {served[0]}.{served[1]}"
+        seen = f"{text}; the driver serves CUDA {served[0]}.{served[1]}"
         remedy = f"update the driver, or install a build for CUDA {served[0]}"
         return lacking(seen, remedy)
-    return Seen(told)
+    return Finding(text)
 
 
-def cublas(found: Libraries | NoPythonError) -> Seen | None:
-    """Tell its cuBLAS, and what others have seen of such a version."""
+def cublas(found: Libraries | NoPythonError) -> Finding | None:
+    """Report the version of cuBLAS, and what others reported about it."""
     if isinstance(found, NoPythonError) or found.cuda is None:
         return None
     if found.cublas is None and found.package is None:
         remedy = "dovetail doctor --splits asks the one that PyTorch loads"
-        return note("not found beside PyTorch", remedy)
-    told = f"{found.package or 'of no package'}, tells {found.cublas or 'no version'}"
+        return note("not found with PyTorch", remedy)
+    text = f"{found.package or 'of no package'}, version {found.cublas or 'unknown'}"
     parts = (found.package or "").split(".")[:3]
     version = tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else ()
     if len(version) == 3 and _AFFECTED[0] <= version <= _AFFECTED[1]:
         remedy = "no share is used before it is measured: dovetail doctor --splits"
-        seen = f"{told}; others saw such versions compute wrong on H200 under SM shares"
+        seen = f"{text}; others saw such versions compute wrong on H200 under SM shares"
         return note(seen, remedy)
     if version == _CLEAN:
-        return Seen(f"{told}; others saw no error with it on H200")
-    return Seen(told)
+        return Finding(f"{text}; others saw no error with it on H200")
+    return Finding(text)

@@ -1,7 +1,7 @@
-"""Which PyTorch, CUDA and cuBLAS a Python has: printed as a line of JSON.
+"""Print the versions of a Python's PyTorch, CUDA and cuBLAS as a line of JSON.
 
-A program of its own: it runs under the Python that jobs use, imports nothing of it and needs no
-GPU. cuBLAS is asked by loading its library, which takes a second at most.
+A standalone program for the jobs' Python. It imports none of its packages and needs no GPU; cuBLAS
+is loaded to ask its version, which takes a second at most.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ def torch_cuda() -> "str | None":
     found = util.find_spec("torch")
     if found is None or found.origin is None:
         return None
-    told = ""
+    source = ""
     with suppress(OSError):
-        told = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
-    version = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", told, re.MULTILINE)
+        source = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    version = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", source, re.MULTILINE)
     return version[1] if version else None
 
 
@@ -36,7 +36,7 @@ def version_of(package: str) -> "str | None":
 
 
 def cublas_number(package: "str | None") -> "str | None":
-    """Return the version that the library of a package, or else Conda's, gives itself."""
+    """Return the version that the library of a package, or else Conda's, returns."""
     files = (metadata.files(package) or []) if package else []
     packed = [Path(str(file.locate())) for file in files if file.name.startswith(_LIBRARY)]
     for path in (packed or sorted(Path(sys.prefix, "lib").glob(f"{_LIBRARY}*")))[:1]:
@@ -48,7 +48,7 @@ def cublas_number(package: "str | None") -> "str | None":
 
 
 def libraries() -> "dict[str, str | None]":
-    """Return what the program prints."""
+    """Return the versions."""
     cuda = torch_cuda() or ""
     names = (f"nvidia-cublas-cu{cuda.partition('.')[0]}", "nvidia-cublas") if cuda else ()
     package = next((name for name in names if version_of(name)), None)

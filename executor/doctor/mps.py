@@ -1,4 +1,4 @@
-"""MPS: its two programs, the directory of its sockets, and the daemons that run already."""
+"""Checks of MPS: its two programs, its directory, and running daemons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.doctor.finding import Seen, lacking, note
+from dovetail.executor.doctor.finding import Finding, lacking, note
 from dovetail.executor.mps.control import MpsError
 from dovetail.executor.mps.manager import pipe_directory
 from dovetail.executor.mps.processes import (
@@ -24,7 +24,7 @@ from dovetail.executor.mps.processes import (
 from dovetail.instances._record import listed
 
 DEFAULT_DIRECTORY: Final = Path("/tmp/nvidia-mps")
-"""Where CUDA looks for a daemon unless it is told otherwise."""
+"""CUDA's default pipe directory."""
 
 _ANSWER_S: Final = 5.0
 _VERSION: Final = re.compile(r"\b(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\b")
@@ -34,27 +34,26 @@ _SOME_GPU: Final = "GPU-00000000-0000-0000-0000-000000000000"
 _LONGEST_UID: Final = 65_534
 
 
-def control(driver: str) -> Seen:
-    """Tell the control program, and whether it is of the driver's version, where that is known."""
+def control(driver: str) -> Finding:
+    """Check that the control program has the driver's version, if that is known."""
     path = shutil.which(PROGRAM)
     if path is None:
         remedy = "comes with NVIDIA's driver (Debian: nvidia-cuda-mps); else jobs take turns"
         return lacking(f"{PROGRAM} is not installed", remedy)
     version = _version(path)
     if version is None:
-        return Seen(f"{path}, which does not tell its version")
-    told = f"{path}, version {version}"
+        return Finding(f"{path}, of unknown version")
+    text = f"{path}, version {version}"
     if driver and version != driver:
         remedy = "programs and driver of one version fit: install those of the driver"
-        return note(f"{told}; the driver is {driver}", remedy)
-    return Seen(told)
+        return note(f"{text}; the driver is {driver}", remedy)
+    return Finding(text)
 
 
 def _version(path: str) -> str | None:
-    """Return the version of the control program: as it says (``-v``), else as its file has it.
+    """Return the version of the control program, from ``-v`` or else from its file.
 
-    Where it knows no ``-v`` it looks for a daemon (535 does); the directory that it is given has
-    none.
+    Without ``-v`` (535) it looks for a daemon, so it is given a directory that has none.
     """
     nowhere = "/nonexistent/dovetail"
     try:
@@ -77,78 +76,78 @@ def _version(path: str) -> str | None:
     return bytes(embedded.pop()).decode() if len(embedded) == 1 else None
 
 
-def server() -> Seen:
-    """Tell the server program."""
+def server() -> Finding:
+    """Check that the server program is installed."""
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     path = shutil.which(SERVER, path=places)
     if path is None:
         remedy = "it comes with the control daemon, which starts it: install both"
         return lacking(f"{SERVER} is not installed", remedy)
-    return Seen(path)
+    return Finding(path)
 
 
-def directory(base: Path) -> Seen:
-    """Say whether pipe directories can be made, and are short enough for sockets."""
+def directory(base: Path) -> Finding:
+    """Check that pipe directories can be made, with paths short enough for sockets."""
     try:
         pipe_directory(base, _SOME_GPU, max(_LONGEST_UID, os.geteuid()))
     except MpsError as error:
-        told = f"a daemon would not start: {error}"
-        return lacking(told, "name a shorter directory with --directory")
+        text = f"a daemon would not start: {error}"
+        return lacking(text, "name a shorter directory with --directory")
     existing = next(path for path in (base, *base.parents) if os.path.lexists(path))
     if existing == base and base.lstat().st_uid != os.geteuid():
         remedy = f"must be uid {os.geteuid()}'s: move it away, or name another --directory"
         return lacking(f"{base} belongs to uid {base.lstat().st_uid}", remedy)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        told = f"{base} cannot be made: {existing} cannot be written"
-        return lacking(told, "name another directory with --directory")
-    return Seen(f"{base} can have the daemons' sockets")
+        text = f"{base} cannot be made: {existing} cannot be written"
+        return lacking(text, "name another directory with --directory")
+    return Finding(f"{base} can have the daemons' sockets")
 
 
 def _is_ours(process: Process, base: Path) -> bool:
     return process.pipe_directory is not None and Path(process.pipe_directory).parent == base
 
 
-def ours(base: Path, running: Sequence[Process], *, serving: bool) -> Iterator[Seen]:
-    """Tell of daemons and servers below the service's directory; ``serving``: the service runs."""
+def ours(base: Path, running: Sequence[Process], *, serving: bool) -> Iterator[Finding]:
+    """Report daemons and servers below the service's directory; ``serving`` if it runs."""
     mine = [one for one in running if _is_ours(one, base)]
     for one in mine:
-        told = f"{_program(one)} {one.pid} of uid {one.uid}"
+        text = f"{_program(one)} {one.pid} of uid {one.uid}"
         if serving:
-            yield Seen(f"{told}, of the service that runs")
+            yield Finding(f"{text}, of the service that runs")
         else:
             remedy = f"a service takes it up; without one: {_ending(one, mine)}"
-            yield note(f"{told}, and no service runs", remedy)
+            yield note(f"{text}, and no service runs", remedy)
 
 
-def pid_files(base: Path) -> Seen | None:
-    """Tell of files that name a process which is no daemon."""
+def pid_files(base: Path) -> Finding | None:
+    """Report pid files whose process is no daemon."""
     lying = []
     for path in sorted(base.glob(f"*/{_PID_FILE}")):
         try:
-            told = path.read_text().strip()
+            text = path.read_text().strip()
         except OSError:
             continue
-        process = look(int(told)) if told.isdecimal() else None
+        process = look(int(text)) if text.isdecimal() else None
         if process is None or not process.runs(PROGRAM):
             lying.append(str(path))
     if not lying:
         return None
-    told = f"{listed(lying)}: no daemon has that pid"
-    return note(told, "a daemon was killed; the next takes its directory over")
+    text = f"{listed(lying)}: no daemon has that pid"
+    return note(text, "a daemon was killed; the next takes its directory over")
 
 
-def others(base: Path, running: Sequence[Process]) -> Iterator[Seen]:
-    """Tell of MPS that is not this service's, and how its owner ends it."""
+def others(base: Path, running: Sequence[Process]) -> Iterator[Finding]:
+    """Report MPS of others, and how its owner can end it."""
     theirs = [one for one in running if not _is_ours(one, base)]
     for one in theirs:
         default = str(DEFAULT_DIRECTORY)
         if not os.access(f"/proc/{one.pid}/environ", os.R_OK):
             default = "that may not be seen"
         pipes = one.pipe_directory or default
-        told = f"{_program(one)} {one.pid} of uid {one.uid}, pipe directory {pipes}"
-        yield lacking(told, f"if nobody needs it, for its owner: {_ending(one, theirs)}")
+        text = f"{_program(one)} {one.pid} of uid {one.uid}, pipe directory {pipes}"
+        yield lacking(text, f"if nobody needs it, for its owner: {_ending(one, theirs)}")
     if not theirs:
-        yield Seen("no MPS of others runs")
+        yield Finding("no MPS of others runs")
 
 
 def _program(one: Process) -> str:
@@ -156,7 +155,7 @@ def _program(one: Process) -> str:
 
 
 def _ending(one: Process, running: Sequence[Process]) -> str:
-    """Return the command that ends a daemon with its servers, or a server that has lost it."""
+    """Return the command that ends a daemon with its servers, or an orphaned server."""
     daemons = [other for other in running if other.is_daemon]
     if one.runs(SERVER):
         orphaned = all(other.pipe_directory != one.pipe_directory for other in daemons)
@@ -165,10 +164,10 @@ def _ending(one: Process, running: Sequence[Process]) -> str:
     return f"echo quit | {named}{PROGRAM}"
 
 
-def stale(running: Sequence[Process], default: Path = DEFAULT_DIRECTORY) -> Seen | None:
-    """Tell of what a daemon has left in CUDA's own pipe directory."""
+def stale(running: Sequence[Process], default: Path = DEFAULT_DIRECTORY) -> Finding | None:
+    """Report the remains of a daemon in CUDA's default pipe directory."""
     used = any(Path(one.pipe_directory or default) == default for one in running)
     if used or not (default / "control").exists():
         return None
-    told = f"{default} has the sockets of a daemon that is gone"
-    return note(told, f"harmless: jobs are kept from it; rm -r {default} if it is nobody's")
+    text = f"{default} has the sockets of a daemon that is gone"
+    return note(text, f"harmless: jobs are kept from it; rm -r {default} if it is nobody's")

@@ -1,4 +1,4 @@
-"""Whether a service could start here: its directory, who holds it, its socket and its port."""
+"""Checks of whether a service could start: its directory, socket and port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.doctor.finding import Seen, broken, lacking, note
+from dovetail.executor.doctor.finding import Finding, broken, lacking, note
 from dovetail.executor.mps.processes import look
 from dovetail.executor.system.directories import LOCK
 
@@ -22,19 +22,19 @@ _NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph"}
 )
 _LISTENS: Final = "0A"
-"""State of a socket that listens in ``/proc/net/tcp`` (``TCP_LISTEN`` in the kernel)."""
+"""State of a listening socket in ``/proc/net/tcp`` (``TCP_LISTEN`` of the kernel)."""
 
 
-def running(directory: Path, pid: int | None) -> Seen:
-    """Tell of the service that has this state directory."""
+def running(directory: Path, pid: int | None) -> Finding:
+    """Report the service that uses a state directory."""
     if pid is None:
-        return Seen(f"none runs in {directory}")
-    remedy = "what it runs is told by dovetail queue; end it with SIGTERM before another"
+        return Finding(f"none runs in {directory}")
+    remedy = "dovetail queue lists what it runs; end it with SIGTERM before another"
     return note(f"one runs in {directory}: {_process(pid)}", remedy)
 
 
-def state(directory: Path) -> Seen:
-    """Say whether a service could keep its state here."""
+def state(directory: Path) -> Finding:
+    """Check that a service could keep its state here."""
     existing = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     other = "name another with --directory, or $DOVETAIL_HOME"
     if not existing.is_dir():
@@ -48,13 +48,13 @@ def state(directory: Path) -> Seen:
         return broken(f"{directory} is on {kind}", remedy)
     free = shutil.disk_usage(existing).free
     if free < _LEAST_DISK:
-        told = f"{directory} has {free / 2**20:.0f} MiB free"
-        return lacking(told, "make room: logs and the journal are kept there")
-    return Seen(f"{directory}, {free / 2**30:.0f} GiB free")
+        text = f"{directory} has {free / 2**20:.0f} MiB free"
+        return lacking(text, "make room: logs and the journal are kept there")
+    return Finding(f"{directory}, {free / 2**30:.0f} GiB free")
 
 
 def _file_system(path: Path) -> str:
-    """Return the kind of the file system that holds a path, empty where it is not told."""
+    """Return the type of a path's file system; empty if unknown."""
     mounts = dict[str, str]()
     with suppress(OSError), open("/proc/self/mounts") as lines:
         mounts = {fields[1]: fields[2] for fields in map(str.split, lines) if len(fields) > 2}
@@ -63,44 +63,44 @@ def _file_system(path: Path) -> str:
 
 
 def holder(directory: Path) -> int | None:
-    """Return the service of a directory: who holds its journal's lock, 0 where it is not told.
+    """Return the pid of a directory's service (the holder of the journal's lock).
 
-    None: there is none.
+    0 if the pid is unknown, None if no service runs.
     """
     with suppress(OSError), open(directory / LOCK, "rb") as lock:
         try:
             # Shared, and only for this moment: two doctors do not keep each other out.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            told = lock.read(20).strip()
-            return int(told) if told.isdigit() else 0
+            pid = lock.read(20).strip()
+            return int(pid) if pid.isdigit() else 0
     return None
 
 
-def unix_socket(path: Path, service: int | None) -> Seen:
-    """Say whether a service could listen here; ``service`` is the one that runs."""
+def unix_socket(path: Path, service: int | None) -> Finding:
+    """Check that a service could listen here; ``service`` is the pid of a running one."""
     other = "name another with dovetail serve --socket"
     length = len(os.fsencode(path))
     if length > _LONGEST_SOCKET:
-        told = f"{path} has {length} bytes; a socket's name may have {_LONGEST_SOCKET}"
-        return broken(told, other)
+        text = f"{path} has {length} bytes; a socket's name may have {_LONGEST_SOCKET}"
+        return broken(text, other)
     if not os.path.lexists(path):
         above = next(one for one in path.parents if os.path.exists(one))
         if not os.access(above, os.W_OK | os.X_OK):
             return broken(f"{path}: {above} cannot be written", other)
-        return Seen(f"{path} is free")
+        return Finding(f"{path} is free")
     if not stat.S_ISSOCK(path.lstat().st_mode):
         return broken(f"{path} is there and is no socket", other)
     peer = _peer(path)
     if peer is None:
-        return Seen(f"{path} is left from a service that is gone; it is replaced")
+        return Finding(f"{path} is left from a service that is gone; it is replaced")
     if service is not None and peer in (0, service):
-        return Seen(f"{path} is that of the service that runs")
+        return Finding(f"{path} is that of the service that runs")
     return broken(f"{path} is in use: {_process(peer)} listens there", other)
 
 
 def _peer(path: Path) -> int | None:
-    """Return the process that listens on a socket, 0 where it is not told; None: nobody does."""
+    """Return the pid that listens on a socket; 0 if unknown, None if none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -109,12 +109,12 @@ def _peer(path: Path) -> int | None:
             return None
         except OSError:
             return 0
-        told = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(told[:4], "little")
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], "little")
 
 
-def port(address: tuple[str, int] | None) -> Seen | None:
-    """Say whether a service could listen on TCP, where it is to."""
+def port(address: tuple[str, int] | None) -> Finding | None:
+    """Check that a service could listen on TCP, if it is to."""
     if address is None:
         return None
     host, number = address
@@ -125,14 +125,14 @@ def port(address: tuple[str, int] | None) -> Seen | None:
         ).close()
     except (OSError, OverflowError) as error:
         if getattr(error, "errno", None) == errno.EADDRINUSE:
-            told = f"{where} is in use: {_process(_port_holder(number))} listens there"
-            return broken(told, other)
+            text = f"{where} is in use: {_process(_port_holder(number))} listens there"
+            return broken(text, other)
         return broken(f"{where} cannot be had: {getattr(error, 'strerror', None) or error}", other)
-    return Seen(f"{where} is free")
+    return Finding(f"{where} is free")
 
 
 def _port_holder(port: int) -> int:
-    """Return the process that listens on a TCP port, 0 where that may not be seen."""
+    """Return the pid that listens on a TCP port; 0 if this user may not see it."""
     wanted = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError), open(table) as lines:
@@ -151,9 +151,9 @@ def _port_holder(port: int) -> int:
 
 
 def _process(pid: int) -> str:
-    """Return what people call a process."""
+    """Return a process in words."""
     process = look(pid) if pid else None
     if process is None:
-        return "a process that is not told"
+        return "an unknown process"
     name = Path(process.arguments[0]).name if process.arguments else "?"
     return f"{name}, pid {pid}, uid {process.uid}"

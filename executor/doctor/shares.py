@@ -1,4 +1,4 @@
-"""What is known of SM shares: the split gate's evidence, and the SMs that clients have seen."""
+"""Tables of SM shares from the split gate's measurements and counts of SMs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.executor.doctor.finding import Seen, lacking
+from dovetail.executor.doctor.finding import Finding, lacking
 from dovetail.executor.gpus.splits import (
     WHOLE,
     SplitKey,
@@ -20,25 +20,25 @@ from dovetail.instances.errors import DovetailError
 
 
 class ShareRow(NamedTuple):
-    """What is known of one share of a GPU model under a driver.
+    """One share of a GPU model under a driver.
 
     Attributes
     ----------
     share : int
         In per cent.
     sms : int
-        That a client saw.
+        SMs that a client saw.
     reported_sms : int or None
-        What others' measurements on an H200 give, scaled; None where the whole is not known.
+        Expected from others' measurements on an H200, scaled; None if unknown.
     right, wrong : int
-        Products that were compared, over all measurements; 0 and 0 where SMs were counted only.
+        Numbers of compared products over all measurements; both 0 if SMs were only counted.
     worst : float or None
-        The largest error of a product, as a part of what rounding may cause; None where none was
-        compared, or one was no number.
+        Largest error of a product over that which rounding may cause; None without products, or
+        if one was NaN.
     cublas, date : str
-        Whose products, and when they were last compared; empty where none were.
+        Version of cuBLAS, and date of the last measurement; empty without products.
     allowed : bool
-        Whether a job may get it.
+        Whether jobs may use it.
     """
 
     share: int
@@ -60,45 +60,45 @@ class ShareTable(NamedTuple):
     rows: tuple[ShareRow, ...]
 
 
-def evidence_in(directory: Path) -> tuple[Splits, Seen | None]:
-    """Read what is known; of a file that cannot be read it is told why, and nothing is known."""
+def evidence_in(directory: Path) -> tuple[Splits, Finding | None]:
+    """Return the measurements in a state directory, or none and why they cannot be read."""
     path = directory / REPOSITORY
     try:
         if path.exists() and not os.access(path, os.R_OK):
             raise PermissionError
         return read_splits(directory), None
     except PermissionError:
-        told, remedy = f"{path} may not be read", "run dovetail doctor as the service's user"
+        text, remedy = f"{path} may not be read", "run dovetail doctor as the service's user"
     except DovetailError as error:
-        told = str(error)
+        text = str(error)
         remedy = "nothing is partitioned; move the file away and run dovetail doctor --splits"
-    return Splits(), lacking(told, remedy)
+    return Splits(), lacking(text, remedy)
 
 
-def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Seen]:
-    """Say which shares may be used on GPU models."""
+def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Finding]:
+    """Report which shares may be used on GPU models."""
     for model in models:
         libraries = splits.libraries(model, driver)
         if not libraries:
-            told = f"not measured on {model}, driver {driver}"
-            yield lacking(told, "dovetail doctor --splits --python FILE")
+            text = f"not measured on {model}, driver {driver}"
+            yield lacking(text, "dovetail doctor --splits --python FILE")
         for key in (SplitKey(model, driver, library) for library in libraries):
             if splits.allowed(key):
-                yield Seen(splits.why(key))
+                yield Finding(splits.why(key))
             else:
                 remedy = "no share is used: jobs share this GPU without caps"
                 yield lacking(splits.why(key), remedy)
 
 
 def share_table(splits: Splits, gpu_model: str, driver: str, sms: int | None) -> ShareTable:
-    """Return what is known share by share, each library's evidence in a row of its own.
+    """Return the table of a GPU model's shares, with a row per share and version of cuBLAS.
 
     Parameters
     ----------
     splits : Splits
-        The evidence.
+        The measurements.
     gpu_model, driver : str
-        Of which GPUs.
+        The GPU model and the driver.
     sms : int or None
         SMs of the whole GPU.
     """

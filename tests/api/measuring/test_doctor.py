@@ -63,7 +63,7 @@ def test_the_machines_form(tmp_path, capsys):
         assert main(["doctor", "--json", "--directory", str(tmp_path)]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["usable"] == "unpartitioned"
-    assert {"id", "told", "level", "remedy", "gpu"} == set(told["findings"][0])
+    assert {"id", "text", "level", "remedy", "gpu"} == set(told["findings"][0])
 
 
 @NEEDS_MPS

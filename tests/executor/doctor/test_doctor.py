@@ -85,9 +85,9 @@ def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library
     result = diagnosis(tmp_path)
     assert result.usable is Usable.UNPARTITIONED
     (shares,) = found(result, "shares.allowed")
-    assert shares.told == "not measured on Injected H200, driver 580.0 (injected)"
+    assert shares.text == "not measured on Injected H200, driver 580.0 (injected)"
     assert shares.remedy == "dovetail doctor --splits --python FILE"
-    told = [(one.id, one.told) for one in result.findings if one.gpu.startswith("GPU-injected")]
+    told = [(one.id, one.text) for one in result.findings if one.gpu.startswith("GPU-injected")]
     assert ("gpu.model", "Injected H200, 1 GiB, 132 SMs, compute capability 9.0") in told
     assert ("gpu.profiling", "by NVML GPM") in told
     assert ("gpu.strangers", "processes of others run there: pid 100, 101, 102") in told
@@ -101,7 +101,7 @@ def test_jobs_of_the_service_are_no_strangers(tmp_path, library):
     with subprocess.Popen(["sleep", "600"], env={TOKEN: "home/j1.1/0"}) as job:
         try:
             library.processes = {"compute": [(job.pid, 1 << 20)], "mps": []}
-            told = [finding.told for finding in diagnosis(tmp_path).findings]
+            told = [finding.text for finding in diagnosis(tmp_path).findings]
         finally:
             job.kill()
     assert not any("processes of others" in one for one in told)
@@ -112,14 +112,14 @@ def test_evidence_and_mps_make_partitions(tmp_path, library):
     allow_half(tmp_path)
     result = diagnosis(tmp_path)
     assert result.usable is Usable.PARTITIONED
-    assert "cuBLAS 130100: 50" in found(result, "shares.allowed")[0].told
+    assert "cuBLAS 130100: 50" in found(result, "shares.allowed")[0].text
 
 
 def test_evidence_of_a_failure_makes_none(tmp_path, library):
     allow_half(tmp_path, passed=False)
     result = diagnosis(tmp_path)
     assert result.usable is Usable.UNPARTITIONED
-    assert found(result, "shares.allowed")[0].told.endswith("none; wrong: 50")
+    assert found(result, "shares.allowed")[0].text.endswith("none; wrong: 50")
 
 
 def test_unreadable_evidence_makes_none_and_is_told(tmp_path, library):
@@ -127,7 +127,7 @@ def test_unreadable_evidence_makes_none_and_is_told(tmp_path, library):
     (tmp_path / "state" / "repository.db").write_text("{")
     result = diagnosis(tmp_path)
     assert result.usable is Usable.UNPARTITIONED
-    assert "repository.db" in found(result, "shares.evidence")[0].told
+    assert "repository.db" in found(result, "shares.evidence")[0].text
 
 
 def test_prohibited_and_lost_gpus_are_not_used(tmp_path, library):
@@ -136,7 +136,7 @@ def test_prohibited_and_lost_gpus_are_not_used(tmp_path, library):
     result = diagnosis(tmp_path)
     assert result.usable is Usable.NOT
     (lost,) = found(result, "gpu.lost")
-    assert lost.told == "GPU 0: NVML: GPU is lost"
+    assert lost.text == "GPU 0: NVML: GPU is lost"
 
 
 def test_a_state_directory_that_cannot_be_is_told_and_nothing_is_usable(tmp_path, library):
@@ -164,10 +164,10 @@ def test_a_progress_hook_that_other_users_cannot_reach_is_told(open_path):
     home.chmod(0o700)
     closed = progress_hook(hook)
     assert closed.level is Level.LACKING
-    assert closed.told.endswith(f"{home} has mode 700")
+    assert closed.text.endswith(f"{home} has mode 700")
     home.chmod(0o711)
     (hook / "sitecustomize.py").chmod(0o600)
-    assert "sitecustomize.py has mode 600" in progress_hook(hook).told
+    assert "sitecustomize.py has mode 600" in progress_hook(hook).text
 
 
 def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
@@ -175,8 +175,8 @@ def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
     pool = CpuPool(tmp_path / "pool")
     try:
         count = len(pool.cluster().nodes[0].devices)
-        assert told.told.startswith(f"{count} device")
-        assert pool.notice.endswith(told.told.partition("; ")[2])
+        assert told.text.startswith(f"{count} device")
+        assert pool.notice.endswith(told.text.partition("; ")[2])
     finally:
         pool.close()
 

@@ -48,12 +48,12 @@ def looked(tmp_path, kernel, python=sys.executable):
 def test_a_gpu_machine_in_order(tmp_path, library, kernel):
     result, found = looked(tmp_path, kernel)
     assert result.usable is Usable.UNPARTITIONED
-    assert found["driver.bus"].told == "1 NVIDIA GPU on the PCI bus"
-    assert found["driver.module"].told == "nvidia 580.159.03"
-    assert found["driver.nodes"].told == "nvidia-uvm, nvidia0, nvidiactl may be opened"
-    assert found["driver.nvml"].told == "NVIDIA 580.159.03, CUDA up to 13.0"
-    assert found["driver.xid"].told == "no Xid error in the kernel's log"
-    assert found["gpu.memory"].told == "ECC on, no repair pending"
+    assert found["driver.bus"].text == "1 NVIDIA GPU on the PCI bus"
+    assert found["driver.module"].text == "nvidia 580.159.03"
+    assert found["driver.nodes"].text == "nvidia-uvm, nvidia0, nvidiactl may be opened"
+    assert found["driver.nvml"].text == "NVIDIA 580.159.03, CUDA up to 13.0"
+    assert found["driver.xid"].text == "no Xid error in the kernel's log"
+    assert found["gpu.memory"].text == "ECC on, no repair pending"
     parts = {finding.part for finding in result.findings if finding.level is Level.BROKEN}
     assert not parts
 
@@ -62,7 +62,7 @@ def test_a_past_xid_is_told(tmp_path, library, kernel):
     kernel.log.write_text("4,9,8,-;NVRM: Xid (PCI:0000:01:00): 79, pid=7, GPU has fallen off\n")
     _, found = looked(tmp_path, kernel)
     assert found["driver.xid"].level is Level.NOTE
-    assert found["driver.xid"].told.endswith("the last: Xid (PCI:0000:01:00): 79")
+    assert found["driver.xid"].text.endswith("the last: Xid (PCI:0000:01:00): 79")
 
 
 def test_a_gpu_in_mig_mode_is_left_alone(tmp_path, library, kernel):
@@ -83,7 +83,7 @@ def test_bad_memory_is_told(tmp_path, library, kernel, rows, level, told):
     vars(library).update(rows)
     _, found = looked(tmp_path, kernel)
     assert found["gpu.memory"].level is level
-    assert told in found["gpu.memory"].told
+    assert told in found["gpu.memory"].text
 
 
 def program(folder, name, text):
@@ -97,7 +97,7 @@ def program(folder, name, text):
     ("answer", "level", "told"),
     [
         (None, Level.LACKING, "no dcgmi"),
-        ("echo Unable to connect; exit 1", Level.LACKING, "does not tell of this GPU"),
+        ("echo Unable to connect; exit 1", Level.LACKING, "does not list this GPU"),
         (
             "echo '| 0 | Name: x |'; echo '|   | Device UUID: GPU-0000000a-1 |'",
             Level.NOTE,
@@ -115,7 +115,7 @@ def test_before_hopper_dcgm_profiles(tmp_path, library, kernel, monkeypatch, ans
     _, found = looked(tmp_path, kernel)
     gpus._seen_by_dcgm.cache_clear()
     assert found["gpu.profiling"].level is level
-    assert told in found["gpu.profiling"].told
+    assert told in found["gpu.profiling"].text
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_the_errors_of_nvml_are_told_apart(tmp_path, library, kernel, code, seen
     library.fails["nvmlInitWithFlags"] = code
     result, found = looked(tmp_path, kernel)
     assert result.usable is Usable.NOT
-    assert seen in found["driver.nvml"].told
+    assert seen in found["driver.nvml"].text
     assert remedy in found["driver.nvml"].remedy
 
 
@@ -154,7 +154,7 @@ def test_without_a_driver_every_step_says_so(tmp_path, library, kernel):
     nothing = Places(*(tmp_path / "none" / str(k) for k in range(4)))
     (tmp_path / "none" / "0").mkdir(parents=True)
     _, found = looked(tmp_path, nothing)
-    assert found["driver.bus"].told == "no NVIDIA GPU on the PCI bus"
+    assert found["driver.bus"].text == "no NVIDIA GPU on the PCI bus"
     assert found["driver.module"].level is Level.BROKEN
     assert found["driver.nodes"].remedy == "they come with the kernel module"
     assert "driver.xid" not in found
@@ -163,11 +163,11 @@ def test_without_a_driver_every_step_says_so(tmp_path, library, kernel):
 def test_nodes_that_lack_or_are_closed(tmp_path, library, kernel):
     (kernel.nodes / "nvidia-uvm").unlink()
     _, found = looked(tmp_path, kernel)
-    assert found["driver.nodes"].told.endswith("nvidia-uvm is missing")
+    assert found["driver.nodes"].text.endswith("nvidia-uvm is missing")
     if os.geteuid() != 0:
         (kernel.nodes / "nvidia0").chmod(0)
         _, found = looked(tmp_path, kernel)
-        assert "nvidia0 (mode 0)" in found["driver.nodes"].told
+        assert "nvidia0 (mode 0)" in found["driver.nodes"].text
 
 
 def test_bindings_older_than_the_driver_are_told(tmp_path, library, kernel):
@@ -193,17 +193,17 @@ def libraries(tmp_path, **changes):
 
 def test_the_libraries_of_the_jobs_are_told(tmp_path, library, kernel):
     _, found = looked(tmp_path, kernel, libraries(tmp_path))
-    assert found["jobs.torch"].told == "2.11.0+cu130, built for CUDA 13.0"
+    assert found["jobs.torch"].text == "2.11.0+cu130, built for CUDA 13.0"
     assert found["jobs.torch"].level is Level.GOOD
     assert found["jobs.cublas"].level is Level.NOTE
-    assert "13.1.0.3, tells 130100; others saw" in found["jobs.cublas"].told
+    assert "13.1.0.3, version 130100; others saw" in found["jobs.cublas"].text
 
 
 def test_a_driver_too_old_for_the_jobs_is_told(tmp_path, library, kernel):
     library.cuda = 12080
     _, found = looked(tmp_path, kernel, libraries(tmp_path))
     assert found["jobs.torch"].level is Level.LACKING
-    assert found["jobs.torch"].told.endswith("the driver serves CUDA 12.8")
+    assert found["jobs.torch"].text.endswith("the driver serves CUDA 12.8")
 
 
 @pytest.mark.parametrize(
@@ -212,16 +212,16 @@ def test_a_driver_too_old_for_the_jobs_is_told(tmp_path, library, kernel):
         ({"cuda": None, "cublas": None, "package": None}, "jobs.torch", "a build without CUDA"),
         ({"torch": None, "cuda": None}, "jobs.torch", "no PyTorch"),
         ({"package": "12.4.5.8"}, "jobs.cublas", "others saw no error"),
-        ({"package": None, "cublas": None}, "jobs.cublas", "not found beside PyTorch"),
+        ({"package": None, "cublas": None}, "jobs.cublas", "not found with PyTorch"),
     ],
 )
 def test_libraries_that_lack(tmp_path, library, kernel, changes, name, told):
     _, found = looked(tmp_path, kernel, libraries(tmp_path, **changes))
-    assert told in found[name].told
+    assert told in found[name].text
 
 
 def test_a_python_that_is_none(tmp_path, library, kernel):
     _, found = looked(tmp_path, kernel, str(tmp_path / "none"))
-    assert "cannot be run: No such file" in found["jobs.python"].told
+    assert "cannot be run: No such file" in found["jobs.python"].text
     _, found = looked(tmp_path, kernel, str(program(tmp_path, "python", "echo no >&2; exit 3")))
-    assert found["jobs.python"].told.endswith("does not tell its libraries: no")
+    assert found["jobs.python"].text.endswith("does not report its libraries: no")

@@ -45,27 +45,27 @@ def running(place):
 @NEEDS_MPS
 def test_the_version_is_told_without_a_daemon(base):
     control = mps.control("")
-    version = control.told.rpartition("version ")[2]
+    version = control.text.rpartition("version ")[2]
     assert version.count(".") in (1, 2)
     assert mps.control(version).level is Level.GOOD
     other = mps.control("580.159.03")
     assert other.level is Level.NOTE
-    assert other.told.endswith("; the driver is 580.159.03")
+    assert other.text.endswith("; the driver is 580.159.03")
     assert not list(base.iterdir())
 
 
 def test_no_mps_is_told(base, monkeypatch):
     monkeypatch.setenv("PATH", str(base))
-    assert mps.control("").told == f"{PROGRAM} is not installed"
+    assert mps.control("").text == f"{PROGRAM} is not installed"
 
 
 @NEEDS_MPS
 def test_daemons_of_others_are_told_with_what_ends_them(base):
     with running(base / "theirs") as pid:
         others = mps.others(base / "ours", tuple(every_mps()))
-        told = [one for one in others if f" {pid} " in one.told]
+        told = [one for one in others if f" {pid} " in one.text]
     assert [one.level for one in told] == [Level.LACKING]
-    assert told[0].told.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
+    assert told[0].text.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
     assert told[0].remedy.endswith(f"echo quit | CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}")
 
 
@@ -76,7 +76,7 @@ def test_our_daemons_are_stale_only_without_a_service(base):
         (stale,) = mps.ours(base, every, serving=False)
         (used,) = mps.ours(base, every, serving=True)
     assert stale.level is Level.NOTE
-    assert f"{PROGRAM} {pid} of uid" in stale.told
+    assert f"{PROGRAM} {pid} of uid" in stale.text
     assert used.level is Level.GOOD
 
 
@@ -94,10 +94,10 @@ def test_pid_files_that_lie_are_told(base):
     place.mkdir()
     # this test's own pid lives, and is no daemon
     (place / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
-    assert mps.pid_files(base).told.endswith("no daemon has that pid")
+    assert mps.pid_files(base).text.endswith("no daemon has that pid")
 
 
 def test_a_path_too_long_for_sockets_is_told(base):
     told = mps.directory(base / ("x" * 60) / "mps")
     assert told.level is Level.LACKING
-    assert "longer than 87 bytes" in told.told
+    assert "longer than 87 bytes" in told.text

@@ -33,21 +33,21 @@ def test_a_free_place_is_good(tmp_path):
 def test_the_socket_of_another_is_told_with_its_process(tmp_path, listener):
     told = socket_of(tmp_path)
     assert told.level is Level.BROKEN
-    assert f"pid {os.getpid()}, uid {os.geteuid()} listens there" in told.told
+    assert f"pid {os.getpid()}, uid {os.geteuid()} listens there" in told.text
 
 
 def test_a_service_that_runs_has_its_own_socket(tmp_path, listener):
     with Journal(tmp_path):
         running = service.running(tmp_path, service.holder(tmp_path))
-        assert socket_of(tmp_path).told.endswith("is that of the service that runs")
+        assert socket_of(tmp_path).text.endswith("is that of the service that runs")
     assert running.level is Level.NOTE
-    assert f"pid {os.getpid()}" in running.told
+    assert f"pid {os.getpid()}" in running.text
     assert service.running(tmp_path, service.holder(tmp_path)).level is Level.GOOD
 
 
 def test_a_socket_that_is_left_is_replaced(tmp_path, listener):
     listener.close()
-    assert "it is replaced" in socket_of(tmp_path).told
+    assert "it is replaced" in socket_of(tmp_path).text
 
 
 def test_a_file_that_is_no_socket(tmp_path):
@@ -58,7 +58,7 @@ def test_a_file_that_is_no_socket(tmp_path):
 def test_a_name_too_long_for_a_socket(tmp_path):
     told = socket_of(tmp_path, "x" * 108)
     assert told.level is Level.BROKEN
-    assert "may have 107" in told.told
+    assert "may have 107" in told.text
 
 
 def test_a_port_in_use_is_told_with_its_process():
@@ -66,7 +66,7 @@ def test_a_port_in_use_is_told_with_its_process():
         address = taken.getsockname()
         told = service.port(address)
     assert told.level is Level.BROKEN
-    assert f"pid {os.getpid()}" in told.told
+    assert f"pid {os.getpid()}" in told.text
     assert service.port(address).level is Level.GOOD
 
 
@@ -80,6 +80,6 @@ def test_a_directory_that_may_not_be_entered_is_told_of(tmp_path):
         state, path = service.state(inside), socket_of(inside)
     finally:
         os.setresuid(0, 0, 0)
-    assert state.told == f"{inside} cannot be written"
+    assert state.text == f"{inside} cannot be written"
     assert path.level is Level.BROKEN
-    assert path.told.endswith("cannot be written")
+    assert path.text.endswith("cannot be written")
