@@ -16,7 +16,7 @@ hold what was decided against the same rules with code of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -58,6 +58,26 @@ def most_bound(gsla: Figures) -> Figures:
 def share_total(shares: Iterable[int | None]) -> int:
     """Return what the shares on a GPU sum to, in percent; a job without one counts as 0."""
     return sum(share or 0 for share in shares)
+
+
+def seat_refusal(cluster: Cluster, taken: Sequence[int | None], share: int | None) -> str:
+    """Return why a job may not join a GPU at a share; empty if number and shares of jobs allow it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Its ``max_jobs_per_gpu``, ``shares`` and ``share_sum`` are the limits.
+    taken : sequence of (int or None)
+        The shares of the jobs that are on the GPU.
+    share : int or None
+        The share of the job that is to join them.
+    """
+    if len(taken) >= cluster.max_jobs_per_gpu:
+        return f"{len(taken) + 1} jobs, at most {cluster.max_jobs_per_gpu} may share a GPU"
+    if share is not None and share not in cluster.shares:
+        return f"a share of {share}, none of the cluster's shares"
+    total = share_total([*taken, share])
+    return "" if total <= cluster.share_sum else f"shares sum to {total} > {cluster.share_sum}"
 
 
 def tail_bounds(upper: Floats, p99: Floats) -> Floats:

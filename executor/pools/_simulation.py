@@ -1,38 +1,39 @@
-"""What simulated runs do as time goes by: no process, no file, no clock of its own."""
+"""Runs of live mode on a simulated cluster: no process, no file, and the clock is the caller's."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dovetail.executor.jobs.events import AnyEvent, RankEnded, RankReady, RankStarted
 from dovetail.executor.jobs.specs import JobSpec, Run
-from dovetail.executor.simulation.physics import Physics
+from dovetail.executor.pools.pool import Progress
+from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
+from dovetail.executor.simulation.history import Outcome
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Workload
-from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.solver.policies import Job, Start, State
+from dovetail.solver.policies import Job, Start
 
-_SLACK_S: Final = 1e-9
+_BEGIN, _KILL = FIRST_KIND, FIRST_KIND + 1
 _SIGTERM, _SIGKILL = 15, 9
 _OUT_OF_MEMORY: Final = 1
 
 
 class Program(NamedTuple):
-    """What a simulated rank does, told by words ``key=value`` of its command.
+    """What a simulated rank does, read from words ``key=value`` of its command.
 
     Attributes
     ----------
     work_s : float
         Seconds it takes alone on a GPU of speed 1.
     status : int
-        What it ends with then; negative for a signal.
+        Its exit status afterwards; negative for a signal.
     rank : int or None
-        The rank that ends with ``status``, while the others wait for it in vain; None = all end.
+        The only rank that ends, while the others wait for it; None = all end.
     deaf : bool
-        Whether it does nothing when it is asked to end.
+        Whether it ignores a request to end.
     """
 
     work_s: float
@@ -64,16 +65,16 @@ class Program(NamedTuple):
 
 @dataclass
 class SimulatedRun:
-    """A run with all that must outlive the service.
+    """A run, with everything that has to survive a restart of the service.
 
     Attributes
     ----------
     run : Run
-        What runs.
+        The run.
     begins_s : float
         When its ranks are ready and its work begins.
     done_s, as_of_s : float
-        Seconds of work done at a moment.
+        Seconds of work that were done at a moment; see `Simulation.settle`.
     kill_s : float or None
         When it is to be killed.
     began : bool
@@ -81,7 +82,7 @@ class SimulatedRun:
     paused : bool
         Whether it stands still.
     statuses : list of (int or None)
-        Of each rank; None while it runs.
+        Exit status of each rank; None while it runs.
     """
 
     run: Run
@@ -95,29 +96,26 @@ class SimulatedRun:
 
     @property
     def alive(self) -> bool:
-        """Whether a rank of it still runs."""
+        """Whether at least one rank runs."""
         return any(status is None for status in self.statuses)
 
     @property
-    def whole(self) -> bool:
-        """Whether every rank of it runs; where one is gone, the others wait for it."""
-        return all(status is None for status in self.statuses)
+    def stands_still(self) -> bool:
+        """Whether it does no work: it is paused, or the other ranks wait for one that ended."""
+        return self.paused or any(status is not None for status in self.statuses)
 
-    def told(self) -> list[AnyEvent]:
-        """Return what there is to tell of every rank."""
-        found: list[AnyEvent] = []
+    def events(self) -> Iterable[AnyEvent]:
+        """Yield the events that lead to the present state of every rank."""
         for rank, status in enumerate(self.statuses):
-            about = {"at_s": 0.0, "run": self.run.id, "rank": rank}
-            found.append(RankStarted.model_validate(about))
+            yield RankStarted(at_s=0.0, run=self.run.id, rank=rank)
             if self.began:
-                found.append(RankReady.model_validate(about))
+                yield RankReady(at_s=0.0, run=self.run.id, rank=rank)
             if status is not None:
-                found.append(RankEnded.model_validate({**about, "status": status}))
-        return found
+                yield RankEnded(at_s=0.0, run=self.run.id, rank=rank, status=status)
 
 
 class Simulation:
-    """Simulated runs on the GPUs of an instance; they slow each other as its entries say.
+    """Runs on the GPUs of an instance; they slow each other down as its entries say.
 
     Parameters
     ----------
@@ -125,27 +123,29 @@ class Simulation:
         Cluster, workloads and the true slowdowns; its jobs are not read.
     speed : float
         Seconds of work that are done in a second alone on a GPU of speed 1.
+
+    Attributes
+    ----------
+    runs : dict of str to SimulatedRun
+        All runs that were added and not removed, by id.
     """
 
     def __init__(self, truth: Instance, speed: float) -> None:
-        table = SlowdownTable.of(truth)
         self.runs: dict[str, SimulatedRun] = {}
-        self.energy_j = [0.0] * len(truth.places)
-        self._state = State(truth, table)
-        self._physics = Physics(self._state, table)
-        self._gpu = {name: k for k, name in enumerate(truth.places)}
+        self._cluster = SimulatedCluster(truth)
+        self._state = self._cluster.state
         self._workload = {name: k for k, name in enumerate(truth.workloads)}
         self._speed = speed
-        self._now_s = -math.inf
+        self._names: list[str] = []
         self._jobs: dict[str, Job] = {}
         self._programs: dict[str, Program] = {}
 
     def refusal(self, run: Run) -> str:
-        """Return why a run cannot be simulated, empty where it can."""
+        """Return why a run cannot be simulated; empty if it can."""
         if run.spec.workload not in self._workload:
             known = ", ".join(self._workload)
             return f"the instance has no workload {run.spec.workload!r}, only {known}"
-        elsewhere = [seat.gpu for seat in run.seats if seat.gpu not in self._gpu]
+        elsewhere = [s.gpu for s in run.seats if s.gpu not in self._state.machines.number]
         if elsewhere:
             return f"the instance has no GPU {elsewhere[0]!r}"
         try:
@@ -155,146 +155,135 @@ class Simulation:
         return ""
 
     def add(self, simulated: SimulatedRun) -> None:
-        """Take in a run, a new one or one that has been going on."""
+        """Add a new run, or one that was settled at the present moment."""
         run = simulated.run
+        program = self._programs[run.id] = self._program(run)
+        job = self._jobs[run.id] = self._job(run, program, simulated.done_s)
         self.runs[run.id] = simulated
-        self._programs[run.id] = self._program(run)
-        self._jobs[run.id] = self._job(run)
-        if simulated.began and simulated.alive:
-            self._occupy(run.id)
+        self._names.append(run.id)
+        self._state.now = max(self._state.now, simulated.as_of_s)
+        if simulated.kill_s is not None:
+            self._cluster.push(simulated.kill_s, _KILL, job.number)
+        if not simulated.began:
+            self._cluster.push(simulated.begins_s, _BEGIN, job.number)
+        elif simulated.alive:
+            self._place(simulated, self._start(run))
 
     def remove(self, run: str) -> None:
         """Forget a run none of whose ranks runs."""
         del self.runs[run], self._jobs[run], self._programs[run]
 
+    def settle(self) -> None:
+        """Bring ``done_s`` of all runs up to the present moment."""
+        for run, simulated in self.runs.items():
+            simulated.as_of_s = self._state.now
+            simulated.done_s = self._jobs[run].done(self._state.now)
+
     def stop(self, run: str, now_s: float, grace_s: float) -> list[AnyEvent]:
-        """Ask a run to end at ``now_s``, and have it killed after its grace if it does not."""
+        """Ask a run to end; if it ignores that, it is killed after its grace."""
         simulated = self.runs[run]
         if not self._programs[run].deaf:
-            return self._end(run, -_SIGTERM)
-        kill_s = now_s + grace_s
-        simulated.kill_s = min(kill_s, simulated.kill_s or kill_s)
+            return self._end(simulated, -_SIGTERM)
+        if simulated.kill_s is None or now_s + grace_s < simulated.kill_s:
+            simulated.kill_s = now_s + grace_s
+            self._cluster.push(simulated.kill_s, _KILL, self._jobs[run].number)
         return []
 
+    def pause(self, run: str, on: bool) -> None:
+        """Let a run stand still, or go on; it slows its co-runners down all the same."""
+        self.runs[run].paused = on
+        self._halt(self.runs[run])
+
     def advance(self, now_s: float) -> list[AnyEvent]:
-        """Let time pass up to ``now_s`` and return what has happened."""
+        """Move the clock to ``now_s`` and return what has happened."""
         found: list[AnyEvent] = []
-        while (at_s := self.next_s()) <= now_s:
-            self._settle(at_s)
-            for run in list(self.runs):
-                found += self._happens(run, at_s)
-        self._settle(now_s)
+        for event in self._cluster.advance(max(now_s, self._state.now)):
+            simulated = self.runs.get(self._names[event.which])
+            if simulated is not None and simulated.alive:
+                found += self._happens(simulated, event.kind)
         return found
 
     def next_s(self) -> float:
-        """Return when something happens next, infinity for never."""
-        return min((self._next_of(run) for run in self.runs), default=math.inf)
+        """Return when something may happen next, infinity for never."""
+        return self._cluster.next_s()
 
-    def iterations_per_s(self, run: str) -> float:
-        """Return the iterations in a second of work."""
-        return self._of(self.runs[run].run).throughput.get(100, 1.0)
+    def progress(self, run: str) -> Progress:
+        """Return how far a run is: all its ranks alike, as they wait for each other."""
+        per_s = self._of(self.runs[run].run).throughput.get(100, 1.0)
+        now_s = self._state.now
+        done_s, work_s = self._jobs[run].done(now_s), self._programs[run].work_s
+        return Progress(done_s * per_s, now_s, work_s * per_s)
 
-    def work_s(self, run: str) -> float:
-        """Return the seconds of work of a run."""
-        return self._programs[run].work_s
+    def energy_j(self, gpu: str) -> float:
+        """Return the energy of a GPU so far; NaN where a power is unknown."""
+        return self._cluster.energy_j(self._state.machines.number[gpu])
 
-    def residents(self, gpu: str) -> list[str]:
-        """Return the runs that are at work on a GPU."""
-        return [job.id for job in self._state.residents[self._gpu[gpu]]]
-
-    def memory_mib(self, run: str) -> float:
-        """Return the memory of one rank."""
-        job = self._jobs[run]
-        return self._state.modes[job.workload][job.mode].memory_mib
+    def memory_mib(self, gpu: str) -> dict[str, float]:
+        """Return the memory of the rank of each run that is at work on a GPU."""
+        return {job.id: self._state.needs_mib(job) for job in self._residents(gpu)}
 
     def metrics(self, gpu: str) -> Mapping[str, float]:
-        """Return the solo metrics of a GPU's only resident; nothing is known of several."""
-        residents = self.residents(gpu)
+        """Return the solo metrics of a GPU's only resident; none are known of several."""
+        residents = self._residents(gpu)
         if len(residents) != 1:
             return {}
-        metrics = self._of(self.runs[residents[0]].run).metrics
+        metrics = self._state.workloads[residents[0].workload].metrics
         return {} if metrics is None else metrics.model_dump(exclude_none=True)
 
     # What happens.
 
-    def _next_of(self, run: str) -> float:
-        simulated = self.runs[run]
-        if not simulated.alive:
-            return math.inf
-        kill_s = math.inf if simulated.kill_s is None else simulated.kill_s
-        if not simulated.began:
-            return min(kill_s, simulated.begins_s)
-        rate = self._rate(run)
-        left_s = max(0.0, self._programs[run].work_s - simulated.done_s)
-        return min(kill_s, simulated.as_of_s + left_s / rate if rate else math.inf)
-
-    def _happens(self, run: str, at_s: float) -> list[AnyEvent]:
-        """Let happen to a run what is due at this moment."""
-        simulated = self.runs[run]
-        if self._next_of(run) > at_s + _SLACK_S:
-            return []
-        if simulated.kill_s is not None and simulated.kill_s <= at_s:
-            return self._end(run, -_SIGKILL)
-        if not simulated.began:
-            return self._begin(run)
-        simulated.done_s = self._programs[run].work_s
+    def _happens(self, simulated: SimulatedRun, kind: int) -> list[AnyEvent]:
+        run = simulated.run.id
+        if kind == _BEGIN:
+            return self._begin(simulated)
+        if kind == _KILL:
+            return self._end(simulated, -_SIGKILL)
+        assert kind == FINISH
         program = self._programs[run]
-        return self._end(run, program.status, program.rank)
+        return self._end(simulated, program.status, program.rank)
 
-    def _begin(self, run: str) -> list[AnyEvent]:
-        job = self._jobs[run]
-        if self._physics.cannot_run(self._start_of(run)):
-            return self._end(run, _OUT_OF_MEMORY)
-        self.runs[run].began = True
-        self._occupy(run)
-        return [RankReady(at_s=0.0, run=run, rank=rank) for rank in range(job.workers)]
+    def _begin(self, simulated: SimulatedRun) -> list[AnyEvent]:
+        start = self._start(simulated.run)
+        if self._cluster.obstacles(start):
+            return self._end(simulated, _OUT_OF_MEMORY)
+        simulated.began = True
+        self._place(simulated, start)
+        run, ranks = simulated.run.id, range(len(simulated.statuses))
+        return [RankReady(at_s=0.0, run=run, rank=rank) for rank in ranks]
 
-    def _end(self, run: str, status: int, only: int | None = None) -> list[AnyEvent]:
+    def _end(self, simulated: SimulatedRun, status: int, only: int | None = None) -> list[AnyEvent]:
         """End the ranks that run still, or one of them."""
-        simulated = self.runs[run]
-        ranks = range(len(simulated.statuses)) if only is None else [only]
-        ended = [rank for rank in ranks if simulated.statuses[rank] is None]
+        run, statuses = simulated.run.id, simulated.statuses
+        ranks = range(len(statuses)) if only is None else [only]
+        ended = [rank for rank in ranks if statuses[rank] is None]
         for rank in ended:
-            simulated.statuses[rank] = status
-        if not simulated.alive:
-            self._vacate(run)
+            statuses[rank] = status
+        if simulated.alive:
+            self._halt(simulated)
+        elif self._is_placed(run):
+            job = self._jobs[run]
+            gpus = job.gpus
+            self._cluster.remove(job)
+            self._cluster.renew_rates(gpus)
         return [RankEnded(at_s=0.0, run=run, rank=rank, status=status) for rank in ended]
 
-    def _settle(self, now_s: float) -> None:
-        """Book everyone's progress up to a moment before which nothing happens."""
-        self._meter(now_s)
-        rates = {run: self._rate(run) for run in self.runs}
-        for run, simulated in self.runs.items():
-            passed_s = max(0.0, now_s - simulated.as_of_s)
-            simulated.done_s += rates[run] * passed_s
-            simulated.as_of_s += passed_s
+    def _place(self, simulated: SimulatedRun, start: Start) -> None:
+        model = self._state.machines.model[start.gpus[0]]
+        speed = self._speed * self._state.speed[model][start.job.workload]
+        self._cluster.place(start, Outcome(start.job.work_s), speed)
+        self._cluster.pause(start.job, simulated.stands_still)
 
-    def _meter(self, now_s: float) -> None:
-        passed_s = 0.0 if math.isinf(self._now_s) else now_s - self._now_s
-        for gpu in range(len(self.energy_j)):
-            self.energy_j[gpu] += self._physics.power_w(gpu) * passed_s
-        self._now_s = max(self._now_s, now_s)
+    def _halt(self, simulated: SimulatedRun) -> None:
+        if self._is_placed(simulated.run.id):
+            self._cluster.pause(self._jobs[simulated.run.id], simulated.stands_still)
 
-    def _rate(self, run: str) -> float:
-        """Return the seconds of work that a run does in a second."""
-        simulated, job = self.runs[run], self._jobs[run]
-        if simulated.paused or not (simulated.began and simulated.whole):
-            return 0.0
-        alone = self._state.speed[self._state.machines.model[job.gpus[0]]][job.workload]
-        return self._speed * alone / self._physics.slowdown(job)
+    # Runs in the terms of the cluster.
 
-    def _occupy(self, run: str) -> None:
-        job = self._jobs[run]
-        for gpu in job.gpus:
-            self._state.residents[gpu].append(job)
+    def _is_placed(self, run: str) -> bool:
+        return self._jobs[run].phase == "running"
 
-    def _vacate(self, run: str) -> None:
-        job = self._jobs[run]
-        for gpu in job.gpus:
-            if job in self._state.residents[gpu]:
-                self._state.residents[gpu].remove(job)
-
-    # Runs in the words of policies, which the physics speaks.
+    def _residents(self, gpu: str) -> list[Job]:
+        return self._state.residents[self._state.machines.number[gpu]]
 
     def _of(self, run: Run) -> Workload:
         return self._state.workloads[self._workload[run.spec.workload]]
@@ -302,23 +291,25 @@ class Simulation:
     def _program(self, run: Run) -> Program:
         return Program.of(run.spec, self._of(run))
 
-    def _start_of(self, run: str) -> Start:
-        job = self._jobs[run]
-        return Start(job, job.gpus, job.shares, job.mode)
+    def _start(self, run: Run) -> Start:
+        job = self._jobs[run.id]
+        sizes = [mode.sub_batch for mode in self._state.modes[job.workload]]
+        return Start(
+            job,
+            tuple(self._state.machines.number[seat.gpu] for seat in run.seats),
+            tuple(seat.share for seat in run.seats),
+            sizes.index(run.sub_batch) if run.sub_batch in sizes else 0,
+        )
 
-    def _job(self, run: Run) -> Job:
-        workload = self._workload[run.spec.workload]
-        sizes = [mode.sub_batch for mode in self._state.modes[workload]]
+    def _job(self, run: Run, program: Program, done_s: float) -> Job:
         return Job(
-            number=0,
+            number=len(self._names),
             id=run.id,
-            workload=workload,
+            workload=self._workload[run.spec.workload],
             workers=len(run.seats),
-            work_s=self._programs[run.id].work_s,
+            work_s=program.work_s,
             arrival_s=0.0,
-            gpus=tuple(self._gpu[seat.gpu] for seat in run.seats),
-            shares=tuple(seat.share for seat in run.seats),
-            mode=sizes.index(run.sub_batch) if run.sub_batch in sizes else 0,
+            done_s=done_s,
         )
 
 

@@ -129,7 +129,7 @@ class SimulatedNode:
             self._note_start(simulated.run)
         self._log(self._simulation.advance(self._boot_s()))
         for simulated in self._simulation.runs.values():
-            self._news += simulated.told()
+            self._news += simulated.events()
         for run in runs:
             if self._is_past(run):
                 self._news += _gone(run, _PAST)
@@ -164,7 +164,7 @@ class SimulatedNode:
         """Let a run stand still, or go on; those beside it are slowed as before."""
         if run in self._simulation.runs:
             self._tell(self._simulation.advance(self._boot_s()))
-            self._simulation.runs[run].paused = on
+            self._simulation.pause(run, on)
             self._save()
         self._changed()
 
@@ -193,18 +193,14 @@ class SimulatedNode:
         simulated = self._simulation.runs.get(run)
         if simulated is None:
             return ()
-        per_s = self._simulation.iterations_per_s(run)
-        done = Progress(
-            simulated.done_s * per_s, simulated.as_of_s, self._simulation.work_s(run) * per_s
-        )
-        return [done] * len(simulated.statuses)
+        return [self._simulation.progress(run)] * len(simulated.statuses)
 
     def usage(self) -> Mapping[str, Usage]:
         """Return memory, energy and the metrics of a device's only resident, as the truth says."""
         at_s = self._boot_s()
         self._tell(self._simulation.advance(at_s))
         self._changed()
-        return {gpu: self._used(k, gpu, at_s) for k, gpu in enumerate(self._truth.places)}
+        return {gpu: self._used(gpu, at_s) for gpu in self._truth.places}
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return a rank's log, which says that it is simulated."""
@@ -240,10 +236,9 @@ class SimulatedNode:
         self._tell(started)
         return ""
 
-    def _used(self, k: int, gpu: str, at_s: float) -> Usage:
-        residents = self._simulation.residents(gpu)
-        memory = {run: self._simulation.memory_mib(run) for run in residents}
-        energy_j = self._simulation.energy_j[k]
+    def _used(self, gpu: str, at_s: float) -> Usage:
+        memory = self._simulation.memory_mib(gpu)
+        energy_j = self._simulation.energy_j(gpu)
         return Usage(
             at_s,
             sum(memory.values()),
@@ -280,6 +275,7 @@ class SimulatedNode:
             return
 
     def _write(self) -> None:
+        self._simulation.settle()
         saved = _Saved(boot_id(), list(self._simulation.runs.values()))
         write_text(self._directory / _FILE, _SAVED.dump_json(saved).decode())
 

@@ -93,6 +93,7 @@ class TestTime:
                 simulation.add(started(run_of(job, workload, "work_s=10")))
             for step in range(steps):
                 simulation.advance(5.0 * (step + 1) / steps)
+            simulation.settle()
             ends.append([simulation.next_s(), *(r.done_s for r in simulation.runs.values())])
         # Twice as fast: A is over at 6.25; in 5 s it has done 8, and B 5.
         assert ends[0] == pytest.approx([6.25, 8.0, 5.0])
@@ -105,6 +106,7 @@ class TestTime:
         simulation.add(started(run_of("j1", "B", "work_s=10", gpus=("n0-0", "n0-1"))))
         simulation.add(started(run_of("j2", "A", "work_s=4", gpus=("n0-1",))))
         simulation.advance(5.0)
+        simulation.settle()
         assert simulation.runs["j2.1"].alive is False
         assert simulation.runs["j1.1"].done_s == pytest.approx(2.5)
 
@@ -133,7 +135,9 @@ class TestTime:
         simulation.add(started(run_of("j1", "B", "work_s=10")))
         simulation.advance(0.0)
         simulation.advance(30.0)
-        assert simulation.energy_j == pytest.approx([1000.0, 0.0])
+        assert [simulation.energy_j(gpu) for gpu in ("n0-0", "n0-1")] == pytest.approx(
+            [1000.0, 0.0]
+        )
 
 
 class TestPool:

@@ -261,7 +261,7 @@ def test_a_decision_on_a_round_comes_after_what_happens_at_that_moment():
         (Scripted([(0, "j0", (0,))]), "gives 'j0' 1 GPUs for 2 workers"),
         (Scripted([(0, "j0", (0, 0))]), "gives 'j0' 1 GPUs for 2 workers"),
         (Scripted([(0, "j0", (0, 1)), (0, "j0", (0, 1))]), "starts 'j0', which is running"),
-        (Scripted([(0, "j0", (0, 1), (50, 50))]), "at a share of 50: none of shares"),
+        (Scripted([(0, "j0", (0, 1), (50, 50))]), "a share of 50, none of the cluster's shares"),
         (Scripted([(0, "j0", (0, 1), None, 1)]), "runs 'j0' in no known mode"),
         (Scripted([], [(0, "j0")]), "stops 'j0', which does not run"),
         (Scripted([]), "leaves 1 jobs waiting for ever"),
@@ -306,7 +306,7 @@ def test_a_start_that_breaks_a_latency_critical_job_s_gsla_is_refused():
     script = Scripted([(0, "j0", (0,)), (10, "j1", (0,))])
     where = world(1, 1, [("a", "b", 1.2, 1.2)])
     for p99 in ([1.6, 1.1], [1.1, 1.6]):
-        told = r"puts 'j1' on n0-0, where a latency-critical job would be over its gSLA"
+        told = r"puts 'j1' on n0-0: a latency-critical job would be over its gSLA"
         with pytest.raises(PolicyError, match=told):
             simulate(jobs, with_tails(where, p99), script)
     assert finishes(run(jobs, with_tails(where, [1.5, 1.5]), script)) == [44, 34]
@@ -340,7 +340,7 @@ def test_what_would_go_on_for_ever_is_given_up(monkeypatch):
 def test_a_full_gpu_takes_nobody():
     jobs = trace(*[(0, 1, 10, "a")] * 3)
     script = Scripted([(0, f"j{k}", (0,)) for k in range(3)])
-    with pytest.raises(PolicyError, match=r"puts 'j2' on n0-0, which is full \(at 0 s\)"):
+    with pytest.raises(PolicyError, match=r"puts 'j2' on n0-0: 3 jobs, at most 2 may share a GPU"):
         simulate(jobs, world(1, 2, [("a", "a", 1.0, 1.0)]), script)
 
 

@@ -1,0 +1,324 @@
+"""The simulated cluster: jobs on GPUs that slow each other down, under a clock moved from outside.
+
+The simulation of a trace moves the clock from event to event (`pool.SimulatedPool`), the simulated
+pool of live mode along with the machine's clock (``pools.simulated.SimulatedNode``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from dovetail.executor.simulation.history import Outcome
+from dovetail.executor.simulation.physics import Physics
+from dovetail.formulations.rules import most_bound
+from dovetail.instances.instance import Instance
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.solver.policies import Job, Start, State
+
+FINISH: Final = 0
+_OBSERVE: Final = 1
+FIRST_KIND: Final = 2
+"""Kinds of events from this number on belong to the owner of the cluster."""
+
+
+class Event(NamedTuple):
+    """An event that the clock has reached.
+
+    Attributes
+    ----------
+    kind : int
+        `FINISH` (the work of a job is done), or a kind of the cluster's owner.
+    which : int
+        The number of the job, or what the owner has put there.
+    version : int
+        What the owner has put there.
+    """
+
+    kind: int
+    which: int
+    version: int
+
+
+class Residence:
+    """The present stay of a job on GPUs.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        What the job comes to; its ``work_s`` is the true work.
+    speed : float
+        Seconds of work a second that the job does alone on these GPUs.
+    delay_s : float
+        Seconds without progress at the start.
+    done_at_start_s : float
+        Seconds of work that were done before.
+    paused : bool
+        Whether it stands still; it slows its co-runners down nevertheless.
+    slowdown : float
+        The present one.
+    """
+
+    __slots__ = (
+        "company",
+        "delay_s",
+        "done_at_start_s",
+        "outcome",
+        "paused",
+        "settled_s",
+        "shares",
+        "slowdown",
+        "speed",
+        "version",
+    )
+
+    def __init__(self, job: Job, outcome: Outcome, speed: float, delay_s: float) -> None:
+        self.outcome = outcome
+        self.speed = speed
+        self.delay_s = delay_s
+        self.done_at_start_s = job.done_s
+        self.settled_s = job.started_s
+        self.paused = self.shares = False
+        self.slowdown = 0.0
+        self.version = 0
+        self.company: tuple[int, int, int, int] | None = None
+
+
+class SimulatedCluster:
+    """GPUs, the jobs on them, and the events that lie ahead.
+
+    Jobs change places by `place` and `remove`; afterwards `renew_rates` has to be called once
+    with all GPUs whose residents have changed.
+
+    Parameters
+    ----------
+    world : Instance
+        Cluster, workloads and the true slowdowns; its jobs are not read.
+    predicted : SlowdownTable, optional
+        What policies see in ``state`` instead of the true slowdowns.
+    observe_s : float
+        Seconds after which the slowdown of a pair that runs together enters ``state.seen``.
+
+    Attributes
+    ----------
+    state : State
+        Jobs and GPUs; its ``now`` is the clock.
+    residences : dict of int to Residence
+        Of the running jobs, by number.
+    busy, shared : int
+        GPUs with at least one job, and with several.
+    pace : float
+        Seconds of work a second, summed over workers.
+    """
+
+    def __init__(
+        self,
+        world: Instance,
+        predicted: SlowdownTable | None = None,
+        observe_s: float = math.inf,
+    ) -> None:
+        truth = SlowdownTable.of(world)
+        self.state = State(world, truth if predicted is None else predicted)
+        self.residences: dict[int, Residence] = {}
+        self.busy = self.shared = 0
+        self.pace = 0.0
+        self._observe_s = observe_s
+        self._caps_place = truth.caps_place
+        self._physics = Physics(self.state, truth)
+        self._events: list[tuple[float, int, int, int, int]] = []
+        self._order = 0
+        gpus = len(self.state.machines)
+        self._metered = any(workload.power_w for workload in self.state.workloads)
+        self._count = [0] * gpus
+        self._energy_j = [0.0 if self._metered else math.nan] * gpus
+        self._power_w = [0.0] * gpus
+        self._power_since_s = [0.0] * gpus
+
+    # The clock.
+
+    def push(self, at_s: float, kind: int, which: int = 0, version: int = 0) -> None:
+        """Add an event; events of the same moment happen in the order in which they were added."""
+        self._order += 1
+        heappush(self._events, (at_s, self._order, kind, which, version))
+
+    def next_s(self) -> float:
+        """Return when the next event happens, infinity for never."""
+        while self._events:
+            at_s, _, kind, which, version = self._events[0]
+            if kind >= FIRST_KIND or self._is_present(which, version):
+                return at_s
+            heappop(self._events)
+        return math.inf
+
+    def advance(self, until_s: float) -> Iterator[Event]:
+        """Move the clock on, and yield each event as the clock has reached it."""
+        while (at_s := self.next_s()) <= until_s:
+            *_, kind, which, version = heappop(self._events)
+            self.state.now = at_s
+            if kind == _OBSERVE:
+                self._observe(self.state.running[which])
+                continue
+            if kind == FINISH:
+                job = self.state.running[which]
+                self.settle(job)
+                # Without the rounding of many small steps.
+                job.done_s = self.residences[which].outcome.work_s
+            yield Event(kind, which, version)
+        self.state.now = until_s
+
+    def only(self, kind: int) -> bool:
+        """Tell whether no events but those of one kind lie ahead."""
+        self.next_s()
+        return all(event[2] == kind for event in self._events)
+
+    def _is_present(self, which: int, version: int) -> bool:
+        stay = self.residences.get(which)
+        return stay is not None and stay.version == version
+
+    # Places.
+
+    def obstacles(self, start: Start) -> list[tuple[int, Job]]:
+        """Return the (GPU, resident) pairs that keep a job from running; see `Physics`."""
+        return self._physics.cannot_run(start)
+
+    def place(self, start: Start, outcome: Outcome, speed: float, delay_s: float = 0.0) -> None:
+        """Put a job on its GPUs.
+
+        Parameters
+        ----------
+        start : Start
+            Of a job that is on no GPU.
+        outcome : Outcome
+            Where its times are booked; its ``work_s`` is the true work.
+        speed : float
+            Seconds of work a second that it does alone on these GPUs.
+        delay_s : float
+            Seconds without progress at first.
+        """
+        state, job = self.state, start.job
+        state.pending.pop(job.number, None)
+        state.running[job.number] = job
+        job.phase = "running"
+        job.gpus, job.shares, job.mode = start.gpus, start.shares, start.mode
+        job.started_s, job.since_s = state.now, state.now + delay_s
+        job.starts += 1
+        self.residences[job.number] = Residence(job, outcome, speed, delay_s)
+        for gpu in job.gpus:
+            if not state.residents[gpu]:
+                state.idle_count[state.machines.node[gpu]] -= 1
+            state.residents[gpu].append(job)
+
+    def remove(self, job: Job) -> None:
+        """Take a job off its GPUs."""
+        state = self.state
+        self.settle(job)
+        outcome = self.residences.pop(job.number).outcome
+        outcome.held_s += state.now - job.started_s
+        self.pace -= job.rate * job.workers
+        for gpu in job.gpus:
+            state.residents[gpu].remove(job)
+            node = state.machines.node[gpu]
+            if not state.residents[gpu] and node not in state.down:
+                state.idle_count[node] += 1
+        del state.running[job.number]
+        job.phase = "pending"
+        job.held_s = outcome.held_s
+        job.gpus, job.shares, job.mode, job.rate = (), None, 0, 0.0
+        job.started_s = math.nan
+        job.since_s = job.waiting_since_s = state.now
+
+    def pause(self, job: Job, on: bool) -> None:
+        """Let a running job stand still, or go on."""
+        self.residences[job.number].paused = on
+        self.renew_rates(job.gpus)
+
+    # Progress.
+
+    def renew_rates(self, gpus: Iterable[int]) -> None:
+        """Renew the rates of all jobs on the given GPUs, whose residents have changed."""
+        residents = self.state.residents
+        affected: dict[int, Job] = {}
+        for gpu in gpus:
+            self._count_and_meter(gpu)
+            for job in residents[gpu]:
+                affected[job.number] = job
+        for job in affected.values():
+            self.settle(job)
+            self._renew(job, self.residences[job.number])
+
+    def _renew(self, job: Job, stay: Residence) -> None:
+        stay.slowdown = self._physics.slowdown(job)
+        stay.shares = any(len(self.state.residents[gpu]) > 1 for gpu in job.gpus)
+        stay.outcome.worst_slowdown = max(stay.outcome.worst_slowdown, stay.slowdown)
+        stay.version = self._order + 1
+        self.pace -= job.rate * job.workers
+        job.rate = 0.0 if stay.paused else stay.speed / stay.slowdown
+        self.pace += job.rate * job.workers
+        if stay.paused:
+            return
+        self.push(self.end_s(job), FINISH, job.number, stay.version)
+        stay.company = self._company(job) if self._observe_s < math.inf else None
+        if stay.company is not None and stay.company not in self.state.seen:
+            at_s = max(self.state.now, job.since_s) + self._observe_s
+            self.push(at_s, _OBSERVE, job.number, stay.version)
+
+    def settle(self, job: Job) -> None:
+        """Book a running job's progress up to now at the rate that it has had."""
+        now = self.state.now
+        stay = self.residences[job.number]
+        if now > job.since_s:
+            job.done_s += job.rate * (now - job.since_s)
+            job.since_s = now
+        passed_s = now - stay.settled_s
+        stay.settled_s = now
+        if stay.shares:
+            stay.outcome.shared_s += passed_s
+        if stay.slowdown > most_bound(job.gsla):
+            stay.outcome.breach_s += passed_s
+
+    def end_s(self, job: Job) -> float:
+        """Return when a running job ends at its present rate, or alone before it has one."""
+        now, stay = self.state.now, self.residences[job.number]
+        left_s = max(0.0, stay.outcome.work_s - job.done(now))
+        return max(now, job.since_s) + left_s / (job.rate or stay.speed)
+
+    def _observe(self, job: Job) -> None:
+        """Let a slowdown that a job has had for long enough be known."""
+        stay = self.residences[job.number]
+        if stay.company is not None:
+            stretch = self.state.modes[job.workload][job.mode].stretch
+            self.state.seen[stay.company] = stay.slowdown / stretch
+
+    def _company(self, job: Job) -> tuple[int, int, int, int] | None:
+        """Return the pair that a job's slowdown is a measurement of, if it is of just one."""
+        machines, residents = self.state.machines, self.state.residents
+        found = None
+        for gpu in job.gpus:
+            if len(residents[gpu]) != 2:
+                return None
+            other = residents[gpu][0] if residents[gpu][1] is job else residents[gpu][1]
+            caps = self._caps_place[job.share_on(gpu), other.share_on(gpu)]
+            pair = (machines.model[gpu], caps, job.workload, other.workload)
+            if found not in (None, pair):
+                return None
+            found = pair
+        return found
+
+    # GPUs in use, and their energy.
+
+    def energy_j(self, gpu: int) -> float:
+        """Return the energy of a GPU so far; NaN where a power is unknown."""
+        passed_s = self.state.now - self._power_since_s[gpu]
+        return self._energy_j[gpu] + self._power_w[gpu] * passed_s
+
+    def _count_and_meter(self, gpu: int) -> None:
+        before, after = self._count[gpu], len(self.state.residents[gpu])
+        self._count[gpu] = after
+        self.busy += (after > 0) - (before > 0)
+        self.shared += (after > 1) - (before > 1)
+        if self._metered:
+            self._energy_j[gpu] = self.energy_j(gpu)
+            self._power_w[gpu] = self._physics.power_w(gpu)
+            self._power_since_s[gpu] = self.state.now
