@@ -9,29 +9,36 @@ import pytest
 from tests.solver.contract import ExactContract, MatchingContract, PairsContract, ValidityContract
 
 
-class TestCpSat(ExactContract):
-    solver = "cpsat"
-
-
-class TestHighs(ExactContract):
-    solver = "highs"
-
-
 class TestAuto(ExactContract):
     solver = "auto"
 
 
+class TestHighs(ExactContract):
+    solver = "highs"
+    step = 2
+
+
+class TestCpSat(ExactContract):
+    solver = "cpsat"
+    families = ("running gangs", "everything")
+    step = 5
+
+
 class TestMatching(PairsContract):
     solver = "matching"
+    families = ("shares", "running whole gangs")
+    step = 2
 
 
 class TestNetworkx(MatchingContract):
     solver = "networkx"
+    families = ("shares", "running whole gangs")
 
 
 class TestMilp(ExactContract):
     # Every call starts a process, which takes the better part of a second.
     solver = "milp"
+    families = ("everything",)
     examples = 1
     step = 20
 
@@ -39,6 +46,7 @@ class TestMilp(ExactContract):
 @pytest.mark.skipif(find_spec("highspy") is None, reason="highspy is not installed")
 class TestMilpHighs(ExactContract):
     solver = "milp:HiGHS"
+    families = ("everything",)
     examples = 1
     step = 20
 

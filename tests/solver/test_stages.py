@@ -15,11 +15,11 @@ from dovetail.solver.stages import Search, WeightPrice, solve_in_stages, weight_
 from dovetail.solver.types import Limits, Maximum, Proven
 from tests.data import small
 
-SOLVERS = pytest.mark.parametrize("solver", ["cpsat", "highs", "matching", "networkx", "milp"])
+SOLVERS = pytest.mark.parametrize("solver", ["cpsat", "highs", "matching"])
 
 
 @SOLVERS
-@pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 1e6])
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e6])
 def test_weights_far_from_1(solver, scale):
     # Once the tolerances were absolute: with weights of 1e-9 the second stage placed nobody.
     # One GPU: j with k at 1.5 places 3, j with l at 1.1 only 2.5; 2 x 1.5 + 1 x 1.5 = 4.5.

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import rustworkx as rx
 import scipy.sparse as sp
@@ -130,14 +129,6 @@ def rustworkx_value(values: Any) -> float:
     graph.add_edges_from(list(zip(i.tolist(), j.tolist(), whole, strict=True)))
     matching = rx.max_weight_matching(graph, weight_fn=int)
     return math.fsum(float(values[a, b]) for a, b in matching)
-
-
-def networkx_value(values: Any) -> float:
-    """Return the weight of a maximum weight matching."""
-    graph = nx.Graph()
-    i, j = np.nonzero(np.triu(np.nan_to_num(values, nan=-np.inf) > 0, 1))
-    graph.add_weighted_edges_from(zip(i.tolist(), j.tolist(), values[i, j].tolist(), strict=True))
-    return math.fsum(float(values[a, b]) for a, b in nx.max_weight_matching(graph))
 
 
 def cpsat_value(case: Case) -> float:

@@ -34,6 +34,7 @@ def test_plain_python_where_that_is_quicker(tmp_path):
         from dovetail.solver.pairing.compilation import *
         import dovetail.solver.pairing
 
+        assert [is_worth_compiling(jobs) for jobs in (100, 101)] == [False, True]
         assert quickest(100, None) is interpreted
         assert quickest(600, None) is interpreted
         assert quickest(601, None) is compiled
@@ -57,6 +58,7 @@ def test_kept_code_is_loaded_where_that_is_quicker(tmp_path):
         import dovetail.solver.pairing
 
         keep()
+        assert not is_worth_compiling(101)
         assert quickest(100, None) is interpreted
         assert quickest(101, None) is compiled
         assert quickest(101, 1.0) is compiled
@@ -212,8 +214,7 @@ def test_a_read_only_installation_keeps_the_code_in_the_home(read_only, tmp_path
 def test_without_any_folder_every_process_compiles(read_only, tmp_path):
     home = tmp_path / "home"
     home.mkdir(mode=0o555)
-    for _ in range(2):
-        assert outcome(start(read_only, home)) == "False False 0 False"
+    assert outcome(start(read_only, home)) == "False False 0 False"
 
 
 def test_an_engine_that_is_not_compiled_says_so(tmp_path, monkeypatch):
@@ -227,20 +228,5 @@ def test_an_engine_that_is_not_compiled_says_so(tmp_path, monkeypatch):
         result = solve(generate(130, gangs=False), explain=False)
         assert result.status == "optimal"
         assert any("NUMBA_DISABLE_JIT is set" in note for note in result.plan.notes)
-        """,
-    )
-
-
-def test_what_is_worth_compiling_ahead(tmp_path):
-    run_with_code_in(
-        tmp_path,
-        """
-        from dovetail.solver.pairing.compilation import *
-        import dovetail.solver.pairing
-
-        assert not is_worth_compiling(100)
-        assert is_worth_compiling(101)
-        keep()
-        assert not is_worth_compiling(101)
         """,
     )

@@ -32,11 +32,10 @@ def worth(pair, single, mate):
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_changed_problem_is_solved_as_if_anew(kind):
-    rng = np.random.default_rng(KINDS.index(kind))
+def test_a_changed_problem_is_solved_as_if_anew():
+    rng = np.random.default_rng(0)
     infeasible = 0
-    for _ in range(15):
+    for kind in KINDS * 3:
         n = int(rng.integers(4, 24))
         gpus = int(rng.integers(1, n))
         pair, single = pair_values(rng, n, kind, absent=0.3), rng.random(n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def _world(seed):
     )
 
 
-def _trace(seed, jobs=40):
+def _trace(seed, jobs=25):
     draw = np.random.default_rng(100 + seed)
     arrivals = np.cumsum(draw.exponential(20.0, jobs))
     return Trace.of(
@@ -106,6 +107,11 @@ def _options(seed):
     )
 
 
+@cache
+def _simulated(name, seed):
+    return _simulate(name, seed)
+
+
 def _simulate(name, seed):
     """Run with beliefs that differ from the truth: other numbers, and other pairs that run."""
     world = _world(seed)
@@ -117,7 +123,7 @@ def _simulate(name, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", POLICIES)
 def test_everyone_ends_and_nobody_runs_out_of_memory_twice_for_one_reason(name, seed):
-    history = _simulate(name, seed)  # run() fails if anything in it is physically impossible
+    history = _simulated(name, seed)  # run() fails if anything in it is physically impossible
     assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
     # Every crash tells of at least one more pair on one GPU model that does not run.
     crashes = {stay.start_s for stay in history.stays if stay.ending == "out_of_memory"}
@@ -135,9 +141,9 @@ def _with_tails(entries, seed):
     ]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_latency_critical_job_keeps_its_gsla(name, seed):
+def test_a_latency_critical_job_keeps_its_gsla(name):
+    seed = 1  # three jobs may share a GPU, and nodes fail
     world = _world(seed)
     entries = _with_tails([entry.to_data() for entry in world.slowdowns], seed)
     world = Instance.from_data({**world.to_data(), "slowdowns": entries})
@@ -175,7 +181,7 @@ def test_only_a_tail_above_the_gsla_keeps_a_latency_critical_job_apart(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_same_seed_gives_the_same_history(name):
-    assert _simulate(name, 1).stays == _simulate(name, 1).stays
+    assert _simulate(name, 1).stays == _simulated(name, 1).stays
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -37,7 +37,7 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
             workload=draw.choice(names),
             gsla=draw.uniform(1, 2),
         )
-        for k in range(60)
+        for k in range(40)
     ]
     few, everybody = policy_named("dovetail"), policy_named("dovetail")
     may_join, fewer = dovetail.may_join, 0
@@ -62,4 +62,4 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
         return np.ones((len(hosts), len(jobs)), dtype=bool)
 
     simulate(Trace("drawn", tuple(sorted(jobs, key=lambda job: job.arrival_s))), instance, Both())
-    assert fewer > 20
+    assert fewer > 10
