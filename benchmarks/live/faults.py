@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from invariants import violations
 from load import (
     ME,
     Client,
@@ -48,7 +49,6 @@ from service_process import Cores, ServiceGoneError, ServiceProcess, Setup, Simu
 
 from dovetail.executor.jobs.journal import JOURNAL, JournalError, read_events, read_state_machine
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.invariants import violations
 from dovetail.executor.pools.pool import NodePool
 
 _YEAR_S: Final = 365 * 86400.0

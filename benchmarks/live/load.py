@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
+from invariants import violations
 from service_process import POINTS, ServiceGoneError, ServiceProcess, Setup
 
 from dovetail.executor.jobs.journal import read_state_machine
@@ -22,7 +23,6 @@ from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.invariants import violations
 from dovetail.instances.instance import Instance
 
 ME = Owner(name="campaign", uid=os.geteuid(), gid=os.getegid())

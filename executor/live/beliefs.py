@@ -190,6 +190,15 @@ class Beliefs:
             self._workloads[model] = self.data.workloads(model)
         return self._workloads[model]
 
+    @cached_property
+    def alone(self) -> Mapping[tuple[str, str, int], SoloProfile]:
+        """The newest uncapped profile with a rate, by workload, model and number of workers."""
+        return {
+            (key.workload, key.gpu_model, key.workers): profile
+            for key, profile in self.data.newest.items()
+            if key.share is None and profile.throughput is not None
+        }
+
     def table(
         self,
         workloads: Sequence[str],

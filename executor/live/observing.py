@@ -11,7 +11,6 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.devices import Devices
-from dovetail.executor.live.library import Library
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.presenting import powers
 from dovetail.executor.live.readings import LastReading, Reading
@@ -32,8 +31,6 @@ class Observer:
         Of the pool.
     view : PolicyView
         Takes in how far jobs are.
-    knowledge : Library
-        What is known of workloads.
     options : WatchOptions
         How long runs are watched before anything follows from it.
     every_s : float
@@ -59,13 +56,11 @@ class Observer:
         pool: NodePool,
         devices: Devices,
         view: PolicyView,
-        knowledge: Library,
         options: WatchOptions,
         every_s: float,
     ) -> None:
         self._machine, self._pool, self._devices, self._view = machine, pool, devices, view
-        self._knowledge = knowledge
-        self._watch = Watch(devices.models, knowledge, options)
+        self._watch = Watch(devices.models, view, options)
         self._every_s = every_s
         self._sampled_s = -math.inf
         self._library_told: set[str] = set()
@@ -104,7 +99,7 @@ class Observer:
         found = self._watch.observe(self._machine, progress, self.usage, now_s, boot_s)
         loaded = list(self._libraries(runs, now_s))
         self.readings = {run: self._watch.reading(run) for run in runs}
-        self.uppers = {run: self._knowledge.upper(self._machine, run) for run in runs}
+        self.uppers = {run: self._view.upper(run.rpartition(".")[0]) for run in runs}
         shared = self._sharing()
         for run, reading in self.readings.items():
             self.last.note(run, reading, run in shared)

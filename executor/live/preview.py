@@ -10,9 +10,11 @@ from typing import Final, NamedTuple
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.guarded_policy import GuardedPolicy, asked
+from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.planning import plan_of
-from dovetail.executor.live.policy_view import CannotStartError, PolicyView, in_groups
+from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
+from dovetail.executor.live.starts import CannotStartError, in_groups, place
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.system.clock import ServiceClock
 from dovetail.instances.instance import Instance
@@ -46,6 +48,8 @@ class Preview:
         The service's; a fresh one of its name is asked.
     looks : ProfilingQueue
         What comes before the policy's choice.
+    left : LeftBehind
+        Runs without a job, on devices that take no start.
     """
 
     def __init__(
@@ -56,9 +60,10 @@ class Preview:
         view: PolicyView,
         policy: GuardedPolicy,
         looks: ProfilingQueue,
+        left: LeftBehind,
     ) -> None:
         self._machine, self._clock, self._pool, self._view = machine, clock, pool, view
-        self._policy, self._profiling = policy, looks
+        self._policy, self._profiling, self._left = policy, looks, left
         self._last: Round | None = None
 
     def recent(self, job: str = "") -> Round | None:
@@ -114,6 +119,6 @@ class Preview:
         found: list[Start] = []
         for group in in_groups(starts):
             with suppress(CannotStartError):
-                self._view.place(*group)
+                place(self._view, group, self._left.held)
                 found += group
         return found

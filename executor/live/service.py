@@ -35,10 +35,9 @@ from dovetail.executor.live.guarded_policy import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.guarded_policy import GuardedPolicy
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.left_behind import LeftBehind
-from dovetail.executor.live.library import Library
 from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.observing import Observer
-from dovetail.executor.live.policy_view import CannotStartError, PolicyView, in_groups
+from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.presenting import device_views
 from dovetail.executor.live.preview import REST, Preview
 from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
@@ -46,6 +45,7 @@ from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.request_queue import Request, RequestQueue
 from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.service_api import Limits, ServiceApi
+from dovetail.executor.live.starts import CannotStartError, in_groups, is_fresh, place, reservations
 from dovetail.executor.live.views import ServiceView
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
@@ -176,13 +176,10 @@ class Service:
         beliefs = self._learner.beliefs
         cluster = self._devices.cluster
         self._left = LeftBehind(self._machine)
-        self._view = PolicyView(
-            self._machine, cluster, beliefs, pool.sharing, self._allowed, lambda: self._left.held
-        )
-        self._knowledge = Library(self._view)
+        self._view = PolicyView(self._machine, cluster, beliefs, pool.sharing, self._allowed)
         watching = watching or WatchOptions()
         self._observer = Observer(
-            self._machine, pool, self._devices, self._view, self._knowledge, watching, sample_s
+            self._machine, pool, self._devices, self._view, watching, sample_s
         )
         self._profiling = ProfilingQueue(self._machine, watching.profile_most_s)
         self.api = ServiceApi(
@@ -194,7 +191,13 @@ class Service:
             devices=self._devices,
             observer=self._observer,
             preview=Preview(
-                self._machine, self._clock, pool, self._view, self._policy, self._profiling
+                self._machine,
+                self._clock,
+                pool,
+                self._view,
+                self._policy,
+                self._profiling,
+                self._left,
             ),
             known=self._known_of,
             show=self._shown,
@@ -360,7 +363,7 @@ class Service:
                 stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
                 self._commit([stop])
         self._start_all(decision.starts)
-        self._commit(self._view.reservations(decision.reserved))
+        self._commit(reservations(self._view, decision.reserved))
         self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
@@ -372,13 +375,15 @@ class Service:
             elif len(group) > 1 or group[0].shares:
                 # A policy that was refused would decide the same again: nobody would ever start.
                 alone = (start._replace(shares=None) for start in group)
-                begun += [one for one in alone if self._view.is_fresh(one) and self._start([one])]
+                begun += [
+                    one for one in alone if is_fresh(self._view.state, one) and self._start([one])
+                ]
         return begun
 
     def _start(self, group: Sequence[Start]) -> bool:
         """Place jobs that start together unless a rule is broken; tell whether they were placed."""
         try:
-            placed = self._view.place(*group)
+            placed = place(self._view, group, self._left.held)
         except CannotStartError as error:
             _LOG.warning("%s", error, exc_info=error.__cause__)
             return False
@@ -538,9 +543,7 @@ class Service:
         """Return which workloads the repository has the profile of, and the journal does not."""
         at_s, models = self._clock.now_s(), self._devices.told_models
         keys = {
-            spec.key
-            for spec in specs
-            if any(self._knowledge.alone(spec, model) for model in models)
+            spec.key for spec in specs if any(self._view.alone(spec, model) for model in models)
         }
         new = sorted(keys - self._machine.profiled)
         return [events.WorkloadKnown(at_s=at_s, uid=uid, workload=name) for uid, name in new]

@@ -64,6 +64,10 @@ class Kind(NamedTuple):
         return f"{self.workload} ({', '.join(special)})" if special else self.workload
 
 
+ALONE: Final = Kind(-1, "", 0.0)
+"""The kind of jobs that run alone and fit on every device."""
+
+
 class Layout(NamedTuple):
     """Which devices take jobs, and which jobs cannot be shown on them.
 

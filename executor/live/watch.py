@@ -30,7 +30,7 @@ from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import WATCHED, JobState
 from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
-from dovetail.executor.live.library import Library
+from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.readings import Reading
 from dovetail.executor.live.sharing_classes import workload_name
@@ -194,8 +194,8 @@ class Watch:
     ----------
     models : mapping of str to str
         The model of every device, by its id.
-    knowledge : Library
-        What is known of workloads.
+    knowledge : PolicyView
+        Profiles and beliefs.
     options : WatchOptions, optional
         How long things are looked at.
     """
@@ -203,7 +203,7 @@ class Watch:
     def __init__(
         self,
         models: Mapping[str, str],
-        knowledge: Library,
+        knowledge: PolicyView,
         options: WatchOptions | None = None,
     ) -> None:
         self._models = models

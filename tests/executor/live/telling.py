@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from benchmarks.live.invariants import violations
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.live.invariants import violations
 from dovetail.instances.datasets import Measurement, SoloProfile
 
 ANN = Owner(name="ann", uid=1000, gid=1000)

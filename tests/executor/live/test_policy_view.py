@@ -13,11 +13,14 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import HOLDING, JobState
 from dovetail.executor.live.beliefs import Beliefs
-from dovetail.executor.live.policy_view import (
+from dovetail.executor.live.policy_view import PolicyView
+from dovetail.executor.live.sharing_classes import workload_name
+from dovetail.executor.live.starts import (
     CannotStartError,
-    PolicyView,
     in_groups,
-    workload_name,
+    place,
+    refusal,
+    reservations,
 )
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics
@@ -92,7 +95,7 @@ def start(view, live, *gpus, shares=None):
 
 def put(story, view, live, *gpus, shares=None):
     """Start a job as the service does, and let all its ranks run."""
-    (placed,) = view.place(start(view, live, *gpus, shares=shares))
+    (placed,) = place(view, [start(view, live, *gpus, shares=shares)], {})
     story.tell(type(placed), run=placed.run, profiling=placed.profiling)
     for rank in range(live.spec.workers):
         story.started(live, rank)
@@ -129,11 +132,11 @@ def test_an_unknown_workload_starts_alone_and_is_profiled():
     view = world_of(story)
     put(story, view, first, "g0")
     assert first.state is JobState.PROFILING
-    assert "no entry lets" in view.refusal(start(view, known, "g0"))
+    assert "no entry lets" in refusal(view, [start(view, known, "g0")], {})
     put(story, view, known, "g1")
-    assert "no entry lets" in view.refusal(start(view, second, "g1"))
+    assert "no entry lets" in refusal(view, [start(view, second, "g1")], {})
     with pytest.raises(CannotStartError, match=f"{second.id} cannot start"):
-        view.place(start(view, second, "g1"))
+        place(view, [start(view, second, "g1")], {})
 
 
 def test_what_could_not_be_profiled_runs_alone_and_is_not_profiled_again():
@@ -141,7 +144,7 @@ def test_what_could_not_be_profiled_runs_alone_and_is_not_profiled_again():
     job = story.submit(workload="new")
     job.alone_only = "reports no progress"
     view = world_of(story)
-    (placed,) = view.place(start(view, job, "g0"))
+    (placed,) = place(view, [start(view, job, "g0")], {})
     assert not placed.profiling
 
 
@@ -151,7 +154,7 @@ def test_nobody_joins_a_job_that_ends_or_a_device_that_takes_none(trouble):
     running, waiting = story.submit(), story.submit()
     view = world_of(story)
     put(story, view, running, "g0")
-    assert view.refusal(start(view, waiting, "g0")) is None
+    assert refusal(view, [start(view, waiting, "g0")], {}) is None
     tell = {
         "stopping": lambda: story.cancel(running),
         "lost": lambda: story.lost(running),
@@ -160,12 +163,12 @@ def test_nobody_joins_a_job_that_ends_or_a_device_that_takes_none(trouble):
     }
     tell[trouble]()
     view.renew(story.at_s)
-    assert view.refusal(start(view, waiting, "g0")) is not None
-    assert [job.id for job in view.state.residents[place(view, "g0")]] == [running.id]
+    assert refusal(view, [start(view, waiting, "g0")], {}) is not None
+    assert [job.id for job in view.state.residents[place_of(view, "g0")]] == [running.id]
     assert running.id in view.instance().jobs_by_id
 
 
-def place(view, gpu):
+def place_of(view, gpu):
     return view.state.machines.gpu_ids.index(gpu)
 
 
@@ -177,11 +180,11 @@ def test_an_idle_device_that_takes_nobody_is_never_offered():
     drain(story, "g1")
     assert view.renew(story.at_s)
     assert sum(view.state.idle_count) == 2
-    assert "g1 is being drained" in view.refusal(start(view, jobs[0], "g1"))
+    assert "g1 is being drained" in refusal(view, [start(view, jobs[0], "g1")], {})
     assert set(view.instance().places) == {"g0", "g2"}
     for name in ("fifo", "unaware", "binpack", "random", "dovetail"):
         decided = policy_named(name).decide(view.state)
-        assert place(view, "g1") not in {gpu for one in decided.starts for gpu in one.gpus}
+        assert place_of(view, "g1") not in {gpu for one in decided.starts for gpu in one.gpus}
 
 
 def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
@@ -191,8 +194,8 @@ def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
     story.start("g0", "g1")
     view = PolicyView(story.machine, cluster(("g0", "g1")), Beliefs(repository()))
     assert not view.state.running
-    assert view.refusal(start(view, other, "g0")) is None
-    assert "has no GPU g1" in view.refusal(start(view, other, "g1"))
+    assert refusal(view, [start(view, other, "g0")], {}) is None
+    assert "has no GPU g1" in refusal(view, [start(view, other, "g1")], {})
     assert set(view.instance().places) == {"g0"}
 
 
@@ -216,7 +219,8 @@ def test_the_rate_is_that_of_the_company():
     assert seen(view, first).rate == 1.0
     put(story, view, second, "g0")
     assert (seen(view, first).rate, seen(view, second).rate) == (1 / 1.25, 1 / 1.6)
-    mine, theirs = view.believed(first.id, second.id, "g0")
+    mine = view.belief(first.id, second.id, "g0")
+    theirs = view.belief(second.id, first.id, "g0")
     assert (mine.slowdown, theirs.slowdown) == (1.25, 1.6)
     assert mine.source == "measured once"
 
@@ -276,7 +280,10 @@ def test_users_that_may_not_share_are_told_apart():
 
     view = world_of(story, sharing=same_user)
     put(story, view, ann, "g0")
-    assert view.refusal(start(view, bob, "g0")) == f"{bob.id} and {ann.id} may not share: two users"
+    assert (
+        refusal(view, [start(view, bob, "g0")], {})
+        == f"{bob.id} and {ann.id} may not share: two users"
+    )
     a, b = (seen(view, job).workload for job in (ann, bob))
     assert (0, a, b) in view.state.clashes
     assert (0, a, a) not in view.state.clashes
@@ -293,8 +300,8 @@ def test_only_allowed_shares_have_beliefs():
     }
     assert known == {(None, None), (50, 50)}
     job = next(iter(story.machine.queued.values()))
-    assert "30 % is not known to compute right" in view.refusal(
-        start(view, job, "g0", shares=(30,))
+    assert "30 % is not known to compute right" in refusal(
+        view, [start(view, job, "g0", shares=(30,))], {}
     )
 
 
@@ -303,8 +310,8 @@ def test_a_pair_may_start_at_caps_at_which_nobody_knows_its_jobs_alone():
     jobs = [story.submit(), story.submit()]
     view = world_of(story, rules={"shares": [50], "start_capped": True})
     pair = [start(view, job, "g0", shares=(50,)) for job in jobs]
-    assert "throughput at 100 and 50 must be known" in view.refusal(pair[0])
-    placed = view.place(*pair)
+    assert "throughput at 100 and 50 must be known" in refusal(view, [pair[0]], {})
+    placed = place(view, pair, {})
     assert [one.run.seats[0].share for one in placed] == [50, 50]
 
 
@@ -317,10 +324,10 @@ def test_of_those_that_start_together_all_start_or_none():
     )
     assert [[one.job.id for one in group] for group in groups] == [["j1", "j2"], ["j3"]]
     with pytest.raises(CannotStartError, match=r"j1, j2 cannot start: job j1: gsla: "):
-        view.place(*groups[0])
+        place(view, groups[0], {})
     assert len(view.state.pending) == 3
     assert not any(view.state.residents)
-    assert [one.run.id for one in view.place(*groups[1])] == ["j3.1"]
+    assert [one.run.id for one in place(view, groups[1], {})] == ["j3.1"]
 
 
 def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_theirs():
@@ -350,7 +357,7 @@ def test_a_gsla_is_held_against_the_bound_of_the_measured():
     view = world_of(story, together("vision", "speech", (1.2, 1.4)))
     put(story, view, first, "g0")
     # 1.2 was measured, and its bound is 1.325.
-    assert f"{first.id}: gsla: slowdown 1.325" in view.refusal(start(view, second, "g0"))
+    assert f"{first.id}: gsla: slowdown 1.325" in refusal(view, [start(view, second, "g0")], {})
 
 
 def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
@@ -360,7 +367,7 @@ def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
     measured = together("vision", "speech", (1.2, 1.2)).replace(p99=(1.9, None))
     view = world_of(story, measured)
     put(story, view, late, "g0")
-    assert f"{late.id}: gsla: slowdown 2.098" in view.refusal(start(view, batch, "g0"))
+    assert f"{late.id}: gsla: slowdown 2.098" in refusal(view, [start(view, batch, "g0")], {})
     assert not view.state.tails_kept(
         0, [view.state.sharer(seen(view, job), None, 0) for job in (late, batch)]
     )
@@ -373,16 +380,16 @@ def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
     other = story.submit(gsla=1.5)
     view.renew(story.at_s)
     put(story, view, other, "g1")
-    assert view.refusal(start(view, batch, "g1")) is None
+    assert refusal(view, [start(view, batch, "g1")], {}) is None
 
 
 def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
     story = known_story()
     large, small = story.submit(memory_mib=32001.0), story.submit()
     view = world_of(story)
-    (placed,) = view.place(start(view, large, "g0"))
+    (placed,) = place(view, [start(view, large, "g0")], {})
     assert placed.run.seats[0].memory_mib == 32001.0
-    assert "g0: memory: " in view.refusal(start(view, small, "g0"))
+    assert "g0: memory: " in refusal(view, [start(view, small, "g0")], {})
 
 
 def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
@@ -392,7 +399,7 @@ def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
     assert beliefs.workload("ann/vision", (MODEL,)).memory_mib > 40000
     view = PolicyView(story.machine, cluster(), beliefs)
     put(story, view, job, "g0")
-    assert "g0: memory: " in view.refusal(start(view, other, "g0"))
+    assert "g0: memory: " in refusal(view, [start(view, other, "g0")], {})
 
 
 def test_a_flood_of_unknown_workloads_makes_one_kind():
@@ -420,7 +427,7 @@ def test_a_start_that_is_nonsense_is_refused(gpu, shares, told):
     view = world_of(story)
     (job,) = view.state.pending.values()
     with pytest.raises(CannotStartError, match=told):
-        view.place(Start(job, (gpu,), shares))
+        place(view, [Start(job, (gpu,), shares)], {})
     assert view.state.pending
 
 
@@ -441,7 +448,7 @@ def test_a_start_that_the_brain_never_hears_of_is_taken_back():
     story = known_story()
     job = story.submit()
     view = world_of(story)
-    view.place(start(view, job, "g0"))
+    place(view, [start(view, job, "g0")], {})
     assert not view.state.pending
     view.renew(story.at_s + 1.0)
     assert seen(view, job).phase == "pending"
@@ -474,7 +481,7 @@ def test_whatever_a_policy_decides_the_brain_takes_what_the_world_lets_pass(name
         if view.renew(story.at_s):
             policy = policy_named(name)
         for one in policy.decide(view.state).starts:
-            if view.refusal(one) is None:
+            if refusal(view, [one], {}) is None:
                 live = story.machine.jobs[one.job.id]
                 gpus = [view.state.machines.gpu_ids[gpu] for gpu in one.gpus]
                 put_all(story, view, live, one)
@@ -483,7 +490,7 @@ def test_whatever_a_policy_decides_the_brain_takes_what_the_world_lets_pass(name
 
 
 def put_all(story, view, live, one):
-    (placed,) = view.place(one)
+    (placed,) = place(view, [one], {})
     story.tell(type(placed), run=placed.run, profiling=placed.profiling)
     for rank in range(live.spec.workers):
         story.started(live, rank)
@@ -567,7 +574,7 @@ def test_a_world_that_has_followed_is_one_made_anew(seed):
         if pending and rng.random() < 0.5:
             # A start that the state machine never hears of.
             with contextlib.suppress(CannotStartError):
-                followed.place(Start(rng.choice(pending), (rng.randrange(3),)))
+                place(followed, [Start(rng.choice(pending), (rng.randrange(3),))], {})
             followed.renew(story.machine.now_s)
         assert shown(followed) == shown(PolicyView(story.machine, cluster(), beliefs))
 
@@ -653,7 +660,7 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
 
     def reserved():
         """Let a fresh policy decide, tell what it reserves, and return the devices."""
-        for event in view.reservations(policy_named(policy).decide(view.state).reserved):
+        for event in reservations(view, policy_named(policy).decide(view.state).reserved):
             story.tell(type(event), job=event.job, gpus=event.gpus, until_s=event.until_s)
         view.renew(story.at_s)
         return story.machine.reserved[gang.id].gpus

@@ -16,12 +16,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from benchmarks.live.invariants import violations
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs import state_machine as rules
 from dovetail.executor.jobs.journal import JOURNAL, Journal, read_events, read_state_machine
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import HOLDING, OVER, TRANSITIONS
-from dovetail.executor.live.invariants import violations
 from tests.executor.live.fate import random_event
 from tests.executor.live.telling import GPUS
 

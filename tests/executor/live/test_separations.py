@@ -9,6 +9,7 @@ from dovetail.executor.jobs import state_machine as rules
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.live.beliefs import Source
+from dovetail.executor.live.starts import refusal
 from dovetail.instances.datasets import Measurement
 from dovetail.solver.policies import policy_named
 from tests.executor.live.test_policy_view import MODEL, known_story, put, start, together, world_of
@@ -138,11 +139,11 @@ def test_policies_see_who_was_separated():
     strict = story.submit(workload="vision", gsla=1.9)
     easy = story.submit(workload="vision")
     view.renew(story.at_s)
-    assert "no entry lets" in view.refusal(start(view, second, "g0"))
-    assert "job j1: gsla: slowdown 2.5" in view.refusal(start(view, other, "g0"))
+    assert "no entry lets" in refusal(view, [start(view, second, "g0")], {})
+    assert "job j1: gsla: slowdown 2.5" in refusal(view, [start(view, other, "g0")], {})
     put(story, view, second, "g1")
-    assert f"job {strict.id}: gsla: slowdown 2.5" in view.refusal(start(view, strict, "g1"))
-    assert view.refusal(start(view, easy, "g1")) is None
+    assert f"job {strict.id}: gsla: slowdown 2.5" in refusal(view, [start(view, strict, "g1")], {})
+    assert refusal(view, [start(view, easy, "g1")], {}) is None
     assert {"ann/vision (j1)", "ann/speech (j2)"} <= {*view.instance().workloads}
     assert policy_named("dovetail").decide(view.state).starts
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 
 import pytest
 
+from benchmarks.live.invariants import violations
 from dovetail.executor.jobs.journal import Journal, read_state_machine
 from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.invariants import violations
 from dovetail.executor.live.service import Service
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
