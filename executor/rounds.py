@@ -1,4 +1,4 @@
-"""The one round loop: wait until something happens, let the policy decide, carry it out."""
+"""The round loop of simulations and live mode: wait for events, decide, carry the decision out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Pool(Protocol):
         ...
 
     def advance(self) -> bool:
-        """Wait until a decision is called for; False once nothing will ever happen again."""
+        """Wait until a decision is due; return False once nothing will ever happen again."""
         ...
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
-        """Stop and start jobs as decided in ``decide_s`` seconds of the policy's own time."""
+        """Stop and start jobs; the policy took ``decide_s`` seconds to decide."""
         ...
 
 

@@ -11,21 +11,21 @@ from dovetail.solver.policies import Start, State
 
 
 def violations(state: State, starts: Sequence[Start]) -> list[str]:
-    """Return which rules of the round problem starts break together, a line each.
+    """Return the rules of the round problem that starts break together, a line each.
 
-    The rules are those of ``dovetail check``, on the state before the starts: what has been
-    measured of running pairs counts for what was predicted of them.
+    The rules are those of ``dovetail check``, on the state before the starts; measured slowdowns of
+    running pairs replace predicted ones.
 
     Parameters
     ----------
     state : State
-        The pool, where the jobs that the decision stops are pending already.
+        The pool; jobs that the decision stops are pending already.
     starts : sequence of Start
-        Of jobs that wait.
+        Starts of pending jobs.
     """
-    told = [why for start in starts for why in malformed(state, start)]
-    if told or not starts:
-        return told
+    unreadable = [why for start in starts for why in malformed(state, start)]
+    if unreadable or not starts:
+        return unreadable
     instance = instance_of_starts(state, starts)
     assigned = *staying(instance), *(starting(state, start) for start in starts)
     plan = Plan.model_construct(assignments=assigned)
@@ -33,7 +33,7 @@ def violations(state: State, starts: Sequence[Start]) -> list[str]:
 
 
 def malformed(state: State, start: Start) -> Iterator[str]:
-    """Yield what keeps a start from being read at all: it is of no job that waits, for one."""
+    """Yield why a start cannot even be checked: its job does not wait, for instance."""
     job, gpus = start.job, start.gpus
     if job.phase != "pending" or state.pending.get(job.number) is not job:
         yield f"starts {job.id!r}, which is {job.phase}"

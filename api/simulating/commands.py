@@ -14,10 +14,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dovetail.executor.simulation.campaign import Campaign, Failure, require_possible
+from dovetail.executor.simulation.campaign import Campaign, Failure
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult, prepare
-from dovetail.executor.simulation.run import simulate as simulated
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data, write_data, write_text
 from dovetail.simulating.groups import Groups, common_seeds
@@ -47,12 +46,10 @@ def simulate(options: Namespace) -> int:
     asked = request(options)
     with working("drawing the scenario"):
         scenario = asked.setup.scenario(options.seed)
-    require_possible(scenario)
+    scenario.require_possible()
     _compile_ahead([options.policy], len(scenario.trace.jobs))
     with _jobs_counted(len(scenario.trace.jobs)) as progress:
-        history = simulated(
-            scenario.trace, scenario.world, policy, scenario.options, scenario.predicted, progress
-        )
+        history = scenario.simulate(policy, progress)
     result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_named
 from dovetail.executor.simulation.options import Options
-from dovetail.executor.simulation.setup import Draws, Setup
+from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
 from dovetail.instances import library
 from dovetail.instances._record import listed
@@ -78,9 +78,15 @@ def request(options: Namespace) -> Request:
     reference = _reference(world)
     whole, measured_on = _read(options, reference)
     trace = _filtered(whole, options)
-    draws = Draws(options.gsla or _default_gslas(trace), (), options.sample)
-    _check_draws(trace, draws)
-    setup = Setup(trace, world, draws, _beliefs(options.beliefs), _rules(options))
+    setup = Setup(
+        trace,
+        world,
+        gslas=options.gsla or _default_gslas(trace),
+        sample=options.sample,
+        beliefs=_beliefs(options.beliefs),
+        options=_rules(options),
+    )
+    _check_draws(setup)
     drawn = _drawn_text(setup)
     facts = {
         "trace": _trace_text(trace, len(whole.jobs)),
@@ -97,11 +103,12 @@ def request(options: Namespace) -> Request:
     return Request(setup, {name: line for name, line in facts.items() if line}, chance)
 
 
-def _check_draws(trace: Trace, draws: Draws) -> None:
+def _check_draws(setup: Setup) -> None:
+    jobs = setup.trace.jobs
     with _about("--gsla"):
-        with_gslas(trace.replace(trace.jobs[:1]), draws.gslas, 0)
-    if draws.jobs is not None and draws.jobs > len(trace.jobs):
-        rule = f"must be <= {len(trace.jobs)} (jobs that there are), got {draws.jobs}"
+        with_gslas(setup.trace.replace(jobs[:1]), setup.gslas, 0)
+    if setup.sample is not None and setup.sample > len(jobs):
+        rule = f"must be <= {len(jobs)} (jobs that there are), got {setup.sample}"
         raise InputError(rule, "--sample")
 
 
@@ -351,18 +358,18 @@ def _pace(trace: Trace, world: Instance) -> float:
 
 def _drawn_text(setup: Setup) -> str:
     """Return what the trace does not say and seeds draw."""
-    jobs, draws = setup.trace.jobs, setup.draws
+    jobs = setup.trace.jobs
     unknown = [job for job in jobs if job.workload not in setup.world.workloads]
     foreign = sum(job.workload is not None for job in unknown)
-    without = sum(job.gsla is None for job in jobs) if draws.gslas != "none" else 0
+    without = sum(job.gsla is None for job in jobs) if setup.gslas != "none" else 0
     parts = []
-    if draws.jobs:
-        parts.append(f"a sample of {number(draws.jobs, 'job')}")
+    if setup.sample:
+        parts.append(f"a sample of {number(setup.sample, 'job')}")
     if unknown:
         which = f" ({foreign:,} of them name one that the world lacks)" if foreign else ""
         parts.append(f"workloads of {number(len(unknown), 'job')}{which}")
     if without:
-        parts.append(f"gSLAs of {number(without, 'job')} ({draws.gslas})")
+        parts.append(f"gSLAs of {number(without, 'job')} ({setup.gslas})")
     return ", ".join(parts)
 
 

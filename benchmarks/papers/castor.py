@@ -45,7 +45,7 @@ from runs import (
 )
 
 from dovetail.executor.simulation.beliefs import beliefs_named
-from dovetail.executor.simulation.setup import Draws, Scenario, Setup
+from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.traces import Trace, read_trace
 from dovetail.instances.traces.filters import at_most, busiest_period, from_zero
 
@@ -128,7 +128,7 @@ def _case(options: argparse.Namespace, trace: Trace, world: str, load: float) ->
     setup = kind(
         trace=trace,
         world=worlds.named(world, options.data, nodes=16),
-        draws=Draws(jobs=round(load * options.jobs)),
+        sample=round(load * options.jobs),
         beliefs=beliefs_named(options.beliefs),
     )
     return Case(labels, setup)

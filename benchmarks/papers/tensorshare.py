@@ -46,7 +46,7 @@ from runs import (
 
 from dovetail.executor.simulation import Options
 from dovetail.executor.simulation.beliefs import beliefs_named
-from dovetail.executor.simulation.setup import Draws, Setup
+from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.traces import Trace, read_trace
 from dovetail.instances.traces.filters import clipped, sample
 
@@ -116,7 +116,7 @@ def _case(options: argparse.Namespace, world: str, arrivals: str, trace: str) ->
     setup = Setup(
         trace=_trace(options.data, trace, arrivals, options.jobs),
         world=worlds.named(world, options.data, options.nodes),
-        draws=Draws(gslas=GSLAS),
+        gslas=GSLAS,
         beliefs=beliefs_named(options.beliefs),
         options=Options(restart_s=options.restart),
     )

@@ -1,8 +1,8 @@
-"""The simulated pool: runs that take their time and slow each other, and no process at all.
+"""The simulated pool: runs on a simulated cluster under the machine's clock, without any process.
 
-It is a pool like any other to the service, on the machine's own clock, so that the service and
-its faces can be tried and tested with any cluster. It survives the service: what runs is kept in
-a file, and a service that comes back finds it as far on as if it had been there.
+To the service it is a pool like any other, so that the service and its interfaces can be tried and
+tested with any cluster. It survives the service: runs are kept in a file, and a service that
+restarts finds them as far on as if it had been there.
 """
 
 from __future__ import annotations
@@ -10,26 +10,40 @@ from __future__ import annotations
 import math
 import shlex
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from dovetail.executor.jobs.events import AnyEvent, RankGone, RankRefused, RankStarted
+from dovetail.executor.jobs.events import (
+    AnyEvent,
+    RankEnded,
+    RankGone,
+    RankReady,
+    RankRefused,
+    RankStarted,
+)
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools._simulation import SimulatedRun, Simulation
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.run_files import remove_old
+from dovetail.executor.pools.simulated_runs import Program, SimulatedRun
+from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
+from dovetail.executor.simulation.history import Outcome
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_text
-from dovetail.instances.instance import Cluster, Instance
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.solver.policies import Job, Start
 
 _FILE: Final = "simulated.json"
 _PAST: Final = "it ran before, and nothing is left of it"
 _LONGEST_WAIT_S: Final = 3600.0
+_BEGIN, _KILL = FIRST_KIND, FIRST_KIND + 1
+_SIGTERM, _SIGKILL = 15, 9
+_OUT_OF_MEMORY: Final = 1
 
 
 @dataclass
@@ -46,10 +60,10 @@ _SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
 class SimulatedNode:
     """A pool whose devices, jobs and figures are all simulated (a ``NodePool``).
 
-    A job's workload is one of the instance's, and says with its entries how fast it runs beside
-    whom; memory that does not suffice ends the newcomer with status 1. Its command is not
-    carried out, but its words ``work_s=30``, ``status=1``, ``rank=0`` and ``deaf=1`` say what it
-    does (``_simulation.Program``).
+    A job's workload is one of the instance's, whose entries say how much co-runners slow each
+    other down; a job that does not fit into the memory left ends with status 1. Its command is not
+    carried out, but words in it (``work_s=30``, ``status=1``, ``rank=0``, ``deaf=1``) say what it
+    does (``simulated_runs.Program``).
 
     Parameters
     ----------
@@ -58,8 +72,7 @@ class SimulatedNode:
     truth : Instance
         Cluster, workloads and the true slowdowns; its jobs are not read.
     speed : float
-        Seconds of work that a job alone does in a second: all durations are divided by it, all
-        rates are multiplied.
+        Seconds of work that a job does in a second alone on a GPU of speed 1.
     start_s : float
         Seconds from the start of a rank until it is ready.
     boot_s : callable
@@ -86,9 +99,14 @@ class SimulatedNode:
         self.notice = f"simulated from the instance {truth.name}: no process runs"
         self._directory = Path(directory)
         self._truth = truth
+        self._speed = speed
         self._start_s = start_s
         self._boot_s = boot_s
-        self._simulation = Simulation(truth, speed)
+        self._cluster = SimulatedCluster(truth)
+        self._workload = {name: k for k, name in enumerate(truth.workloads)}
+        self._runs: dict[str, SimulatedRun] = {}
+        self._jobs: dict[str, Job] = {}
+        self._names: list[str] = []
         self._news: list[AnyEvent] = []
         self._awaited: dict[str, Run] = {}
         self._alarm = _Alarm(boot_s)
@@ -113,94 +131,95 @@ class SimulatedNode:
         return self.cluster().shares
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Set what to call as soon as there is something to tell."""
+        """Set what to call as soon as ``poll`` has something to report."""
         self._alarm.wake = wake
-        self._changed()
+        self._set_alarm()
+
+    def next_s(self) -> float:
+        """Return when something may happen next, in seconds since boot; infinity for never."""
+        return -math.inf if self._news else self._cluster.next_s()
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up what runs, and return what runs beyond ``runs``."""
+        """Take up the runs of the file, and return those that are not among ``runs``."""
         saved = self._load()
         self._awaited = {run.id: run for run in runs}
         if saved.boot != boot_id():
             # Nothing outlives the machine.
             saved.runs = []
         for simulated in saved.runs:
-            self._simulation.add(simulated)
+            self._add(simulated)
             self._note_start(simulated.run)
-        self._log(self._simulation.advance(self._boot_s()))
-        for simulated in self._simulation.runs.values():
-            self._news += simulated.events()
+        self._advance()
+        self._news = [event for one in self._runs.values() for event in one.events()]
         for run in runs:
             if self._is_past(run):
                 self._news += _gone(run, _PAST)
-        self._changed()
+        self._set_alarm()
         return [old.run for old in saved.runs if old.run.id not in self._awaited]
 
     def launch(self, run: Run) -> None:
         """Start a run that has no trace yet."""
         self._awaited[run.id] = run
-        if run.id in self._simulation.runs:
+        if run.id in self._runs:
             return
         if self._is_past(run):
             self._news += _gone(run, _PAST)
-        elif refusal := self._simulation.refusal(run):
+        elif refusal := self._refusal(run):
             self._news += _refused(run, refusal)
-        elif unkept := self._start(run):
-            self._news += _refused(run, unkept, later=True)
-        self._changed()
+        elif failure := self._start(run):
+            self._news += _refused(run, failure, later=True)
+        self._set_alarm()
 
     def stop(self, run: str, grace_s: float) -> None:
-        """Ask a run to end; one that was never started is told as refused."""
-        if run in self._simulation.runs:
-            now_s = self._boot_s()
-            happened = self._simulation.advance(now_s)
-            self._tell(happened + self._simulation.stop(run, now_s, grace_s))
+        """Ask a run to end; one that was never started is reported as refused."""
+        if run in self._runs:
+            self._advance()
+            self._ask_to_end(self._runs[run], grace_s)
             self._save()
         elif run in self._awaited:
             self._news += _refused(self._awaited[run], "stopped before it was started")
-        self._changed()
+        self._set_alarm()
 
     def pause(self, run: str, on: bool) -> None:
-        """Let a run stand still, or go on; those beside it are slowed as before."""
-        if run in self._simulation.runs:
-            self._tell(self._simulation.advance(self._boot_s()))
-            self._simulation.pause(run, on)
+        """Let a run stand still, or go on; it slows its co-runners down all the same."""
+        if run in self._runs:
+            self._advance()
+            self._runs[run].paused = on
+            self._hold(self._runs[run])
             self._save()
-        self._changed()
+        self._set_alarm()
 
     def release(self, run: str) -> None:
         """Forget a run that is over; its logs stay."""
         self._awaited.pop(run, None)
-        simulated = self._simulation.runs.get(run)
+        simulated = self._runs.get(run)
         if simulated is not None and not simulated.alive:
-            self._simulation.remove(run)
+            del self._runs[run], self._jobs[run]
             self._save()
 
     def poll(self) -> Sequence[AnyEvent]:
         """Return what has happened since the last call."""
-        happened = self._simulation.advance(self._boot_s())
-        if happened:
-            self._tell(happened)
+        if self._advance():
             self._save()
         news, self._news = self._news, []
-        self._changed()
+        self._set_alarm()
         return news
 
     def progress(self, run: str) -> Sequence[Progress | None]:
         """Return how far each rank is: the same for all, as they wait for each other."""
-        self._tell(self._simulation.advance(self._boot_s()))
-        self._changed()
-        simulated = self._simulation.runs.get(run)
-        if simulated is None:
+        self._advance()
+        self._set_alarm()
+        if run not in self._runs:
             return ()
-        return [self._simulation.progress(run)] * len(simulated.statuses)
+        job, now_s = self._jobs[run], self._cluster.state.now
+        per_s = self._cluster.state.workloads[job.workload].throughput.get(100, 1.0)
+        return [Progress(job.done(now_s) * per_s, now_s, job.work_s * per_s)] * job.workers
 
     def usage(self) -> Mapping[str, Usage]:
         """Return memory, energy and the metrics of a device's only resident, as the truth says."""
-        at_s = self._boot_s()
-        self._tell(self._simulation.advance(at_s))
-        self._changed()
-        return {gpu: self._used(gpu, at_s) for gpu in self._truth.places}
+        self._advance()
+        self._set_alarm()
+        return {gpu: self._usage(k) for k, gpu in enumerate(self._truth.places)}
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return a rank's log, which says that it is simulated."""
@@ -209,52 +228,166 @@ class SimulatedNode:
 
     def prune(self, keep_s: float) -> None:
         """Remove the logs of runs that ended longer ago."""
-        remove_old(self._directory / "runs", keep_s, self._simulation.runs.__contains__)
+        remove_old(self._directory / "runs", keep_s, self._runs.__contains__)
 
     def close(self) -> None:
-        """Tell nobody any more; what runs runs on."""
+        """Wake the service no more; runs go on."""
         self._alarm.wake = None
         self._alarm.set(math.inf)
 
-    def _is_past(self, run: Run) -> bool:
-        """Tell whether nothing but its logs is left of a run: it was released, or a reboot came."""
-        return run.id not in self._simulation.runs and self._log_file(run.id, 0).exists()
+    # From runs to jobs on the cluster.
+
+    def _refusal(self, run: Run) -> str:
+        """Return why a run cannot be simulated; empty if it can."""
+        if run.spec.workload not in self._workload:
+            known = ", ".join(self._workload)
+            return f"the instance has no workload {run.spec.workload!r}, only {known}"
+        elsewhere = [seat.gpu for seat in run.seats if seat.gpu not in self._truth.places]
+        if elsewhere:
+            return f"the instance has no GPU {elsewhere[0]!r}"
+        try:
+            self._program(run)
+        except InputError as error:
+            return str(error)
+        return ""
 
     def _start(self, run: Run) -> str:
-        """Start a run; return why it could not be made to last, empty where it was."""
-        now_s = self._boot_s()
-        self._tell(self._simulation.advance(now_s))
+        """Start a run; return why it could not be saved, empty if it was."""
+        self._advance()
+        now_s = self._cluster.state.now
         statuses: list[int | None] = [None] * len(run.seats)
-        begins_s = now_s + self._start_s
-        self._simulation.add(SimulatedRun(run, begins_s, 0.0, now_s, statuses=statuses))
+        self._add(SimulatedRun(run, now_s + self._start_s, 0.0, now_s, statuses=statuses))
         try:
             self._write()
         except InputError as error:
-            self._simulation.remove(run.id)
+            del self._runs[run.id], self._jobs[run.id]
             return str(error)
-        started = [RankStarted(at_s=0.0, run=run.id, rank=k) for k in range(len(statuses))]
-        self._tell(started)
+        self._tell(RankStarted(at_s=0.0, run=run.id, rank=k) for k in range(len(statuses)))
         return ""
 
-    def _used(self, gpu: str, at_s: float) -> Usage:
-        memory = self._simulation.memory_mib(gpu)
-        energy_j = self._simulation.energy_j(gpu)
+    def _add(self, simulated: SimulatedRun) -> None:
+        """Add a new run, or one as it was saved."""
+        run, state = simulated.run, self._cluster.state
+        job = Job(
+            number=len(self._names),
+            id=run.id,
+            workload=self._workload[run.spec.workload],
+            workers=len(run.seats),
+            work_s=self._program(run).work_s,
+            arrival_s=0.0,
+            done_s=simulated.done_s,
+        )
+        self._names.append(run.id)
+        self._runs[run.id], self._jobs[run.id] = simulated, job
+        state.now = max(state.now, simulated.as_of_s)
+        if simulated.kill_s is not None:
+            self._cluster.push(simulated.kill_s, _KILL, job.number)
+        if not simulated.began:
+            self._cluster.push(simulated.begins_s, _BEGIN, job.number)
+        elif simulated.alive:
+            self._place(simulated)
+
+    def _place(self, simulated: SimulatedRun) -> None:
+        start = self._start_of(simulated.run)
+        state = self._cluster.state
+        alone = state.speed[state.machines.model[start.gpus[0]]][start.job.workload]
+        self._cluster.place(start, Outcome(start.job.work_s), self._speed * alone)
+        self._hold(simulated)
+
+    def _start_of(self, run: Run) -> Start:
+        job, state = self._jobs[run.id], self._cluster.state
+        sizes = [mode.sub_batch for mode in state.modes[job.workload]]
+        return Start(
+            job,
+            tuple(state.machines.number[seat.gpu] for seat in run.seats),
+            tuple(seat.share for seat in run.seats),
+            sizes.index(run.sub_batch) if run.sub_batch in sizes else 0,
+        )
+
+    def _hold(self, simulated: SimulatedRun) -> None:
+        job = self._jobs[simulated.run.id]
+        if job.phase == "running":
+            self._cluster.pause(job, simulated.stands_still)
+
+    def _program(self, run: Run) -> Program:
+        return Program.of(run.spec, self._truth.workloads[run.spec.workload])
+
+    # What happens.
+
+    def _advance(self) -> bool:
+        """Move the cluster's clock to the present; tell whether anything has happened."""
+        before = len(self._news)
+        now_s = max(self._boot_s(), self._cluster.state.now)
+        for kind, number, _ in self._cluster.advance(now_s):
+            simulated = self._runs.get(self._names[number])
+            if simulated is not None and simulated.alive:
+                self._happens(simulated, kind)
+        return len(self._news) > before
+
+    def _happens(self, simulated: SimulatedRun, kind: int) -> None:
+        if kind == FINISH:
+            program = self._program(simulated.run)
+            self._end(simulated, program.status, program.rank)
+        elif kind == _KILL:
+            self._end(simulated, -_SIGKILL)
+        elif self._cluster.obstacles(self._start_of(simulated.run)):
+            self._end(simulated, _OUT_OF_MEMORY)
+        else:
+            simulated.began = True
+            self._place(simulated)
+            run, ranks = simulated.run.id, range(len(simulated.statuses))
+            self._tell(RankReady(at_s=0.0, run=run, rank=rank) for rank in ranks)
+
+    def _ask_to_end(self, simulated: SimulatedRun, grace_s: float) -> None:
+        """Ask a run to end; one that ignores that is killed after its grace."""
+        if not self._program(simulated.run).deaf:
+            self._end(simulated, -_SIGTERM)
+            return
+        kill_s = self._cluster.state.now + grace_s
+        if simulated.kill_s is None or kill_s < simulated.kill_s:
+            simulated.kill_s = kill_s
+            self._cluster.push(kill_s, _KILL, self._jobs[simulated.run.id].number)
+
+    def _end(self, simulated: SimulatedRun, status: int, only: int | None = None) -> None:
+        """End the ranks that still run, or one of them."""
+        run, statuses = simulated.run.id, simulated.statuses
+        ranks = range(len(statuses)) if only is None else [only]
+        ended = [rank for rank in ranks if statuses[rank] is None]
+        for rank in ended:
+            statuses[rank] = status
+        job = self._jobs[run]
+        if simulated.alive:
+            self._hold(simulated)
+        elif job.phase == "running":
+            gpus = job.gpus
+            self._cluster.remove(job)
+            self._cluster.renew_rates(gpus)
+        self._tell(RankEnded(at_s=0.0, run=run, rank=rank, status=status) for rank in ended)
+
+    def _usage(self, gpu: int) -> Usage:
+        state = self._cluster.state
+        memory = {job.id: state.needs_mib(job) for job in state.residents[gpu]}
+        energy_j = self._cluster.energy_j(gpu)
         return Usage(
-            at_s,
+            state.now,
             sum(memory.values()),
             None if math.isnan(energy_j) else energy_j,
-            self._simulation.metrics(gpu),
+            _metrics([state.workloads[job.workload] for job in state.residents[gpu]]),
             "simulated",
             memory,
         )
 
-    def _tell(self, happened: Sequence[AnyEvent]) -> None:
-        self._news += happened
-        self._log(happened)
+    def _tell(self, happened: Iterable[AnyEvent]) -> None:
+        for event in happened:
+            self._news.append(event)
+            self._log(event)
 
-    def _changed(self) -> None:
-        """Have the service woken when there is something to tell."""
-        self._alarm.set(-math.inf if self._news else self._simulation.next_s())
+    def _set_alarm(self) -> None:
+        self._alarm.set(self.next_s())
+
+    def _is_past(self, run: Run) -> bool:
+        """Tell whether only logs are left of a run: it was released, or the machine rebooted."""
+        return run.id not in self._runs and self._log_file(run.id, 0).exists()
 
     # Files.
 
@@ -269,43 +402,39 @@ class SimulatedNode:
 
     def _save(self) -> None:
         """Write the file if that is possible: all but starts can be worked out again."""
-        try:
+        with suppress(InputError):
             self._write()
-        except InputError:
-            return
 
     def _write(self) -> None:
-        self._simulation.settle()
-        saved = _Saved(boot_id(), list(self._simulation.runs.values()))
+        now_s = self._cluster.state.now
+        for run, simulated in self._runs.items():
+            simulated.done_s, simulated.as_of_s = self._jobs[run].done(now_s), now_s
+        saved = _Saved(boot_id(), list(self._runs.values()))
         write_text(self._directory / _FILE, _SAVED.dump_json(saved).decode())
 
     def _log_file(self, run: str, rank: int) -> Path:
         return self._directory / "runs" / run / f"rank{rank}" / "log"
 
     def _note_start(self, run: Run) -> None:
-        """Log a start that the service before was killed at, before its log had a line."""
+        """Log a start if the service was killed after it and before its log had a line."""
         for rank in range(len(run.seats)):
             log = self._log_file(run.id, rank)
             if not (log.exists() and log.stat().st_size):
-                self._log([RankStarted(at_s=0.0, run=run.id, rank=rank)])
+                self._log(RankStarted(at_s=0.0, run=run.id, rank=rank))
 
-    def _log(self, happened: Sequence[AnyEvent]) -> None:
-        for event in happened:
-            if event.kind == "rank_started":
-                command = shlex.join(self._simulation.runs[event.run].run.spec.command)
-                self._append(event.run, event.rank, f"simulated: started, not run: {command}")
-            elif event.kind == "rank_ended":
-                line = f"simulated: ended with status {event.status}"
-                self._append(event.run, event.rank, line)
-
-    def _append(self, run: str, rank: int, line: str) -> None:
-        path = self._log_file(run, rank)
-        try:
+    def _log(self, event: AnyEvent) -> None:
+        if event.kind == "rank_started":
+            command = shlex.join(self._runs[event.run].run.spec.command)
+            line = f"started, not run: {command}"
+        elif event.kind == "rank_ended":
+            line = f"ended with status {event.status}"
+        else:
+            return
+        path = self._log_file(event.run, event.rank)
+        with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a") as file:
-                file.write(f"{line}\n")
-        except OSError:
-            return
+                file.write(f"simulated: {line}\n")
 
 
 class _Alarm:
@@ -327,6 +456,13 @@ class _Alarm:
         self._timer = threading.Timer(wait_s, self.wake)
         self._timer.daemon = True
         self._timer.start()
+
+
+def _metrics(residents: Sequence[Workload]) -> Mapping[str, float]:
+    """Return the solo metrics of a GPU's only resident; none are known of several."""
+    if len(residents) != 1 or residents[0].metrics is None:
+        return {}
+    return residents[0].metrics.model_dump(exclude_none=True)
 
 
 def _gone(run: Run, reason: str) -> list[AnyEvent]:

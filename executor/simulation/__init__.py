@@ -1,8 +1,7 @@
-"""A simulated pool: the jobs of a trace on a cluster with a virtual clock; nothing is measured."""
+"""Simulations: the jobs of a trace on a cluster with a virtual clock; nothing is measured."""
 
 from dovetail.executor.simulation.history import History, Outcome, Stay
 from dovetail.executor.simulation.options import Options
-from dovetail.executor.simulation.pool import PolicyError, SimulatedPool
-from dovetail.executor.simulation.run import simulate
+from dovetail.executor.simulation.pool import PolicyError, SimulatedPool, simulate
 
 __all__ = ["History", "Options", "Outcome", "PolicyError", "SimulatedPool", "Stay", "simulate"]

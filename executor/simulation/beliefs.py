@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +21,6 @@ _Q90: Final = 1.2815515655446004
 """The 90 % quantile of the normal distribution."""
 
 _CONFIDENCE: Final = 0.9
-
-
-class Beliefs(Protocol):
-    """What is believed of a world."""
-
-    def of(self, world: Instance, seed: int) -> SlowdownTable:
-        """Return the believed slowdowns, with the axes of the world's true ones.
-
-        Parameters
-        ----------
-        world : Instance
-            With the true slowdowns.
-        seed : int
-            Of everything random.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +54,8 @@ class Noise:
     sigma: float
 
     def __post_init__(self) -> None:
-        _check(0 <= self.sigma <= 10, f"must be between 0 and 10, got {self.sigma}", "sigma")
+        if not 0 <= self.sigma <= 10:
+            raise InputError(f"must be between 0 and 10, got {self.sigma}", "sigma")
 
     def of(self, world: Instance, seed: int) -> SlowdownTable:
         """Return the slowdowns with their errors."""
@@ -116,7 +101,8 @@ class HeldOut:
     def __post_init__(self) -> None:
         if self.model not in NAMES:
             raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {self.model!r}")
-        _check(0 < self.part < 1, f"must be > 0 and < 1, got {self.part}", "part")
+        if not 0 < self.part < 1:
+            raise InputError(f"must be > 0 and < 1, got {self.part}", "part")
 
     def of(self, world: Instance, seed: int) -> SlowdownTable:
         """Return what was measured, and predictions of the rest."""
@@ -152,6 +138,14 @@ class Model:
         return _predicted(load_model(self.path), world, SlowdownTable.of(world))
 
 
+Beliefs = Exact | Noise | HeldOut | Model
+"""What is believed of a world.
+
+``of(world, seed)`` returns the believed slowdowns, with the axes of the world's true ones; the seed
+is that of everything random.
+"""
+
+
 def beliefs_named(text: str) -> Beliefs:
     """Return beliefs from their name.
 
@@ -170,42 +164,21 @@ def beliefs_named(text: str) -> Beliefs:
     """
     name, _, rest = text.partition(":")
     try:
-        return _KINDS[name](rest)
-    except (KeyError, ValueError):
-        known = "exact, noise:SIGMA, held-out:MODEL:PART[:families], model:FILE"
-        raise UnsupportedError(f"beliefs must be one of {known}, got {text!r}") from None
-
-
-def _exact(rest: str) -> Beliefs:
-    if rest:
-        raise ValueError(rest)
-    return Exact()
-
-
-def _held_out(rest: str) -> Beliefs:
-    model, part, *families = rest.split(":")
-    if families not in ([], ["families"]):
-        raise ValueError(rest)
-    return HeldOut(model, float(part), bool(families))
-
-
-def _model(rest: str) -> Beliefs:
-    if not rest:
-        raise ValueError(rest)
-    return Model(rest)
-
-
-_KINDS: Final[dict[str, Callable[[str], Beliefs]]] = {
-    "exact": _exact,
-    "noise": lambda rest: Noise(float(rest)),
-    "held-out": _held_out,
-    "model": _model,
-}
-
-
-def _check(holds: bool, rule: str, path: str) -> None:
-    if not holds:
-        raise InputError(rule, path)
+        match name, rest.split(":"):
+            case "exact", [""]:
+                return Exact()
+            case "noise", _:
+                return Noise(float(rest))
+            case "held-out", [model, part]:
+                return HeldOut(model, float(part))
+            case "held-out", [model, part, "families"]:
+                return HeldOut(model, float(part), families=True)
+            case "model", _ if rest:
+                return Model(rest)
+    except ValueError:
+        pass
+    known = "exact, noise:SIGMA, held-out:MODEL:PART[:families], model:FILE"
+    raise UnsupportedError(f"beliefs must be one of {known}, got {text!r}")
 
 
 _Pairs = NDArray[np.bool_]

@@ -1,7 +1,7 @@
 """Many runs of one setup, policies times seeds, in parallel processes; each is kept on disk.
 
-A run that is there already is not run again: its folder is named after all that decides what
-comes out, and appears when it is whole.
+A run that exists is not repeated: the name of its folder is a digest of everything that decides
+the outcome, and the folder appears when it is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from inspect import getsourcefile
 from multiprocessing.process import BaseProcess
@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.simulation.beliefs import Model
-from dovetail.executor.simulation.pool import SimulatedPool
 from dovetail.executor.simulation.results import RunResult, prepare, remove_unfinished
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._json import json_text
@@ -51,14 +50,14 @@ class Task(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A task that came to nothing, and why in one line."""
+    """A task that failed, and the reason in one line."""
 
     task: Task
     reason: str
 
 
-Told = Callable[[str, int, int], None]
-"""Takes what was done last, how much is done and how much there is."""
+Report = Callable[[str, int, int], None]
+"""Takes the name of the last task that ended, the number of those that have, and of all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +88,10 @@ class Campaign:
 
     @cached_property
     def setup_digest(self) -> str:
-        """What tells this setup from all others, whatever its policies and seeds."""
+        """A digest of the setup, whatever the policies and seeds."""
         setup = self.setup
-        parts = (setup.trace, setup.draws, setup.beliefs, setup.options)
+        drawn = (setup.gslas, setup.workloads, setup.sample)
+        parts = (setup.trace, drawn, setup.beliefs, setup.options)
         digest = hashlib.sha256("\n".join(map(repr, parts)).encode())
         digest.update(json_text(setup.world.to_data()).encode())
         if isinstance(setup.beliefs, Model):
@@ -100,14 +100,11 @@ class Campaign:
 
     @cached_property
     def _code(self) -> dict[str, str]:
-        """Digest of the code of each policy. A copy in another process has it from this one."""
+        """Digest of the code behind each policy; other processes get it with the campaign."""
         return {policy: f"{code_digest()}{_own_code(policy)}" for policy in self.policies}
 
     def fingerprint(self, task: Task) -> str:
-        """Return what tells a run from all others: equal ones come to the same.
-
-        The code that decides a run is part of it: after a change runs are made anew.
-        """
+        """Return a digest of everything that decides the outcome of a run, its code included."""
         text = f"{self._code[task.policy]}\n{task.policy}\n{task.seed}\n{self.setup_digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -117,7 +114,7 @@ class Campaign:
         return self.folder / "runs" / f"{name}-seed-{task.seed}-{self.fingerprint(task)}"
 
     def is_done(self, task: Task) -> bool:
-        """Tell whether a run is there."""
+        """Tell whether a run exists."""
         try:
             found = RunResult.read(self.folder_of(task), tables=False)
         except InputError:
@@ -125,8 +122,9 @@ class Campaign:
         return found.fingerprint == self.fingerprint(task)
 
     def results(self, tables: bool = True) -> list[RunResult]:
-        """Return the runs that are there, policy by policy; see `RunResult.read`."""
-        done = sorted(filter(self.is_done, self.tasks), key=self._policy_first)
+        """Return the runs that exist, policy by policy; see `RunResult.read`."""
+        done = [Task(policy, seed) for policy in self.policies for seed in self.seeds]
+        done = [task for task in done if self.is_done(task)]
         return [self._read(self.folder_of(task), tables) for task in done]
 
     def _read(self, folder: Path, tables: bool) -> RunResult:
@@ -136,70 +134,88 @@ class Campaign:
             rule = f"{error}: delete the folder {source_name(folder)}, and the run is made anew"
             raise InputError(rule) from None
 
-    def run(self, processes: int = 1, told: Told | None = None) -> list[Failure]:
-        """Run what is not there yet; return what failed.
+    def run(self, processes: int = 1, report: Report | None = None) -> list[Failure]:
+        """Run what does not exist yet; return what failed.
 
         Parameters
         ----------
         processes : int
-            So many at a time. A process imports what it needs itself, so that the caller's main
-            module has to be importable without side effects.
-        told : callable, optional
-            Is told of every run that has ended.
+            Number of runs at a time. Each process imports what it needs itself, so the caller's
+            main module has to be importable without side effects.
+        report : callable, optional
+            Called after every run.
 
         Raises
         ------
         InputError, UnsupportedError
-            Before anything is run: when a policy is unknown, the trace does not fit the world, or
+            Before anything is run: if a policy is unknown, the trace does not fit the world, or
             the folder cannot be written or is being written by another campaign.
         KeyboardInterrupt
-            With all processes ended and every run there whole or not at all.
+            With all processes ended and every run complete or absent.
         """
         for policy in self.policies:
             policy_named(policy)
         with _alone(self.folder):
-            return self._run_alone(processes, told)
-
-    def _run_alone(self, processes: int, told: Told | None) -> list[Failure]:
-        left = [task for task in self.tasks if not self.is_done(task)]
-        for task in left:
-            prepare(self.folder_of(task))
-        if not left:
-            return []
-        worker = _Worker(self)
-        require_possible(worker.scenario(left[0].seed))
-        progress = _Progress(told, len(self.tasks), len(self.tasks) - len(left))
-        try:
-            if min(processes, len(left)) == 1:
-                return [
-                    Failure(task, reason)
-                    for task in left
-                    if (reason := progress.after(task, worker.run(task)))
-                ]
-            return self._run_parallel(left, min(processes, len(left)), progress)
-        finally:
+            left = [task for task in self.tasks if not self.is_done(task)]
             for task in left:
-                remove_unfinished(self.folder_of(task))
+                prepare(self.folder_of(task))
+            if left:
+                _scenario(self, left[0].seed).require_possible()
+            failures = []
+            try:
+                ended = enumerate(self._run_all(left, processes), len(self.tasks) - len(left) + 1)
+                for count, (task, reason) in ended:
+                    if report:
+                        report(str(task), count, len(self.tasks))
+                    if reason:
+                        failures.append(Failure(task, reason))
+            finally:
+                for task in left:
+                    remove_unfinished(self.folder_of(task))
+            return failures
 
-    def _run_parallel(
-        self, left: Sequence[Task], processes: int, progress: _Progress
-    ) -> list[Failure]:
-        failures = []
+    def _run_all(self, tasks: Sequence[Task], processes: int) -> Iterator[tuple[Task, str]]:
+        """Run tasks; yield each that has ended, and why it failed (empty: it did not)."""
+        processes = min(processes, len(tasks))
+        if processes <= 1:
+            yield from ((task, self.run_one(task)) for task in tasks)
+            return
         with _processes(self, processes) as pool:
-            tasks: dict[Future[str], Task] = {pool.submit(_run_here, task): task for task in left}
-            for future in as_completed(tasks):
-                reason = progress.after(tasks[future], _reason_of(future))
-                if reason:
-                    failures.append(Failure(tasks[future], reason))
-        return failures
+            futures = {pool.submit(_run_here, task): task for task in tasks}
+            for future in as_completed(futures):
+                yield futures[future], _reason_of(future)
 
-    def _policy_first(self, task: Task) -> tuple[int, int]:
-        return self.policies.index(task.policy), self.seeds.index(task.seed)
+    def run_one(self, task: Task) -> str:
+        """Run a task and keep the result; return why it failed, empty if it did not."""
+        try:
+            scenario = _scenario(self, task.seed)
+            history = scenario.simulate(policy_named(task.policy))
+            fingerprint = self.fingerprint(task)
+            label = policy_label(task.policy)
+            result = RunResult.of(label, task.seed, history, scenario.trace, fingerprint)
+            result.write(self.folder_of(task))
+        except DovetailError as error:
+            return str(error)
+        except Exception as error:
+            if os.environ.get("DOVETAIL_DEBUG"):
+                raise
+            what = f"{type(error).__name__}: {error}"
+            own = own_traceback(error, [task.policy])
+            if own:
+                return f"{what} ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})"
+            return f"internal error, please report it: {what}"
+        return ""
+
+
+@lru_cache(maxsize=1)
+def _scenario(campaign: Campaign, seed: int) -> Scenario:
+    """Return what a seed draws, once for all policies."""
+    return campaign.setup.scenario(seed)
 
 
 @cache
 def code_digest() -> str:
-    """Return what tells the sources of this package, but for commands and reports, from others."""
+    """Return a digest of the sources of this package, without commands and reports."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         folder = Path(str(files(f"dovetail.{room}")))
@@ -210,27 +226,16 @@ def code_digest() -> str:
 
 
 def _own_code(policy: str) -> str:
-    """Return what tells the module of a policy from outside the package from others."""
+    """Return a digest of the module of a policy from outside the package."""
     source = getsourcefile(class_named(policy))
     return hashlib.sha256(read_bytes(source)).hexdigest() if source else ""
 
 
-def require_possible(scenario: Scenario) -> None:
-    """Refuse a trace that its world can never run.
-
-    Raises
-    ------
-    InputError
-        With the first job that cannot.
-    """
-    SimulatedPool(scenario.trace, scenario.world, scenario.predicted, scenario.options)
-
-
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other campaigns out of the folder; the system lets go of it even if we are killed.
+    """Keep other campaigns out of the folder: they would remove each other's unfinished runs.
 
-    Two at once would clear away what the other has not finished.
+    The system releases the lock even if this process is killed.
     """
     place = folder / _LOCK_FILE
     try:
@@ -248,70 +253,19 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-class _Progress:
-    """Counts runs that have ended."""
-
-    def __init__(self, told: Told | None, total: int, done: int) -> None:
-        self._told = told
-        self._total = total
-        self._done = done
-
-    def after(self, task: Task, reason: str) -> str:
-        self._done += 1
-        if self._told:
-            self._told(str(task), self._done, self._total)
-        return reason
-
-
-class _Worker:
-    """Runs tasks one after the other; draws the scenario of a seed once for all policies."""
-
-    def __init__(self, campaign: Campaign) -> None:
-        self._campaign = campaign
-        self._drawn: dict[int, Scenario] = {}
-
-    def run(self, task: Task) -> str:
-        """Run a task and keep the result; return why it failed, or nothing."""
-        campaign = self._campaign
-        try:
-            scenario = self.scenario(task.seed)
-            history = scenario.simulate(policy_named(task.policy))
-            fingerprint = campaign.fingerprint(task)
-            label = policy_label(task.policy)
-            result = RunResult.of(label, task.seed, history, scenario.trace, fingerprint)
-            result.write(campaign.folder_of(task))
-        except DovetailError as error:
-            return str(error)
-        except Exception as error:
-            if os.environ.get("DOVETAIL_DEBUG"):
-                raise
-            what = f"{type(error).__name__}: {error}"
-            own = own_traceback(error, [task.policy])
-            if own:
-                return f"{what} ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})"
-            return f"internal error, please report it: {what}"
-        return ""
-
-    def scenario(self, seed: int) -> Scenario:
-        if seed not in self._drawn:
-            self._drawn = {seed: self._campaign.setup.scenario(seed)}
-        return self._drawn[seed]
-
-
-_here: _Worker | None = None
-"""Of a process of a campaign."""
+_here: Campaign | None = None
+"""The campaign that this process works for."""
 
 
 def _run_here(task: Task) -> str:
-    if _here is None:
-        raise RuntimeError("not a process of a campaign")
-    return _here.run(task)
+    assert _here is not None
+    return _here.run_one(task)
 
 
 def _begin(campaign: Campaign) -> None:
-    """Make a process ready for tasks, and let it end at once with an interrupt or its parent."""
+    """Prepare a process for tasks; it ends at once with an interrupt or with its parent."""
     global _here
-    _here = _Worker(campaign)
+    _here = campaign
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(1))
     parent = multiprocessing.parent_process()
     if parent is not None:

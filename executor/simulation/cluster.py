@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
 from dovetail.executor.simulation.history import Outcome
 from dovetail.executor.simulation.physics import Physics
@@ -24,66 +25,42 @@ FIRST_KIND: Final = 2
 """Kinds of events from this number on belong to the owner of the cluster."""
 
 
-class Event(NamedTuple):
-    """An event that the clock has reached.
-
-    Attributes
-    ----------
-    kind : int
-        `FINISH` (the work of a job is done), or a kind of the cluster's owner.
-    which : int
-        The number of the job, or what the owner has put there.
-    version : int
-        What the owner has put there.
-    """
-
-    kind: int
-    which: int
-    version: int
-
-
+@dataclass(slots=True)
 class Residence:
     """The present stay of a job on GPUs.
 
     Attributes
     ----------
     outcome : Outcome
-        What the job comes to; its ``work_s`` is the true work.
+        Where its times are booked; ``work_s`` is the true work of the job.
     speed : float
         Seconds of work a second that the job does alone on these GPUs.
     delay_s : float
         Seconds without progress at the start.
     done_at_start_s : float
         Seconds of work that were done before.
+    settled_s : float
+        Up to when it is booked.
     paused : bool
         Whether it stands still; it slows its co-runners down nevertheless.
-    slowdown : float
-        The present one.
+    slowdown, shares
+        Its present slowdown, and whether it has a co-runner.
+    version : int
+        Events of the job with another number are outdated.
+    company : tuple or None
+        The (model, caps, workload, other) that ``slowdown`` is a measurement of.
     """
 
-    __slots__ = (
-        "company",
-        "delay_s",
-        "done_at_start_s",
-        "outcome",
-        "paused",
-        "settled_s",
-        "shares",
-        "slowdown",
-        "speed",
-        "version",
-    )
-
-    def __init__(self, job: Job, outcome: Outcome, speed: float, delay_s: float) -> None:
-        self.outcome = outcome
-        self.speed = speed
-        self.delay_s = delay_s
-        self.done_at_start_s = job.done_s
-        self.settled_s = job.started_s
-        self.paused = self.shares = False
-        self.slowdown = 0.0
-        self.version = 0
-        self.company: tuple[int, int, int, int] | None = None
+    outcome: Outcome
+    speed: float
+    delay_s: float
+    done_at_start_s: float
+    settled_s: float
+    paused: bool = False
+    slowdown: float = 0.0
+    shares: bool = False
+    version: int = 0
+    company: tuple[int, int, int, int] | None = None
 
 
 class SimulatedCluster:
@@ -152,8 +129,12 @@ class SimulatedCluster:
             heappop(self._events)
         return math.inf
 
-    def advance(self, until_s: float) -> Iterator[Event]:
-        """Move the clock on, and yield each event as the clock has reached it."""
+    def advance(self, until_s: float) -> Iterator[tuple[int, int, int]]:
+        """Move the clock on, and yield kind, number and version of each event that it reaches.
+
+        `FINISH` is the end of the work of the job with this number; other kinds, and what is
+        yielded with them, are those of ``push``.
+        """
         while (at_s := self.next_s()) <= until_s:
             *_, kind, which, version = heappop(self._events)
             self.state.now = at_s
@@ -165,13 +146,12 @@ class SimulatedCluster:
                 self.settle(job)
                 # Without the rounding of many small steps.
                 job.done_s = self.residences[which].outcome.work_s
-            yield Event(kind, which, version)
+            yield kind, which, version
         self.state.now = until_s
 
-    def only(self, kind: int) -> bool:
-        """Tell whether no events but those of one kind lie ahead."""
-        self.next_s()
-        return all(event[2] == kind for event in self._events)
+    def kinds_ahead(self) -> set[int]:
+        """Return the kinds of the events that lie ahead."""
+        return {event[2] for event in self._events}
 
     def _is_present(self, which: int, version: int) -> bool:
         stay = self.residences.get(which)
@@ -184,19 +164,7 @@ class SimulatedCluster:
         return self._physics.cannot_run(start)
 
     def place(self, start: Start, outcome: Outcome, speed: float, delay_s: float = 0.0) -> None:
-        """Put a job on its GPUs.
-
-        Parameters
-        ----------
-        start : Start
-            Of a job that is on no GPU.
-        outcome : Outcome
-            Where its times are booked; its ``work_s`` is the true work.
-        speed : float
-            Seconds of work a second that it does alone on these GPUs.
-        delay_s : float
-            Seconds without progress at first.
-        """
+        """Put a job on its GPUs; for outcome, speed and delay see `Residence`."""
         state, job = self.state, start.job
         state.pending.pop(job.number, None)
         state.running[job.number] = job
@@ -204,7 +172,8 @@ class SimulatedCluster:
         job.gpus, job.shares, job.mode = start.gpus, start.shares, start.mode
         job.started_s, job.since_s = state.now, state.now + delay_s
         job.starts += 1
-        self.residences[job.number] = Residence(job, outcome, speed, delay_s)
+        stay = Residence(outcome, speed, delay_s, job.done_s, state.now)
+        self.residences[job.number] = stay
         for gpu in job.gpus:
             if not state.residents[gpu]:
                 state.idle_count[state.machines.node[gpu]] -= 1

@@ -1,6 +1,6 @@
 """Checks that a history is physically possible, from its stays alone.
 
-Shares no code with the pool: rates are worked out again from who was where and when.
+Shares no code with the cluster: rates are recomputed from the periods of jobs on GPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happened in a simulation: every stay of every job, and the pool over time."""
+"""History of a simulation: every stay of every job, and the pool over time."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Ending = Literal["finished", "stopped", "failed", "out_of_memory"]
 
 
 class Stay(NamedTuple):
-    """One time of a job on GPUs, from its start until it finished or was taken off.
+    """A period of a job on GPUs, from its start until it finished or was taken off.
 
     Attributes
     ----------
     job : int
-        Its number.
+        Number of the job.
     start_s, end_s : float
-        When.
+        Beginning and end.
     gpus : tuple of int
-        Where.
+        Numbers of the GPUs.
     shares : tuple of (int or None), or None
-        Its caps there.
+        Caps on these GPUs.
     mode : int
-        Index into ``State.modes`` of its workload.
+        Index into ``State.modes`` of the workload.
     delay_s : float
-        How long it made no progress at first because it had to be restored.
+        Seconds without progress at first, while the job was restored.
     done_s : float
-        Seconds of work that it kept.
+        Seconds of work that were kept.
     ending : str
-        Why it ended: ``finished``, ``stopped`` by the policy, ``failed`` with its node, or
+        Reason of the end: ``finished``, ``stopped`` by the policy, ``failed`` with its node, or
         ``out_of_memory`` as it started (it then never ran).
     """
 
@@ -48,29 +48,29 @@ class Stay(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a job.
+    """Times of a job.
 
     Attributes
     ----------
     work_s : float
-        The seconds it truly needed alone on a GPU of speed 1.
+        True run time alone on a GPU of speed 1.
     first_start_s, finish_s : float
-        When it first ran and when it ended; NaN before.
+        First start and end; NaN before.
     held_s : float
-        Seconds it held GPUs.
+        Seconds on GPUs.
     shared_s : float
-        Seconds of these in which it shared at least one of them.
+        Seconds of these with a co-runner on at least one GPU.
     worst_slowdown : float
-        The largest slowdown it had at any time.
+        Largest slowdown at any time.
     breach_s : float
-        Seconds in which its slowdown was above its gSLA.
+        Seconds with a slowdown above the gSLA.
     solo_s : float
-        Seconds its kept work would have taken alone on the GPUs it ran on.
+        Seconds that the kept work would have taken alone on the same GPUs.
     idle_at_s : float
-        Of the moment when it first started beside another: the time at which enough GPUs of one
-        model would have been idle for it, had nobody else started; NaN if it never did.
+        At its first start with a co-runner: when enough GPUs of one model would have been idle
+        for it if no other job had started; NaN if it never had one.
     left_s : float
-        Seconds of work it had left at that moment; NaN likewise.
+        Seconds of work that were left at that start; NaN likewise.
     """
 
     work_s: float
@@ -110,7 +110,7 @@ class Series:
 
 @dataclass
 class History:
-    """Everything that metrics, pictures and the conservation checks are made from.
+    """Record of a simulation: the source of metrics, charts and conservation checks.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class History:
     events : int
         Arrivals, ends, failures and wake-ups that were processed.
     energy_j : float
-        Of GPUs with somebody on them; NaN where a power is unknown.
+        Energy of the GPUs in use; NaN if a power is unknown.
     gpus : int
         GPUs of the pool.
     """

@@ -1,4 +1,4 @@
-"""What a simulation came to: the metrics of the field, each by its published definition.
+"""Metrics of a simulation, each by its published definition.
 
 `METRICS` names them all, with unit, which way is better and meaning; formulas and sources are in
 ``docs/reference/metrics.md``. In short, for a job with arrival a, first start f, end e, workers w:
@@ -14,12 +14,12 @@
 - **gSLA violation**: the slowdown is above the job's gSLA; **excess** 100 (slowdown - gSLA) /
   gSLA in per cent over violating jobs; **breach**: time in which the slowdown of the moment was
   above the gSLA;
-- **GPU time**: summed over GPUs, the time with somebody on them (TensorShare, sections 2.2, 4.1);
+- **GPU time**: summed over GPUs, the time with a job on them (TensorShare, sections 2.2, 4.1);
   a GPU that is shared counts once. **Utilisation** is its part of all GPUs over the makespan.
   **Effective utilisation** puts the sum of w x solo time in place of it: the part of the cluster
   that would be busy if the same work had run alone; sharing can lift it above 1;
 - **sharing benefit** of a job that started beside another: the JCT it would have had by waiting
-  for enough idle GPUs of one model, nobody else starting, over its JCT (Castor, equation 24);
+  for enough idle GPUs of one model, no other job starting, over its JCT (Castor, equation 24);
 - **finish-time fairness** rho: JCT over solo time x contention, the JCT in a 1/contention share
   of the cluster (Themis, NSDI 2020, section 3). Contention is the GPUs that all unfinished jobs
   ask for over the GPUs there are, at least 1, averaged over the job's stay in the system.
@@ -46,16 +46,6 @@ Table = dict[str, NDArray[Any]]
 
 Floats = NDArray[np.float64]
 
-SERIES_COLUMNS: Final = (
-    "time_s",
-    "pending",
-    "demanded",
-    "busy",
-    "shared",
-    "pace",
-    "decide_s",
-    "gap",
-)
 SIZE_CLASSES: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
     {"1": (1, 1), "2_4": (2, 4), "5_8": (5, 8), "over_8": (9, np.inf)}
 )
@@ -72,7 +62,7 @@ _KWH_J = 3.6e6
 
 
 class Metric(NamedTuple):
-    """What is known of a metric.
+    """Name, unit and meaning of a metric.
 
     Attributes
     ----------
@@ -110,12 +100,9 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         **_spread("jct", "JCT", "s", "end less arrival", "mean", "p50", "p90", "p99"),
         **{
             f"jct_mean_{name}_s": Metric(
-                f"JCT, mean, {told}",
-                "s",
-                "lower",
-                "JCT of jobs of this size",
+                f"JCT, mean, {size}", "s", "lower", "JCT of jobs of this size"
             )
-            for name, told in zip(
+            for name, size in zip(
                 SIZE_CLASSES, ("1 GPU", "2-4 GPUs", "5-8 GPUs", "> 8 GPUs"), strict=True
             )
         },
@@ -285,7 +272,7 @@ def job_table(history: History, trace: Trace) -> Table:
 
 def series_table(history: History) -> Table:
     """Return a row for each round: the columns of `Series`."""
-    return {name: np.array(getattr(history.series, name)) for name in SERIES_COLUMNS}
+    return {name: np.array(column) for name, column in vars(history.series).items()}
 
 
 def stay_table(history: History) -> Table:
@@ -321,15 +308,15 @@ def _columns(rows: list[tuple[float, ...]], width: int) -> list[Floats]:
 
 def _times(jobs: Table) -> dict[str, float]:
     jct, workers = jobs["jct_s"], jobs["workers"]
-    found = _told("jct", jct, "_s", "mean", "p50", "p90", "p99")
+    found = _statistics("jct", jct, "_s", "mean", "p50", "p90", "p99")
     for name, (least, most) in SIZE_CLASSES.items():
         found[f"jct_mean_{name}_s"] = _mean(jct[(workers >= least) & (workers <= most)])
     found["makespan_s"] = _span(jobs)
     found["throughput_jobs_h"] = jct.size / found["makespan_s"] * _HOUR_S
-    found |= _told("queueing", jobs["queueing_s"], "_s", "mean", "p90", "max")
+    found |= _statistics("queueing", jobs["queueing_s"], "_s", "mean", "p90", "max")
     first_start = jobs["first_start_delay_s"]
-    found |= _told("first_start", first_start, "_s", "mean", "p90", "max")
-    return found | _told("slowdown", jobs["slowdown"], "", "mean", "p90", "p99", "max")
+    found |= _statistics("first_start", first_start, "_s", "mean", "p90", "max")
+    return found | _statistics("slowdown", jobs["slowdown"], "", "mean", "p90", "p99", "max")
 
 
 def _gslas(jobs: Table) -> dict[str, float]:
@@ -342,7 +329,7 @@ def _gslas(jobs: Table) -> dict[str, float]:
     return {
         "violation_rate": _mean(violates[asked]),
         "violation_rate_shared": _mean(violates[asked & shared]),
-        **_told("excess", excess[violates], "", "p50", "p90", "p999"),
+        **_statistics("excess", excess[violates], "", "p50", "p90", "p999"),
         "breach_part": jobs["breach_s"][asked].sum() / held_asked if held_asked else np.nan,
     }
 
@@ -363,7 +350,7 @@ def _use(history: History, jobs: Table) -> dict[str, float]:
 
 
 def _occupied(history: History) -> tuple[float, float]:
-    """Return the seconds with somebody on a GPU, and with several, summed over GPUs."""
+    """Return the seconds with at least one job on a GPU, and with several, summed over GPUs."""
     stays = stay_table(history)
     gpu = np.tile(stays["gpu"], 2)
     time = np.concatenate([stays["start_s"], stays["end_s"]])
@@ -381,7 +368,7 @@ def _sharing(jobs: Table) -> dict[str, float]:
     return {
         "sharing_benefit_mean": _mean(benefit),
         "sharing_loss_rate": _mean(benefit < 1 - _TOLERANCE),
-        **_told("fairness", jobs["fairness"], "", "mean", "p90", "max"),
+        **_statistics("fairness", jobs["fairness"], "", "mean", "p90", "max"),
     }
 
 
@@ -416,7 +403,7 @@ def _rounds(history: History) -> dict[str, float]:
     proven = gap[~np.isnan(gap)]
     return {
         "rounds": decide_s.size,
-        **_told("decide", decide_s, "_s", "mean", "p99", "max"),
+        **_statistics("decide", decide_s, "_s", "mean", "p99", "max"),
         "proven_rounds": proven.size,
         "optimal_rounds": int((proven <= OPTIMAL_GAP).sum()),
         "gap_max": _statistic(proven, "max"),
@@ -428,7 +415,7 @@ def _span(jobs: Table) -> float:
     return float(finish.max() - arrival.min()) if finish.size else np.nan
 
 
-def _told(name: str, values: Floats, suffix: str, *kinds: str) -> dict[str, float]:
+def _statistics(name: str, values: Floats, suffix: str, *kinds: str) -> dict[str, float]:
     return {f"{name}_{kind}{suffix}": _statistic(values, kind) for kind in kinds}
 
 

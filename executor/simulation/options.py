@@ -1,4 +1,4 @@
-"""How a simulated world behaves."""
+"""Rules of a simulated world."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Options:
     restart_s : float
         Seconds without progress at the start of a job that ran before (checkpoint and restore).
     across_nodes, across_racks : float
-        What a gang's speed is divided by if it spans nodes, and again if it spans racks (>= 1).
+        Divisor (>= 1) of the speed of a gang that spans nodes, and another if it spans racks.
     node_mtbf_s : float
         Mean seconds between failures of a node; infinite = none fails.
     repair_s : float

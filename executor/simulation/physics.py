@@ -1,4 +1,4 @@
-"""What truly happens on a simulated GPU: slowdowns, crashes and power by who is on it."""
+"""True slowdowns, memory clashes and power on simulated GPUs, given the jobs on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Physics:
     Parameters
     ----------
     state : State
-        Who is where.
+        Jobs and GPUs.
     truth : SlowdownTable
         The true slowdowns of pairs; those of three and more follow by ``set_slowdown``.
     """
@@ -59,7 +59,7 @@ class Physics:
         ]
 
     def power_w(self, gpu: int) -> float:
-        """Return the power of a GPU: 0 if nobody is on it, NaN where it is unknown."""
+        """Return the power of a GPU in watts: 0 if it is idle, NaN if it is unknown."""
         residents = self._state.residents[gpu]
         if not residents:
             return 0.0

@@ -1,13 +1,14 @@
-"""The simulated pool: a cluster whose clock jumps from event to event."""
+"""Simulations: a trace on a simulated cluster whose clock jumps from event to event."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
 
+from dovetail.executor.rounds import run_rounds
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
 from dovetail.executor.simulation.history import Ending, History, Outcome, Stay
@@ -17,32 +18,60 @@ from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
-from dovetail.solver.policies import Decision, Job, Start
+from dovetail.solver.policies import Decision, Job, Policy, Start
 
 _WAKE, _FAIL, _REPAIR = range(FIRST_KIND, FIRST_KIND + 3)
 _ALWAYS = -1
 _LEAST_KEPT_S = 1e-6
 MOST_BARREN: Final = 20_000
-"""So many stays in a row without lasting work end a simulation."""
+"""A simulation ends after so many stays in a row without lasting work."""
 
 
 class PolicyError(DovetailError):
     """A policy asked for what cannot be done, or left jobs waiting for ever."""
 
 
-class SimulatedPool:
-    """Runs the jobs of a trace at their true slowdowns, and shows a policy what it may know.
+def simulate(
+    trace: Trace,
+    world: Instance,
+    policy: Policy,
+    options: Options | None = None,
+    predicted: SlowdownTable | None = None,
+    report: Callable[[int], None] | None = None,
+) -> History:
+    """Run a trace under a policy and return what happened.
 
     Parameters
     ----------
     trace : Trace
-        Every job names a workload of ``world``.
+        The jobs; each names a workload of ``world``.
     world : Instance
         Cluster, workloads and the true slowdowns; its jobs are not read.
-    predicted : SlowdownTable
-        What the policy sees in place of the truth, for the same workloads and models.
-    options : Options
-        The rules of the world.
+    policy : Policy
+        A new one: policies keep notes between rounds.
+    options : Options, optional
+        The rules of the simulated world.
+    predicted : SlowdownTable, optional
+        The slowdowns that the policy sees, for the workloads and models of ``world``; by default
+        the true ones.
+    report : callable, optional
+        Called with the number of jobs that have ended whenever one does.
+
+    Raises
+    ------
+    InputError
+        If a job can never run: its workload is unknown, or no GPU model has enough GPUs with
+        enough memory.
+    PolicyError
+        If the policy breaks a rule or leaves jobs waiting for ever.
+    """
+    pool = SimulatedPool(trace, world, predicted, options or Options(), report)
+    run_rounds(pool, policy)
+    return pool.history
+
+
+class SimulatedPool:
+    """The pool of a simulation; see `simulate` for parameters and errors.
 
     Attributes
     ----------
@@ -50,20 +79,20 @@ class SimulatedPool:
         What the policy sees.
     history : History
         What has happened.
-
-    Raises
-    ------
-    InputError
-        When a job can never run: its workload is unknown, or it asks for more GPUs of one model
-        with enough memory than there are.
     """
 
     def __init__(
-        self, trace: Trace, world: Instance, predicted: SlowdownTable, options: Options
+        self,
+        trace: Trace,
+        world: Instance,
+        predicted: SlowdownTable | None,
+        options: Options,
+        report: Callable[[int], None] | None = None,
     ) -> None:
         self._cluster = SimulatedCluster(world, predicted, options.observe_s)
         self.state = self._cluster.state
         self._options = options
+        self._report = report
         self._draw = np.random.default_rng(options.seed)
         self._refuse_hopeless(trace)
         self._jobs = self._seen_as(trace)
@@ -82,11 +111,6 @@ class SimulatedPool:
         self._barren = 0
         for node in range(len(self.state.machines.node_ids)):
             self._plan_failure(node)
-
-    @property
-    def ended(self) -> int:
-        """How many jobs have ended."""
-        return len(self._jobs) - self._left
 
     # The clock.
 
@@ -129,16 +153,16 @@ class SimulatedPool:
             self._arrived += 1
             self._demanded += job.workers
             self.history.events += 1
-        for event in self._cluster.advance(at):
-            if event.kind == _WAKE and event.version not in (_ALWAYS, self._wish):
+        for kind, which, version in self._cluster.advance(at):
+            if kind == _WAKE and version not in (_ALWAYS, self._wish):
                 continue
             self.history.events += 1
-            if event.kind == FINISH:
-                self._finish(jobs[event.which])
-            elif event.kind == _FAIL:
-                self._fail(event.which)
-            elif event.kind == _REPAIR:
-                self._repair(event.which)
+            if kind == FINISH:
+                self._finish(jobs[which])
+            elif kind == _FAIL:
+                self._fail(which)
+            elif kind == _REPAIR:
+                self._repair(which)
         return self.history.events > before
 
     def _finish(self, job: Job) -> None:
@@ -147,6 +171,8 @@ class SimulatedPool:
         self._left -= 1
         self._demanded -= job.workers
         self._cluster.renew_rates(gpus)
+        if self._report:
+            self._report(len(self._jobs) - self._left)
 
     def _fail(self, node: int) -> None:
         state = self.state
@@ -379,7 +405,7 @@ class SimulatedPool:
             idle
             and math.isinf(self._due)
             and self._arrived == len(self._jobs)
-            and self._cluster.only(_FAIL)
+            and self._cluster.kinds_ahead() <= {_FAIL}
         )
 
     def _refuse(self, broken: bool, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +12,7 @@ import numpy as np
 from dovetail.executor.simulation.beliefs import Beliefs, Exact
 from dovetail.executor.simulation.history import History
 from dovetail.executor.simulation.options import Options
-from dovetail.executor.simulation.run import simulate
+from dovetail.executor.simulation.pool import SimulatedPool, simulate
 from dovetail.formulations.rules import largest_gang
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
@@ -24,28 +25,8 @@ _STREAMS: Final = ("jobs", "workloads", "gslas", "beliefs", "options")
 
 
 @dataclass(frozen=True)
-class Draws:
-    """What each seed draws for a trace.
-
-    Attributes
-    ----------
-    gslas : str
-        gSLAs of the jobs that have none, as in ``instances.traces.draws.with_gslas``.
-    workloads : tuple of str
-        What jobs may run that name no workload of the world; empty = any of it. Each of those
-        that the cluster can hold in so many workers is as likely.
-    jobs : int or None
-        How many jobs to sample from the trace; None = all.
-    """
-
-    gslas: str = "none"
-    workloads: tuple[str, ...] = ()
-    jobs: int | None = None
-
-
-@dataclass(frozen=True)
 class Scenario:
-    """One seed of a setup: nothing is left to chance but what a policy draws itself.
+    """A setup as one seed draws it; nothing but a policy's own draws is left to chance.
 
     Attributes
     ----------
@@ -56,7 +37,7 @@ class Scenario:
     predicted : SlowdownTable
         What policies believe.
     options : Options
-        The rules of the world.
+        The rules of the simulated world.
     """
 
     trace: Trace
@@ -64,9 +45,13 @@ class Scenario:
     predicted: SlowdownTable
     options: Options
 
-    def simulate(self, policy: Policy) -> History:
-        """Run it under a fresh policy; see ``run.simulate``."""
-        return simulate(self.trace, self.world, policy, self.options, self.predicted)
+    def require_possible(self) -> None:
+        """Raise an InputError that names the first job that can never run, if there is one."""
+        SimulatedPool(self.trace, self.world, self.predicted, self.options)
+
+    def simulate(self, policy: Policy, report: Callable[[int], None] | None = None) -> History:
+        """Run it under a new policy; see ``pool.simulate``."""
+        return simulate(self.trace, self.world, policy, self.options, self.predicted, report)
 
 
 @dataclass(frozen=True)
@@ -79,26 +64,33 @@ class Setup:
         The jobs; what they do not say is drawn.
     world : Instance
         Cluster, workloads, true slowdowns.
-    draws : Draws
-        What is drawn for the trace.
+    gslas : str
+        gSLAs of the jobs without one, as in ``instances.traces.draws.with_gslas``.
+    workloads : tuple of str
+        The workloads that are drawn for jobs that name none of the world; empty = all. Those that
+        the cluster can hold in as many workers as the job has are equally likely.
+    sample : int or None
+        Number of jobs that are drawn from the trace; None = all.
     beliefs : Beliefs
         What policies believe of the slowdowns.
     options : Options
-        The rules of the world; its ``seed`` is drawn.
+        The rules of the simulated world; its ``seed`` is drawn.
     """
 
     trace: Trace
     world: Instance
-    draws: Draws = field(default_factory=Draws)
+    gslas: str = "none"
+    workloads: tuple[str, ...] = ()
+    sample: int | None = None
     beliefs: Beliefs = field(default_factory=Exact)
     options: Options = field(default_factory=Options)
 
     def scenario(self, seed: int) -> Scenario:
         """Return what a seed draws.
 
-        Jobs, workloads, gSLAs, beliefs and failures have streams of random numbers of their own:
-        another distribution of gSLAs leaves the workloads as they are. Fitting a predictor takes
-        a while: draw a scenario once for all policies.
+        Jobs, workloads, gSLAs, beliefs and failures are drawn from separate streams: another
+        distribution of gSLAs leaves the workloads as they are. A scenario serves all policies;
+        drawing one may fit a predictor, which takes a while.
 
         Raises
         ------
@@ -115,10 +107,10 @@ class Setup:
 
     def _drawn(self, seeds: dict[str, int]) -> Trace:
         trace = self.trace
-        if self.draws.jobs is not None:
-            trace = sample(trace, self.draws.jobs, seeds["jobs"])
+        if self.sample is not None:
+            trace = sample(trace, self.sample, seeds["jobs"])
         trace = self._with_workloads(self._known(trace), seeds["workloads"])
-        return with_gslas(trace, self.draws.gslas, seeds["gslas"])
+        return with_gslas(trace, self.gslas, seeds["gslas"])
 
     def _with_workloads(self, trace: Trace, seed: int) -> Trace:
         """Return the trace with a workload drawn for each job without, of those it fits with.
@@ -126,7 +118,7 @@ class Setup:
         A job that fits with none gets any, and is refused when it is simulated.
         """
         known = self.world.workloads
-        names = self.draws.workloads or tuple(known)
+        names = self.workloads or tuple(known)
         largest = {k: largest_gang(self.world.cluster, known[k].memory_mib) for k in known}
         fitting = {
             workers: tuple(name for name in names if workers <= largest.get(name, 0)) or names

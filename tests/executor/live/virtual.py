@@ -13,13 +13,10 @@ from dovetail.instances.datasets import Repository
 
 
 class JumpingNode(SimulatedNode):
-    """The simulated pool on a virtual clock: it rings nobody, whoever waits asks it when."""
+    """The simulated pool on a virtual clock: it wakes no service, which asks for the next event."""
 
     def attach(self, wake):
         """Do without the alarm, which follows the machine's clock."""
-
-    def next_s(self):
-        return self._simulation.next_s()
 
 
 class Jumps(RequestQueue):

@@ -9,7 +9,6 @@ import pytest
 from dovetail.executor.jobs.events import RankEnded, RankReady, RankRefused, RankStarted
 from dovetail.executor.jobs.specs import JobSpec, Run, Seat
 from dovetail.executor.pools import simulated
-from dovetail.executor.pools._simulation import SimulatedRun, Simulation
 from dovetail.executor.pools.pool import Progress
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.errors import InputError
@@ -48,8 +47,19 @@ def run_of(job, workload, *words, gpus=("n0-0",), **fields):
     return Run(id=f"{job}.1", job=job, spec=spec, seats=[Seat(gpu=gpu) for gpu in gpus])
 
 
-def started(run, at_s=0.0):
-    return SimulatedRun(run, at_s, 0.0, at_s, statuses=[None] * len(run.seats))
+class Clock:
+    """Seconds since the machine booted, as the test sets them."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def at(pool, clock, now_s):
+    """Return what a pool reports at a moment."""
+    clock.now_s = now_s
+    return pool.poll()
 
 
 class TestContract(PoolContract):
@@ -65,79 +75,83 @@ class TestContract(PoolContract):
 
 
 class TestTime:
-    def test_a_run_alone_takes_its_work(self):
-        simulation = Simulation(truth(), speed=1.0)
-        simulation.add(started(run_of("j1", "A", "work_s=10"), at_s=5.0))
-        assert simulation.next_s() == 5.0
-        assert [event.kind for event in simulation.advance(6.0)] == ["rank_ready"]
-        assert simulation.next_s() == 15.0
-        assert simulation.advance(14.9) == []
-        assert simulation.advance(15.0) == [RankEnded(at_s=0.0, run="j1.1", rank=0, status=0)]
+    @pytest.fixture
+    def clock(self):
+        return Clock()
 
-    def test_two_slow_each_other_while_they_are_together(self):
+    @pytest.fixture
+    def pool(self, tmp_path, clock):
+        return SimulatedNode(tmp_path, truth(), boot_s=clock)
+
+    def test_a_run_alone_takes_its_work(self, tmp_path, clock):
+        pool = SimulatedNode(tmp_path, truth(), start_s=5.0, boot_s=clock)
+        pool.launch(run_of("j1", "A", "work_s=10"))
+        assert [event.kind for event in pool.poll()] == ["rank_started"]
+        assert pool.next_s() == 5.0
+        assert [event.kind for event in at(pool, clock, 6.0)] == ["rank_ready"]
+        assert pool.next_s() == 15.0
+        assert at(pool, clock, 14.9) == []
+        assert at(pool, clock, 15.0) == [RankEnded(at_s=0.0, run="j1.1", rank=0, status=0)]
+
+    def test_two_slow_each_other_while_they_are_together(self, pool, clock):
         # A: 10 s of work at 1/1.25 = 0.8 a second: over at 12.5. B has done 12.5/2 = 6.25 of its
         # 10 by then, and does the rest alone: over at 16.25.
-        simulation = Simulation(truth(), speed=1.0)
         for job, workload in (("j1", "A"), ("j2", "B")):
-            simulation.add(started(run_of(job, workload, "work_s=10")))
-        simulation.advance(0.0)
-        assert simulation.next_s() == pytest.approx(12.5)
-        assert [event.run for event in simulation.advance(12.6)] == ["j1.1"]
-        assert simulation.next_s() == pytest.approx(16.25)
+            pool.launch(run_of(job, workload, "work_s=10"))
+        pool.poll()
+        assert pool.next_s() == pytest.approx(12.5)
+        assert [event.run for event in at(pool, clock, 12.6)] == ["j1.1"]
+        assert pool.next_s() == pytest.approx(16.25)
 
-    def test_it_does_not_matter_how_often_one_looks(self):
-        ends = []
-        for steps in (1, 7, 100):
-            simulation = Simulation(truth(), speed=2.0)
-            for job, workload in (("j1", "A"), ("j2", "B")):
-                simulation.add(started(run_of(job, workload, "work_s=10")))
-            for step in range(steps):
-                simulation.advance(5.0 * (step + 1) / steps)
-            simulation.settle()
-            ends.append([simulation.next_s(), *(r.done_s for r in simulation.runs.values())])
-        # Twice as fast: A is over at 6.25; in 5 s it has done 8, and B 5.
-        assert ends[0] == pytest.approx([6.25, 8.0, 5.0])
-        assert ends[1] == pytest.approx(ends[0])
-        assert ends[2] == pytest.approx(ends[0])
+    @pytest.mark.parametrize("steps", [1, 7, 100])
+    def test_it_does_not_matter_how_often_one_looks(self, tmp_path, clock, steps):
+        pool = SimulatedNode(tmp_path, truth(), speed=2.0, boot_s=clock)
+        for job, workload in (("j1", "A"), ("j2", "B")):
+            pool.launch(run_of(job, workload, "work_s=10"))
+        for step in range(steps):
+            at(pool, clock, 5.0 * (step + 1) / steps)
+        # Twice as fast: A ends at 6.25; in 5 s it has done 8 s of work, 5 iterations each, B 5 s.
+        done = [pool.progress(run)[0].iterations for run in ("j1.1", "j2.1")]
+        assert [pool.next_s(), *done] == pytest.approx([6.25, 8.0 * 5, 5.0])
 
-    def test_a_gang_goes_at_the_pace_of_its_slowest_rank(self):
+    def test_a_gang_goes_at_the_pace_of_its_slowest_rank(self, pool, clock):
         # B on two GPUs, A beside it on one: B at 1/2 until A is over.
-        simulation = Simulation(truth(), speed=1.0)
-        simulation.add(started(run_of("j1", "B", "work_s=10", gpus=("n0-0", "n0-1"))))
-        simulation.add(started(run_of("j2", "A", "work_s=4", gpus=("n0-1",))))
-        simulation.advance(5.0)
-        simulation.settle()
-        assert simulation.runs["j2.1"].alive is False
-        assert simulation.runs["j1.1"].done_s == pytest.approx(2.5)
+        pool.launch(run_of("j1", "B", "work_s=10", gpus=("n0-0", "n0-1")))
+        pool.launch(run_of("j2", "A", "work_s=4", gpus=("n0-1",)))
+        assert at(pool, clock, 5.0)[-1].run == "j2.1"
+        assert pool.progress("j1.1")[0].iterations == pytest.approx(2.5)
 
-    def test_one_rank_that_fails_leaves_the_others_waiting(self):
-        simulation = Simulation(truth(), speed=1.0)
-        gang = run_of("j1", "A", "work_s=3", "status=1", "rank=1", gpus=("n0-0", "n0-1"))
-        simulation.add(started(gang))
-        told = simulation.advance(1000.0)
-        assert [(event.rank, event.status) for event in told if event.kind == "rank_ended"] == [
-            (1, 1)
-        ]
-        told = simulation.stop("j1.1", 1000.0, 5.0)
-        assert [(event.rank, event.status) for event in told] == [(0, -15)]
+    def test_one_rank_that_fails_leaves_the_others_waiting(self, pool, clock):
+        pool.launch(run_of("j1", "A", "work_s=3", "status=1", "rank=1", gpus=("n0-0", "n0-1")))
+        ended = [event for event in at(pool, clock, 1000.0) if event.kind == "rank_ended"]
+        assert [(event.rank, event.status) for event in ended] == [(1, 1)]
+        pool.stop("j1.1", 5.0)
+        assert [(event.rank, event.status) for event in pool.poll()] == [(0, -15)]
 
-    def test_who_does_not_fit_ends_and_the_other_goes_on(self):
-        simulation = Simulation(truth(), speed=1.0)
-        simulation.add(started(run_of("j1", "A", "work_s=10")))
-        simulation.advance(1.0)
-        simulation.add(started(run_of("j2", "C", "work_s=10"), at_s=1.0))
-        assert simulation.advance(1.0) == [RankEnded(at_s=0.0, run="j2.1", rank=0, status=1)]
-        assert simulation.next_s() == pytest.approx(10.0)
+    def test_a_run_that_does_not_fit_ends_and_the_other_goes_on(self, pool, clock):
+        pool.launch(run_of("j1", "A", "work_s=10"))
+        at(pool, clock, 1.0)
+        pool.launch(run_of("j2", "C", "work_s=10"))
+        assert pool.poll()[-1] == RankEnded(at_s=0.0, run="j2.1", rank=0, status=1)
+        assert pool.next_s() == pytest.approx(10.0)
 
-    def test_energy_is_power_over_time(self):
+    def test_a_paused_run_stands_still_and_slows_the_other_as_before(self, pool, clock):
+        # Until 5 A has done 4 of its 10 s, B 2.5; while A is paused B does another 2.5 until 10.
+        for job, workload in (("j1", "A"), ("j2", "B")):
+            pool.launch(run_of(job, workload, "work_s=10"))
+        at(pool, clock, 5.0)
+        pool.pause("j1.1", True)
+        at(pool, clock, 10.0)
+        assert pool.progress("j1.1")[0].iterations == pytest.approx(4 * 5)
+        assert pool.progress("j2.1")[0].iterations == pytest.approx(5.0)
+        pool.pause("j1.1", False)
+        assert pool.next_s() == pytest.approx(10 + 6 * 1.25)
+
+    def test_energy_is_power_over_time(self, pool, clock):
         # B alone at 100 W for its 10 s, then nobody.
-        simulation = Simulation(truth(), speed=1.0)
-        simulation.add(started(run_of("j1", "B", "work_s=10")))
-        simulation.advance(0.0)
-        simulation.advance(30.0)
-        assert [simulation.energy_j(gpu) for gpu in ("n0-0", "n0-1")] == pytest.approx(
-            [1000.0, 0.0]
-        )
+        pool.launch(run_of("j1", "B", "work_s=10"))
+        at(pool, clock, 30.0)
+        assert [used.energy_j for used in pool.usage().values()] == pytest.approx([1000.0, 0.0])
 
 
 class TestPool:

@@ -8,8 +8,8 @@ import pytest
 from dovetail.executor.simulation import Options
 from dovetail.executor.simulation import campaign as campaigns
 from dovetail.executor.simulation.beliefs import Model, Noise
-from dovetail.executor.simulation.campaign import Campaign, Task, code_digest, require_possible
-from dovetail.executor.simulation.setup import Draws, Setup
+from dovetail.executor.simulation.campaign import Campaign, Task, code_digest
+from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.solver.policies.exclusive import Fifo
 from tests.executor.simulation.worlds import trace, world
@@ -24,10 +24,10 @@ def campaign(setup, tmp_path, policies=("fifo", "ssf"), seeds=(0, 1)):
 
 
 def test_runs_every_policy_for_every_seed_and_nothing_twice(tmp_path):
-    told = []
+    steps = []
     runs = campaign(SETUP, tmp_path)
-    assert runs.run(told=lambda *step: told.append(step)) == []
-    assert told == [
+    assert runs.run(report=lambda *step: steps.append(step)) == []
+    assert steps == [
         ("fifo, seed 0", 1, 4),
         ("ssf, seed 0", 2, 4),
         ("fifo, seed 1", 3, 4),
@@ -42,7 +42,7 @@ def test_runs_every_policy_for_every_seed_and_nothing_twice(tmp_path):
     ]
     again = []
     more = campaign(SETUP, tmp_path, ("fifo", "sjf"), (1, 2))
-    assert more.run(told=lambda *step: again.append(step)) == []
+    assert more.run(report=lambda *step: again.append(step)) == []
     assert [step for step, _, _ in again] == ["sjf, seed 1", "fifo, seed 2", "sjf, seed 2"]
     assert [done for _, done, _ in again] == [2, 3, 4]
 
@@ -53,7 +53,7 @@ def test_runs_every_policy_for_every_seed_and_nothing_twice(tmp_path):
         {"trace": trace((0, 1, 10, "a"), (1, 2, 6, "b"))},
         {"world": world(gpus=3, slowdowns=PAIR)},
         {"world": world(gpus=2, slowdowns=[("a", "b", 1.5, 1.25)])},
-        {"draws": Draws("fixed:1.5")},
+        {"gslas": "fixed:1.5"},
         {"beliefs": Noise(0.1)},
         {"options": Options(restart_s=5.0)},
     ],
@@ -92,7 +92,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path):
     with pytest.raises(InputError, match=r"jobs\[1\].workers"):
         campaign(large, tmp_path).run()
     with pytest.raises(InputError, match=r"jobs\[1\].workers"):
-        require_possible(large.scenario(0))
+        large.scenario(0).require_possible()
     assert not list((tmp_path / "runs").glob("*"))
 
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from dovetail.executor.simulation.beliefs import Exact, HeldOut, Model, Noise, beliefs_named
-from dovetail.executor.simulation.campaign import require_possible
 from dovetail.executor.simulation.conservation import violations
 from dovetail.executor.simulation.options import Options
-from dovetail.executor.simulation.setup import Draws, Setup
+from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
 from dovetail.formulations.rules import largest_gang
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
@@ -215,7 +214,7 @@ def test_beliefs_of_a_saved_model(tmp_path):
 def test_a_scenario_follows_from_its_seed_alone():
     jobs = trace(*((k, 1, 100, None) for k in range(40)))
     made = synthetic_world(6, 1, 2)
-    setup = Setup(jobs, made, Draws("uniform:1:2", jobs=30), Noise(0.1), Options(restart_s=5.0))
+    setup = Setup(jobs, made, "uniform:1:2", (), 30, Noise(0.1), Options(restart_s=5.0))
     one, again, other = setup.scenario(1), setup.scenario(1), setup.scenario(2)
     assert one.trace == again.trace != other.trace
     assert one.options == again.options != other.options
@@ -241,7 +240,7 @@ def test_workloads_are_drawn_that_the_cluster_can_hold():
     assert [largest_gang(made.cluster, size) for size in sizes.values()] == [3, 1, 0]
     jobs = trace(*((k, 1 + k % 2, 100, None) for k in range(200)))
     drawn = Setup(jobs, made).scenario(0)
-    require_possible(drawn)
+    drawn.require_possible()
     workloads = [{job.workload for job in drawn.trace.jobs[k::2]} for k in (0, 1)]
     assert workloads == [{"a", "b"}, {"a"}]
 
@@ -255,14 +254,14 @@ def test_reserves_count_for_what_a_cluster_can_hold():
 
 def test_a_job_that_fits_with_no_workload_is_refused_by_its_name():
     with pytest.raises(InputError, match=r"jobs\[0\].workers: must be <= 2"):
-        require_possible(Setup(trace((0, 3, 100, None)), world()).scenario(0))
+        Setup(trace((0, 3, 100, None)), world()).scenario(0).require_possible()
 
 
 def test_streams_do_not_touch_each_other():
     jobs = trace(*((k, 1, 100, None) for k in range(40)))
     made = synthetic_world(6, 1, 2)
     plain = Setup(jobs, made).scenario(4)
-    with_gslas = Setup(jobs, made, Draws("uniform:1:2"), Noise(0.3)).scenario(4)
+    with_gslas = Setup(jobs, made, "uniform:1:2", beliefs=Noise(0.3)).scenario(4)
     workloads = [job.workload for job in plain.trace.jobs]
     assert [job.workload for job in with_gslas.trace.jobs] == workloads
     assert with_gslas.options == plain.options
@@ -272,13 +271,13 @@ def test_streams_do_not_touch_each_other():
 def test_workloads_are_drawn_from_those_given_and_known_ones_are_kept():
     jobs = trace((0, 1, 10, "b"), (1, 1, 10, "unheard-of"), (2, 1, 10, None))
     made = world(slowdowns=[])
-    drawn = Setup(jobs, made, Draws(workloads=("a",))).scenario(0).trace
+    drawn = Setup(jobs, made, workloads=("a",)).scenario(0).trace
     assert [job.workload for job in drawn.jobs] == ["b", "a", "a"]
 
 
 def test_a_scenario_travels_between_processes_and_runs():
     jobs = trace(*((k, 1, 100, None) for k in range(20)))
-    scenario = Setup(jobs, synthetic_world(6, 1, 2), Draws("uniform:1:2"), Noise(0.1)).scenario(1)
+    scenario = Setup(jobs, synthetic_world(6, 1, 2), "uniform:1:2", beliefs=Noise(0.1)).scenario(1)
     moved = pickle.loads(pickle.dumps(scenario))
     history = moved.simulate(Fifo())
     assert violations(history, moved.trace, moved.world, moved.options) == []
