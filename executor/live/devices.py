@@ -1,4 +1,4 @@
-"""The devices of a pool as the service knows them: those that join are journalled first."""
+"""The devices of a pool as the service knows them; changes are journalled first."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dovetail.instances.instance import Cluster
 
 
 class Devices:
-    """What a service knows of its pool's devices; nothing is placed on any other.
+    """The devices of a pool that the service knows; jobs are placed on these only.
 
-    A pool may have other devices at any time. They are told as an event (``news``), and known from
-    ``take_up`` on, once that is durable: so the journal and the service know the same.
+    A pool may change its devices at any time. The change becomes an event (``news``), and is known
+    from ``take_up`` on, once the event is durable: so journal and service know the same devices.
 
     Parameters
     ----------
     pool : NodePool
-        Whose devices they are.
+        The pool.
     max_jobs_per_gpu : int, optional
         How many jobs may share a device; by default as many as the pool says.
 
     Attributes
     ----------
     cluster : Cluster
-        The devices that are known.
+        The known devices.
     models : mapping of str to str
         The model of each, by its id.
     """
@@ -36,18 +36,18 @@ class Devices:
     def __init__(self, pool: NodePool, max_jobs_per_gpu: int | None = None) -> None:
         self._pool = pool
         self._most = max_jobs_per_gpu
-        self._told = self._offered()
+        self._offered = self._of_pool()
         self.take_up()
 
     def news(self, at_s: float) -> list[AnyEvent]:
-        """Return that the pool has other devices than were told last, if so."""
-        cluster = self._offered()
-        if cluster == self._told:
+        """Return the event of a change since the last call, if there is one."""
+        cluster = self._of_pool()
+        if cluster == self._offered:
             return []
-        self._told = cluster
+        self._offered = cluster
         return [events.DevicesChanged(at_s=at_s, gpus=tuple(_models(cluster)))]
 
-    def _offered(self) -> Cluster:
+    def _of_pool(self) -> Cluster:
         cluster = self._pool.cluster()
         return (
             cluster
@@ -56,21 +56,21 @@ class Devices:
         )
 
     def take_up(self) -> None:
-        """Know what was told last."""
-        self.cluster, self.models = self._told, _models(self._told)
+        """Know the devices of the last event."""
+        self.cluster, self.models = self._offered, _models(self._offered)
 
     @property
-    def told_models(self) -> set[str]:
-        """The models of the devices that were told last."""
-        return set(_models(self._told).values())
+    def offered_models(self) -> set[str]:
+        """The models of the devices of the last event."""
+        return set(_models(self._offered).values())
 
     def named(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the devices of some names, each that of a device or of a node.
+        """Return the devices with these names, or of nodes with these names.
 
         Raises
         ------
         InputError
-            When there is none of that name.
+            When there is none of a name.
         """
         of_name = {node.id: tuple(g.id for g in node.devices) for node in self.cluster.nodes}
         of_name.update((gpu, (gpu,)) for gpu in self.models)

@@ -15,17 +15,20 @@ _LOG: Final = logging.getLogger("dovetail.live")
 
 
 class GuardedPolicy:
-    """A policy by name, whose faults leave everything as it is until it is asked again.
+    """A policy by name; a decision that fails changes nothing until the next one.
 
-    What policies remember by GPU and workload is of one state: with another one a fresh policy
-    decides.
+    Policies remember things by GPU and workload of one state. When the state is another object, a
+    new policy decides.
 
     Parameters
     ----------
     name : str
         Name and options, as in ``policy_named``.
-    troubles : dict
-        Where its faults are told, under ``policy``.
+
+    Attributes
+    ----------
+    trouble : str
+        Why the last decision failed; empty if it did not.
 
     Raises
     ------
@@ -33,11 +36,11 @@ class GuardedPolicy:
         When there is no such policy.
     """
 
-    def __init__(self, name: str, troubles: dict[str, str]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
+        self.trouble = ""
         self._policy = policy_named(name)
         self._state: State | None = None
-        self._troubles = troubles
 
     def decide(self, state: State) -> Decision:
         """Return what the policy decides."""
@@ -47,20 +50,20 @@ class GuardedPolicy:
             decision = asked(self._policy, state)
         except Exception as error:
             _LOG.exception("the policy failed")
-            self._troubles["policy"] = f"the policy failed: {error}"
+            self.trouble = f"the policy failed: {error}"
             return NOTHING._replace(wake_s=state.now + AGAIN_S, reserved=state.reserved)
-        self._troubles.pop("policy", None)
+        self.trouble = ""
         return decision
 
     def starts(self, state: State) -> tuple[Start, ...]:
-        """Return what a fresh policy of its name would start on devices that are not reserved.
+        """Return what a new policy of its name would start on devices that are not reserved.
 
-        Nothing where that would stop others first.
+        Nothing if the policy would stop jobs for that.
         """
         try:
             decision = asked(policy_named(self.name), state)
         except Exception:
-            # It fails again when it decides, and is told then.
+            # It fails again when it decides, which is reported.
             return ()
         starts = (s for s in decision.starts if state.reserved_gpus.isdisjoint(s.gpus))
         return () if decision.stops else tuple(starts)

@@ -1,4 +1,4 @@
-"""Where requests of many threads wait for the one that serves them, and the bell that wakes it."""
+"""Requests of many threads, served by one; and the signal that wakes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.live.errors import BusyError
@@ -14,39 +14,37 @@ from dovetail.executor.live.errors import BusyError
 _CLOSED: Final = "the service is stopping"
 _ABANDONED: Final = "the service ended before it could answer"
 
+_Answer = TypeVar("_Answer")
+
 
 @dataclass(frozen=True)
-class Request:
-    """Something that a user wants changed.
+class Request(Generic[_Answer]):
+    """A request that waits to be served.
 
     Attributes
     ----------
     events : callable
-        Returns the events that make it so, given how many jobs came before; raises what the
-        user is told where it may not be.
+        Returns the events that carry it out, none if it only reads; raises why it is refused.
     answer : callable
-        Returns what the user is told once these events are durable.
-    key : str
-        What requests for the same thing have in common; empty: there is no other.
-    told : Future
-        Where the user's thread waits.
+        Returns the answer once these events are durable.
+    answered : Future
+        The asking thread waits for it.
     """
 
-    events: Callable[[int], Sequence[AnyEvent]]
-    answer: Callable[[Sequence[AnyEvent]], Any]
-    key: str = ""
-    told: Future[Any] = field(default_factory=Future)
+    events: Callable[[], Sequence[AnyEvent]]
+    answer: Callable[[Sequence[AnyEvent]], _Answer]
+    answered: Future[_Answer] = field(default_factory=Future)
 
     def reply(self, events: Sequence[AnyEvent]) -> None:
-        """Answer, now that these events are durable."""
+        """Answer, now that its events are durable."""
         try:
-            self.told.set_result(self.answer(events))
+            self.answered.set_result(self.answer(events))
         except Exception as error:
-            self.told.set_exception(error)
+            self.answered.set_exception(error)
 
     def refuse(self, error: Exception) -> None:
-        """Tell why it may not be, or cannot be."""
-        self.told.set_exception(error)
+        """Answer with an error."""
+        self.answered.set_exception(error)
 
 
 class RequestQueue:
@@ -54,64 +52,59 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._bell = threading.Event()
-        self._waiting: list[Request] = []
-        self._taken: list[Request] = []
+        self._signal = threading.Event()
+        self._waiting: list[Request[Any]] = []
+        self._taken: list[Request[Any]] = []
         self._closed = False
 
     @property
     def closed(self) -> bool:
-        """Whether nobody serves requests any more."""
+        """Whether no more requests are served."""
         return self._closed
 
-    def ask(self, request: Request) -> Any:  # noqa: ANN401 - each request has its own answer
-        """Leave a request and wait for its answer.
+    def ask(
+        self,
+        events: Callable[[], Sequence[AnyEvent]],
+        answer: Callable[[Sequence[AnyEvent]], _Answer],
+    ) -> _Answer:
+        """Queue a request (as in ``Request``) and wait for its answer.
 
         Raises
         ------
         BusyError
-            When nobody serves requests any more.
+            When no more requests are served.
         DovetailError
             Whatever the request was answered with.
         """
+        request = Request(events, answer)
         with self._lock:
             if self._closed:
                 raise BusyError(_CLOSED)
             self._waiting.append(request)
         self.ring()
-        return request.told.result()
+        return request.answered.result()
+
+    def read(self, answer: Callable[[], _Answer]) -> _Answer:
+        """Return what a function returns in the thread that serves; raises as ``ask`` does."""
+        return self.ask(lambda: (), lambda _: answer())
 
     def ring(self) -> None:
-        """Wake who waits; from any thread."""
-        self._bell.set()
+        """Wake the thread that serves; from any thread."""
+        self._signal.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until the bell rings or the time is over."""
-        self._bell.wait(timeout_s)
-        self._bell.clear()
+        """Sleep until ``ring`` is called or the time is over."""
+        self._signal.wait(timeout_s)
+        self._signal.clear()
 
-    def take(self) -> list[Request]:
+    def take(self) -> list[Request[Any]]:
         """Return the requests that have come since the last call."""
         with self._lock:
             self._taken, self._waiting = self._waiting, []
         return self._taken
 
-    def each_once(self, taken: Sequence[Request]) -> list[Request]:
-        """Return those taken but later ones for the same thing, which wait for the next time."""
-        first: dict[str, Request] = {}
-        now: list[Request] = []
-        later: list[Request] = []
-        for one in taken:
-            alone = not one.key or first.setdefault(one.key, one) is one
-            (now if alone else later).append(one)
-        if later:
-            with self._lock:
-                self._taken, self._waiting = now, later + self._waiting
-            self.ring()
-        return now
-
     def close(self) -> None:
-        """Refuse what waits and what comes; what was taken is still answered."""
+        """Refuse waiting and future requests; those taken are still answered."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
@@ -119,12 +112,12 @@ class RequestQueue:
         self.ring()
 
     def abandon(self) -> None:
-        """Close, and tell those who were not answered that they never will be."""
+        """Close, and refuse the requests that were taken and not answered."""
         self.close()
         _refuse(self._taken, _ABANDONED)
 
 
-def _refuse(requests: Sequence[Request], why: str) -> None:
+def _refuse(requests: Sequence[Request[Any]], why: str) -> None:
     for request in requests:
-        if not request.told.done():
+        if not request.answered.done():
             request.refuse(BusyError(why))

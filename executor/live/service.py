@@ -14,26 +14,25 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
+from dovetail.executor.jobs.commands import Release
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
+from dovetail.executor.jobs.journal import Journal, JournalError
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
-from dovetail.executor.jobs.state_machine import TransitionError
-from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.admission import MOST_WAITING
 from dovetail.executor.live.devices import Devices
-from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.fair_share import without_unfair_stops
 from dovetail.executor.live.guarded_policy import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.guarded_policy import GuardedPolicy
+from dovetail.executor.live.knowledge import Knowledge
 from dovetail.executor.live.learning import Learner
+from dovetail.executor.live.ledger import Ledger
 from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.observing import Observer
@@ -42,10 +41,11 @@ from dovetail.executor.live.presenting import device_views
 from dovetail.executor.live.preview import REST, Preview
 from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
 from dovetail.executor.live.recorder import Recorder
-from dovetail.executor.live.request_queue import Request, RequestQueue
+from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.service_api import Limits, ServiceApi
 from dovetail.executor.live.starts import CannotStartError, in_groups, is_fresh, place, reservations
+from dovetail.executor.live.troubles import AGAIN_S, Troubles
 from dovetail.executor.live.views import ServiceView
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
@@ -54,14 +54,10 @@ from dovetail.executor.rounds import run_rounds
 from dovetail.executor.system.clock import ServiceClock, boot_id, boot_s
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import Repository
-from dovetail.instances.errors import DovetailError
 from dovetail.predictors import TrainedPredictor
 from dovetail.solver.policies import Decision, Start, State
 
 _LOG: Final = logging.getLogger("dovetail.live")
-
-AGAIN_S: Final = 2.0
-"""Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 MOST_GRACE_S: Final = 3600.0
 """The longest grace that a job may have, unless the administrator allows more."""
@@ -152,38 +148,45 @@ class Service:
         notify: Sequence[str] | None = None,
     ) -> None:
         self.ready = threading.Event()
-        self._journal = journal
         self._pool = pool
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._keep_s = keep_s
         self._lock = threading.RLock()
         self._requests = RequestQueue()
-        self._troubles: dict[str, str] = {}
-        self._policy = GuardedPolicy(policy, self._troubles)
-        self._machine = journal.replay()
-        # Of what was over before, somebody has been told.
-        self._machine.ended.clear()
+        self._policy = GuardedPolicy(policy)
+        self._machine = machine = journal.replay()
+        # An earlier service has notified of these.
+        machine.ended.clear()
         self._notifier = None if notify is None or dry_run else Notifier(notify)
-        self._clock = ServiceClock(self._machine.now_s, boot_s)
+        self._clock = ServiceClock(machine.now_s, boot_s)
         self._started_s = self._clock.now_s()
-        self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
+        self._troubles = Troubles(self._clock.now_s)
+        self._ledger = Ledger(journal, machine, self._lock, self._troubles, self._applied)
         self._devices = Devices(pool, max_jobs_per_gpu)
+        self._left = LeftBehind(machine)
         self._recorder = Recorder(repository, self._requests.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
-        models = self._devices.models
-        self._learner = Learner(repository, models.values(), model, into, self._requests.ring)
-        beliefs = self._learner.beliefs
-        cluster = self._devices.cluster
-        self._left = LeftBehind(self._machine)
-        self._view = PolicyView(self._machine, cluster, beliefs, pool.sharing, self._allowed)
-        watching = watching or WatchOptions()
-        self._observer = Observer(
-            self._machine, pool, self._devices, self._view, watching, sample_s
+        models = self._devices.models.values()
+        self._learner = Learner(repository, models, model, into, self._requests.ring)
+        self._view = PolicyView(
+            machine, self._devices.cluster, self._learner.beliefs, pool.sharing, self._allowed
         )
-        self._profiling = ProfilingQueue(self._machine, watching.profile_most_s)
+        self._knowledge = Knowledge(
+            machine,
+            self._clock,
+            self._devices,
+            self._view,
+            self._troubles,
+            self._recorder,
+            self._learner,
+            self._decide_now,
+        )
+        watching = watching or WatchOptions()
+        self._observer = Observer(machine, pool, self._devices, self._view, watching, sample_s)
+        self._profiling = ProfilingQueue(machine, watching.profile_most_s)
         self.api = ServiceApi(
-            machine=self._machine,
+            machine=machine,
             lock=self._lock,
             clock=self._clock,
             requests=self._requests,
@@ -191,7 +194,7 @@ class Service:
             devices=self._devices,
             observer=self._observer,
             preview=Preview(
-                self._machine,
+                machine,
                 self._clock,
                 pool,
                 self._view,
@@ -199,7 +202,7 @@ class Service:
                 self._profiling,
                 self._left,
             ),
-            known=self._known_of,
+            known=self._knowledge.known,
             show=self._shown,
             limits=Limits(
                 os.geteuid() == 0 if any_user is None else any_user, most_grace_s, most_waiting
@@ -207,17 +210,16 @@ class Service:
             directory=self._directory,
             dry_run=dry_run,
         )
-        # What has happened and is not durable yet, and what is to be done for what is.
-        self._news: list[AnyEvent] = []
-        self._commands: list[Command] = []
-        # When to do what again, on the service's clock.
-        self._again_s = self._wake_s = math.inf
+        # When the next decision is due, on the service's clock. If only new jobs came, it waits
+        # until the thread has rested from the last one.
+        self._decide_s = -math.inf
         self._rest_until_s = -math.inf
-        self._changed = self._urgent = True
+        self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
+        # How long the last decision took, its first starts included, and its proven gap.
         self._first_s = 0.0
-        self._decide_s: float | None = None
+        self._took_s: float | None = None
         self._gap: float | None = None
-        self._learn()
+        self._knowledge.learn()
 
     @property
     def state(self) -> State:
@@ -232,7 +234,7 @@ class Service:
             self._take_up()
             run_rounds(self, self._policy)
             # So that the next start reads no events.
-            self._checkpoint(every=1)
+            self._ledger.checkpoint(every=1)
         finally:
             self._requests.abandon()
             self._pool.close()
@@ -246,7 +248,7 @@ class Service:
         self._requests.close()
 
     def _take_up(self) -> None:
-        """Take up what an earlier service left; nothing is done before it is all known."""
+        """Take up what an earlier service left; nothing is done before all of it is known."""
         held = list(self._machine.holding.values())
         beyond = self._pool.resume([job.run for job in held if job.run is not None])
         adopted = self._left.adopted(beyond, self._clock.now_s())
@@ -254,24 +256,24 @@ class Service:
             return
         strays = self._left.end_strays(beyond)
         self._left.await_ranks([job.id for job in held], self._clock.now_s())
-        told = self._of_jobs(self._stamped(self._pool.poll()))
-        if not self._is_durable([*self._others(), *told, *self._newly_known()]):
+        happened = self._of_jobs(self._stamped(self._pool.poll()))
+        if not self._is_durable([*self._others(), *happened, *self._knowledge.newly_known()]):
             return
-        releases = [command for command in self._commands if isinstance(command, Release)]
-        self._commands = [*releases, *strays, *self._machine.outstanding()]
+        releases = [command for command in self._ledger.commands if isinstance(command, Release)]
+        self._ledger.commands = [*releases, *strays, *self._machine.outstanding()]
         self._pool.attach(self._requests.ring)
-        self._record_what_was_measured()
+        if not self._dry_run:
+            self._knowledge.record()
         self.ready.set()
 
     def _is_durable(self, happened: Sequence[AnyEvent]) -> bool:
-        """Record what a start rests on, however long that takes; False: the service stops first."""
-        self._news = [*happened]
-        self._record(())
-        while self._news and not self._requests.closed:
+        """Journal what a start rests on, however long that takes; False if the service stops."""
+        self._ledger.news = [*happened]
+        while not self._ledger.commit_news() and not self._requests.closed:
             self.ready.set()
             self._requests.wait(AGAIN_S)
-            self._record(self._requests.take())
-        return not self._news
+            self._ledger.answer(self._requests.take())
+        return not self._ledger.news
 
     def _attached(self) -> AnyEvent:
         return events.ServiceStarted(
@@ -285,41 +287,48 @@ class Service:
     # The round loop (``rounds.Pool``).
 
     def advance(self) -> bool:
-        """Serve until a decision is called for; False once the service stops."""
+        """Serve until a decision is due; False once the service stops."""
         while not self._requests.closed:
+            self._troubles.try_again()
             self._serve()
-            if self._decision_is_due() and self._prepared():
+            due = not self._ledger.news and self._decide_s <= self._clock.now_s()
+            if due and self._prepared():
                 return True
             self._execute_commands()
             self._requests.wait(self._idle_s())
         return False
 
+    def _decide_by(self, at_s: float) -> None:
+        self._decide_s = min(self._decide_s, at_s)
+
+    def _decide_now(self) -> None:
+        self._decide_s = -math.inf
+
     def _prepared(self) -> bool:
-        """Bring the policy's state up to date; False where that fails, until it is tried again."""
-        self._changed = self._urgent = False
-        self._wake_s = math.inf
+        """Bring the policy's state up to date; False if that fails, until it is tried again."""
+        self._decide_s = math.inf
         try:
             self._view.renew(self._clock.now_s())
         except Exception as error:
-            self._report_error("world", error)
-            self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
+            self._troubles.report("world", error)
+            self._decide_by(self._clock.now_s() + POLICY_AGAIN_S)
             return False
-        self._troubles.pop("world", None)
+        self._troubles.clear("world")
         return self._dry_run or (self._has_room() and self._began_first())
 
     def _has_room(self) -> bool:
-        """Tell whether the disk has room for what starts write; where not, nothing is decided."""
+        """Return whether the disk has room for what starts write; if not, nothing is decided."""
         try:
             require_room(self._directory)
         except (DiskFullError, OSError) as error:
-            self._report_error("disk", error)
-            self._changed, self._rest_until_s = True, self._again_s
+            self._troubles.report("disk", error)
+            self._decide_by(self._troubles.again_s)
             return False
-        self._troubles.pop("disk", None)
+        self._troubles.clear("disk")
         return True
 
     def _began_first(self) -> bool:
-        """Start what comes before the policy's choice; False where the journal is full."""
+        """Start what comes before the policy's choice; False if the journal cannot be written."""
         began = time.perf_counter()
         try:
             chosen = first_starts(self._machine, self.state, self._profiling, self._policy)
@@ -329,29 +338,29 @@ class Service:
                     if looks and begun:
                         self._profiling.note(begun[0], self.state)
         except JournalError as error:
-            self._report_error("journal", error)
-            self._changed, self._rest_until_s = True, self._again_s
+            self._troubles.report("journal", error)
+            self._decide_by(self._troubles.again_s)
             return False
         self._first_s = time.perf_counter() - began
         self._execute_urgent_commands()
         return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
-        """Place and stop jobs as decided, as far as the check of placements lets them."""
-        decide_s += self._first_s
-        self._decide_s = decide_s
+        """Place and stop jobs as decided, as far as the check of starts allows."""
+        took_s = self._took_s = decide_s + self._first_s
         self._gap = decision.proof.gap if decision.proof else None
-        self._rest_until_s = self._clock.now_s() + REST * decide_s
-        # A policy that asks for the past would never let the service rest.
-        soonest_s = self._clock.now_s() + _SOONEST_S
-        self._wake_s = math.inf if decision.wake_s is None else max(decision.wake_s, soonest_s)
+        now_s = self._clock.now_s()
+        self._rest_until_s = now_s + REST * took_s
+        if decision.wake_s is not None:
+            # A policy that asks for the past would never let the service rest.
+            self._decide_by(max(decision.wake_s, now_s + _SOONEST_S))
         if self._dry_run:
             return
         try:
             self._decide(decision)
         except JournalError as error:
-            self._report_error("journal", error)
-            self._changed, self._rest_until_s = True, self._again_s
+            self._troubles.report("journal", error)
+            self._decide_by(self._troubles.again_s)
         self._execute_commands()
 
     def _decide(self, decision: Decision) -> None:
@@ -361,19 +370,19 @@ class Service:
             if run is not None and run.spec.requeue:
                 at_s, why = self._clock.now_s(), "the policy gives its devices to others"
                 stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
-                self._commit([stop])
+                self._ledger.commit([stop])
         self._start_all(decision.starts)
-        self._commit(reservations(self._view, decision.reserved))
+        self._ledger.commit(reservations(self._view, decision.reserved))
         self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
-        """Place jobs, and return the starts that became some."""
+        """Place jobs, and return the starts that were placed."""
         begun: list[Start] = []
         for group in in_groups(starts):
             if self._start(group):
                 begun += group
             elif len(group) > 1 or group[0].shares:
-                # A policy that was refused would decide the same again: nobody would ever start.
+                # The policy would decide the same again, and nothing would ever start.
                 alone = (start._replace(shares=None) for start in group)
                 begun += [
                     one for one in alone if is_fresh(self._view.state, one) and self._start([one])
@@ -381,105 +390,95 @@ class Service:
         return begun
 
     def _start(self, group: Sequence[Start]) -> bool:
-        """Place jobs that start together unless a rule is broken; tell whether they were placed."""
+        """Place jobs that start together unless a rule is broken; return whether they were."""
         try:
             placed = place(self._view, group, self._left.held)
         except CannotStartError as error:
             _LOG.warning("%s", error, exc_info=error.__cause__)
             return False
-        self._commit([one.replace(at_s=self._clock.now_s()) for one in placed])
+        self._ledger.commit([one.replace(at_s=self._clock.now_s()) for one in placed])
         self._profiling.begin(self._machine.jobs[start.job.id] for start in group)
         return True
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
-        """Return the shares that a job may have: those that compute right with its library."""
+        """Return the shares with which a job's library is known to compute right."""
         return self._pool.allowed(self._machine.library(spec), model)
 
-    def _decision_is_due(self) -> bool:
-        if self._news:
-            return False
-        now_s = self._clock.now_s()
-        rested = self._urgent or now_s >= self._rest_until_s
-        return now_s >= self._wake_s or (self._changed and rested)
-
     def _idle_s(self) -> float:
-        """Return for how long nothing is to be done unless somebody rings, an hour at most."""
-        moments = [self._wake_s, self._again_s, self._prune_s]
-        moments += map(_deadline_s, self._machine.holding.values())
-        if not self._dry_run:
-            moments.append(self._observer.next_s)
-        moments.append(self._left.lost_s)
-        if self._changed and not self._news:
-            moments.append(self._rest_until_s)
+        """Return for how long nothing is due unless a request or a report comes."""
+        moments = [self._troubles.again_s, self._prune_s]
+        if not self._ledger.news:
+            moments += [self._decide_s, self._left.lost_s]
+            moments += map(_deadline_s, self._machine.holding.values())
+            if not self._dry_run:
+                moments.append(self._observer.next_s)
         return min(max(0.0, min(moments) - self._clock.now_s()), _LONGEST_IDLE_S)
 
-    # One turn: what has happened, what is asked, and what is to be done for it.
+    # One turn: what has happened, what is asked, and what follows.
 
     def _serve(self) -> None:
         requests = self._requests.take()
         happened = self._of_jobs(self._polled())
-        self._see_ends(happened)
-        self._news += happened
-        if not self._news:
-            self._news = [
+        self._note_ends(happened)
+        self._ledger.news += happened
+        if not self._ledger.news:
+            self._ledger.news = [
                 *self._left.lost(self._clock.now_s()),
                 *self._overdue(),
                 *self._measured(),
-                *self._recorded(),
+                *self._knowledge.recorded(),
             ]
-        if self._news or requests:
-            self._record(requests)
-        self._record_what_was_measured()
+        self._ledger.commit_news()
+        self._ledger.answer(requests)
+        if not self._dry_run:
+            self._knowledge.record()
         self._execute_urgent_commands()
         if self._clock.now_s() >= self._prune_s:
             self._prune()
 
     def _prune(self) -> None:
-        """Remove what is old from the journal, and from the pool, which is not waited for."""
+        """Remove what is old from the journal and, in a thread of its own, from the pool."""
         now_s = self._clock.now_s()
         self._prune_s = now_s + PRUNE_S
-        try:
-            self._journal.compact(self._machine, now_s - self._keep_s)
-        except JournalError as error:
-            _LOG.warning("the journal is not compacted: %s", error)
+        self._ledger.compact(now_s - self._keep_s)
         threading.Thread(target=self._pool.prune, args=(self._keep_s,), daemon=True).start()
 
     def _polled(self) -> list[AnyEvent]:
-        told: list[AnyEvent] = []
+        reported: list[AnyEvent] = []
         try:
-            told = self._stamped(self._pool.poll())
-            # Asked after what it tells, journalled before: that may be of new devices.
-            return [*self._others(), *told]
+            reported = self._stamped(self._pool.poll())
+            # Devices are asked for after the reports and journalled before: these may be of them.
+            return [*self._others(), *reported]
         except Exception as error:
-            self._report_error("pool", error)
-            return told
+            self._troubles.report("pool", error)
+            return reported
 
-    def _see_ends(self, happened: Sequence[AnyEvent]) -> None:
-        """Look once more how far those came that have ended, before their runs are released."""
+    def _note_ends(self, happened: Sequence[AnyEvent]) -> None:
+        """Note the last progress of runs that have ended, before they are released."""
         for run in {event.run for event in happened if isinstance(event, events.RankEnded)}:
             try:
                 self._observer.last.note_end(run, self._pool.progress(run))
             except Exception as error:
-                self._report_error("watch", error)
+                self._troubles.report("watch", error)
 
-    def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
+    def _stamped(self, reported: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s, found = self._clock.now_s(), []
-        for event in told:
+        for event in reported:
             if isinstance(event, events.RankEnded) and event.ended_s is not None:
                 event = event.replace(ended_s=min(self._clock.at(event.ended_s), at_s))
             found.append(event.replace(at_s=at_s))
         return found
 
-    def _of_jobs(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
-        """Return the events but those of strays, which are let go of as they end."""
-        found, over = self._left.sort(told)
-        self._commands += over
+    def _of_jobs(self, reported: Sequence[AnyEvent]) -> list[AnyEvent]:
+        """Return the events without those of strays, which are released as they end."""
+        found, over = self._left.sort(reported)
+        self._ledger.commands += over
         if over:
-            self._changed = self._urgent = True
+            self._decide_now()
         return found
 
     def _overdue(self) -> list[AnyEvent]:
-        """Return that the runs are to end which have had their walltime."""
+        """Return the stops of runs that have had their walltime."""
         at_s = self._clock.now_s()
         return [
             events.StopDecided(
@@ -493,118 +492,32 @@ class Service:
         ]
 
     def _measured(self) -> list[AnyEvent]:
-        """Look at what runs, if it is time to, and return what follows from it."""
+        """Sample the runs if a sample is due, and return what follows from it."""
         now_s = self._clock.now_s()
         if self._dry_run or now_s < self._observer.next_s:
             return []
         try:
             found = self._observer.sample(now_s, self._clock.boot_s())
         except Exception as error:
-            self._report_error("watch", error)
+            self._troubles.report("watch", error)
             return []
-        self._troubles.pop("watch", None)
+        self._troubles.clear("watch")
         return found
 
-    def _record_what_was_measured(self) -> None:
-        if not self._dry_run:
-            self._recorder.offer(self._machine.unrecorded)
-
-    def _recorded(self) -> list[AnyEvent]:
-        """Return that what was measured is in the repository, and believe it from now on."""
-        sequence = self._recorder.recorded()
-        if sequence is None and not self._learner.fitting and "repository" not in self._troubles:
-            return []
-        self._learn()
-        at_s = self._clock.now_s()
-        recorded = [] if sequence is None else [events.Recorded(at_s=at_s, sequence=sequence)]
-        return [*recorded, *self._newly_known()]
-
-    def _learn(self) -> None:
-        try:
-            beliefs = self._learner.news()
-        except DovetailError as error:
-            self._report_error("repository", error)
-            return
-        self._troubles.pop("repository", None)
-        if beliefs is not None:
-            self._view.learn(beliefs)
-            self._changed = self._urgent = True
-
-    def _newly_known(self) -> list[AnyEvent]:
-        """Return which workloads that wait for a profile have one in the repository."""
-        unknown = {
-            job.spec.key: job.spec
-            for job in self._machine.queued.values()
-            if job.state is JobState.SUBMITTED and not job.alone_only
-        }
-        return self._known_of(unknown.values())
-
-    def _known_of(self, specs: Iterable[JobSpec]) -> list[AnyEvent]:
-        """Return which workloads the repository has the profile of, and the journal does not."""
-        at_s, models = self._clock.now_s(), self._devices.told_models
-        keys = {
-            spec.key for spec in specs if any(self._view.alone(spec, model) for model in models)
-        }
-        new = sorted(keys - self._machine.profiled)
-        return [events.WorkloadKnown(at_s=at_s, uid=uid, workload=name) for uid, name in new]
-
-    def _record(self, requests: Sequence[Request]) -> None:
-        """Make what has happened and what is asked durable, together; answer who asked."""
-        granted = []
-        jobs = self._machine.submitted
-        for request in self._requests.each_once(requests):
-            try:
-                asked = list(request.events(jobs))
-                _require_text(asked)
-            except Exception as error:
-                # Whatever is wrong with one request, the others are served.
-                if not isinstance(error, DovetailError):
-                    _LOG.exception("a request is refused")
-                request.refuse(error)
-            else:
-                jobs += sum(isinstance(event, events.Submitted) for event in asked)
-                granted.append((request, asked))
-        try:
-            self._commit([*self._news, *(event for _, asked in granted for event in asked)])
-            self._news = []
-            if granted:
-                self._journal.sync()
-        except JournalError as error:
-            self._report_error("journal", error)
-            for request, asked in granted:
-                request.reply(asked) if not asked else request.refuse(BusyError(str(error)))
-            return
-        for request, asked in granted:
-            request.reply(asked)
-
-    def _commit(self, happened: Sequence[AnyEvent]) -> None:
-        """Journal events, then tell the state machine.
-
-        Raises
-        ------
-        JournalError
-            When they are not journalled; the state machine does not know of them then.
-        """
-        if not happened:
-            return
-        self._journal.append(happened)
-        self._troubles.pop("journal", None)
-        for event in happened:
-            try:
-                with self._lock:
-                    self._commands += self._machine.apply(event)
-            except TransitionError as error:
-                _LOG.warning("%s is passed over: %s", event.kind, error)
-        if any(isinstance(event, events.DevicesChanged) for event in happened):
+    def _applied(self, happened: Sequence[AnyEvent]) -> None:
+        """Follow events that were applied: know new devices, and decide if that may matter."""
+        kinds = {event.kind for event in happened}
+        if "devices_changed" in kinds:
             self._take_up_devices()
-        self._changed |= any(event.kind not in _QUIET for event in happened)
-        self._urgent |= any(event.kind not in _PATIENT for event in happened)
-        self._checkpoint()
+        if kinds - _PATIENT:
+            self._decide_now()
+        elif kinds - _QUIET:
+            self._decide_by(self._rest_until_s)
 
     def _others(self) -> list[AnyEvent]:
-        """Return that the pool has other devices now, and what is known of workloads on them."""
+        """Return that the pool's devices have changed, if so, and workloads known on them."""
         news = self._devices.news(self._clock.now_s())
-        return [*news, *self._newly_known()] if news else []
+        return [*news, *self._knowledge.newly_known()] if news else []
 
     def _take_up_devices(self) -> None:
         with self._lock:
@@ -614,66 +527,17 @@ class Service:
             self._observer.equip(models)
             self._learner.equip(models.values())
 
-    def _checkpoint(self, every: int = EVENTS_A_CHECKPOINT) -> None:
-        try:
-            self._journal.checkpoint(self._machine, every)
-        except JournalError as error:
-            _LOG.warning("no checkpoint: %s", error)
-
     def _execute_urgent_commands(self) -> None:
-        """Carry out what cannot wait for a decision, as the release of ended runs can."""
-        if any(not isinstance(command, Release) for command in self._commands):
+        """Carry out all commands if any cannot wait for a decision; releases of runs can."""
+        if any(not isinstance(command, Release) for command in self._ledger.commands):
             self._execute_commands()
 
     def _execute_commands(self) -> None:
-        """Carry out what is to be done; what a pool fails to do is tried again."""
-        if self._again_s <= self._clock.now_s():
-            self._again_s = math.inf
-        try:
-            self._journal.sync()
-        except JournalError as error:
-            self._report_error("journal", error)
-            return
-        while self._machine.ended:
-            job = self._machine.ended.popleft()
-            if self._notifier is not None:
-                self._notifier.tell(job)
-        commands, self._commands = self._commands, []
-        if self._dry_run:
-            return
-        for command in commands:
-            try:
-                self._carry_out(command)
-            except Exception as error:
-                self._report_error("pool", error)
-                self._commands.append(command)
-        if commands and not self._commands:
-            self._troubles.pop("pool", None)
-
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case Launch(run):
-                job = self._machine.holding.get(run.job)
-                # It may have been stopped, or another run have taken its place.
-                if job is not None and job.run == run and job.state is not JobState.STOPPING:
-                    self._pool.launch(run)
-            case Stop(run, grace_s):
-                self._pool.stop(run, grace_s)
-            case Pause(run, on):
-                self._pool.pause(run, on)
-            case Release(run):
-                self._pool.release(run)
-
-    def _report_error(self, what: str, error: Exception) -> None:
-        """Show what went wrong, and see that it is tried again."""
-        told = str(error) or type(error).__name__
-        if self._troubles.get(what) != told:
-            unforeseen = None if isinstance(error, DovetailError) else error
-            _LOG.error("%s: %s", what, told, exc_info=unforeseen)
-        self._troubles[what] = told
-        self._again_s = min(self._again_s, self._clock.now_s() + AGAIN_S)
-
-    # What is shown of the service.
+        if self._ledger.execute(None if self._dry_run else self._pool):
+            while self._machine.ended:
+                job = self._machine.ended.popleft()
+                if self._notifier is not None:
+                    self._notifier.tell(job)
 
     def _shown(self) -> ServiceView:
         """Return the service and its devices."""
@@ -690,7 +554,7 @@ class Service:
                 now_s=self._clock.now_s(),
                 sequence=self._machine.sequence,
                 jobs=Counter(job.state.value for job in self._machine.jobs.values()),
-                decide_s=self._decide_s,
+                decide_s=self._took_s,
                 gap=self._gap,
                 dry_run=self._dry_run,
                 trouble="; ".join(filter(None, self._all_troubles())),
@@ -700,21 +564,14 @@ class Service:
             )
 
     def _all_troubles(self) -> list[str]:
-        own = self._troubles.copy().values()
-        notifier = self._notifier.trouble if self._notifier is not None else ""
-        return [*own, notifier, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
-
-
-def _require_text(asked: Iterable[AnyEvent]) -> None:
-    """Raise what the journal would, before it has the events of others, too."""
-    for event in asked:
-        event.model_dump_json()
+        parts = (self._policy, self._notifier, self._pool, self._recorder, self._learner)
+        return [*self._troubles.texts, *(part.trouble for part in parts if part is not None)]
 
 
 def _deadline_s(job: LiveJob) -> float:
-    """Return when a run has had its walltime; never where it has none, or is being stopped.
+    """Return when a run has had its walltime; never if it has none, or is being stopped.
 
-    Nor while nothing of it runs: whoever serves next may launch it much later than it was placed.
+    It counts from the first process: after a restart, a run may be launched long after its start.
     """
     if job.spec.walltime_s is None or job.stop_then:
         return math.inf

@@ -30,7 +30,7 @@ from dovetail.executor.live.observing import Observer
 from dovetail.executor.live.planning import Lacks, of_job, of_round
 from dovetail.executor.live.presenting import job_views, listed
 from dovetail.executor.live.preview import Preview, Round
-from dovetail.executor.live.request_queue import Request, RequestQueue
+from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
 from dovetail.executor.pools.pool import NodePool, told_awaited
 from dovetail.executor.pools.run_files import RunFiles
@@ -137,7 +137,7 @@ class ServiceApi:
             self._refuse_impossible(spec, by, path)
         request = f"{by.uid} {key}" if key else ""
 
-        def submitted(jobs: int) -> list[AnyEvent]:
+        def submitted() -> list[AnyEvent]:
             if request in self._machine.requests:
                 refuse_another(
                     specs, [self._machine.jobs[job] for job in self._machine.requests[request]]
@@ -149,7 +149,7 @@ class ServiceApi:
             at_s = self._clock.now_s()
             made = [
                 events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
-                for k, spec in enumerate(specs, jobs + 1)
+                for k, spec in enumerate(specs, self._machine.submitted + 1)
             ]
             return [*made, *self._known(specs)]
 
@@ -157,8 +157,7 @@ class ServiceApi:
             made = [event.job for event in asked if isinstance(event, events.Submitted)]
             return tuple(made or self._machine.requests.get(request, ()))
 
-        found: tuple[str, ...] = self._requests.ask(Request(submitted, ids, request))
-        return found
+        return self._requests.ask(submitted, ids)
 
     def _refuse_impossible(self, spec: JobSpec, by: Owner, path: str) -> None:
         cluster = None if self._pool.awaited else self._devices.cluster
@@ -254,12 +253,8 @@ class ServiceApi:
         return self._changed(job, requeued)
 
     def _changed(self, job: str, change: Callable[[LiveJob, float], Sequence[AnyEvent]]) -> JobView:
-        """Let the service's thread make what a change comes to durable, and return the job."""
-
-        def asked(_: int) -> Sequence[AnyEvent]:
-            return change(self._job(job), self._clock.now_s())
-
-        self._requests.ask(Request(asked, _nothing))
+        """Make a change of a job durable in the service's thread, and return the job."""
+        self._requests.ask(lambda: change(self._job(job), self._clock.now_s()), lambda _: None)
         return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
@@ -274,11 +269,11 @@ class ServiceApi:
             raise RefusedError("only an administrator may drain devices")
         chosen = self._devices.named(gpus)
 
-        def drained(_: int) -> list[AnyEvent]:
+        def drained() -> list[AnyEvent]:
             at_s = self._clock.now_s()
             return [events.DrainChanged(at_s=at_s, gpus=chosen, on=on, by=by.name)]
 
-        self._requests.ask(Request(drained, _nothing))
+        self._requests.ask(drained, lambda _: None)
         return self.service()
 
     # What is shown.
@@ -350,10 +345,7 @@ class ServiceApi:
         recent = self._preview.recent()
         if recent is not None:
             return recent.instance
-        found: Instance = self._requests.ask(
-            Request(_no_events, lambda _: self._preview.instance())
-        )
-        return found
+        return self._requests.read(self._preview.instance)
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now, without doing it."""
@@ -380,11 +372,8 @@ class ServiceApi:
         return "\n".join(lines)
 
     def _round(self, job: str = "") -> Round:
-        def made(_: Sequence[AnyEvent]) -> Round:
-            return self._preview.round(job)
-
-        found: Round = self._preview.recent(job) or self._requests.ask(Request(_no_events, made))
-        return found
+        recent = self._preview.recent(job)
+        return recent or self._requests.read(lambda: self._preview.round(job))
 
     def _lacks(self) -> Lacks:
         return Lacks.of(self._machine, self._dry_run)
@@ -394,11 +383,3 @@ class ServiceApi:
         if job is None:
             raise UnknownJobError(f"no job {shown(name)}")
         return job
-
-
-def _no_events(_: int) -> list[AnyEvent]:
-    return []
-
-
-def _nothing(_: Sequence[AnyEvent]) -> None:
-    return None

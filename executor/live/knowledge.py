@@ -1,0 +1,91 @@
+"""Keeps repository, beliefs and journal in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.devices import Devices
+from dovetail.executor.live.learning import Learner
+from dovetail.executor.live.policy_view import PolicyView
+from dovetail.executor.live.recorder import Recorder
+from dovetail.executor.live.troubles import Troubles
+from dovetail.executor.system.clock import ServiceClock
+from dovetail.instances.errors import DovetailError
+
+
+class Knowledge:
+    """Brings measurements to the repository, and what it has to the policy view and the journal.
+
+    Parameters
+    ----------
+    machine, clock, devices, view, troubles
+        The service's.
+    recorder : Recorder
+        Writes to the repository.
+    learner : Learner
+        Reads it, and fits models.
+    learned : callable
+        Called when the view has newer beliefs.
+    """
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        clock: ServiceClock,
+        devices: Devices,
+        view: PolicyView,
+        troubles: Troubles,
+        recorder: Recorder,
+        learner: Learner,
+        learned: Callable[[], None],
+    ) -> None:
+        self._machine, self._clock, self._devices, self._view = machine, clock, devices, view
+        self._troubles, self._recorder, self._learner = troubles, recorder, learner
+        self._learned = learned
+
+    def record(self) -> None:
+        """Begin to write what was measured to the repository."""
+        self._recorder.offer(self._machine.unrecorded)
+
+    def recorded(self) -> list[AnyEvent]:
+        """Return that measurements are in the repository, if so, after learning from it."""
+        sequence = self._recorder.recorded()
+        if sequence is None and not self._learner.fitting and "repository" not in self._troubles:
+            return []
+        self.learn()
+        at_s = self._clock.now_s()
+        recorded = [] if sequence is None else [events.Recorded(at_s=at_s, sequence=sequence)]
+        return [*recorded, *self.newly_known()]
+
+    def learn(self) -> None:
+        """Give the view newer beliefs if the repository has some."""
+        try:
+            beliefs = self._learner.news()
+        except DovetailError as error:
+            self._troubles.report("repository", error)
+            return
+        self._troubles.clear("repository")
+        if beliefs is not None:
+            self._view.learn(beliefs)
+            self._learned()
+
+    def newly_known(self) -> list[AnyEvent]:
+        """Return the workloads of waiting jobs whose profile has come to the repository."""
+        waiting = (
+            job.spec
+            for job in self._machine.queued.values()
+            if job.state is JobState.SUBMITTED and not job.alone_only
+        )
+        return self.known({spec.key: spec for spec in waiting}.values())
+
+    def known(self, specs: Iterable[JobSpec]) -> list[AnyEvent]:
+        """Return the workloads of jobs whose profile the repository has, the journal has not."""
+        at_s, models = self._clock.now_s(), self._devices.offered_models
+        keys = {spec.key for spec in specs if any(self._view.alone(spec, m) for m in models)}
+        new = sorted(keys - self._machine.profiled)
+        return [events.WorkloadKnown(at_s=at_s, uid=uid, workload=name) for uid, name in new]

@@ -1,0 +1,181 @@
+"""The journal and the state machine, changed together, and the commands that follow."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
+from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
+from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.errors import BusyError
+from dovetail.executor.live.request_queue import Request
+from dovetail.executor.live.troubles import Troubles
+from dovetail.executor.pools.pool import NodePool
+from dovetail.instances.errors import DovetailError
+
+_LOG: Final = logging.getLogger("dovetail.live")
+
+
+class Ledger:
+    """Makes events durable, applies them, and carries out what they lead to, in this order.
+
+    Called from the service's thread.
+
+    Parameters
+    ----------
+    journal : Journal
+        Of this service alone.
+    machine : StateMachine
+        Replayed from it.
+    lock : threading.RLock
+        Held while the state machine changes.
+    troubles : Troubles
+        Failures of journal and pool are reported there.
+    applied : callable
+        Called with the events of each commit after they are applied.
+
+    Attributes
+    ----------
+    news : list of AnyEvent
+        Events to be journalled before any others.
+    commands : list of Command
+        To be carried out once the events that led to them are durable.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        machine: StateMachine,
+        lock: threading.RLock,
+        troubles: Troubles,
+        applied: Callable[[Sequence[AnyEvent]], None],
+    ) -> None:
+        self._journal, self._machine, self._lock = journal, machine, lock
+        self._troubles, self._applied = troubles, applied
+        self.news: list[AnyEvent] = []
+        self.commands: list[Command] = []
+
+    def commit(self, happened: Sequence[AnyEvent]) -> None:
+        """Journal the news and these events, and apply them.
+
+        Raises
+        ------
+        JournalError
+            When they are not journalled; the state machine does not know of them then.
+        """
+        happened = [*self.news, *happened]
+        if not happened:
+            return
+        self._journal.append(happened)
+        self.news = []
+        self._troubles.clear("journal")
+        for event in happened:
+            try:
+                with self._lock:
+                    self.commands += self._machine.apply(event)
+            except TransitionError as error:
+                _LOG.warning("%s is passed over: %s", event.kind, error)
+        self._applied(happened)
+        self.checkpoint()
+
+    def commit_news(self) -> bool:
+        """Commit the news; return whether none are left."""
+        try:
+            self.commit(())
+        except JournalError as error:
+            self._troubles.report("journal", error)
+        return not self.news
+
+    def answer(self, requests: Sequence[Request[Any]]) -> None:
+        """Make durable what is asked, all of it at once, and answer."""
+        granted = []
+        for request in requests:
+            try:
+                asked = request.events()
+                if asked:
+                    self.commit(asked)
+            except Exception as error:
+                # Whatever is wrong with one request, the others are served.
+                request.refuse(self._reason(error))
+            else:
+                granted.append((request, asked))
+        failure = self._sync()
+        for request, asked in granted:
+            if asked and failure:
+                request.refuse(BusyError(str(failure)))
+            else:
+                request.reply(asked)
+
+    def _reason(self, error: Exception) -> Exception:
+        """Return what the asking user is answered."""
+        if isinstance(error, JournalError):
+            self._troubles.report("journal", error)
+            return BusyError(str(error))
+        if not isinstance(error, DovetailError):
+            _LOG.exception("a request is refused")
+        return error
+
+    def _sync(self) -> JournalError | None:
+        """Wait until all events are on the disk; return why they are not, if so."""
+        try:
+            self._journal.sync()
+        except JournalError as error:
+            self._troubles.report("journal", error)
+            return error
+        return None
+
+    def execute(self, pool: NodePool | None) -> bool:
+        """Carry out the commands once their events are durable; return whether these are.
+
+        Parameters
+        ----------
+        pool : NodePool or None
+            None drops the commands. A command that fails is tried again at the next call.
+        """
+        if self._sync():
+            return False
+        commands, self.commands = self.commands, []
+        if pool is None:
+            return True
+        for command in commands:
+            try:
+                self._carry_out(command, pool)
+            except Exception as error:
+                self._troubles.report("pool", error)
+                self.commands.append(command)
+        if commands and not self.commands:
+            self._troubles.clear("pool")
+        return True
+
+    def _carry_out(self, command: Command, pool: NodePool) -> None:
+        match command:
+            case Launch(run):
+                job = self._machine.holding.get(run.job)
+                # The run may have been stopped, or another may have taken its place.
+                if job is not None and job.run == run and job.state is not JobState.STOPPING:
+                    pool.launch(run)
+            case Stop(run, grace_s):
+                pool.stop(run, grace_s)
+            case Pause(run, on):
+                pool.pause(run, on)
+            case Release(run):
+                pool.release(run)
+
+    def compact(self, before_s: float) -> None:
+        """Remove old events from the journal."""
+        try:
+            self._journal.compact(self._machine, before_s)
+        except JournalError as error:
+            _LOG.warning("the journal is not compacted: %s", error)
+
+    def checkpoint(self, every: int = EVENTS_A_CHECKPOINT) -> None:
+        """Store the state if ``every`` events have come since it was stored last."""
+        try:
+            self._journal.checkpoint(self._machine, every)
+        except JournalError as error:
+            _LOG.warning("no checkpoint: %s", error)
