@@ -1,4 +1,4 @@
-"""From the state that policies see to records: the round that it poses, and starts as a plan."""
+"""Records from the state that policies see: the round as an instance, and starts as a plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST, _MOST = 1e-3, 1e15
 def instance_of(
     state: State, cluster: Cluster, troubled: Collection[str], alone: Collection[int]
 ) -> Instance:
-    """Return the round that a state poses: its jobs, and what is believed of their workloads.
+    """Return a state as a round: its jobs, and the believed slowdowns of their workloads.
 
     Every two workloads have an entry at all caps that may be used, ``slowdown: null`` where they
     may not share, so that no predictor fills it in.
@@ -36,11 +36,11 @@ def instance_of(
     state : State
         Jobs, and beliefs.
     cluster : Cluster
-        The pool's; devices that take nobody and hold nobody are left out.
+        The pool's; devices that take no jobs and hold none are left out.
     troubled : collection of str
-        Devices that take nobody.
+        Devices that take no jobs.
     alone : collection of int
-        The workloads of the state whose jobs run alone: they get no entries.
+        Indices of the workloads that run alone; they get no entries.
     """
     jobs = sorted([*state.running.values(), *state.pending.values()], key=lambda job: job.number)
     used = sorted({job.workload for job in jobs})
@@ -57,7 +57,7 @@ def instance_of(
 
 
 def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
-    """Return what the checker needs of the round to judge starts: a small part of a large one.
+    """Return the small part of a round that the checker needs to judge starts.
 
     The GPUs are those of the starts, and all others of the jobs that run on these; the jobs are
     the starting and the running ones there. A gang that is also elsewhere, but on no GPU of a
@@ -97,7 +97,7 @@ def staying(instance: Instance) -> list[Assignment]:
 
 
 def starting(state: State, start: Start) -> Assignment:
-    """Return the assignment that a start comes to."""
+    """Return a start as an assignment."""
     return Assignment.model_construct(
         job=start.job.id,
         gpus=tuple(state.machines.gpu_ids[gpu] for gpu in start.gpus),
@@ -110,7 +110,7 @@ def starting(state: State, start: Start) -> Assignment:
 def _companies(
     state: State, starts: Sequence[Start], gpus: Iterable[int]
 ) -> set[tuple[int, tuple[_Member, ...]]]:
-    """Return who shares a GPU before the starts, and who after, with the model of the GPU."""
+    """Return the jobs on each GPU before and after the starts, with the model of the GPU."""
     found = set()
     come: dict[int, list[_Member]] = defaultdict(list)
     for start in starts:
@@ -165,9 +165,9 @@ def _entries(state: State, shared: Collection[int]) -> Iterator[SlowdownEntry]:
 
 
 def _entry(state: State, model: int, members: Sequence[_Member]) -> SlowdownEntry:
-    """Return what is believed of members together: of three and more, what their pairs tell.
+    """Return the believed slowdowns of a set; those of three and more follow from their pairs.
 
-    Nothing is known of tail latencies beside two others: they have the largest bound there is.
+    Tail latencies with two co-runners are unknown and get the largest possible bound.
     """
     names = tuple(state.names[workload] for workload, _ in members)
     shares = tuple(share for _, share in members)
@@ -190,7 +190,7 @@ _Values = tuple[float, ...]
 def _together(
     state: State, model: int, members: Sequence[_Member]
 ) -> tuple[_Values, _Values, _Values]:
-    """Return slowdown, upper bound and tail of each member beside the others."""
+    """Return slowdown, upper bound and tail of each member with the others as co-runners."""
     if len(members) == 2:
         there, back = (_beside(state, model, *order) for order in (members, members[::-1]))
         return (there[0], back[0]), (there[1], back[1]), (there[2], back[2])
@@ -206,7 +206,7 @@ def _together(
 
 
 def _beside(state: State, model: int, mine: _Member, theirs: _Member) -> _Values:
-    """Return slowdown, upper bound and tail of one beside another, as measured where it was."""
+    """Return slowdown, upper bound and tail of one with a co-runner, measured if possible."""
     table = state.predicted
     caps = table.caps_place.get((mine[1], theirs[1]))
     if caps is None:

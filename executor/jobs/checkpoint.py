@@ -1,7 +1,6 @@
-"""The state machine as plain texts and back: a start need not read the whole journal.
+"""The state machine as JSON and back, so that a start need not read the whole journal.
 
-The environment of a job stands in the journal already, and is not written out again; once the
-job is over, nobody keeps it.
+Environments of jobs are left out: the journal has them, and a job that is over needs none.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.state_machine import StateMachine
 
 VERSION: Final = 1
-"""Of the texts below. Checkpoints of another version are passed over: the events tell it all."""
+"""Version of the texts below. Checkpoints of another version are ignored; events are read then."""
 
 _MADE_OF_JOBS: Final = {
     *("jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active", "ended")
@@ -28,30 +27,30 @@ _JOB: Final = TypeAdapter(LiveJob)
 
 
 class StoredJob(NamedTuple):
-    """A job's text and what was submitted, None for a job that is over."""
+    """The text of a job and its submitted specification; None for a job that is over."""
 
     text: str
     spec: JobSpec | None
 
 
 def state_text(machine: StateMachine) -> str:
-    """Return all that a state machine knows but its jobs."""
+    """Return a state machine without its jobs."""
     return _BRAIN.dump_json(machine, exclude=_MADE_OF_JOBS).decode()
 
 
 def job_text(job: LiveJob) -> str:
-    """Return all that is known of a job but its environment."""
+    """Return a job without its environment."""
     elsewhere: dict[str, Any] = {"run": {"spec"}, "spec": {"env"}}
     return _JOB.dump_json(job, exclude=elsewhere).decode()
 
 
 def restored(text: str, jobs: Iterable[StoredJob]) -> StateMachine:
-    """Return the state machine that was written out, its jobs in the order of submission.
+    """Return the state machine of a checkpoint; its jobs are in the order of submission.
 
     Raises
     ------
     ValueError
-        When a text is not what the functions above write.
+        If a text was not written by the functions above.
     """
     machine = _BRAIN.validate_json(text)
     for stored in jobs:

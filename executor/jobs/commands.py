@@ -1,4 +1,4 @@
-"""What the state machine wants done; every command may be carried out again after a crash."""
+"""Commands of the state machine to a pool; each may be carried out again after a crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Stop(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Stop every process of a run where it is, or let it go on; neither ends it."""
+    """Suspend or resume every process of a run."""
 
     run: str
     on: bool

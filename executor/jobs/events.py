@@ -1,4 +1,4 @@
-"""Everything that can happen in live mode. An event is journalled before anything is done for it.
+"""The events of live mode. An event is journalled before anything is done for it.
 
 ``at_s`` is the service's clock: seconds, near the time since the epoch, that never go back
 (``clock.ServiceClock``).
@@ -24,14 +24,14 @@ class Event(Record):
     at_s: Number
 
 
-# What people ask for.
+# Requests of users.
 
 
 class Submitted(Event):
     """A job was accepted under an id that no job had before.
 
-    ``request`` names what was asked for and by whom, so that it is done once however often it is
-    asked; empty where the asker gave it no key. Jobs of one request follow each other.
+    ``request`` is the key of the request and its user, so that a repeated request is carried out
+    once; empty if it had no key. The jobs of one request are submitted one after the other.
     """
 
     kind: Literal["submitted"] = "submitted"
@@ -41,9 +41,9 @@ class Submitted(Event):
 
 
 class CancelRequested(Event):
-    """Its owner or an administrator wants a job gone.
+    """A job is cancelled by its owner or an administrator.
 
-    ``grace_s``: killed after so many seconds, where that is shorter than the job's own grace.
+    ``grace_s``: seconds until it is killed, if that is less than the job's own grace.
     """
 
     kind: Literal["cancel_requested"] = "cancel_requested"
@@ -53,7 +53,7 @@ class CancelRequested(Event):
 
 
 class HoldChanged(Event):
-    """A job that waits is held, or released: one that is held does not start."""
+    """A waiting job is held or released; a held job does not start."""
 
     kind: Literal["hold_changed"] = "hold_changed"
     job: Name
@@ -62,7 +62,7 @@ class HoldChanged(Event):
 
 
 class PauseChanged(Event):
-    """The processes of a job that runs are to be stopped where they are, or to go on."""
+    """The processes of a running job are to be suspended or resumed."""
 
     kind: Literal["pause_changed"] = "pause_changed"
     job: Name
@@ -71,7 +71,7 @@ class PauseChanged(Event):
 
 
 class Edited(Event):
-    """A job that waits is submitted otherwise from now on; its environment stays as it is."""
+    """The specification of a waiting job is replaced; its environment stays."""
 
     kind: Literal["edited"] = "edited"
     job: Name
@@ -80,7 +80,7 @@ class Edited(Event):
 
 
 class DrainChanged(Event):
-    """Devices (all where none is named) are to take no new jobs, or may again."""
+    """Devices (all if none is named) are drained: they take no new jobs; or they may again."""
 
     kind: Literal["drain_changed"] = "drain_changed"
     gpus: tuple[Name, ...] = ()
@@ -88,13 +88,13 @@ class DrainChanged(Event):
     by: Name
 
 
-# What was decided.
+# Decisions.
 
 
 class Placed(Event):
     """A job is to start on these devices.
 
-    ``profiling``: it runs alone there until its workload has a profile, and nobody may join.
+    ``profiling``: it runs alone there until its workload has a profile; no job may join it.
     """
 
     kind: Literal["placed"] = "placed"
@@ -103,10 +103,10 @@ class Placed(Event):
 
 
 class Reserved(Event):
-    """These devices are kept for a job that waits; none are from now on where none are named.
+    """Devices are reserved for a waiting job; without devices, its reservation is withdrawn.
 
-    ``until_s``: when all of them are believed to be idle. Others may run there until then. It
-    ends by itself once the job waits no more.
+    ``until_s``: when all of them are believed to be idle; other jobs may run there until then. The
+    reservation ends when the job no longer waits.
     """
 
     kind: Literal["reserved"] = "reserved"
@@ -118,7 +118,7 @@ class Reserved(Event):
 class StopDecided(Event):
     """A run is to be stopped.
 
-    ``then`` says what becomes of the job: ``wait`` for another start, or ``fail``.
+    ``then``: the job will ``wait`` for another start, or ``fail``.
     """
 
     kind: Literal["stop_decided"] = "stop_decided"
@@ -127,11 +127,11 @@ class StopDecided(Event):
     then: Literal["wait", "fail"]
 
 
-# What was seen of processes.
+# Observations of processes.
 
 
 class RankStarted(Event):
-    """A rank's process exists; ``pid_started`` (clock ticks since boot) tells it from others."""
+    """The process of a rank exists; ``pid_started`` (ticks since boot) and pid identify it."""
 
     kind: Literal["rank_started"] = "rank_started"
     run: Name
@@ -149,9 +149,9 @@ class RankReady(Event):
 
 
 class RankRefused(Event):
-    """A rank could not be started; it has never run and never will.
+    """A rank could not be started: it has never run and never will.
 
-    ``later``: nothing is wrong with its job, and another run of it may start.
+    ``later``: its job is not at fault, and another run of it may start.
     """
 
     kind: Literal["rank_refused"] = "rank_refused"
@@ -164,8 +164,8 @@ class RankRefused(Event):
 class RankEnded(Event):
     """A rank and all its processes are gone; ``status`` is negative for a signal.
 
-    ``asked``: its run was being stopped, as the files of the run tell. ``ended_s``: when it
-    ended, which is long before ``at_s`` if no service ran; pools give it in seconds since boot.
+    ``asked``: its run was being stopped, according to the files of the run. ``ended_s``: when it
+    ended, long before ``at_s`` if no service ran; pools give it in seconds since boot.
     """
 
     kind: Literal["rank_ended"] = "rank_ended"
@@ -177,7 +177,7 @@ class RankEnded(Event):
 
 
 class RankLost(Event):
-    """Nobody can say whether a rank still runs: its device counts as busy."""
+    """It is unknown whether a rank still runs; its device counts as busy."""
 
     kind: Literal["rank_lost"] = "rank_lost"
     run: Name
@@ -186,7 +186,7 @@ class RankLost(Event):
 
 
 class RankGone(Event):
-    """A rank is proven to run no more, and how it ended is not known."""
+    """A rank is proven to run no more; how it ended is unknown."""
 
     kind: Literal["rank_gone"] = "rank_gone"
     run: Name
@@ -197,7 +197,7 @@ class RankGone(Event):
 RankEvent = RankStarted | RankReady | RankRefused | RankEnded | RankLost | RankGone
 
 
-# What was measured.
+# Measurements.
 
 
 class Profiled(Event):
@@ -209,7 +209,7 @@ class Profiled(Event):
 
 
 class WorkloadKnown(Event):
-    """The repository has the solo profile of a user's workload on the pool's devices."""
+    """The repository has a solo profile of a user's workload on the devices of the pool."""
 
     kind: Literal["workload_known"] = "workload_known"
     uid: UserId
@@ -217,7 +217,7 @@ class WorkloadKnown(Event):
 
 
 class ProfileFailed(Event):
-    """A run could not be measured alone (it reports no progress, say): its job never shares."""
+    """A run could not be measured alone (without progress reports, say): its job never shares."""
 
     kind: Literal["profile_failed"] = "profile_failed"
     run: Name
@@ -227,8 +227,8 @@ class ProfileFailed(Event):
 class Measured(Event):
     """Runs that share a device were measured together.
 
-    ``runs`` are in the order of ``measurement.workloads``; ``predicted`` is what was believed of
-    each when they were put together, empty where nothing was.
+    ``runs`` are in the order of ``measurement.workloads``; ``predicted`` are the slowdowns that
+    were predicted when they were placed, empty if there were none.
     """
 
     kind: Literal["measured"] = "measured"
@@ -240,11 +240,11 @@ class Measured(Event):
 
 
 class Separated(Event):
-    """Two runs shared a device, one broke its gSLA, and one of them is being stopped for it.
+    """Two runs shared a device, one exceeded its gSLA, and one of them is stopped for it.
 
-    ``runs``, ``workloads`` and ``shares`` are of the run over its gSLA and of the other;
-    ``slowdown`` is how much the first was slowed, None where it stood still; with ``tail`` it is
-    by how much the 99th percentile of its latency grew.
+    ``runs``, ``workloads`` and ``shares`` are those of the run over its gSLA, then of the other.
+    ``slowdown`` is that of the first, None if it made no progress; with ``tail`` it is the growth
+    of the 99th percentile of its latency.
     """
 
     kind: Literal["separated"] = "separated"
@@ -257,7 +257,7 @@ class Separated(Event):
     tail: StrictBool = False
 
     def is_refuted_by(self, event: Measured) -> bool:
-        """Tell whether other runs of both workloads kept the gSLA, at the same caps."""
+        """Return whether other runs of both workloads kept the gSLA at the same caps."""
         found = event.measurement
         values = found.p99 if self.tail else found.slowdown
         if found.gpu_model != self.gpu_model or set(self.runs) <= set(event.runs):
@@ -275,7 +275,7 @@ class Separated(Event):
 
 
 class LibrarySeen(Event):
-    """A run of a workload has loaded this library, which decides what shares it may have."""
+    """A run of a workload has loaded this library, on which its allowed shares depend."""
 
     kind: Literal["library_seen"] = "library_seen"
     uid: UserId
@@ -284,17 +284,17 @@ class LibrarySeen(Event):
 
 
 class Recorded(Event):
-    """Profiles and measurements up to this sequence number of the journal are in the repository."""
+    """Profiles and measurements up to this event number are in the repository."""
 
     kind: Literal["recorded"] = "recorded"
     sequence: NonNegative
 
 
-# What happened to devices and to the service.
+# Devices and the service.
 
 
 class DeviceSick(Event):
-    """A device may not be used until it is healed."""
+    """A device must not be used until it is healed."""
 
     kind: Literal["device_sick"] = "device_sick"
     gpu: Name
@@ -309,14 +309,14 @@ class DeviceHealed(Event):
 
 
 class DevicesChanged(Event):
-    """The pool has these devices from now on; runs on others go on."""
+    """The devices of the pool have changed; runs on former ones go on."""
 
     kind: Literal["devices_changed"] = "devices_changed"
     gpus: tuple[Name, ...]
 
 
 class ServiceStarted(Event):
-    """A service took up the journal; ``boot`` is the kernel's boot id."""
+    """A service has opened the journal; ``boot`` is the boot id of the kernel."""
 
     kind: Literal["service_started"] = "service_started"
     boot: Name

@@ -6,9 +6,9 @@ disk, and outlasts the machine; so one wait serves what happened and what was de
 row has a check sum, because SQLite notices torn files but not every changed byte.
 
 A service reads its journal from the last checkpoint (a copy of the state machine in the same
-file) and the events after it. Until a journal is compacted, checkpoints only save time: one that
-is absent, damaged or of another version is passed over, and all events are read. Compaction removes
-old events that a checkpoint holds; from then on the journal begins with a checkpoint.
+file) and the events after it. Until a journal is compacted, checkpoints only save time: without a
+usable one, all events are read. Compaction removes old events that a checkpoint covers; from then
+on the journal begins with a checkpoint.
 
 The file should lie on a local disk: SQLite's locks are not safe on network file systems.
 """
@@ -43,7 +43,7 @@ from dovetail.instances.files import FilePath
 JOURNAL: Final = "journal.db"
 
 APPLICATION_ID: Final = 0x44544A4C
-"""SQLite's mark of whose file this is: ``DTJL``."""
+"""SQLite's mark of the kind of file: ``DTJL``."""
 
 SCHEMA_VERSION: Final = 1
 
@@ -82,11 +82,11 @@ _SCHEMA = (
 
 
 class JournalError(DovetailError):
-    """A journal cannot be written, read or had for oneself; one line says why."""
+    """A journal cannot be written, read or locked; one line says why."""
 
 
 class Entry(NamedTuple):
-    """An event and its number: 1 for a journal's first."""
+    """An event and its number; the first of a journal has number 1."""
 
     sequence: int
     event: AnyEvent
@@ -98,15 +98,15 @@ class Journal:
     Parameters
     ----------
     directory : str or path
-        Made, for its owner only, where it is absent. Until ``close``, or until the process ends
-        however it does, no other service can have it.
+        Created for its owner only if it does not exist. It is locked until ``close`` or the end
+        of the process.
 
     Raises
     ------
     InputError
-        When others could have prepared the directory (``require_own``).
+        If other users could have prepared the directory (``require_own``).
     JournalError
-        When another service has it, or the file is damaged, no journal, or cannot be written.
+        If another service has locked it, or the file is damaged, no journal, or not writable.
     """
 
     def __init__(self, directory: FilePath) -> None:
@@ -132,13 +132,13 @@ class Journal:
     def append(self, events: Sequence[AnyEvent]) -> int:
         """Add events, all or none, and return the number of the last one.
 
-        They outlast this process; the machine, once ``sync`` has returned.
+        They survive this process at once, and the machine when ``sync`` has returned.
 
         Raises
         ------
         JournalError
-            When it cannot be done (the disk is full, say). Nothing is appended then, and a later
-            append may succeed.
+            If it fails (the disk is full, say). Then nothing is appended, and a later append may
+            succeed.
         """
         rows = [_row(number, event) for number, event in enumerate(events, self._sequence + 1)]
         with _faults(self._path, "written"), _transaction(self._connection):
@@ -255,7 +255,7 @@ class Journal:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Let another service have the journal."""
+        """Release the journal for another service."""
         self._connection.close()
         os.close(self._lock)
 
@@ -272,7 +272,7 @@ class Journal:
 
 
 def read_state_machine(directory: FilePath) -> StateMachine:
-    """Return the state machine of a journal, which a service may be writing; nothing is changed.
+    """Return the state machine of a journal, which a service may be writing; change nothing.
 
     Raises
     ------
@@ -286,14 +286,14 @@ def read_state_machine(directory: FilePath) -> StateMachine:
 
 
 def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
-    """Yield the events with a number above ``after`` that are left, as `read_brain` reads them.
+    """Yield the events that are left with a number above ``after``; change nothing.
 
-    A job's environment is told with its submission only.
+    Only the submission of a job has its environment.
 
     Raises
     ------
     JournalError
-        As for `read_brain`.
+        As for `read_state_machine`.
     """
     path = Path(directory) / JOURNAL
     with _faults(path, "read"), closing(_for_reading(path)) as connection:
@@ -430,7 +430,7 @@ def _without_environment(sequence: int, text: str) -> tuple[int, str, int]:
 
 
 def _row(sequence: int, event: AnyEvent) -> tuple[int, str, int]:
-    # The environment of a job stands in its submission already.
+    # The submission of a job has its environment already.
     elsewhere = _SAID_BEFORE.get(type(event))
     text = event.model_dump_json(exclude=elsewhere)
     return sequence, text, _sum(sequence, text)
@@ -476,7 +476,7 @@ def _unusable(folder: Path, error: OSError) -> JournalError:
 def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
     """Open or make the file; return the connection and the number of the last event."""
     _refuse_cut_short(path)
-    # Environments of jobs stand in it: nobody else may read it, nor the log beside it.
+    # It has environments of jobs: no other user may read it, nor its log.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     _sync_folder(path.parent)
     try:
@@ -507,7 +507,7 @@ def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
 
 
 def _refuse_cut_short(path: Path) -> None:
-    """Refuse what SQLite takes for an empty file: it would throw the log beside it away."""
+    """Refuse a file that SQLite takes for empty: it would discard the log of such a file."""
     log = path.with_name(f"{path.name}-wal")
     size = path.stat().st_size if path.exists() else 0
     if size < _LEAST_BYTES and (size or (log.exists() and log.stat().st_size)):
@@ -573,7 +573,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _faults(path: Path, done: str) -> Iterator[None]:
-    """Tell what SQLite or the system says in one line."""
+    """Turn errors of SQLite and of the system into errors of one line."""
     try:
         yield
     except sqlite3.Error as error:
@@ -586,7 +586,7 @@ def _faults(path: Path, done: str) -> Iterator[None]:
 
 
 def _rule(error: sqlite3.Error, path: Path, done: str) -> str:
-    # The low byte tells the kind of an error, the rest its circumstances.
+    # The low byte is the kind of an error, the rest its circumstances.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_NOTADB:
             return "must be a journal, got another file"
@@ -599,7 +599,7 @@ def _rule(error: sqlite3.Error, path: Path, done: str) -> str:
 
 
 def _is_full(folder: Path) -> bool:
-    """Tell what SQLite does not where it cannot even make the file of its shared memory."""
+    """Return whether the disk is full, which SQLite does not say if it lacks shared memory."""
     try:
         return shutil.disk_usage(folder).free == 0
     except OSError:

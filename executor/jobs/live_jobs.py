@@ -1,4 +1,4 @@
-"""A job, its ranks and a device as the journal tells them."""
+"""Jobs, ranks and devices, as they follow from the events of the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.executor.jobs.states import HOLDING, JobState
 
 
 class RankState(StrEnum):
-    """What is known of one rank of a run."""
+    """State of one rank of a run."""
 
     ASKED = "asked"
     STARTED = "started"
@@ -24,9 +24,9 @@ class RankState(StrEnum):
 class RankView:
     """One rank of a job's present run.
 
-    ``status`` is its exit status, None while it runs or where it is not known. ``proven``: it
-    was seen to run under its cap, which it keeps for life. ``started_s`` is when it was first
-    heard of as a process, ``ended_s`` when it was over.
+    ``status`` is its exit status, None while it runs or if it is unknown. ``proven``: it was seen
+    to run under its cap, which never changes. ``started_s`` is when its process was first seen,
+    ``ended_s`` when it was over.
     """
 
     state: RankState = RankState.ASKED
@@ -44,7 +44,7 @@ class RankView:
 
 
 class Step(NamedTuple):
-    """A line of a job's history."""
+    """A change of state in the history of a job."""
 
     at_s: float
     state: JobState
@@ -53,55 +53,55 @@ class Step(NamedTuple):
 
 @dataclass
 class LiveJob:
-    """A job as the journal tells it.
+    """A job of live mode.
 
     Attributes
     ----------
     id : str
         ``j1``, ``j2``, ... in the order of submission.
     spec : JobSpec
-        What was submitted; once the job is over, without its environment, which is large and of
-        no more use.
+        The specification; without its environment, which is large, once the job is over.
     state : JobState
-        Where it stands.
+        The present state.
     sequence : int
-        The number of the event that submitted it.
+        Number of the event that submitted it.
     history : list of Step
-        How it came there.
+        All changes of state.
     run : Run or None
-        Its present run, or the last one.
+        The present run, or the last one.
     ranks : list of RankView
-        Of that run.
+        The ranks of that run.
     profiling : bool
         Whether that run is to be measured alone.
     alone_only : str
-        Why it may never share, empty where it may.
+        Why it may never share; empty if it may.
     runs : int
-        How often it was started.
+        Number of starts.
     failures, losses : int
-        How many runs failed by themselves, and how many were lost through no fault of theirs.
+        Number of runs that failed by themselves, and of runs that were lost through no fault of
+        their own.
     trouble : str
-        What went wrong in its present run, or the last one: a rank was lost for good, or else what
-        came first.
+        The first fault of the present run, or of the last one; a lost rank takes precedence.
     unseen : bool
-        Whether that says nothing of the job: a rank ended unseen, or could not be started then.
+        Whether the job is not to blame for it: the end of a rank was not seen, or a rank could not
+        be started at that moment.
     request : str
-        Of which request it is a part, empty where that had no key.
+        Key of the request that submitted it; empty if it had none.
     stop_reason, stop_then : str
-        Why its run is being stopped, and what then: ``wait``, ``fail`` or ``cancel``. Empty where
-        it is stopped for its own trouble.
+        Why the run is being stopped, and what follows: ``wait``, ``fail`` or ``cancel``. Empty if
+        it is stopped because of its own fault.
     stop_grace_s : float or None
-        The grace of that stop where somebody has shortened it; None: the job's own.
+        Grace of that stop if it was shortened; None = the job's own.
     held : str
-        Who holds it, empty where it is not held.
+        Name of the user who holds it; empty if it is not held.
     awaits : list of str
-        The jobs that have to be over before it may start, and are not.
+        Jobs that have to be over before it may start, and are not yet.
     crowded : bool
-        Whether it waits as its array has as many jobs that hold devices or compete as it may.
+        Whether it waits because its array has reached ``most_running``.
     competes_since_s : float
         When it last began to compete for devices.
     paused : bool or None
-        Whether its run is to stand still; None: nobody ever asked for that.
+        Whether its run is to be suspended; None = that was never requested.
     """
 
     id: str
@@ -130,12 +130,12 @@ class LiveJob:
 
     @property
     def barred(self) -> bool:
-        """Whether it waits for something else than devices."""
+        """Whether it waits for something other than devices."""
         return bool(self.held or self.awaits or self.crowded)
 
     @property
     def array(self) -> str:
-        """The id of the first job of its array, its own where it is of none."""
+        """The id of the first job of its array; its own if it belongs to none."""
         return f"j{int(self.id[1:]) - (self.spec.place or 0)}"
 
     @property
@@ -145,29 +145,29 @@ class LiveJob:
 
     @property
     def since_s(self) -> float:
-        """When it came to its present state."""
+        """When it entered its present state."""
         return self.history[-1].at_s
 
     @property
     def why(self) -> str:
-        """Why it came to its present state."""
+        """Why it entered its present state."""
         return self.history[-1].why
 
     @property
     def grace_s(self) -> float:
-        """Seconds from being asked to stop to being killed."""
+        """Seconds between the request to stop and the kill."""
         own_s = self.spec.grace_s
         return own_s if self.stop_grace_s is None else min(own_s, self.stop_grace_s)
 
     @property
     def devices(self) -> frozenset[str]:
-        """Those that it holds."""
+        """The devices that it holds."""
         if self.run is None or self.state not in HOLDING:
             return frozenset()
         return frozenset(seat.gpu for seat in self.run.seats)
 
     def held_s(self, now_s: float) -> float:
-        """Return for how long its present run has held devices; 0 where it holds none."""
+        """Return for how many seconds its present run has held devices; 0 if it holds none."""
         began_s = now_s
         for step in reversed(self.history):
             if step.state not in HOLDING:
@@ -184,16 +184,16 @@ class LiveJob:
 
 @dataclass
 class Device:
-    """A device as the journal tells it.
+    """A device of the pool, or of an earlier one.
 
     Attributes
     ----------
     sick : str
-        Why it may not be used, empty where it may.
+        Why it must not be used; empty if it may.
     drained : str
-        Who drains it, empty where nobody does.
+        Name of the user who drains it; empty if it is not drained.
     present : bool
-        Whether the pool has it, as it was told last.
+        Whether the pool had it at the last report.
     """
 
     sick: str = ""
@@ -202,7 +202,7 @@ class Device:
 
     @property
     def trouble(self) -> str:
-        """Why it takes no new jobs, empty where it does."""
+        """Why it takes no new jobs; empty if it does."""
         if not self.present:
             return "is not in the pool"
         return self.sick or (f"is being drained by {self.drained}" if self.drained else "")

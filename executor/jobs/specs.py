@@ -1,4 +1,4 @@
-"""What is submitted, and what is started: a job's specification, and its runs."""
+"""Records of submissions and starts: the specification of a job, and its runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OUTPUT_PATTERN: Final = re.compile(r"(?:[^%\0]|%[jatrux%])*(?:[^%/\0]|%[jatrux%
 
 
 class Owner(Record):
-    """The user a job belongs to and runs as, known from the connection that submitted it."""
+    """The owner of a job, as whom it runs; known from the connection that submitted it."""
 
     name: Name
     uid: UserId
@@ -43,7 +43,7 @@ class Owner(Record):
 
 
 WorkloadKey = tuple[int, str]
-"""A workload is known by the user who runs it and its name."""
+"""A workload is identified by the id of its user and its name."""
 
 
 class JobSpec(Record):
@@ -57,32 +57,32 @@ class JobSpec(Record):
         Jobs of one owner and one workload are interchangeable for prediction: same program, same
         data, same batch.
     owner : Owner
-        Whose it is.
+        The user who submitted it.
     cwd : str
         Working directory.
     env : mapping of str to str
         The submitter's environment.
     name : str, optional
-        What people call it.
+        A name for people.
     workers : int
         Ranks, one GPU each, started all or none.
     gsla, weight, priority
         As in an instance.
     nice : int
-        Its place among its owner's jobs, as of processes under nice(1): those of a lower one
-        start first. Between users it says nothing.
+        Priority among the owner's jobs, as in nice(1): lower values start first. It does not
+        matter between users.
     memory_mib : float, optional
-        Memory of one rank's device, which becomes its limit. Where it is not given, the job runs
-        alone until the profile of its workload tells it.
+        Device memory of one rank, which becomes its limit. If it is not given, the job runs alone
+        until the profile of its workload gives it.
     estimate_s : float, optional
         Seconds it is expected to run alone.
     walltime_s : float, optional
         Seconds after which a run is stopped for good.
     retries : int
-        How often it is started again after it failed.
+        Number of restarts after failures.
     requeue : bool
-        Whether it may be stopped and started again for another's sake (as Slurm's ``--requeue``);
-        it has to resume from its own checkpoints.
+        Whether it may be stopped in favour of another job and started again (as Slurm's
+        ``--requeue``); it has to resume from its own checkpoints.
     grace_s : float
         Seconds from being asked to stop (SIGTERM) to being killed.
     progress_pattern : str, optional
@@ -91,7 +91,7 @@ class JobSpec(Record):
     public_log : bool
         Whether other users may read its output.
     output, error : str, optional
-        Files that get its output, too, and its standard error apart: below ``cwd`` unless
+        Files that get a copy of its output, and of its standard error alone: below ``cwd`` unless
         absolute, with sbatch(1)'s ``%j`` (job), ``%a`` (index), ``%t`` or ``%r`` (rank), ``%u``
         (user), ``%x`` (name) and ``%%``.
     after : tuple of str
@@ -100,13 +100,13 @@ class JobSpec(Record):
     after_any : tuple of str
         Ids of jobs that have to be over before it may start, however they end.
     held : bool
-        Whether it is submitted held: it does not start before it is released.
+        Whether it is submitted held, and does not start until it is released.
     index : int, optional
-        Which one of an array it is: ``DOVETAIL_ARRAY_INDEX`` of its processes.
+        Its index in an array: ``DOVETAIL_ARRAY_INDEX`` of its processes.
     place : int, optional
-        How many jobs of its array were submitted before it.
+        Number of jobs of its array that were submitted before it.
     most_running : int, optional
-        How many jobs of its array may hold devices at once.
+        Number of jobs of its array that may hold devices at the same time.
     """
 
     command: Annotated[tuple[Text, ...], FailFast(), Field(min_length=1, max_length=10_000)]
@@ -171,20 +171,20 @@ FIXED: Final = (
     "place",
     "most_running",
 )
-"""The fields of a job that nobody edits, its environment aside."""
+"""The fields of a job that cannot be edited, besides its environment."""
 
 
 class Seat(Record):
-    """Where one rank runs.
+    """The place of one rank.
 
     Parameters
     ----------
     gpu : str
         The device's id in the pool's cluster.
     share : int, optional
-        Its cap there in per cent, for the process's whole life; None = no cap.
+        Cap of the process in per cent, for its whole life; None = no cap.
     memory_mib : float, optional
-        The most device memory it may take; None = no limit.
+        Limit of its device memory; None = no limit.
     """
 
     gpu: Name
@@ -193,18 +193,18 @@ class Seat(Record):
 
 
 class Run(Record):
-    """One start of a job: its id is the job's and a number, ``j17.2``.
+    """One start of a job; its id is that of the job and a number: ``j17.2``.
 
     Parameters
     ----------
     id, job : str
-        Of the run and its job.
+        Ids of the run and of its job.
     spec : JobSpec
-        The job's.
+        The specification of the job.
     seats : tuple of Seat
-        One a rank.
+        One for each rank.
     sub_batch : int, optional
-        Samples of a step where it is not the workload's full batch.
+        Samples of a step if that is not the full batch of the workload.
     """
 
     id: Name
@@ -214,12 +214,12 @@ class Run(Record):
     sub_batch: Count | None = None
 
     def share_on(self, gpu: str) -> int | None:
-        """Return its share of a device; None where it has no cap, or no seat there."""
+        """Return its share of a device; None if it has no cap or no seat there."""
         return next((seat.share for seat in self.seats if seat.gpu == gpu), None)
 
     @property
     def places(self) -> str:
-        """Where it runs, in words."""
+        """Its devices and shares, for people."""
         return ", ".join(
             seat.gpu if seat.share is None else f"{seat.gpu} at {seat.share} %"
             for seat in self.seats

@@ -8,12 +8,10 @@ state, and the commands that are still to be carried out: ``StateMachine.outstan
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Final
 
 from dovetail.executor.jobs import events
@@ -54,35 +52,35 @@ class StateMachine:
     profiled : set
         Workloads whose solo profile is known.
     unrecorded : dict of int to Profiled or Measured
-        What is not yet known to be in the repository, by sequence number.
+        Those that are not known to be in the repository yet, by event number.
     apart : list of (str, str)
-        Jobs that may not be put together any more, until one of them is over.
+        Jobs that must not share again until one of them is over.
     broken : list of Separated
-        Workloads that broke a gSLA, until they are measured to keep it at the same caps.
+        Workloads that exceeded a gSLA, until they are measured to keep it at the same caps.
     libraries : dict of int to dict of str to str
-        The library that each workload was seen to load last, by its user.
+        The library that each workload loaded last, by its user.
     reserved : dict of str to Reserved
-        The devices that are kept for each job that waits, where any are.
+        The reservations of waiting jobs.
     now_s : float
         When the last event happened.
     sequence : int
         The number of the last event.
     queued, barred, holding : dict of str to LiveJob
-        Those of ``jobs`` that wait for devices, that are held or wait for other jobs' ends, and
-        that hold devices, in no order.
+        The jobs that wait for devices, those that are held or wait for the ends of other jobs, and
+        those that hold devices, each in no order.
     over : list
-        Those that are over, as a heap: when each ended, its ``sequence``, its id.
+        The jobs that are over, as a heap of (end, ``sequence``, id).
     requests : dict of str to list of str
-        The jobs of each request that had a key, as long as they are all known.
+        The jobs of each request that had a key, as long as all of them are known.
     used : dict of int to float
-        Device seconds of each user's runs that are over. Who begins to wait begins with what those
-        have who wait already: nobody saves up turns, nor pays for a time when nobody else waited.
+        Device seconds of each user's runs that are over. A user whose first job begins to wait is
+        lifted to the least of the users that wait already: idle time saves up no turns.
     waiting : Counter of int
-        How many of ``queued`` are each user's.
+        Number of jobs in ``queued`` by user.
     active : Counter of str
-        How many of ``queued`` and ``holding`` are of each array that has a limit.
+        Number of jobs in ``queued`` and ``holding`` by array, for arrays with a limit.
     ended : deque of LiveJob
-        Those that are over lately, for whoever tells of them and takes them out.
+        Jobs that have ended lately; the reader, who notifies their owners, takes them out.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -106,38 +104,43 @@ class StateMachine:
     active: Counter[str] = field(default_factory=Counter)
     ended: deque[LiveJob] = field(default_factory=partial(deque, maxlen=KEPT_OVER), compare=False)
 
+    def __post_init__(self) -> None:
+        self._wanted: list[Command] = []
+
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
-        """Take in an event and return what is to be done for it.
+        """Apply an event and return the commands that follow from it.
 
         Raises
         ------
         TransitionError
-            When the event does not fit the state. Nothing but ``sequence`` and ``now_s`` has
-            changed then, so that a journal with such an event is replayed like any other.
+            If the event does not fit the state. Then only ``sequence`` and ``now_s`` have changed,
+            so that a journal with such an event is replayed like any other.
         """
+        self._wanted.clear()
         try:
-            return tuple(_REACTIONS[type(event)](self, event))
+            getattr(self, f"_{event.kind}")(event)
+            return tuple(self._wanted)
         finally:
             self.now_s = max(self.now_s, event.at_s)
             self.sequence += 1
 
     def add(self, job: LiveJob) -> None:
-        """Take in a job of a checkpoint."""
+        """Add a job of a checkpoint."""
         self.jobs[job.id] = job
         if job.request:
             self.requests.setdefault(job.request, []).append(job.id)
         self._file(job)
 
     def may_share(self, job: LiveJob) -> bool:
-        """Tell whether a job may be put beside others: its workload has a profile."""
+        """Return whether a job may share devices: its workload has a profile."""
         return job.spec.key in self.profiled and not job.alone_only
 
     def are_apart(self, first: str, second: str) -> bool:
-        """Tell whether two jobs may not be put together any more."""
+        """Return whether two jobs must not share again."""
         return (first, second) in self.apart or (second, first) in self.apart
 
     def library(self, spec: JobSpec) -> str:
-        """Return the library that a job's workload was seen to load last, empty before that."""
+        """Return the library that a job's workload loaded last; empty before its first run."""
         return self.libraries.get(spec.owner.uid, {}).get(spec.workload, "")
 
     def queue(self) -> list[LiveJob]:
@@ -145,7 +148,7 @@ class StateMachine:
         return sorted(self.queued.values(), key=attrgetter("sequence"))
 
     def outstanding(self) -> tuple[Command, ...]:
-        """Return what has to be done again after a restart: it may or may not have been done."""
+        """Return the commands to repeat after a restart; they may have been carried out or not."""
         found: list[Command] = []
         for job in sorted(self.holding.values(), key=attrgetter("sequence")):
             if job.run is None:
@@ -172,9 +175,9 @@ class StateMachine:
                     found.setdefault(seat.gpu, []).append(job)
         return found
 
-    # What events do. Each checks before it changes anything.
+    # What events do: a method for each kind, which checks before it changes anything.
 
-    def _submitted(self, event: events.Submitted) -> list[Command]:
+    def _submitted(self, event: events.Submitted) -> None:
         wanted = self.next_job_id()
         self._require(event.job == wanted, f"the next job is {wanted!r}, not {event.job!r}")
         known = event.spec.key in self.profiled
@@ -189,31 +192,29 @@ class StateMachine:
         if not job.barred:
             self._begin_to_wait(job, event.at_s)
         self.add(job)
-        return []
 
-    def _cancel(self, event: events.CancelRequested) -> list[Command]:
+    def _cancel_requested(self, event: events.CancelRequested) -> None:
         job = self._job(event.job)
         why = f"cancelled by {event.by}"
         if job.state in OVER:
-            return []
+            return
         if job.state in QUEUED:
             self._move(job, JobState.CANCELLED, event.at_s, why)
-            return []
+            return
         job.stop_reason, job.stop_then = why, "cancel"
         if event.grace_s is not None:
             job.stop_grace_s = event.grace_s
-        return self._stop(job, event.at_s, why)
+        self._stop(job, event.at_s, why)
 
-    def _hold(self, event: events.HoldChanged) -> list[Command]:
+    def _hold_changed(self, event: events.HoldChanged) -> None:
         job = self._job(event.job)
         self._require(job.state not in OVER, f"{job.id} is {job.state}, and waits no more", job)
         job.held = event.by if event.on else ""
         if job.state in QUEUED:
             self._unbar(job, event.at_s)
             self._admit_next(job, event.at_s)
-        return []
 
-    def _pause(self, event: events.PauseChanged) -> list[Command]:
+    def _pause_changed(self, event: events.PauseChanged) -> None:
         job = self._job(event.job)
         runs = (JobState.PROFILING, JobState.RUNNING, JobState.PAUSED)
         self._require(job.state in runs, f"{job.id} is {job.state}, and does not run", job)
@@ -222,9 +223,9 @@ class StateMachine:
             job.paused = event.on
             done = "paused" if event.on else "resumed"
             self._move(job, self._under_way(job), event.at_s, f"{done} by {event.by}")
-        return [Pause(job.run.id, event.on)]
+        self._wanted.append(Pause(job.run.id, event.on))
 
-    def _edited(self, event: events.Edited) -> list[Command]:
+    def _edited(self, event: events.Edited) -> None:
         job = self._job(event.job)
         spec = event.spec.model_copy(update={"env": job.spec.env})
         self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
@@ -243,17 +244,15 @@ class StateMachine:
             state = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
             if state is not job.state:
                 self._move(job, state, event.at_s, f"edited by {event.by}")
-        return []
 
-    def _drain(self, event: events.DrainChanged) -> list[Command]:
+    def _drain_changed(self, event: events.DrainChanged) -> None:
         chosen = event.gpus or tuple(self.devices)
         unknown = [gpu for gpu in chosen if gpu not in self.devices]
         self._require(not unknown, f"no device {', '.join(unknown)}")
         for gpu in chosen:
             self.devices[gpu].drained = event.by if event.on else ""
-        return []
 
-    def _placed(self, event: events.Placed) -> list[Command]:
+    def _placed(self, event: events.Placed) -> None:
         job = self._job(event.run.job)
         self._check_place(job, event)
         # One copy of the specification, not one a run.
@@ -263,9 +262,9 @@ class StateMachine:
         job.trouble = job.stop_reason = job.stop_then = ""
         job.unseen, job.stop_grace_s, job.paused = False, None, None
         self._move(job, JobState.STARTING, event.at_s, f"placed on {event.run.places}")
-        return [Launch(job.run)]
+        self._wanted.append(Launch(job.run))
 
-    def _reserved(self, event: events.Reserved) -> list[Command]:
+    def _reserved(self, event: events.Reserved) -> None:
         job = self._job(event.job)
         waits = job.id in self.queued
         self._require(waits, f"{job.id} is {job.state}, and does not wait for devices", job)
@@ -275,7 +274,6 @@ class StateMachine:
             self.reserved[job.id] = event
         else:
             self.reserved.pop(job.id, None)
-        return []
 
     def _check_place(self, job: LiveJob, event: events.Placed) -> None:
         wanted = f"{job.id}.{job.runs + 1}"
@@ -297,86 +295,81 @@ class StateMachine:
                 apart = self.are_apart(job.id, other.id)
                 self._require(not apart, f"{other.id} on {seat.gpu} was separated from it", job)
 
-    def _stop_decided(self, event: events.StopDecided) -> list[Command]:
+    def _stop_decided(self, event: events.StopDecided) -> None:
         job = self._present(event.run)
         if job is None or job.state not in HOLDING or job.state is JobState.STOPPING:
-            return []
+            return
         may = event.then != "wait" or job.spec.requeue
         self._require(may, f"{job.id} may not be started again", job)
         job.stop_reason, job.stop_then = event.reason, event.then
-        return self._stop(job, event.at_s, event.reason)
+        self._stop(job, event.at_s, event.reason)
 
-    def _rank_started(self, event: events.RankStarted) -> list[Command]:
+    def _rank_started(self, event: events.RankStarted) -> None:
         job, rank = self._rank(event)
         if job is None or rank.state is RankState.OVER:
-            return []
+            return
         if rank.pid is None:
             rank.pid, rank.pid_started = event.pid, event.pid_started
         if rank.started_s is None:
             rank.started_s = event.at_s
         rank.state = RankState.READY if rank.proven else RankState.STARTED
-        return self._settle(job, event.at_s)
+        self._settle(job, event.at_s)
 
-    def _rank_ready(self, event: events.RankReady) -> list[Command]:
+    def _rank_ready(self, event: events.RankReady) -> None:
         job, rank = self._rank(event)
         if job is None or rank.state is RankState.OVER:
-            return []
+            return
         rank.state, rank.proven = RankState.READY, True
-        return self._settle(job, event.at_s)
+        self._settle(job, event.at_s)
 
-    def _rank_refused(self, event: events.RankRefused) -> list[Command]:
+    def _rank_refused(self, event: events.RankRefused) -> None:
         job, rank = self._rank(event)
         never = job is None or rank.state is RankState.OVER or not rank.has_run
         self._require(never, f"rank {event.rank} of {event.run} has run", job)
-        return self._rank_over(event, None, f"cannot start: {event.reason}")
+        self._rank_over(event, None, f"cannot start: {event.reason}")
 
-    def _rank_ended(self, event: events.RankEnded) -> list[Command]:
+    def _rank_ended(self, event: events.RankEnded) -> None:
         job, _ = self._rank(event)
         trouble = "" if event.status == 0 else _status(event.rank, event.status)
         if event.asked and job is not None and job.state is not JobState.STOPPING:
             trouble = f"rank {event.rank} was asked to end, and the journal has lost why"
-        return self._rank_over(event, event.status, trouble)
+        self._rank_over(event, event.status, trouble)
 
-    def _rank_gone(self, event: events.RankGone) -> list[Command]:
-        return self._rank_over(event, None, f"rank {event.rank}: {event.reason}")
+    def _rank_gone(self, event: events.RankGone) -> None:
+        self._rank_over(event, None, f"rank {event.rank}: {event.reason}")
 
-    def _rank_lost(self, event: events.RankLost) -> list[Command]:
+    def _rank_lost(self, event: events.RankLost) -> None:
         job, rank = self._rank(event)
         if job is None or rank.state is RankState.OVER:
-            return []
+            return
         rank.state = RankState.LOST
         if job.state not in (JobState.STOPPING, JobState.LOST):
             self._move(job, JobState.LOST, event.at_s, f"rank {event.rank}: {event.reason}")
-        return []
 
-    def _profiled(self, event: events.Profiled) -> list[Command]:
+    def _profiled(self, event: events.Profiled) -> None:
         job = self._job_of(event.run)
         self.unrecorded[self.sequence + 1] = event
         self._learn(job.spec.key, event.at_s, f"{job.id} has been profiled")
-        return []
 
-    def _workload_known(self, event: events.WorkloadKnown) -> list[Command]:
+    def _workload_known(self, event: events.WorkloadKnown) -> None:
         self._learn((event.uid, event.workload), event.at_s, "its workload has a profile")
-        return []
 
-    def _profile_failed(self, event: events.ProfileFailed) -> list[Command]:
+    def _profile_failed(self, event: events.ProfileFailed) -> None:
         job = self._job_of(event.run)
         # Where another job's profile came first, it may be sharing by now.
         if job.state in OVER or job.spec.key in self.profiled:
-            return []
+            return
         job.alone_only = event.reason
         if job.state is JobState.PROFILING:
             self._move(job, JobState.RUNNING, event.at_s, f"has no profile: {event.reason}")
-        return []
 
-    def _measured(self, event: events.Measured) -> list[Command]:
+    def _measured(self, event: events.Measured) -> None:
         for run in event.runs:
             self._job_of(run)
         self.unrecorded[self.sequence + 1] = event
         self.broken = [pair for pair in self.broken if not pair.is_refuted_by(event)]
-        return []
 
-    def _separated(self, event: events.Separated) -> list[Command]:
+    def _separated(self, event: events.Separated) -> None:
         first, second = (self._job_of(run) for run in event.runs)
         self._require(first is not second, f"{first.id} cannot be separated from itself", first)
         stops = JobState.STOPPING in (first.state, second.state)
@@ -385,38 +378,32 @@ class StateMachine:
         if not {first.state, second.state} & OVER:
             self.apart = [*self.apart, (first.id, second.id)][-KEPT_APART:]
         self.broken = [*self.broken, event][-KEPT_APART:]
-        return []
 
-    def _library_seen(self, event: events.LibrarySeen) -> list[Command]:
+    def _library_seen(self, event: events.LibrarySeen) -> None:
         self.libraries.setdefault(event.uid, {})[event.workload] = event.library
-        return []
 
-    def _recorded(self, event: events.Recorded) -> list[Command]:
+    def _recorded(self, event: events.Recorded) -> None:
         for sequence in [known for known in self.unrecorded if known <= event.sequence]:
             del self.unrecorded[sequence]
-        return []
 
-    def _device_sick(self, event: events.DeviceSick) -> list[Command]:
+    def _device_sick(self, event: events.DeviceSick) -> None:
         self._device(event.gpu).sick = event.reason
-        return []
 
-    def _device_healed(self, event: events.DeviceHealed) -> list[Command]:
+    def _device_healed(self, event: events.DeviceHealed) -> None:
         self._device(event.gpu).sick = ""
-        return []
 
-    def _devices_changed(
-        self, event: events.DevicesChanged | events.ServiceStarted
-    ) -> list[Command]:
+    def _devices_changed(self, event: events.DevicesChanged | events.ServiceStarted) -> None:
         for gpu in event.gpus:
             self.devices.setdefault(gpu, Device())
         for name, device in self.devices.items():
             device.present = name in event.gpus
-        return []
+
+    _service_started = _devices_changed
 
     # Parts that several events share.
 
     def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
-        """Let the jobs of a workload share from now on."""
+        """Allow the jobs of a workload to share."""
         self.profiled.add(key)
         for job in [*self.queued.values(), *self.barred.values(), *self.holding.values()]:
             if job.spec.key == key and job.state is JobState.PROFILING:
@@ -429,10 +416,10 @@ class StateMachine:
         event: events.RankEnded | events.RankGone | events.RankRefused,
         status: int | None,
         trouble: str,
-    ) -> list[Command]:
+    ) -> None:
         job, rank = self._rank(event)
         if job is None or rank.state is RankState.OVER:
-            return []
+            return
         # Peers that miss a lost rank fail, often before that is proven gone.
         missed = rank.state is RankState.LOST and isinstance(event, events.RankGone)
         rank.state, rank.status = RankState.OVER, status
@@ -440,27 +427,27 @@ class StateMachine:
         if trouble and (missed or not job.trouble):
             job.trouble, job.unseen = trouble, _blameless(event)
         if all(other.state is RankState.OVER for other in job.ranks):
-            return self._conclude(job, max(other.ended_s or 0.0 for other in job.ranks))
-        if trouble:
-            return self._stop(job, rank.ended_s, trouble)
-        return self._settle(job, event.at_s)
+            self._conclude(job, max(other.ended_s or 0.0 for other in job.ranks))
+        elif trouble:
+            self._stop(job, rank.ended_s, trouble)
+        else:
+            self._settle(job, event.at_s)
 
-    def _stop(self, job: LiveJob, at_s: float, why: str) -> list[Command]:
+    def _stop(self, job: LiveJob, at_s: float, why: str) -> None:
         assert job.run is not None
         if job.state is not JobState.STOPPING:
             self._move(job, JobState.STOPPING, at_s, why)
-        return [Stop(job.run.id, job.grace_s)]
+        self._wanted.append(Stop(job.run.id, job.grace_s))
 
-    def _settle(self, job: LiveJob, at_s: float) -> list[Command]:
-        """Move a job on that was starting or lost, to what is now known of its ranks."""
+    def _settle(self, job: LiveJob, at_s: float) -> None:
+        """Move a starting or lost job to the state that follows from its ranks."""
         if job.state not in (JobState.STARTING, JobState.LOST):
-            return []
+            return
         states = {rank.state for rank in job.ranks}
         if states <= {RankState.READY, RankState.OVER}:
             self._move(job, self._under_way(job), at_s, "every rank runs")
         elif job.state is JobState.LOST and RankState.LOST not in states:
             self._move(job, JobState.STARTING, at_s, "every rank was found again")
-        return []
 
     def _under_way(self, job: LiveJob) -> JobState:
         """Return the state of a job every rank of which runs."""
@@ -469,12 +456,12 @@ class StateMachine:
         profile = job.profiling and job.spec.key not in self.profiled and not job.alone_only
         return JobState.PROFILING if profile else JobState.RUNNING
 
-    def _conclude(self, job: LiveJob, at_s: float) -> list[Command]:
-        """Say what becomes of a job none of whose ranks runs any more."""
+    def _conclude(self, job: LiveJob, at_s: float) -> None:
+        """Move a job on whose ranks are all over."""
         assert job.run is not None
         state, why = self._outcome(job)
         self._move(job, state, at_s, why)
-        return [Release(job.run.id)]
+        self._wanted.append(Release(job.run.id))
 
     def _outcome(self, job: LiveJob) -> tuple[JobState, str]:
         queued = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
@@ -494,7 +481,7 @@ class StateMachine:
         return JobState.FAILED, job.trouble
 
     def _again(self, job: LiveJob) -> bool:
-        """Count a run that went wrong, and tell whether there may be another."""
+        """Count a failed run, and return whether there may be another."""
         if job.unseen:
             job.losses += 1
             may = job.spec.requeue or not any(rank.has_run for rank in job.ranks)
@@ -503,7 +490,7 @@ class StateMachine:
         return job.failures <= job.spec.retries
 
     def _move(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
-        """Bring a job to another state, and those that wait for its end on their way."""
+        """Move a job to another state; after its end, release or cancel jobs that await it."""
         self._enter(job, state, at_s, why)
         ended = [job] if state in OVER else []
         while ended:
@@ -521,19 +508,19 @@ class StateMachine:
                     self._unbar(other, at_s)
 
     def _unbar(self, job: LiveJob, at_s: float) -> None:
-        """Let a job compete for devices, unless something else keeps it from that."""
+        """Let a job compete for devices unless it is barred."""
         job.crowded = job.id not in self.queued and self._is_crowded(job)
         if not job.barred and job.id not in self.queued:
             self._begin_to_wait(job, at_s)
         self._file(job)
 
     def _is_crowded(self, job: LiveJob) -> bool:
-        """Tell whether a job that does not compete yet has to wait for others of its array."""
+        """Return whether a job that does not compete yet has to wait for others of its array."""
         most = job.spec.most_running
         return most is not None and self.active[job.array] >= most
 
     def _admit_next(self, left: LiveJob, at_s: float) -> None:
-        """Let the next of an array compete where one of it no longer does."""
+        """Let the next job of an array compete if the limit of the array allows it."""
         if left.spec.most_running is None or self._is_crowded(left):
             return
         waits = (
@@ -564,7 +551,7 @@ class StateMachine:
         self._admit_next(job, at_s)
 
     def _begin_to_wait(self, job: LiveJob, at_s: float) -> None:
-        """Let a user of whom no job waited compete with those who wait, and be no worse off."""
+        """Note that a job competes; lift its user's usage if no other job of the user waits."""
         job.competes_since_s = at_s
         uid = job.spec.owner.uid
         if not self.waiting[uid]:
@@ -598,7 +585,7 @@ class StateMachine:
             self._forget_request(forgotten)
 
     def _count(self, job: LiveJob) -> None:
-        """Count it among those that wait, or no more; before ``queued`` tells."""
+        """Update the number of the user's waiting jobs, before ``queued`` is changed."""
         competes = job.state in QUEUED and not job.barred
         uid, change = job.spec.owner.uid, competes - (job.id in self.queued)
         self.waiting[uid] += change
@@ -624,13 +611,13 @@ class StateMachine:
         return job
 
     def _present(self, run: str) -> LiveJob | None:
-        """Return the job whose present or last run this is, None for one before."""
+        """Return the job if this is its present or last run; None for an earlier one."""
         job = self._job_of(run)
         assert job.run is not None
         return job if job.run.id == run else None
 
     def _rank(self, event: events.RankEvent) -> tuple[LiveJob | None, RankView]:
-        """Return the rank that was seen; no job where that was in an earlier run."""
+        """Return job and rank of an event; no job if the run is an earlier one."""
         job = self._present(event.run)
         if job is None:
             return None, RankView(RankState.OVER)
@@ -648,7 +635,7 @@ class StateMachine:
 
 
 def _blameless(event: AnyEvent) -> bool:
-    """Tell whether the end of a rank says nothing of its job."""
+    """Return whether the job is not to blame for the end of its rank."""
     match event:
         case events.RankRefused(later=blameless) | events.RankEnded(asked=blameless):
             return blameless
@@ -657,7 +644,7 @@ def _blameless(event: AnyEvent) -> bool:
 
 
 def _over_s(event: AnyEvent) -> float:
-    """Return when a rank was over, as far as that is known."""
+    """Return when a rank ended, as far as that is known."""
     ended_s = event.ended_s if isinstance(event, events.RankEnded) else None
     return event.at_s if ended_s is None else ended_s
 
@@ -665,35 +652,3 @@ def _over_s(event: AnyEvent) -> float:
 def _status(rank: int, status: int) -> str:
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     return f"rank {rank} {ended}"
-
-
-_REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyType(
-    {
-        events.Submitted: StateMachine._submitted,
-        events.CancelRequested: StateMachine._cancel,
-        events.HoldChanged: StateMachine._hold,
-        events.PauseChanged: StateMachine._pause,
-        events.Edited: StateMachine._edited,
-        events.DrainChanged: StateMachine._drain,
-        events.Placed: StateMachine._placed,
-        events.Reserved: StateMachine._reserved,
-        events.StopDecided: StateMachine._stop_decided,
-        events.RankStarted: StateMachine._rank_started,
-        events.RankReady: StateMachine._rank_ready,
-        events.RankRefused: StateMachine._rank_refused,
-        events.RankEnded: StateMachine._rank_ended,
-        events.RankLost: StateMachine._rank_lost,
-        events.RankGone: StateMachine._rank_gone,
-        events.Profiled: StateMachine._profiled,
-        events.WorkloadKnown: StateMachine._workload_known,
-        events.ProfileFailed: StateMachine._profile_failed,
-        events.Measured: StateMachine._measured,
-        events.Separated: StateMachine._separated,
-        events.LibrarySeen: StateMachine._library_seen,
-        events.Recorded: StateMachine._recorded,
-        events.DeviceSick: StateMachine._device_sick,
-        events.DeviceHealed: StateMachine._device_healed,
-        events.DevicesChanged: StateMachine._devices_changed,
-        events.ServiceStarted: StateMachine._devices_changed,
-    }
-)

@@ -1,6 +1,6 @@
 """The states of a job and the changes between them (diagram: ``docs/internals/live-states.md``).
 
-Apart from the state machine, so that a client of the service loads this much of it and no more.
+This is apart from the state machine so that a client of the service loads no more than this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Self
 
 
 class JobState(StrEnum):
-    """What a job is doing; ``docs/internals/live-states.md`` has the diagram.
+    """State of a job; ``docs/internals/live-states.md`` has the diagram.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class JobState(StrEnum):
     meaning: str
 
     def __new__(cls, value: str, meaning: str) -> Self:
-        """Make a member of its name and what that means."""
+        """Make a member from its name and its meaning."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning

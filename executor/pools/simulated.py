@@ -181,7 +181,7 @@ class SimulatedNode:
         self._set_alarm()
 
     def pause(self, run: str, on: bool) -> None:
-        """Let a run stand still, or go on; it slows its co-runners down all the same."""
+        """Suspend or resume a run; a suspended one slows its co-runners down all the same."""
         if run in self._runs:
             self._advance()
             self._runs[run].paused = on
@@ -262,7 +262,7 @@ class SimulatedNode:
         except InputError as error:
             del self._runs[run.id], self._jobs[run.id]
             return str(error)
-        self._tell(RankStarted(at_s=0.0, run=run.id, rank=k) for k in range(len(statuses)))
+        self._report(RankStarted(at_s=0.0, run=run.id, rank=k) for k in range(len(statuses)))
         return ""
 
     def _add(self, simulated: SimulatedRun) -> None:
@@ -315,7 +315,7 @@ class SimulatedNode:
     # What happens.
 
     def _advance(self) -> bool:
-        """Move the cluster's clock to the present; tell whether anything has happened."""
+        """Move the cluster's clock to the present; return whether anything has happened."""
         before = len(self._news)
         now_s = max(self._boot_s(), self._cluster.state.now)
         for kind, number, _ in self._cluster.advance(now_s):
@@ -336,7 +336,7 @@ class SimulatedNode:
             simulated.began = True
             self._place(simulated)
             run, ranks = simulated.run.id, range(len(simulated.statuses))
-            self._tell(RankReady(at_s=0.0, run=run, rank=rank) for rank in ranks)
+            self._report(RankReady(at_s=0.0, run=run, rank=rank) for rank in ranks)
 
     def _ask_to_end(self, simulated: SimulatedRun, grace_s: float) -> None:
         """Ask a run to end; one that ignores that is killed after its grace."""
@@ -362,7 +362,7 @@ class SimulatedNode:
             gpus = job.gpus
             self._cluster.remove(job)
             self._cluster.renew_rates(gpus)
-        self._tell(RankEnded(at_s=0.0, run=run, rank=rank, status=status) for rank in ended)
+        self._report(RankEnded(at_s=0.0, run=run, rank=rank, status=status) for rank in ended)
 
     def _usage(self, gpu: int) -> Usage:
         state = self._cluster.state
@@ -377,7 +377,7 @@ class SimulatedNode:
             memory,
         )
 
-    def _tell(self, happened: Iterable[AnyEvent]) -> None:
+    def _report(self, happened: Iterable[AnyEvent]) -> None:
         for event in happened:
             self._news.append(event)
             self._log(event)
@@ -386,7 +386,7 @@ class SimulatedNode:
         self._alarm.set(self.next_s())
 
     def _is_past(self, run: Run) -> bool:
-        """Tell whether only logs are left of a run: it was released, or the machine rebooted."""
+        """Return whether only logs are left of a run: it was released, or the machine rebooted."""
         return run.id not in self._runs and self._log_file(run.id, 0).exists()
 
     # Files.

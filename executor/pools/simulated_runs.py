@@ -72,7 +72,7 @@ class SimulatedRun:
     began : bool
         Whether its ranks are ready.
     paused : bool
-        Whether it stands still.
+        Whether it is suspended.
     statuses : list of (int or None)
         Exit status of each rank; None while it runs.
     """

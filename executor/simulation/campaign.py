@@ -36,7 +36,7 @@ from dovetail.solver.policies import class_named, policy_label, policy_named
 
 _LOCK_FILE: Final = ".lock"
 _ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
-"""The sub-packages whose code decides what comes out of a run."""
+"""The sub-packages whose code decides the outcome of a run."""
 
 
 class Task(NamedTuple):
@@ -114,7 +114,7 @@ class Campaign:
         return self.folder / "runs" / f"{name}-seed-{task.seed}-{self.fingerprint(task)}"
 
     def is_done(self, task: Task) -> bool:
-        """Tell whether a run exists."""
+        """Return whether a run exists."""
         try:
             found = RunResult.read(self.folder_of(task), tables=False)
         except InputError:

@@ -42,7 +42,7 @@ class Residence:
     settled_s : float
         Up to when it is booked.
     paused : bool
-        Whether it stands still; it slows its co-runners down nevertheless.
+        Whether it is suspended; it slows its co-runners down nevertheless.
     slowdown, shares
         Its present slowdown, and whether it has a co-runner.
     version : int
@@ -199,7 +199,7 @@ class SimulatedCluster:
         job.since_s = job.waiting_since_s = state.now
 
     def pause(self, job: Job, on: bool) -> None:
-        """Let a running job stand still, or go on."""
+        """Suspend or resume a running job."""
         self.residences[job.number].paused = on
         self.renew_rates(job.gpus)
 

@@ -32,16 +32,16 @@ def violations(
     options: Options | None = None,
     predicted: SlowdownTable | None = None,
 ) -> list[str]:
-    """Return what a finished simulation breaks, a line each; empty if nothing.
+    """Return the rules that a finished simulation breaks, a line each.
 
     - every job ends exactly once, after which it is on no GPU, and never before it arrived;
     - the work it did is the work it was asked to do, and every stay did what its co-runners
       allowed;
     - no GPU holds more jobs, memory or caps at any instant than it may, no gang is on one GPU
       twice or on two models;
-    - a latency-critical job with a gSLA shares with one other job at most, beside which its p99
-      keeps the gSLA by what is ``predicted`` (None = the truth); where no p99 is known, the upper
-      bound does, or the true slowdown, as it may have been measured before.
+    - a latency-critical job with a gSLA has at most one co-runner, with which its ``predicted`` p99
+      (None = the true one) keeps the gSLA; if no p99 is known, the upper bound does, or the true
+      slowdown, as it may have been measured before.
     """
     return _Check(history, trace, world, options or Options(), predicted).found
 

@@ -18,7 +18,7 @@
   a GPU that is shared counts once. **Utilisation** is its part of all GPUs over the makespan.
   **Effective utilisation** puts the sum of w x solo time in place of it: the part of the cluster
   that would be busy if the same work had run alone; sharing can lift it above 1;
-- **sharing benefit** of a job that started beside another: the JCT it would have had by waiting
+- **sharing benefit** of a job that started with a co-runner: the JCT it would have had by waiting
   for enough idle GPUs of one model, no other job starting, over its JCT (Castor, equation 24);
 - **finish-time fairness** rho: JCT over solo time x contention, the JCT in a 1/contention share
   of the cluster (Themis, NSDI 2020, section 3). Contention is the GPUs that all unfinished jobs
@@ -232,7 +232,7 @@ def job_table(history: History, trace: Trace) -> Table:
     none), ``arrival_s``, ``first_start_s``, ``finish_s``, ``work_s`` (alone at speed 1),
     ``solo_s``, ``held_s``, ``jct_s``, ``queueing_s``, ``first_start_delay_s``, ``slowdown``,
     ``worst_slowdown``, ``shared_s``, ``breach_s``, ``starts``, ``sharing_benefit`` (NaN: never
-    started beside another) and ``fairness``.
+    started with a co-runner) and ``fairness``.
     """
     given = trace.jobs
     arrival = np.array([job.arrival_s for job in given])

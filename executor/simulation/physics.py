@@ -50,7 +50,7 @@ class Physics:
     def cannot_run(self, start: Start) -> list[tuple[int, Job]]:
         """Return the (GPU, resident) pairs for which a starting job would run out of memory.
 
-        Where a GPU cannot hold the job even alone, the job itself stands as the resident.
+        If a GPU cannot hold the job even alone, the pair names the job itself.
         """
         return [
             (gpu, other)

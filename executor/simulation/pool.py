@@ -120,7 +120,7 @@ class SimulatedPool:
         Raises
         ------
         PolicyError
-            When jobs wait, nobody runs and nothing will ever happen.
+            If jobs wait and nothing will ever happen.
         """
         while self._left:
             at = self._next_event()
@@ -144,7 +144,7 @@ class SimulatedPool:
         return at
 
     def _process(self, at: float) -> bool:
-        """Process all events of one moment; tell whether they call for a decision."""
+        """Process all events of one moment; return whether they call for a decision."""
         jobs = self._jobs
         before = self.history.events
         while self._arrived < len(jobs) and jobs[self._arrived].arrival_s <= at:
@@ -259,7 +259,7 @@ class SimulatedPool:
         return seat_refusal(state.machines.rules, [one.share for one in sharers[:-1]], share)
 
     def _crash(self, start: Start, obstacles: Iterable[tuple[int, Job]]) -> None:
-        """Let a start fail for want of memory; the pool remembers which workloads clash."""
+        """Let a start fail for lack of memory, and note which workloads clash."""
         state, job, now = self.state, start.job, self.state.now
         for gpu, other in obstacles:
             if other is job:
@@ -399,7 +399,7 @@ class SimulatedPool:
         self._refuse(stuck, f"leaves {len(self.state.pending)} jobs waiting for ever")
 
     def _only_failures_ahead(self) -> bool:
-        """Tell whether nobody runs or comes, all nodes are up, and they can but fail."""
+        """Return whether no job runs or arrives and nothing but failures of nodes lies ahead."""
         idle = not self.state.running and not self.state.down
         return (
             idle

@@ -49,20 +49,20 @@ _KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """A trace run under a policy.
+    """A simulation of a trace under a policy.
 
     Attributes
     ----------
     policy : str
-        As it was named, with its options.
+        Its name with its options.
     seed : int
-        Of everything random in the run.
+        Seed of everything random in the run.
     summary : dict of str to float
         See `metrics.summary`.
     jobs, series, stays : dict of str to array
         See `metrics.job_table`, ``series_table`` (thinned, see `thinned`) and ``stay_table``.
     fingerprint : str
-        What tells the run from others: equal ones give equal results. Empty if not known.
+        Digest of everything that decides the results; empty if it is not known.
     """
 
     policy: str

@@ -1,6 +1,6 @@
-"""Worlds to simulate in: a cluster, workloads, and how much they truly slow each other down.
+"""Worlds to simulate in: instances with a cluster, workloads and their true slowdowns.
 
-A world is an instance whose jobs nobody reads. Its slowdowns were measured, or come from the
+The jobs of a world are not read. Its slowdowns were measured, or come from the
 synthetic contention model of ``instances.generate``, which policies never see. Two workloads
 without an entry, or with ``slowdown: null``, may not share.
 """
@@ -25,7 +25,7 @@ _NODE_GPUS: Final = 8
 
 
 def read_source(path: FilePath) -> Instance | DataSet:
-    """Return what ``world_of`` makes a world from.
+    """Return the source of a world, for ``world_of``.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def synthetic_world(
     gpu_models : sequence of str
         Keys of ``instances.generate.MODELS``; the first has speed 1.
     splits : bool
-        Whether there are caps, 10 to 90 % of the SMs, beside sharing without caps.
+        Whether jobs may also share at caps, of 10 to 90 % of the SMs.
     seed : int
         Of the model.
 

@@ -68,7 +68,7 @@ def folder(tmp_path, story):
     home = tmp_path / "home"
     live = tmp_path / "live"
     with Journal(live) as journal:
-        for event in story.told:
+        for event in story.happened:
             journal.append([event])
         home.mkdir()
         for name in (JOURNAL, WAL):
@@ -78,23 +78,23 @@ def folder(tmp_path, story):
 
 def prefixes(story):
     """Return the state machine after each of the story's events, and before any."""
-    return [replayed(story.told[:k]) for k in range(len(story.told) + 1)]
+    return [replayed(story.happened[:k]) for k in range(len(story.happened) + 1)]
 
 
-def replayed(told):
+def replayed(happened):
     machine = StateMachine()
-    for event in told:
+    for event in happened:
         machine.apply(event)
     return machine
 
 
-def as_kept(told):
+def as_kept(happened):
     """Return events as a journal tells them: a job's environment stands in its submission only."""
     return [
         event.replace(run=event.run.replace(spec=event.run.spec.replace(env={})))
         if event.kind == "placed"
         else event
-        for event in told
+        for event in happened
     ]
 
 
@@ -111,13 +111,13 @@ class TestKeeping:
     def test_numbers_go_on_and_the_brain_comes_back(self, tmp_path, story):
         with Journal(tmp_path) as journal:
             assert (journal.sequence, journal.replay()) == (0, StateMachine())
-            assert journal.append(story.told[:3]) == 3
+            assert journal.append(story.happened[:3]) == 3
             assert journal.append([]) == 3
         with Journal(tmp_path) as journal:
-            assert journal.append(story.told[3:]) == len(story.told) == journal.sequence
+            assert journal.append(story.happened[3:]) == len(story.happened) == journal.sequence
             assert journal.replay() == story.machine
-        assert [entry.event for entry in read_events(tmp_path)] == as_kept(story.told)
-        assert next(read_events(tmp_path, after=4)) == (5, story.told[4])
+        assert [entry.event for entry in read_events(tmp_path)] == as_kept(story.happened)
+        assert next(read_events(tmp_path, after=4)) == (5, story.happened[4])
 
     def test_what_was_never_closed_is_there(self, folder, story):
         assert read_state_machine(folder) == story.machine
@@ -175,15 +175,15 @@ class TestKeeping:
 
     def test_events_that_do_not_fit_are_passed_over_as_they_were(self, tmp_path, story):
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
-            journal.append([story.told[1]])  # there is a job of this id
+            journal.append(story.happened)
+            journal.append([story.happened[1]])  # there is a job of this id
             assert journal.replay().jobs == story.machine.jobs
             assert journal.replay().sequence == journal.sequence
 
     def test_only_its_owner_may_look(self, tmp_path):
         home = tmp_path / "deep" / "home"
         with Journal(home) as journal:
-            journal.append(long_story().told)
+            journal.append(long_story().happened)
             for name in (JOURNAL, WAL, LOCK):
                 assert stat.S_IMODE((home / name).stat().st_mode) == 0o600
         assert stat.S_IMODE(home.stat().st_mode) == 0o700
@@ -198,8 +198,8 @@ class TestKeeping:
 class TestCheckpoints:
     def test_are_written_when_enough_has_happened(self, tmp_path, story):
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
-            size = len(story.told)
+            journal.append(story.happened)
+            size = len(story.happened)
             assert not journal.checkpoint(story.machine, every=size + 1)
             assert journal.checkpoint(story.machine, every=size)
             assert not journal.checkpoint(story.machine, every=1)
@@ -208,7 +208,7 @@ class TestCheckpoints:
         with Journal(folder) as journal:
             journal.checkpoint(journal.replay(), every=1)
             story.start()
-            journal.append(story.told[-1:])
+            journal.append(story.happened[-1:])
         # Nobody reads the first event, which is torn, any more.
         change(folder, "UPDATE event SET text = 'torn' WHERE sequence = 1")
         with Journal(folder) as journal:
@@ -259,7 +259,7 @@ class TestCompaction:
     def compacted(self, tmp_path, story):
         """Return a directory whose journal was compacted, and the state machine that it tells."""
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
+            journal.append(story.happened)
             journal.compact(story.machine, before_s=1e9)
         return tmp_path
 
@@ -273,19 +273,19 @@ class TestCompaction:
         assert {(event.kind, event.job) for event in left} == {("submitted", j) for j in living}
         with Journal(compacted) as journal:
             assert journal.replay() == story.machine
-            assert journal.sequence == len(story.told)
+            assert journal.sequence == len(story.happened)
             story.start()
-            assert journal.append(story.told[-1:]) == len(story.told)
+            assert journal.append(story.happened[-1:]) == len(story.happened)
             assert journal.replay() == story.machine
         assert read_state_machine(compacted) == story.machine
-        assert [entry.sequence for entry in read_events(compacted)][-1] == len(story.told)
+        assert [entry.sequence for entry in read_events(compacted)][-1] == len(story.happened)
 
     def test_leaves_what_has_happened_since(self, tmp_path, story):
-        moment_s = story.told[len(story.told) // 2].at_s
+        moment_s = story.happened[len(story.happened) // 2].at_s
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
+            journal.append(story.happened)
             journal.compact(story.machine, moment_s)
-        since = as_kept([event for event in story.told if event.at_s >= moment_s])
+        since = as_kept([event for event in story.happened if event.at_s >= moment_s])
         assert [entry.event for entry in read_events(tmp_path)][-len(since) :] == since
 
     def test_again_and_again_of_a_journal_that_loses_all(self, tmp_path):
@@ -293,7 +293,7 @@ class TestCompaction:
         story.cancel(story.submit())
         for _ in range(3):
             with Journal(tmp_path) as journal:
-                journal.append(story.told[journal.sequence :])
+                journal.append(story.happened[journal.sequence :])
                 journal.compact(story.machine, before_s=1e9)
                 assert list(read_events(tmp_path)) == []
             story.cancel(story.submit())
@@ -304,9 +304,9 @@ class TestCompaction:
         over, waits = story.submit(env={"A": "secret-1"}), story.submit(env={"A": "secret-2"})
         story.cancel(over)
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
+            journal.append(story.happened)
             journal.compact(story.machine, before_s=0.0)
-            assert len(list(read_events(tmp_path))) == len(story.told)
+            assert len(list(read_events(tmp_path))) == len(story.happened)
             assert journal.replay().jobs[waits.id].spec.env == {"A": "secret-2"}
         assert "secret-1" not in "".join(self.texts(tmp_path))
 
@@ -315,17 +315,17 @@ class TestCompaction:
         with Journal(tmp_path) as journal:
             for _ in range(50):
                 story.cancel(story.submit(env={"A": "a" * 9_999}))
-            journal.append(story.told)
+            journal.append(story.happened)
             journal.compact(story.machine, before_s=0.0)
             assert (tmp_path / JOURNAL).stat().st_size < 50 * 9_999 / 2
             assert journal.replay() == story.machine
 
     def test_keeps_what_no_checkpoint_holds(self, tmp_path, story):
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
+            journal.append(story.happened)
             journal.checkpoint(story.machine, every=1)
             story.submit()
-            journal.append(story.told[-1:])
+            journal.append(story.happened[-1:])
             # As where the disk took no checkpoint.
             journal._checkpointed = story.machine.sequence
             journal.compact(story.machine, before_s=1e9)
@@ -346,7 +346,7 @@ def test_an_environment_stands_in_a_journal_once(tmp_path):
     story = Story()
     job = story.running("g0", env={"A": "long"})
     with Journal(tmp_path) as journal:
-        journal.append(story.told)
+        journal.append(story.happened)
         assert journal.replay() == story.machine
         assert journal.replay().jobs[job.id].run.spec.env == {"A": "long"}
     with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
@@ -383,12 +383,12 @@ class TestOneServiceADirectory:
 
     def test_others_may_read_while_it_writes(self, tmp_path, story):
         with Journal(tmp_path) as journal:
-            journal.append(story.told[:-1])
+            journal.append(story.happened[:-1])
             reader = read_events(tmp_path)
             assert next(reader).sequence == 1
-            journal.append(story.told[-1:])
+            journal.append(story.happened[-1:])
             # One reading is of one moment.
-            assert [entry.sequence for entry in reader][-1] == len(story.told) - 1
+            assert [entry.sequence for entry in reader][-1] == len(story.happened) - 1
             assert read_state_machine(tmp_path) == story.machine
 
 
@@ -499,7 +499,7 @@ class TestDamage:
         rng, found = random.Random(6), []
         for size in sorted(rng.sample(range(len(whole)), 60)):
             (folder / WAL).write_bytes(whole[:size])
-            found.append(self.told_by(folder, tmp_path))
+            found.append(self.machine_of(folder, tmp_path))
         numbers = [machine.sequence for machine in found if machine is not None]
         assert numbers == sorted(numbers)
         assert len(set(numbers)) > 10
@@ -520,11 +520,11 @@ class TestDamage:
             at, size = rng.randrange(len(whole)), rng.choice([1, 8, 4096])
             torn = whole[:at] + rng.randbytes(size) + whole[at + size :]
             (folder / name).write_bytes(torn[: len(whole)])
-            machine = self.told_by(folder, tmp_path)
+            machine = self.machine_of(folder, tmp_path)
             assert machine is None or machine == states[machine.sequence]
 
     @staticmethod
-    def told_by(folder, tmp_path):
+    def machine_of(folder, tmp_path):
         """Return the state machine of a copy, None where it was refused in one line."""
         copy = tmp_path / "copy"
         shutil.copytree(folder, copy)
@@ -595,7 +595,7 @@ def on_a_small_disk(tmp_path, program):
 class TestAFullDisk:
     def test_nothing_half_written_and_later_appends_possible(self, tmp_path, story):
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
+            journal.append(story.happened)
             pages = "PRAGMA max_page_count = {}"
             journal._connection.execute(pages.format(1))  # SQLite takes the pages there are
             job = events.Submitted(
@@ -606,26 +606,26 @@ class TestAFullDisk:
                     JournalError, match="cannot be written: database or disk is full"
                 ):
                     journal.append([events.Recorded(at_s=1.0, sequence=0), job])
-            assert journal.sequence == len(story.told)
+            assert journal.sequence == len(story.happened)
             assert journal.replay() == story.machine
             journal._connection.execute(pages.format(10_000))
-            assert journal.append([job]) == len(story.told) + 1
+            assert journal.append([job]) == len(story.happened) + 1
         assert len(read_state_machine(tmp_path).jobs) == len(story.machine.jobs) + 1
 
     def test_has_no_room_for_a_checkpoint(self, tmp_path, story):
         with Journal(tmp_path) as journal:
-            journal.append(story.told)
+            journal.append(story.happened)
             journal.checkpoint(story.machine, every=1)
             kept = deepcopy(story.machine)
             story.submit(env={"A": "a" * 99_999})
-            journal.append(story.told[-1:])
+            journal.append(story.happened[-1:])
             for _ in range(30):
                 story.machine.devices[f"g{len(story.machine.devices)}"] = Device(sick="x" * 9_999)
             journal._connection.execute("PRAGMA max_page_count = 1")
             with pytest.raises(JournalError, match="database or disk is full"):
                 journal.checkpoint(story.machine, every=1)
             assert not journal.checkpoint(story.machine, every=1)
-            kept.apply(story.told[-1])
+            kept.apply(story.happened[-1])
             assert journal.replay() == kept
 
     def test_a_real_one(self, tmp_path):

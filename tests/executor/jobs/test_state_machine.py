@@ -824,9 +824,11 @@ class TestWhatAJobWaitsFor:
     def test_it_is_cancelled_with_what_it_needs_and_so_are_those_after_it(self, story, end):
         first = story.running("g0")
         chain = [first]
-        # More than the interpreter may recurse.
-        for _ in range(1100):
-            chain.append(story.submit(after=(chain[-1].id,)))
+        # More than the interpreter may recurse; the machine is checked after the last.
+        for number in range(2, 1102):
+            wanted = spec(after=(chain[-1].id,))
+            story.machine.apply(events.Submitted(at_s=200.0, job=f"j{number}", spec=wanted))
+            chain.append(story.machine.jobs[f"j{number}"])
         anyway = story.submit(after_any=(first.id, chain[-1].id))
         if end == "fails":
             story.ended(first, status=1)

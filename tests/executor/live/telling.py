@@ -30,16 +30,16 @@ class Story:
 
     def __init__(self, *gpus):
         self.machine = StateMachine()
-        self.told = []
+        self.happened = []
         self.at_s = 100.0
         self.start(*(gpus or GPUS))
 
     def tell(self, event, **fields):
         """Tell an event a second later; return the commands."""
         self.at_s += 1.0
-        self.told.append(event(at_s=self.at_s, **fields))
+        self.happened.append(event(at_s=self.at_s, **fields))
         try:
-            return self.machine.apply(self.told[-1])
+            return self.machine.apply(self.happened[-1])
         finally:
             assert violations(self.machine) == ()
 

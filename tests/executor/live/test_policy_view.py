@@ -669,7 +669,7 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
     drain(story, "g0")
     view.renew(story.at_s)
     assert reserved() == ("g2", "g1")
-    until_s, told = story.machine.reserved[gang.id].until_s, len(story.told)
+    until_s, told = story.machine.reserved[gang.id].until_s, len(story.happened)
     # A workload that is new makes another state, whose devices may have other numbers.
     drain(story, "g0", on=False)
     story.submit(workload="speech")
@@ -679,7 +679,7 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
     assert [*view.state.reserved] == [gang.sequence]
     assert view.state.reserved[gang.sequence].until_s == until_s
     assert reserved() == ("g2", "g1")
-    assert len(story.told) == told + 2  # and nothing was told again
+    assert len(story.happened) == told + 2  # and nothing was told again
     # A device that takes no more jobs ends it, and others are found.
     drain(story, "g2")
     view.renew(story.at_s)

@@ -69,7 +69,7 @@ def test_it_is_remembered_in_the_journal_and_in_its_checkpoints(tmp_path):
     first, second = pair(story)
     separate(story, first, second)
     with Journal(tmp_path) as journal:
-        journal.append(story.told)
+        journal.append(story.happened)
         assert journal.replay() == story.machine
         journal.checkpoint(story.machine, every=1)
     with Journal(tmp_path) as journal:

@@ -93,7 +93,7 @@ class Scene:
                     n + (rate or 0) for n, rate in zip(done, self.rates[run], strict=True)
                 ]
             for event in self.observe():
-                self.story.told.append(event)
+                self.story.happened.append(event)
                 self.story.machine.apply(event)
                 found.append(event)
         self.events += found

@@ -142,11 +142,13 @@ def test_exact_beliefs_are_the_truth():
 
 
 def test_noise_is_log_normal_the_same_at_all_caps_and_bounded_at_nine_in_ten():
-    made = synthetic_world(60, 1, gpu_models=["V100", "K80"], splits=True)
+    few = synthetic_world(6, 1, gpu_models=["V100", "K80"], splits=True)
+    error = np.log(Noise(0.2).of(few, 5).slowdown / SlowdownTable.of(few).slowdown)
+    assert np.allclose(error, error[0, 0])
+    made = synthetic_world(60, 1)
     truth = SlowdownTable.of(made)
     believed = Noise(0.2).of(made, 5)
     error = np.log(believed.slowdown / truth.slowdown)
-    assert np.allclose(error, error[0, 0])
     # 3,600 draws: the standard error of the deviation is 0.2 / sqrt(7200) = 0.0024.
     assert error[0, 0].std() == pytest.approx(0.2, abs=0.01)
     assert error[0, 0].mean() == pytest.approx(0.0, abs=0.014)
@@ -157,12 +159,12 @@ def test_noise_is_log_normal_the_same_at_all_caps_and_bounded_at_nine_in_ten():
 
 def test_held_out_knows_the_measured_part_and_predicts_the_rest():
     pytest.importorskip("sklearn", reason="the extra train is not installed")
-    made = synthetic_world(8, 1, splits=True)
+    made = synthetic_world(5, 1, splits=True)
     truth = SlowdownTable.of(made)
-    believed = HeldOut("constant", 0.5).of(made, 3)
+    believed = HeldOut("constant", 0.6).of(made, 3)
     known = (believed.slowdown == truth.slowdown)[0].all(axis=0)
-    # 36 unordered pairs, self-pairs among them: 18 are measured, at every caps.
-    assert np.triu(known).sum() == 18
+    # 15 unordered pairs, self-pairs among them: 9 are measured, at every caps.
+    assert np.triu(known).sum() == 9
     assert np.array_equal(known, known.T)
     assert not np.isnan(believed.slowdown).any()
     assert (believed.upper >= believed.slowdown).all()
