@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.service_api import Limits
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.system.descriptors import take_all
@@ -57,8 +58,7 @@ def serve(options: Namespace) -> int:
             sample_s=sample_s,
             directory=directory,
             dry_run=options.dry_run,
-            most_grace_s=options.max_grace,
-            most_waiting=options.user_jobs,
+            limits=Limits(options.max_grace, options.user_jobs),
             keep_s=options.keep,
             max_jobs_per_gpu=options.max_jobs_per_gpu,
             notify=options.notify,

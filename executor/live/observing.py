@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from dovetail.executor.jobs import events
@@ -82,6 +82,11 @@ class Observer:
     def equip(self, models: Mapping[str, str]) -> None:
         """Take in that the pool has other devices now."""
         self._watch.equip(models)
+
+    def note_ends(self, happened: Iterable[AnyEvent]) -> None:
+        """Note the last progress of runs that have ended, before they are released."""
+        for run in {event.run for event in happened if isinstance(event, events.RankEnded)}:
+            self.last.note_end(run, self._pool.progress(run))
 
     def sample(self, now_s: float, boot_s: float) -> list[AnyEvent]:
         """Take a sample and return what follows from it.

@@ -12,23 +12,19 @@ import logging
 import math
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.commands import Release
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.journal import Journal, JournalError
+from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
-from dovetail.executor.live.admission import MOST_WAITING
+from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
-from dovetail.executor.live.fair_share import without_unfair_stops
-from dovetail.executor.live.guarded_policy import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.guarded_policy import GuardedPolicy
 from dovetail.executor.live.knowledge import Knowledge
 from dovetail.executor.live.learning import Learner
@@ -38,13 +34,10 @@ from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.observing import Observer
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.presenting import device_views
-from dovetail.executor.live.preview import REST, Preview
-from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
+from dovetail.executor.live.profiling_queue import ProfilingQueue
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.request_queue import RequestQueue
-from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.service_api import Limits, ServiceApi
-from dovetail.executor.live.starts import CannotStartError, in_groups, is_fresh, place, reservations
 from dovetail.executor.live.troubles import AGAIN_S, Troubles
 from dovetail.executor.live.views import ServiceView
 from dovetail.executor.live.watch import WatchOptions
@@ -55,21 +48,15 @@ from dovetail.executor.system.clock import ServiceClock, boot_id, boot_s
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import Repository
 from dovetail.predictors import TrainedPredictor
-from dovetail.solver.policies import Decision, Start, State
+from dovetail.solver.policies import Decision, State
 
 _LOG: Final = logging.getLogger("dovetail.live")
-
-MOST_GRACE_S: Final = 3600.0
-"""The longest grace that a job may have, unless the administrator allows more."""
 
 PRUNE_FIRST_S: Final = 60.0
 """Seconds after the start that what is old is removed for the first time."""
 
-_SOONEST_S: Final = 0.1
 _LONGEST_IDLE_S: Final = 3600.0
 _MODEL: Final = "fitted.dovetail"
-_QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
-_PATIENT: Final = _QUIET | {"submitted"}
 
 
 class Service:
@@ -95,12 +82,8 @@ class Service:
         The state directory, for people.
     dry_run : bool
         Never start or stop anything; ``plan`` says what would be.
-    any_user : bool, optional
-        Whether jobs may run as other users than the service's; by default if that is root.
-    most_grace_s : float
-        The longest grace that a job may have, seconds.
-    most_waiting : int
-        How many jobs of a user who is no administrator may wait.
+    limits : Limits, optional
+        What users may ask for.
     keep_s : float
         Seconds for which events and logs of ended jobs are kept.
     max_jobs_per_gpu : int, optional
@@ -139,9 +122,7 @@ class Service:
         sample_s: float = SAMPLE_S,
         directory: str | Path = "",
         dry_run: bool = False,
-        any_user: bool | None = None,
-        most_grace_s: float = MOST_GRACE_S,
-        most_waiting: int = MOST_WAITING,
+        limits: Limits | None = None,
         keep_s: float = KEEP_S,
         max_jobs_per_gpu: int | None = None,
         boot_s: Callable[[], float] = boot_s,
@@ -180,11 +161,22 @@ class Service:
             self._troubles,
             self._recorder,
             self._learner,
-            self._decide_now,
+            lambda: self._decider.decide_now(),
         )
         watching = watching or WatchOptions()
         self._observer = Observer(machine, pool, self._devices, self._view, watching, sample_s)
-        self._profiling = ProfilingQueue(machine, watching.profile_most_s)
+        self._decider = Decider(
+            machine,
+            self._clock,
+            pool,
+            self._ledger,
+            self._troubles,
+            self._view,
+            self._policy,
+            ProfilingQueue(machine, watching.profile_most_s),
+            self._left,
+            self._directory,
+        )
         self.api = ServiceApi(
             machine=machine,
             lock=self._lock,
@@ -193,32 +185,14 @@ class Service:
             pool=pool,
             devices=self._devices,
             observer=self._observer,
-            preview=Preview(
-                machine,
-                self._clock,
-                pool,
-                self._view,
-                self._policy,
-                self._profiling,
-                self._left,
-            ),
+            decider=self._decider,
             known=self._knowledge.known,
             show=self._shown,
-            limits=Limits(
-                os.geteuid() == 0 if any_user is None else any_user, most_grace_s, most_waiting
-            ),
+            limits=limits or Limits(),
             directory=self._directory,
             dry_run=dry_run,
         )
-        # When the next decision is due, on the service's clock. If only new jobs came, it waits
-        # until the thread has rested from the last one.
-        self._decide_s = -math.inf
-        self._rest_until_s = -math.inf
         self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
-        # How long the last decision took, its first starts included, and its proven gap.
-        self._first_s = 0.0
-        self._took_s: float | None = None
-        self._gap: float | None = None
         self._knowledge.learn()
 
     @property
@@ -291,114 +265,29 @@ class Service:
         while not self._requests.closed:
             self._troubles.try_again()
             self._serve()
-            due = not self._ledger.news and self._decide_s <= self._clock.now_s()
+            due = not self._ledger.news and self._decider.due_s <= self._clock.now_s()
             if due and self._prepared():
                 return True
             self._execute_commands()
             self._requests.wait(self._idle_s())
         return False
 
-    def _decide_by(self, at_s: float) -> None:
-        self._decide_s = min(self._decide_s, at_s)
-
-    def _decide_now(self) -> None:
-        self._decide_s = -math.inf
-
     def _prepared(self) -> bool:
-        """Bring the policy's state up to date; False if that fails, until it is tried again."""
-        self._decide_s = math.inf
-        try:
-            self._view.renew(self._clock.now_s())
-        except Exception as error:
-            self._troubles.report("world", error)
-            self._decide_by(self._clock.now_s() + POLICY_AGAIN_S)
+        """Prepare a decision; return whether the policy is to be asked."""
+        if not self._decider.prepare():
             return False
-        self._troubles.clear("world")
-        return self._dry_run or (self._has_room() and self._began_first())
-
-    def _has_room(self) -> bool:
-        """Return whether the disk has room for what starts write; if not, nothing is decided."""
-        try:
-            require_room(self._directory)
-        except (DiskFullError, OSError) as error:
-            self._troubles.report("disk", error)
-            self._decide_by(self._troubles.again_s)
-            return False
-        self._troubles.clear("disk")
-        return True
-
-    def _began_first(self) -> bool:
-        """Start what comes before the policy's choice; False if the journal cannot be written."""
-        began = time.perf_counter()
-        try:
-            chosen = first_starts(self._machine, self.state, self._profiling, self._policy)
-            with closing(chosen) as first:
-                for starts, looks in first:
-                    begun = self._start_all(starts)
-                    if looks and begun:
-                        self._profiling.note(begun[0], self.state)
-        except JournalError as error:
-            self._troubles.report("journal", error)
-            self._decide_by(self._troubles.again_s)
-            return False
-        self._first_s = time.perf_counter() - began
-        self._execute_urgent_commands()
+        if not self._dry_run:
+            if not self._decider.begin():
+                return False
+            self._execute_urgent_commands()
         return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the check of starts allows."""
-        took_s = self._took_s = decide_s + self._first_s
-        self._gap = decision.proof.gap if decision.proof else None
-        now_s = self._clock.now_s()
-        self._rest_until_s = now_s + REST * took_s
-        if decision.wake_s is not None:
-            # A policy that asks for the past would never let the service rest.
-            self._decide_by(max(decision.wake_s, now_s + _SOONEST_S))
-        if self._dry_run:
-            return
-        try:
-            self._decide(decision)
-        except JournalError as error:
-            self._troubles.report("journal", error)
-            self._decide_by(self._troubles.again_s)
-        self._execute_commands()
-
-    def _decide(self, decision: Decision) -> None:
-        decision = without_unfair_stops(decision, self._machine)
-        for job in decision.stops:
-            run = self._machine.jobs[job.id].run
-            if run is not None and run.spec.requeue:
-                at_s, why = self._clock.now_s(), "the policy gives its devices to others"
-                stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
-                self._ledger.commit([stop])
-        self._start_all(decision.starts)
-        self._ledger.commit(reservations(self._view, decision.reserved))
-        self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
-
-    def _start_all(self, starts: Sequence[Start]) -> list[Start]:
-        """Place jobs, and return the starts that were placed."""
-        begun: list[Start] = []
-        for group in in_groups(starts):
-            if self._start(group):
-                begun += group
-            elif len(group) > 1 or group[0].shares:
-                # The policy would decide the same again, and nothing would ever start.
-                alone = (start._replace(shares=None) for start in group)
-                begun += [
-                    one for one in alone if is_fresh(self._view.state, one) and self._start([one])
-                ]
-        return begun
-
-    def _start(self, group: Sequence[Start]) -> bool:
-        """Place jobs that start together unless a rule is broken; return whether they were."""
-        try:
-            placed = place(self._view, group, self._left.held)
-        except CannotStartError as error:
-            _LOG.warning("%s", error, exc_info=error.__cause__)
-            return False
-        self._ledger.commit([one.replace(at_s=self._clock.now_s()) for one in placed])
-        self._profiling.begin(self._machine.jobs[start.job.id] for start in group)
-        return True
+        self._decider.note(decision, decide_s)
+        if not self._dry_run:
+            self._decider.carry_out(decision)
+            self._execute_commands()
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares with which a job's library is known to compute right."""
@@ -408,7 +297,7 @@ class Service:
         """Return for how long nothing is due unless a request or a report comes."""
         moments = [self._troubles.again_s, self._prune_s]
         if not self._ledger.news:
-            moments += [self._decide_s, self._left.lost_s]
+            moments += [self._decider.due_s, self._left.lost_s]
             moments += map(_deadline_s, self._machine.holding.values())
             if not self._dry_run:
                 moments.append(self._observer.next_s)
@@ -419,7 +308,10 @@ class Service:
     def _serve(self) -> None:
         requests = self._requests.take()
         happened = self._of_jobs(self._polled())
-        self._note_ends(happened)
+        try:
+            self._observer.note_ends(happened)
+        except Exception as error:
+            self._troubles.report("watch", error)
         self._ledger.news += happened
         if not self._ledger.news:
             self._ledger.news = [
@@ -453,14 +345,6 @@ class Service:
             self._troubles.report("pool", error)
             return reported
 
-    def _note_ends(self, happened: Sequence[AnyEvent]) -> None:
-        """Note the last progress of runs that have ended, before they are released."""
-        for run in {event.run for event in happened if isinstance(event, events.RankEnded)}:
-            try:
-                self._observer.last.note_end(run, self._pool.progress(run))
-            except Exception as error:
-                self._troubles.report("watch", error)
-
     def _stamped(self, reported: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s, found = self._clock.now_s(), []
         for event in reported:
@@ -474,7 +358,7 @@ class Service:
         found, over = self._left.sort(reported)
         self._ledger.commands += over
         if over:
-            self._decide_now()
+            self._decider.decide_now()
         return found
 
     def _overdue(self) -> list[AnyEvent]:
@@ -509,10 +393,7 @@ class Service:
         kinds = {event.kind for event in happened}
         if "devices_changed" in kinds:
             self._take_up_devices()
-        if kinds - _PATIENT:
-            self._decide_now()
-        elif kinds - _QUIET:
-            self._decide_by(self._rest_until_s)
+        self._decider.decide_after(kinds)
 
     def _others(self) -> list[AnyEvent]:
         """Return that the pool's devices have changed, if so, and workloads known on them."""
@@ -554,8 +435,8 @@ class Service:
                 now_s=self._clock.now_s(),
                 sequence=self._machine.sequence,
                 jobs=Counter(job.state.value for job in self._machine.jobs.values()),
-                decide_s=self._took_s,
-                gap=self._gap,
+                decide_s=self._decider.took_s,
+                gap=self._decider.gap,
                 dry_run=self._dry_run,
                 trouble="; ".join(filter(None, self._all_troubles())),
                 devices=device_views(

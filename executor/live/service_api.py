@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
@@ -15,6 +16,7 @@ from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.live.admission import (
+    MOST_WAITING,
     is_administrator,
     refuse_after,
     refuse_another,
@@ -24,12 +26,12 @@ from dovetail.executor.live.admission import (
     refuse_others,
     refuse_too_many,
 )
+from dovetail.executor.live.deciding import Decider, Round
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.observing import Observer
 from dovetail.executor.live.planning import Lacks, of_job, of_round
 from dovetail.executor.live.presenting import job_views, listed
-from dovetail.executor.live.preview import Preview, Round
 from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
 from dovetail.executor.pools.pool import NodePool, told_awaited
@@ -40,23 +42,26 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 
+MOST_GRACE_S: Final = 3600.0
+"""The longest grace that a job may have, unless the administrator allows more."""
+
 
 class Limits(NamedTuple):
     """What the administrator lets users ask for.
 
     Attributes
     ----------
-    any_user : bool
-        Whether jobs may run as other users than the service's.
     grace_s : float
-        The longest grace that a job may have.
+        The longest grace that a job may have, seconds.
     waiting : int
         How many jobs of a user who is no administrator may wait.
+    any_user : bool, optional
+        Whether jobs may run as other users than the service's; by default if that is root.
     """
 
-    any_user: bool
-    grace_s: float
-    waiting: int
+    grace_s: float = MOST_GRACE_S
+    waiting: int = MOST_WAITING
+    any_user: bool | None = None
 
 
 class ServiceApi:
@@ -81,8 +86,8 @@ class ServiceApi:
         Where jobs run.
     observer : Observer
         What is seen of them.
-    preview : Preview
-        What the policy would do.
+    decider : Decider
+        Its decisions; here it only previews them.
     known : callable
         Returns the events by which the profiles of these jobs' workloads become known.
     show : callable
@@ -105,7 +110,7 @@ class ServiceApi:
         pool: NodePool,
         devices: Devices,
         observer: Observer,
-        preview: Preview,
+        decider: Decider,
         known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
         show: Callable[[], ServiceView],
         limits: Limits,
@@ -114,7 +119,7 @@ class ServiceApi:
     ) -> None:
         self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
         self._pool, self._devices = pool, devices
-        self._observer, self._preview, self._known = observer, preview, known
+        self._observer, self._decider, self._known = observer, decider, known
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
         self.service = show
 
@@ -161,7 +166,8 @@ class ServiceApi:
 
     def _refuse_impossible(self, spec: JobSpec, by: Owner, path: str) -> None:
         cluster = None if self._pool.awaited else self._devices.cluster
-        refuse_hopeless(spec, by, cluster, self._limits.any_user, path)
+        any_user = os.geteuid() == 0 if self._limits.any_user is None else self._limits.any_user
+        refuse_hopeless(spec, by, cluster, any_user, path)
         refuse_long_grace(spec, self._limits.grace_s, path)
 
     def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
@@ -342,10 +348,10 @@ class ServiceApi:
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
-        recent = self._preview.recent()
+        recent = self._decider.recent()
         if recent is not None:
             return recent.instance
-        return self._requests.read(self._preview.instance)
+        return self._requests.read(self._decider.instance)
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now, without doing it."""
@@ -372,8 +378,8 @@ class ServiceApi:
         return "\n".join(lines)
 
     def _round(self, job: str = "") -> Round:
-        recent = self._preview.recent(job)
-        return recent or self._requests.read(lambda: self._preview.round(job))
+        recent = self._decider.recent(job)
+        return recent or self._requests.read(lambda: self._decider.round(job))
 
     def _lacks(self) -> Lacks:
         return Lacks.of(self._machine, self._dry_run)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.service_api import Limits
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
@@ -62,7 +63,9 @@ def service_here(directory, socket, everybody=False, private=False):
     listening = Listening(socket, everybody, ("127.0.0.1", 0), Tokens.read(str(tokens)), private)
     with Journal(directory) as journal:
         repository = Repository(directory / "repository.db")
-        service = Service(journal, pool, repository, directory=directory, any_user=True)
+        service = Service(
+            journal, pool, repository, directory=directory, limits=Limits(any_user=True)
+        )
         thread = threading.Thread(target=service.run)
         thread.start()
         try:

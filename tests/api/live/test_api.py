@@ -298,14 +298,14 @@ def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
 
 
 def test_a_costly_plan_is_made_for_all_who_ask(live, monkeypatch):
-    from dovetail.executor.live import preview
+    from dovetail.executor.live import deciding
 
     live.client.submit([job()])
     made = []
-    monkeypatch.setattr(preview, "_COSTLY_S", 0.0)
-    monkeypatch.setattr(preview, "REST", 1e6)
-    plan_of = preview.plan_of
-    monkeypatch.setattr(preview, "plan_of", lambda *a: (made.append(1), plan_of(*a))[1])
+    monkeypatch.setattr(deciding, "_COSTLY_S", 0.0)
+    monkeypatch.setattr(deciding, "REST", 1e6)
+    plan_of = deciding.plan_of
+    monkeypatch.setattr(deciding, "plan_of", lambda *a: (made.append(1), plan_of(*a))[1])
     first = live.client.plan()
     assert [live.client.plan() for _ in range(5)] == [first] * 5
     assert len(made) == 1

@@ -12,6 +12,7 @@ from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.states import OVER, QUEUED
 from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.fair_share import standings
+from dovetail.executor.live.service_api import Limits
 from dovetail.instances.errors import InputError
 from tests.executor.waiting import wait_until
 
@@ -40,7 +41,7 @@ def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
     """Bob's are shorter, earlier and weigh more: whatever a policy goes by, they would be first."""
     many = [live_spec(work_s=20, owner=BOB, weight=9.0, estimate_s=20.0) for _ in range(40)]
     one = live_spec(work_s=40, owner=EVA, estimate_s=40.0)
-    with service_in(tmp_path, policy=policy, any_user=True) as service:
+    with service_in(tmp_path, policy=policy, limits=Limits(any_user=True)) as service:
         service.api.submit(many, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) >= 2)
         service.api.submit([one], EVA)
@@ -55,7 +56,7 @@ def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
 
 
 def test_users_take_turns_on_one_device(tmp_path):
-    with service_in(tmp_path, policy="sjf", any_user=True) as service:
+    with service_in(tmp_path, policy="sjf", limits=Limits(any_user=True)) as service:
         service.api.drain(["n-1"], True, live_spec().owner)
         service.api.submit([live_spec(work_s=1, owner=BOB, estimate_s=1.0) for _ in range(6)], BOB)
         service.api.submit([live_spec(work_s=4, owner=EVA, estimate_s=4.0) for _ in range(3)], EVA)
@@ -88,7 +89,7 @@ def test_a_users_jobs_start_in_the_order_that_he_gave_them(tmp_path, policy):
 
 
 def test_a_users_order_is_nothing_to_others(tmp_path):
-    with service_in(tmp_path, policy="fifo", any_user=True) as service:
+    with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=4, workers=2)], ME)
         wait_until(lambda: service.api.job("j1").runs)
         service.api.submit([live_spec(work_s=1, owner=BOB, nice=-20) for _ in range(6)], BOB)
@@ -115,7 +116,7 @@ def test_the_bound_on_waits_holds_whatever_the_order(tmp_path):
 
 
 def test_it_is_told_whose_jobs_come_first(tmp_path):
-    with service_in(tmp_path, any_user=True) as service:
+    with service_in(tmp_path, limits=Limits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=600, owner=BOB)] * 4, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
         service.api.submit([live_spec(work_s=600, owner=EVA)], EVA)
@@ -134,7 +135,7 @@ def test_it_is_told_whose_jobs_come_first(tmp_path):
 
 
 def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
-    with service_in(tmp_path, any_user=True, most_waiting=3) as service:
+    with service_in(tmp_path, limits=Limits(waiting=3, any_user=True)) as service:
         service.api.drain([], True, ME)
         service.api.submit([live_spec(owner=BOB)] * 2, BOB)
         told = "^bob may have 3 waiting jobs, has 2, and 2 more are submitted$"
@@ -149,7 +150,7 @@ def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
 
 
 def test_what_is_left_goes_to_whoever_can_use_it(tmp_path):
-    with service_in(tmp_path, policy="fifo", any_user=True) as service:
+    with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=600, owner=BOB)], BOB)
         wait_until(lambda: service.api.job("j1").runs)
         service.api.submit([live_spec(work_s=600, workers=2, owner=EVA)], EVA)

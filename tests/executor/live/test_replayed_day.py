@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live import service
+from dovetail.executor.live import deciding
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.simulation import simulate
 from dovetail.instances.datasets import Measurement, SoloProfile
@@ -67,7 +67,7 @@ def _known(view):
 @pytest.mark.parametrize("most", [2, 3])
 def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
     # Decisions take no time on this clock, so there is nothing to rest from.
-    monkeypatch.setattr(service, "REST", 0.0)
+    monkeypatch.setattr(deciding, "REST", 0.0)
     view = _view(most)
     draw = random.Random(1)
     jobs = [

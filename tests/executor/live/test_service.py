@@ -14,6 +14,7 @@ from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.service_api import Limits
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
@@ -175,7 +176,7 @@ def test_a_grace_longer_than_the_administrator_allows_is_refused(tmp_path):
         service.api.submit([spec(grace_s=3600.0), spec(grace_s=3600.5)], ME)
     told = "jobs[1].grace_s: must be <= 3600 s (the service's --max-grace), got 3600.5"
     assert str(refused.value) == told
-    with service_in(tmp_path, most_grace_s=7200.0) as service:
+    with service_in(tmp_path, limits=Limits(grace_s=7200.0)) as service:
         assert service.api.submit([spec(grace_s=3600.5)], ME) == ("j1",)
 
 
@@ -324,7 +325,7 @@ def test_others_may_not_cancel_or_read(tmp_path):
 
 
 def test_jobs_that_can_never_run_are_refused(tmp_path):
-    with service_in(tmp_path, any_user=False) as service:
+    with service_in(tmp_path, limits=Limits(any_user=False)) as service:
         with pytest.raises(InputError, match=r"jobs\[1\].workers: must be <= 2 .*, got 3"):
             service.api.submit([spec(), spec(workers=3)], ME)
         too_much = r"^memory_mib: must be <= 16000 \(the largest device\), got 20000$"
@@ -343,14 +344,14 @@ def test_jobs_that_can_never_run_are_refused(tmp_path):
 
 
 def test_a_flood_of_requests_waits_for_the_disk_together(tmp_path):
-    class Counted(Full):
-        synced = set()
+    synced = set()
 
+    class Counted(Full):
         def __init__(self, journal):
             super().__init__(journal)
 
             def sync():
-                Counted.synced.add(journal.sequence)
+                synced.add(journal.sequence)
                 journal.sync()
 
             self.sync = sync
@@ -368,7 +369,7 @@ def test_a_flood_of_requests_waits_for_the_disk_together(tmp_path):
         for thread in threads:
             thread.join(LIMIT_S)
         assert sorted(ids, key=lambda job: int(job[1:])) == [f"j{k}" for k in range(1, 501)]
-        assert len(Counted.synced) < 250
+        assert len(synced) < 250
 
 
 def test_who_asks_again_under_his_key_gets_the_same_jobs(tmp_path):
@@ -558,7 +559,7 @@ def test_a_job_that_is_over_shows_how_far_it_came(tmp_path):
 
 
 def test_a_job_is_edited_by_its_owner_and_its_place_by_an_administrator(tmp_path):
-    with service_in(tmp_path, any_user=True) as service:
+    with service_in(tmp_path, limits=Limits(any_user=True)) as service:
         service.api.submit([spec(held=True, owner=OTHER)], OTHER)
         third = Owner(name="third", uid=os.geteuid() + 1, gid=1)
         for changes, by in (({"nice": 1}, third), ({"command": ("rm",)}, ME), ({}, third)):
@@ -573,5 +574,5 @@ def test_a_job_is_edited_by_its_owner_and_its_place_by_an_administrator(tmp_path
         wait_until(is_in(service, "j1", JobState.FINISHED))
         assert service.api.job("j1").workload == "B"
     assert kinds(tmp_path).count("edited") == 2
-    with service_in(tmp_path, any_user=True) as service:
+    with service_in(tmp_path, limits=Limits(any_user=True)) as service:
         assert service.api.job("j1").nice == 3

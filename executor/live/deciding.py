@@ -1,0 +1,268 @@
+"""Rounds of the live service: when a decision is due, what it does, and what it would do."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
+from typing import Final, NamedTuple
+
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.journal import JournalError
+from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
+from dovetail.executor.live.guarded_policy import AGAIN_S, GuardedPolicy, asked
+from dovetail.executor.live.ledger import Ledger
+from dovetail.executor.live.left_behind import LeftBehind
+from dovetail.executor.live.planning import plan_of
+from dovetail.executor.live.policy_view import PolicyView
+from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
+from dovetail.executor.live.room import DiskFullError, require_room
+from dovetail.executor.live.starts import CannotStartError, in_groups, is_fresh, place, reservations
+from dovetail.executor.live.troubles import Troubles
+from dovetail.executor.pools.pool import NodePool
+from dovetail.executor.system.clock import ServiceClock
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan
+from dovetail.solver.policies import Decision, Start, objective_of, policy_named
+
+REST: Final = 4.0
+"""For how many times the length of a decision the service's thread does other things after it."""
+
+_COSTLY_S: Final = 0.1
+_SOONEST_S: Final = 0.1
+_QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
+_PATIENT: Final = _QUIET | {"submitted"}
+
+_LOG: Final = logging.getLogger("dovetail.live")
+
+
+class Round(NamedTuple):
+    """A round, its plan, and until when both may be shown again."""
+
+    instance: Instance
+    plan: Plan
+    until_s: float
+
+
+class Decider:
+    """Prepares and carries out the decisions of a policy, and previews them.
+
+    Called from the service's thread, but for ``recent``.
+
+    Parameters
+    ----------
+    machine, clock, pool, ledger, troubles
+        The service's.
+    view : PolicyView
+        The state that the policy decides on.
+    policy : GuardedPolicy
+        The policy; for previews, a new one of its name.
+    queue : ProfilingQueue
+        What starts before the policy's choice.
+    left : LeftBehind
+        Runs without a job, on devices that take no start.
+    directory : str
+        Nothing starts while its disk is almost full; empty: any disk will do.
+
+    Attributes
+    ----------
+    due_s : float
+        When the next decision is due, on the service's clock.
+    took_s, gap : float or None
+        How long the last decision took, and the gap that it proved.
+    """
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        clock: ServiceClock,
+        pool: NodePool,
+        ledger: Ledger,
+        troubles: Troubles,
+        view: PolicyView,
+        policy: GuardedPolicy,
+        queue: ProfilingQueue,
+        left: LeftBehind,
+        directory: str,
+    ) -> None:
+        self._machine, self._clock, self._pool = machine, clock, pool
+        self._ledger, self._troubles = ledger, troubles
+        self._view, self._policy, self._queue, self._left = view, policy, queue, left
+        self._directory = directory
+        self.due_s = -math.inf
+        self.took_s: float | None = None
+        self.gap: float | None = None
+        self._rest_until_s = -math.inf
+        self._first_s = 0.0
+        self._shown: Round | None = None
+
+    # When.
+
+    def decide_now(self) -> None:
+        """Have the next decision as soon as possible."""
+        self.due_s = -math.inf
+
+    def decide_after(self, kinds: Collection[str]) -> None:
+        """Have a decision after events of these kinds, where they may change it.
+
+        If only new jobs came, it waits until the thread has rested from the last one.
+        """
+        if not _PATIENT.issuperset(kinds):
+            self.decide_now()
+        elif not _QUIET.issuperset(kinds):
+            self._decide_by(self._rest_until_s)
+
+    def _decide_by(self, at_s: float) -> None:
+        self.due_s = min(self.due_s, at_s)
+
+    # What a decision does.
+
+    def prepare(self) -> bool:
+        """Bring the policy's state up to date; return whether that succeeded."""
+        self.due_s = math.inf
+        try:
+            self._view.renew(self._clock.now_s())
+        except Exception as error:
+            self._troubles.report("world", error)
+            self._decide_by(self._clock.now_s() + AGAIN_S)
+            return False
+        self._troubles.clear("world")
+        return True
+
+    def begin(self) -> bool:
+        """Start what comes before the policy's choice; return whether the policy may go on."""
+        try:
+            require_room(self._directory)
+        except (DiskFullError, OSError) as error:
+            return self._failed("disk", error)
+        self._troubles.clear("disk")
+        began = time.perf_counter()
+        try:
+            chosen = first_starts(self._machine, self._view.state, self._queue, self._policy)
+            with closing(chosen) as first:
+                for starts, looks in first:
+                    begun = self._start_all(starts)
+                    if looks and begun:
+                        self._queue.note(begun[0], self._view.state)
+        except JournalError as error:
+            return self._failed("journal", error)
+        self._first_s = time.perf_counter() - began
+        return True
+
+    def _failed(self, kind: str, error: Exception) -> bool:
+        self._troubles.report(kind, error)
+        self._decide_by(self._troubles.again_s)
+        return False
+
+    def note(self, decision: Decision, decide_s: float) -> None:
+        """Take in when to decide again after a decision that took so many seconds."""
+        self.took_s = decide_s + self._first_s
+        self.gap = decision.proof.gap if decision.proof else None
+        now_s = self._clock.now_s()
+        self._rest_until_s = now_s + REST * self.took_s
+        if decision.wake_s is not None:
+            # A policy that asks for the past would never let the service rest.
+            self._decide_by(max(decision.wake_s, now_s + _SOONEST_S))
+
+    def carry_out(self, decision: Decision) -> None:
+        """Stop and place jobs as decided, as far as the check of starts allows."""
+        try:
+            decision = without_unfair_stops(decision, self._machine)
+            for job in decision.stops:
+                run = self._machine.jobs[job.id].run
+                if run is not None and run.spec.requeue:
+                    at_s, why = self._clock.now_s(), "the policy gives its devices to others"
+                    stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
+                    self._ledger.commit([stop])
+            self._start_all(decision.starts)
+            self._ledger.commit(reservations(self._view, decision.reserved))
+            self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
+        except JournalError as error:
+            self._failed("journal", error)
+
+    def _start_all(self, starts: Sequence[Start]) -> list[Start]:
+        """Place jobs, and return the starts that were placed."""
+        begun: list[Start] = []
+        for group in in_groups(starts):
+            if self._start(group):
+                begun += group
+            elif len(group) > 1 or group[0].shares:
+                # The policy would decide the same again, and nothing would ever start.
+                alone = (start._replace(shares=None) for start in group)
+                begun += [
+                    one for one in alone if is_fresh(self._view.state, one) and self._start([one])
+                ]
+        return begun
+
+    def _start(self, group: Sequence[Start]) -> bool:
+        """Place jobs that start together unless a rule is broken; return whether they were."""
+        try:
+            placed = place(self._view, group, self._left.held)
+        except CannotStartError as error:
+            _LOG.warning("%s", error, exc_info=error.__cause__)
+            return False
+        self._ledger.commit([one.replace(at_s=self._clock.now_s()) for one in placed])
+        self._queue.begin(self._machine.jobs[start.job.id] for start in group)
+        return True
+
+    # What it would do.
+
+    def recent(self, job: str = "") -> Round | None:
+        """Return the last previewed round if it was costly and is not old, and has the job.
+
+        From any thread.
+        """
+        found = self._shown
+        if found is None or self._clock.now_s() > found.until_s:
+            return None
+        return found if not job or job in found.instance.jobs_by_id else None
+
+    def instance(self) -> Instance:
+        """Return the round as it is now."""
+        self._view.renew(self._clock.now_s())
+        return self._view.instance()
+
+    def round(self, job: str = "") -> Round:
+        """Return the round and what the policy would do.
+
+        A costly preview is made once for all who ask, so that it takes the thread at most one
+        part in ``REST`` of its time.
+        """
+        # Several may have asked at the same time.
+        recent = self.recent(job)
+        if recent is not None:
+            return recent
+        began = time.thread_time()
+        instance, before = self.instance(), Precedence.of(self._machine)
+        state = self._view.state
+        chosen = first_starts(self._machine, state, self._queue, self._policy)
+        first = [start for starts, _ in chosen for start in self._entered(starts)]
+        policy = policy_named(self._policy.name)
+        decision = without_unfair_stops(asked(policy, state), self._machine)
+        decision = decision._replace(starts=(*first, *decision.starts))
+        plan = plan_of(
+            instance,
+            state,
+            decision,
+            self._policy.name,
+            objective_of(policy),
+            lambda job: not self._machine.may_share(self._machine.jobs[job]),
+            lambda job: before.told(self._machine.jobs[job]),
+            self._pool.notice,
+        )
+        took_s = time.thread_time() - began
+        kept_s = REST * took_s if took_s > _COSTLY_S else -1.0
+        self._shown = Round(instance, plan, self._clock.now_s() + kept_s)
+        return self._shown
+
+    def _entered(self, starts: Sequence[Start]) -> list[Start]:
+        """Enter starts into the state, and return those that break no rule."""
+        found: list[Start] = []
+        for group in in_groups(starts):
+            with suppress(CannotStartError):
+                place(self._view, group, self._left.held)
+                found += group
+        return found
