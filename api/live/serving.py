@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.service_api import Limits
-from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept

@@ -34,8 +34,8 @@ from socket_agents import SocketNodes
 
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.views import JobView
-from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.nodes.pool import NodesPool
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.instance import Cluster, Gpu, Instance, Node

@@ -27,7 +27,7 @@ from load import ME
 from service_process import Cores, ServiceProcess, Setup
 
 from dovetail import VERSION
-from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.live.client import Client
 
 _LOOK_S = 0.05

@@ -25,7 +25,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.pools.simulated import SimulatedNode

@@ -1,4 +1,4 @@
-"""What the service sees of the runs of its pool, sample by sample, and what it shows of that."""
+"""Samples the runs and devices of a pool."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.devices import Devices
+from dovetail.executor.live.findings import power_w
 from dovetail.executor.live.policy_view import PolicyView
-from dovetail.executor.live.presenting import powers
 from dovetail.executor.live.readings import LastReading, Reading
-from dovetail.executor.live.watch import Watch, WatchOptions, watched
+from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.watch import Watch, watched
 from dovetail.executor.pools.pool import NodePool, Usage
 
 
 class Observer:
-    """Samples progress and usage, and has the watch draw conclusions; called from one thread.
+    """Samples progress and usage for the watch; called from one thread.
 
     Parameters
     ----------
@@ -40,8 +41,6 @@ class Observer:
     ----------
     readings : mapping of str to Reading
         What the last sample showed of each run.
-    uppers : mapping of str to (float or None)
-        The bound on the slowdown of each of these runs.
     usage : mapping of str to Usage
         Of each device.
     power_w : mapping of str to float
@@ -63,9 +62,8 @@ class Observer:
         self._watch = Watch(devices.models, view, options)
         self._every_s = every_s
         self._sampled_s = -math.inf
-        self._library_told: set[str] = set()
+        self._library_seen: set[str] = set()
         self.readings: Mapping[str, Reading] = {}
-        self.uppers: Mapping[str, float | None] = {}
         self.usage: Mapping[str, Usage] = {}
         self.power_w: Mapping[str, float] = {}
         self.last = LastReading()
@@ -74,7 +72,7 @@ class Observer:
     def next_s(self) -> float:
         """When the next sample is due; never while nothing runs.
 
-        One more is taken after the last run has ended: of what it showed, something may follow.
+        One more is taken after the last run has ended, to draw conclusions from it.
         """
         runs = watched(self._machine) or self.readings
         return self._sampled_s + self._every_s if runs else math.inf
@@ -100,11 +98,16 @@ class Observer:
         runs = watched(self._machine)
         progress = {run: self._pool.progress(run) for run in runs}
         before, self.usage = self.usage, self._pool.usage()
-        self.power_w = powers(before, self.usage)
+        metered = {
+            gpu: power_w([before[gpu], now]) for gpu, now in self.usage.items() if gpu in before
+        }
+        self.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
         found = self._watch.observe(self._machine, progress, self.usage, now_s, boot_s)
         loaded = list(self._libraries(runs, now_s))
-        self.readings = {run: self._watch.reading(run) for run in runs}
-        self.uppers = {run: self._view.upper(run.rpartition(".")[0]) for run in runs}
+        self.readings = {
+            run: self._watch.reading(run)._replace(upper=self._view.upper(run.rpartition(".")[0]))
+            for run in runs
+        }
         shared = self._sharing()
         for run, reading in self.readings.items():
             self.last.note(run, reading, run in shared)
@@ -122,19 +125,19 @@ class Observer:
         }
 
     def _libraries(self, runs: Sequence[str], at_s: float) -> Iterator[AnyEvent]:
-        """Yield which libraries runs have loaded, and the stops of those that compute wrong.
+        """Yield the libraries that runs have loaded, and the stops of runs that compute wrong.
 
-        A workload's jobs may change their library between one run and the next.
+        A workload's jobs may change their library from one run to the next.
         """
-        self._library_told &= set(runs)
+        self._library_seen &= set(runs)
         for name in runs:
             job = self._machine.jobs[name.rpartition(".")[0]]
-            if job.run is None or name in self._library_told:
+            if job.run is None or name in self._library_seen:
                 continue
             library = self._pool.library(job.run)
             if not library:
                 continue
-            self._library_told.add(name)
+            self._library_seen.add(name)
             if library != self._machine.library(job.spec):
                 uid, workload = job.spec.owner.uid, job.spec.workload
                 yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)

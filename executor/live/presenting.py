@@ -10,14 +10,12 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED, JobState
 from dovetail.executor.live.planning import Lacks
-from dovetail.executor.live.readings import Reading
+from dovetail.executor.live.readings import NOTHING, Reading
 from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
-
-_UNSEEN = Reading()
 
 
 def listed(machine: StateMachine, over: bool, chosen: Chosen, now_s: float) -> list[LiveJob]:
@@ -56,36 +54,45 @@ def job_views(
     lacks: Lacks,
     jobs: Iterable[LiveJob],
     readings: Mapping[str, Reading],
-    uppers: Mapping[str, float | None],
     last: Mapping[str, Reading],
     history: bool = False,
 ) -> list[JobView]:
     """Return the views of jobs.
 
-    ``lacks`` are of the state machine that has them, ``readings`` are what is seen of runs,
-    ``uppers`` their bounds, and ``last`` is what was seen of runs that are over.
+    Parameters
+    ----------
+    lacks : Lacks
+        Of the state machine that has the jobs.
+    jobs : iterable of LiveJob
+        The jobs.
+    readings, last : mapping of str to Reading
+        What is seen of runs, and what was seen last of runs that are over.
+    history : bool
+        Whether the views have the jobs' histories.
     """
     residents = lacks.machine.residents()
-    return [_job_view(job, residents, readings, uppers, last, lacks, history) for job in jobs]
+    found = []
+    for job in jobs:
+        seen = NOTHING
+        if job.run is not None and job.state not in QUEUED:
+            seen = (readings if job.state in HOLDING else last).get(job.run.id, NOTHING)
+        found.append(_job_view(job, residents, seen, lacks.of_job(job), history))
+    return found
 
 
 def _job_view(
     job: LiveJob,
     residents: Mapping[str, list[LiveJob]],
-    readings: Mapping[str, Reading],
-    uppers: Mapping[str, float | None],
-    last: Mapping[str, Reading],
-    lacks: Lacks,
+    seen: Reading,
+    waiting_for: str,
     history: bool,
 ) -> JobView:
     spec, run = job.spec, job.run
-    holds = run is not None and job.state in HOLDING
     seats = run.seats if run is not None else ()
-    seen = _seen(job, readings if holds else last)
     others = [
         tuple(other.id for other in residents.get(seat.gpu, ()) if other is not job)
         for seat in seats
-        if holds
+        if job.state in HOLDING
     ]
     return JobView(
         id=job.id,
@@ -101,7 +108,7 @@ def _job_view(
         gsla=spec.gsla,
         state=job.state,
         why=job.why,
-        waiting_for=lacks.of_job(job),
+        waiting_for=waiting_for,
         submitted_s=job.submitted_s,
         since_s=job.since_s,
         started_s=_first(job, WATCHED),
@@ -119,7 +126,7 @@ def _job_view(
         solo_rate=seen.solo_rate,
         slowdown=seen.slowdown,
         predicted=seen.predicted,
-        upper=uppers.get(run.id) if run is not None and holds else None,
+        upper=seen.upper,
         memory_mib=seen.memory_mib or spec.memory_mib,
         walltime_s=spec.walltime_s,
         retries=spec.retries,
@@ -132,13 +139,6 @@ def _job_view(
         index=spec.index,
         history=_steps(job) if history else (),
     )
-
-
-def _seen(job: LiveJob, readings: Mapping[str, Reading]) -> Reading:
-    """Return what a run showed; nothing of a job that waits for its next."""
-    if job.run is None or job.state in QUEUED:
-        return _UNSEEN
-    return readings.get(job.run.id, _UNSEEN)
 
 
 def _steps(job: LiveJob) -> tuple[StepView, ...]:
@@ -156,7 +156,7 @@ def device_views(
     usage: Mapping[str, Usage],
     power_w: Mapping[str, float],
 ) -> tuple[DeviceView, ...]:
-    """Return how the devices stand."""
+    """Return the views of a pool's devices."""
     residents = machine.residents()
     found = []
     for node, gpu in ((at, gpu) for at in cluster.nodes for gpu in at.devices):
@@ -178,13 +178,3 @@ def device_views(
             )
         )
     return tuple(found)
-
-
-def powers(before: Mapping[str, Usage], now: Mapping[str, Usage]) -> dict[str, float]:
-    """Return the mean power of each device between two readings in W, where it is metered."""
-    found = {}
-    for gpu in before.keys() & now.keys():
-        first, last = before[gpu], now[gpu]
-        if first.energy_j is not None and last.energy_j is not None and last.at_s > first.at_s:
-            found[gpu] = (last.energy_j - first.energy_j) / (last.at_s - first.at_s)
-    return found

@@ -12,18 +12,18 @@ MOST: Final = 10_000
 
 
 class Reading(NamedTuple):
-    """What is seen of a run now.
+    """What is seen of a run now; None for what is unknown.
 
     Attributes
     ----------
     iterations, total : float or None
-        Done in this run by its slowest rank, and in all where the job says so.
+        Done in this run by its slowest rank, and in all if the job reports it.
     rate, solo_rate : float or None
         Iterations per second now, and alone and uncapped as its workload's profile says.
-    slowdown, noise : float or None
-        ``solo_rate / rate``, and the relative standard error of ``rate``.
-    predicted : float or None
-        The largest slowdown that was believed of it beside those who share its devices now.
+    slowdown : float or None
+        ``solo_rate / rate``.
+    predicted, upper : float or None
+        The largest slowdown that was believed with its present co-runners, and the bound on it.
     memory_mib : float or None
         The most that a rank of it was seen to use.
     """
@@ -33,12 +33,12 @@ class Reading(NamedTuple):
     rate: float | None = None
     solo_rate: float | None = None
     slowdown: float | None = None
-    noise: float | None = None
     predicted: float | None = None
+    upper: float | None = None
     memory_mib: float | None = None
 
 
-_NOTHING: Final = Reading()
+NOTHING: Final = Reading()
 
 
 class LastReading:
@@ -55,8 +55,8 @@ class LastReading:
         self._most = most
 
     def note(self, run: str, now: Reading, shares: bool) -> None:
-        """Keep what a run shows; ``shares`` says whether anybody is beside it."""
-        before = self.readings.get(run, _NOTHING)
+        """Keep what a run shows; ``shares`` says whether it has co-runners."""
+        before = self.readings.get(run, NOTHING)
         slowed = now if shares and now.slowdown is not None else before
         self._keep(
             run,
@@ -71,10 +71,10 @@ class LastReading:
 
     def note_end(self, run: str, ranks: Iterable[Progress | None]) -> None:
         """Keep how far a run came, by what its ranks reported last."""
-        told = [rank for rank in ranks if rank is not None]
-        if told:
-            slowest = min(told, key=lambda rank: rank.iterations)
-            before = self.readings.get(run, _NOTHING)
+        reporting = [rank for rank in ranks if rank is not None]
+        if reporting:
+            slowest = min(reporting, key=lambda rank: rank.iterations)
+            before = self.readings.get(run, NOTHING)
             total = before.total if slowest.total is None else slowest.total
             self._keep(run, before._replace(iterations=slowest.iterations, total=total))
 

@@ -38,9 +38,9 @@ from dovetail.executor.live.profiling_queue import ProfilingQueue
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.service_api import Limits, ServiceApi
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.troubles import AGAIN_S, Troubles
 from dovetail.executor.live.views import ServiceView
-from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.rounds import run_rounds

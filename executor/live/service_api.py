@@ -307,9 +307,7 @@ class ServiceApi:
 
     def _views(self, jobs: Iterable[LiveJob], history: bool = False) -> list[JobView]:
         seen = self._observer
-        return job_views(
-            self._lacks(), jobs, seen.readings, seen.uppers, seen.last.readings, history
-        )
+        return job_views(self._lacks(), jobs, seen.readings, seen.last.readings, history)
 
     def _log_file(self, run: str | None) -> str:
         """Return where the output of a run's first rank is on this machine; empty: it is not."""

@@ -49,14 +49,15 @@ class Tails:
         self._readings: list[_Reading] = []
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         """Whether any latency was reported."""
         return bool(self._readings and self._readings[-1].counts)
 
     def note(self, at_s: float, ranks: Sequence[Progress | None]) -> None:
         """Take in what the ranks of a run report, later than before; all of them count.
 
-        Nothing is kept while a rank reports nothing: its requests would seem to come at once later.
+        Nothing is kept while a rank reports nothing: its latencies would later seem to come at
+        once.
         """
         if any(rank is None for rank in ranks):
             return

@@ -10,7 +10,7 @@ import pytest
 from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import deciding
-from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.simulation import simulate
 from dovetail.instances.datasets import Measurement, SoloProfile
 from dovetail.instances.generate import generate

@@ -15,7 +15,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.service_api import Limits
-from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError

@@ -12,7 +12,7 @@ import pytest
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import SAMPLE_S
 from dovetail.instances.datasets import Repository

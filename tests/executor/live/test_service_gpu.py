@@ -12,7 +12,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.jobs.specs import Owner  # noqa: E402
 from dovetail.executor.jobs.state_machine import JobState  # noqa: E402
-from dovetail.executor.live.watch import WatchOptions  # noqa: E402
+from dovetail.executor.live.tracks import WatchOptions  # noqa: E402
 from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository  # noqa: E402
 from tests.executor.gpus.gpu_machine import gpu_machine, half_is_right, stand_in_cublas  # noqa: E402
@@ -162,7 +162,7 @@ def test_a_pair_is_capped_only_where_its_cublas_computed_right(machine, measured
     with machine.service(half_is_right(measured)) as service:
         for job in service.api.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
-            wait_until(lambda name=f"{job}.1": name in service._observer._library_told)
+            wait_until(lambda name=f"{job}.1": name in service._observer._library_seen)
             service.api.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
         service.api.drain([], True, ME)
@@ -187,7 +187,7 @@ def test_a_job_whose_cublas_is_another_than_it_was_loses_its_cap(machine):
     with machine.service(half_is_right()) as service:
         for job in service.api.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
-            wait_until(lambda name=f"{job}.1": name in service._observer._library_told)
+            wait_until(lambda name=f"{job}.1": name in service._observer._library_seen)
             service.api.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
         service.api.drain([], True, ME)

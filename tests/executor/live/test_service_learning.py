@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.checker import check
 from dovetail.instances.datasets import Repository

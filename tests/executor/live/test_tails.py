@@ -65,11 +65,11 @@ def test_all_ranks_count_and_one_that_is_silent_is_waited_for():
     tails, many, few = Tails(), told([0.01] * 990), told([1.0] * 60)
     nothing = told([])
     tails.note(0.0, [nothing, nothing])
-    assert not tails.told
+    assert not tails.reported
     tails.note(1.0, [many, None])
     assert tails.since(0.0) is None
     tails.note(2.0, [many, few])
-    assert tails.told
+    assert tails.reported
     assert tails.since(0.0).p99_s == pytest.approx(1.0, rel=0.03)
 
 

@@ -10,7 +10,8 @@ import pytest
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.readings import Reading
-from dovetail.executor.live.watch import Watch, WatchOptions, watched
+from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.watch import Watch, watched
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile
@@ -196,7 +197,7 @@ def test_too_few_iterations_are_no_profile():
     scene.live(400)
     [found] = scene.events
     assert isinstance(found, events.ProfileFailed)
-    assert found.reason == "its rate cannot be told: fewer than 5 iterations in 300 s"
+    assert found.reason == "its rate is unknown: fewer than 5 iterations in 300 s"
 
 
 def test_the_pool_s_word_on_a_run_s_memory_comes_first():
@@ -568,7 +569,7 @@ def test_thousands_of_samples_are_thinned_and_the_rate_stays():
     pair(scene)
     scene.live(5000)
     assert scene.watch.reading("j1.1").slowdown == pytest.approx(1.25)
-    assert len(scene.watch._tracks["j1.1"].samples) <= 2048
+    assert len(scene.watch._tracks.runs["j1.1"].samples) <= 2048
 
 
 # Tail latencies.

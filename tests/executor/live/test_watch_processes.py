@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from dovetail.executor.jobs import events
-from dovetail.executor.live.watch import Watch, WatchOptions, watched
+from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.watch import Watch, watched
 from dovetail.executor.pools.progress import hook_environment, read_progress
 from dovetail.executor.system.clock import boot_s
 from tests.executor.live.telling import Story
