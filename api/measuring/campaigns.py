@@ -1,4 +1,4 @@
-"""What ``dovetail measure`` does: carry out a campaign, and tell what it has found."""
+"""The command ``dovetail measure``: run a campaign and print its findings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Final
+from typing import Any, Final, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import (
@@ -35,32 +34,36 @@ from dovetail.executor.doctor.jobs_python import (
 )
 from dovetail.executor.gpus.nvml import Gpu, Nvml, NvmlError
 from dovetail.executor.gpus.splits import read_splits
-from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
-from dovetail.executor.measuring.cpu_device import CpuDevice
+from dovetail.executor.measuring.campaign import (
+    Campaign,
+    Experiment,
+    Seat,
+    experiments,
+    read_campaign,
+)
+from dovetail.executor.measuring.dataset import write_tables
 from dovetail.executor.measuring.device import Device
-from dovetail.executor.measuring.experiments import experiments, remaining
 from dovetail.executor.measuring.gpu_device import GpuDevice, campaign_mps
 from dovetail.executor.measuring.ledger import (
     Ledger,
     fingerprint,
-    has_ledger,
     read_ledger,
     settled,
     today,
 )
-from dovetail.executor.measuring.outcome import write_tables
-from dovetail.executor.measuring.records import Experiment, Machine, Result, Seat
+from dovetail.executor.measuring.results import Machine, Result
 from dovetail.executor.measuring.runner import Runner
-from dovetail.executor.measuring.simulated_device import SimulatedDevice
+from dovetail.executor.measuring.stand_ins import CpuDevice, SimulatedDevice
 from dovetail.executor.measuring.summary import summary
 from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
+from dovetail.instances.datasets import REPOSITORY
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.live.places import default_directory
-from dovetail.measuring.tables import STAND_IN_WORDS, campaign_view
+from dovetail.measuring.tables import STAND_IN_WORDS, campaign_view, stage_text
 from dovetail.toolkit.commands import INTERRUPTED
 from dovetail.toolkit.inputs import instance_named
 from dovetail.toolkit.outputs import print_either
@@ -68,86 +71,77 @@ from dovetail.toolkit.tables import plain_table
 from dovetail.toolkit.wording import lasting, number
 
 TIME_UP: Final = 3
-"""The exit status where more is left than there was time for."""
+"""Exit status if more is left than there was time for."""
 
 END_PART: Final = 0.1
 END_MOST_S: Final = 10.0
-"""Of the time that was given, this part, at most so long, is kept for ending the workers."""
+"""This part of the given time, but at most these seconds, is reserved for ending the workers."""
 
 SPEED_S: Final = 600.0
-"""The time left is told from the experiments of so many seconds."""
+"""Length in seconds of the recent past from which the remaining time is estimated."""
 
 _NO_GPU: Final = "dovetail doctor tells what is lacking; --device cpu tries a campaign without"
 
 
 def measure(options: Namespace) -> int:
-    """Carry out what is left of a campaign; the exit status is 0 where nothing is, else 3."""
+    """Run what is left of a campaign; the exit status is 0 if nothing is left then, else 3."""
     begun_s = time.monotonic()
-    truth = _truth(options.device)
-    campaign = _checked(read_campaign(options.campaign), options.campaign, truth)
+    kind, _, source = options.device.partition(":")
+    truth = instance_named(source) if kind == "simulated" else None
+    campaign = read_campaign(options.campaign)
+    _require_workloads(campaign, options.campaign, truth)
     folder = Path(os.path.realpath(options.output or Path(options.campaign).stem))
     with _ended_by_signals(), ExitStack() as leaving:
         if options.dry_run:
             device, _ = _opened(options, campaign, folder, truth, leaving)
-            _tell_plan(options, campaign, folder, device)
+            stages = _plan(campaign, folder, device)
+            data = {"campaign": campaign.name, "stages": stages}
+            print_either(options, data, _plan_view(campaign, device, stages))
             return 0
         leaving.callback(_remove_empty, folder)
-        # Nobody else's workers are in a folder that is ours.
+        # The lock comes first: it makes the workers in the folder ours.
         ledger = leaving.enter_context(Ledger(folder))
-        device, versions = _opened(options, campaign, folder, truth, leaving)
-        _warn_of_size(options, campaign)
-        ledger.begin(_machine(campaign, device, versions), campaign)
+        device, libraries = _opened(options, campaign, folder, truth, leaving)
+        if options.device == "cpu" and campaign.size == "full":
+            line = "size: full is made for GPUs, and may take hours here; size: tiny suits a core"
+            print(f"dovetail: {line}", file=sys.stderr)
+        ledger.begin(_machine(campaign, device, libraries), campaign)
         leaving.callback(write_tables, folder)
-        audience = leaving.enter_context(_audience(options))
-        workers = WorkerPool(device, _commands(options, campaign))
-        leaving.enter_context(workers)
-        leaving.callback(_undisturbed)
-        until_s = _until(begun_s, options.minutes)
-        stages = campaign.stages[: options.stages]
-        part = campaign.replace(stages=stages)
+        listener = leaving.enter_context(_Listener(options.verbose))
+        workers = leaving.enter_context(WorkerPool(device, _commands(options, campaign)))
+        leaving.callback(_ignore_signals)
+        until_s = math.inf
+        if options.minutes is not None:
+            given_s = options.minutes * 60
+            until_s = begun_s + given_s - min(END_MOST_S, END_PART * given_s)
+        part = campaign.replace(stages=campaign.stages[: options.stages])
         try:
-            left = Runner(part, ledger, device, workers, until_s, audience).run()
+            left = Runner(part, ledger, device, workers, until_s, listener).run()
         except KeyboardInterrupt:
             print("dovetail: interrupted: the same command goes on from here", file=sys.stderr)
             return INTERRUPTED
     found = summary(read_ledger(folder))
     print_either(options, found.to_data(), campaign_view(found))
     if left:
-        _tell_left(options, left)
+        _print_left(options, left)
     return TIME_UP if left else 0
 
 
-def _until(begun_s: float, minutes: float | None) -> float:
-    if minutes is None:
-        return float("inf")
-    given_s = minutes * 60
-    return begun_s + given_s - min(END_MOST_S, END_PART * given_s)
-
-
-# What is measured, where and by whom.
-
-
-def _truth(device: str) -> Instance | None:
-    """Return the instance that is simulated; None where nothing is."""
-    kind, _, source = device.partition(":")
-    return instance_named(source) if kind == "simulated" else None
-
-
-def _checked(campaign: Campaign, path: str, truth: Instance | None) -> Campaign:
-    for at, (name, plain) in enumerate(zip(campaign.workloads, campaign.names, strict=True)):
+def _require_workloads(campaign: Campaign, path: str, truth: Instance | None) -> None:
+    """Refuse workloads that the device cannot run."""
+    for at, name in enumerate(campaign.names):
+        own = campaign.own.get(name)
         if truth is not None:
-            if plain not in truth.workloads:
+            if name not in truth.workloads:
                 known = listed(list(truth.workloads))
-                rule = f"must be one of the instance's ({known}), got {shown(plain)}"
+                rule = f"must be one of the instance's ({known}), got {shown(name)}"
                 raise InputError(rule, f"workloads[{at}]", source_name(path))
-            continue
-        if isinstance(name, str) and name not in BUILT_IN:
+        elif own is None and name not in BUILT_IN:
             rule = f"must be one of {listed(BUILT_IN, 20)}, or have a program, got {shown(name)}"
             raise InputError(rule, f"workloads[{at}]", source_name(path))
-        if isinstance(name, OwnWorkload) and not os.path.isfile(name.program):
-            rule = f"must name a file, and {name.program} is none"
+        elif own is not None and not os.path.isfile(own.program):
+            rule = f"must name a file, and {own.program} is none"
             raise InputError(rule, f"workloads[{at}].program", source_name(path))
-    return campaign
 
 
 def _opened(
@@ -157,55 +151,40 @@ def _opened(
     truth: Instance | None,
     leaving: ExitStack,
 ) -> tuple[Device, Libraries]:
-    """Open the device that is asked for; it is closed when the stack is left."""
+    """Open the device; it is closed with the stack."""
     directory = folder / "pool"
     leaving.callback(_remove_empty, directory / "runs", directory)
     if options.dry_run:
         directory = Path(leaving.enter_context(TemporaryDirectory(prefix="dovetail-")))
     kind, _, uuid = options.device.partition(":")
-    python = options.python or sys.executable
     device: Device
     if truth is not None:
-        device, versions = SimulatedDevice(directory, truth), NO_LIBRARIES
+        device, libraries = SimulatedDevice(directory, truth), NO_LIBRARIES
     elif kind == "cpu":
-        versions = _asked(python)
-        _need_torch(versions, python, campaign, on_gpu=False)
+        libraries = _libraries(options, campaign, on_gpu=False)
         device = CpuDevice(directory)
     else:
-        device, versions = _open_gpu(options, campaign, directory, uuid)
+        device, libraries = _open_gpu(options, campaign, directory, uuid)
     leaving.callback(device.close)
-    return device, versions
+    return device, libraries
 
 
 def _open_gpu(
     options: Namespace, campaign: Campaign, directory: Path, uuid: str
 ) -> tuple[GpuDevice, Libraries]:
-    python = options.python or sys.executable
     known = Path(options.directory) if options.directory else default_directory()
     splits = read_splits(known)
-    nvml = _open_nvml()
+    try:
+        nvml = Nvml()
+    except NvmlError as error:
+        raise UnsupportedError(f"{error}: {_NO_GPU}") from None
     try:
         gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(directory))
-        versions = _asked(python)
-        _need_torch(versions, python, campaign, on_gpu=True)
-        return GpuDevice(directory, gpu, nvml, mps, splits, versions.cublas), versions
+        libraries = _libraries(options, campaign, on_gpu=True)
+        return GpuDevice(directory, gpu, nvml, mps, splits, libraries.cublas), libraries
     except BaseException:
         nvml.close()
         raise
-
-
-def _asked(python: str) -> Libraries:
-    try:
-        return libraries_of(python)
-    except NoPythonError as error:
-        raise InputError(str(error), "--python") from None
-
-
-def _open_nvml() -> Nvml:
-    try:
-        return Nvml()
-    except NvmlError as error:
-        raise UnsupportedError(f"{error}: {_NO_GPU}") from None
 
 
 def _chosen(gpus: Sequence[Gpu], uuid: str) -> Gpu:
@@ -218,56 +197,56 @@ def _chosen(gpus: Sequence[Gpu], uuid: str) -> Gpu:
     return found[0]
 
 
-def _need_torch(versions: Libraries, python: str, campaign: Campaign, *, on_gpu: bool) -> None:
-    needed = on_gpu or any(isinstance(one, str) for one in campaign.workloads)
-    if needed and versions.torch is None:
+def _libraries(options: Namespace, campaign: Campaign, *, on_gpu: bool) -> Libraries:
+    """Return the libraries of the workers' Python, which must have PyTorch if it is needed."""
+    python = options.python or sys.executable
+    try:
+        found = libraries_of(python)
+    except NoPythonError as error:
+        raise InputError(str(error), "--python") from None
+    if found.torch is None and (on_gpu or len(campaign.own) < len(campaign.names)):
         raise UnsupportedError(
             f"{python} has no PyTorch: name one that has with --python, "
             "or pip install './dovetail[measure]'"
         )
+    return found
 
 
-def _machine(campaign: Campaign, device: Device, versions: Libraries) -> Machine:
+def _machine(campaign: Campaign, device: Device, libraries: Libraries) -> Machine:
     return Machine(
         **device.facts.model_dump(),
         campaign=campaign.name,
         fingerprint=fingerprint(campaign),
-        cublas=versions.cublas,
-        torch=versions.torch,
+        cublas=libraries.cublas,
+        torch=libraries.torch,
         host_cores=len(os.sched_getaffinity(0)),
         dovetail=VERSION,
         date=today(),
     )
 
 
-def _warn_of_size(options: Namespace, campaign: Campaign) -> None:
-    if options.device == "cpu" and campaign.size == "full":
-        line = "size: full is made for GPUs, and may take hours here; size: tiny suits a core"
-        print(f"dovetail: {line}", file=sys.stderr)
-
-
 def _commands(options: Namespace, campaign: Campaign) -> Callable[[Seat], Sequence[str]]:
-    """Return how workers of a seat are started."""
+    """Return a function from a seat to the command of its worker."""
     python = options.python or sys.executable
     kind = "cpu" if options.device == "cpu" else "cuda"
-    own = {one.name: one.program for one in campaign.workloads if isinstance(one, OwnWorkload)}
+    how = ("--device", kind, "--size", campaign.size, "--seed", str(campaign.seed))
 
     def command(seat: Seat) -> Sequence[str]:
-        program = own.get(seat.workload, seat.workload)
-        how = ("--device", kind, "--size", campaign.size, "--seed", str(campaign.seed))
-        return (python, "-I", str(WORKER), program, *how)
+        own = campaign.own.get(seat.workload)
+        return (python, "-I", str(WORKER), own.program if own else seat.workload, *how)
 
     return command
 
 
-# How it ends before its time.
-
-
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end a campaign as Ctrl-C does; both are as before afterwards."""
+    """Let SIGTERM interrupt a campaign like Ctrl-C, and restore both handlers afterwards."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, _interrupt) for number in numbers]
+    before = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield
     finally:
@@ -275,99 +254,74 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _ignore_signals() -> None:
+    """Ignore signals while workers are ended, so that nothing is left behind."""
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, signal.SIG_IGN)
+
+
 def _remove_empty(*folders: Path) -> None:
-    """Remove folders in which nothing was left, no log of a worker say."""
+    """Remove folders that are empty, without logs of workers."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _undisturbed() -> None:
-    """Let nothing keep a campaign from leaving nothing behind."""
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, signal.SIG_IGN)
-
-
-# What is told.
-
-
-def _tell_plan(options: Namespace, campaign: Campaign, folder: Path, device: Device) -> None:
-    done = settled(read_ledger(folder).results) if has_ledger(folder) else frozenset()
-    left = remaining(campaign, done)
-    refused = {one.key: why for one in left if (why := _why_not(device, one))}
-    view = _plan_view(campaign, device, left, refused)
-    print_either(options, _plan_data(campaign, left, refused), view)
-
-
-def _why_not(device: Device, experiment: Experiment) -> str | None:
-    return next((why for seat in experiment.seats if (why := device.why_not(seat))), None)
-
-
-def _plan_data(
-    campaign: Campaign, left: Sequence[Experiment], refused: dict[str, str]
-) -> dict[str, object]:
-    stages = []
+def _plan(campaign: Campaign, folder: Path, device: Device) -> list[dict[str, Any]]:
+    """Return what a campaign would do in each stage."""
+    known = read_ledger(folder).results if (folder / REPOSITORY).exists() else ()
+    done, planned, stages = settled(known), experiments(campaign), []
     for at, stage in enumerate(campaign.stages):
-        planned = sum(one.stage == at for one in experiments(campaign))
-        mine = [one for one in left if one.stage == at]
-        usable = [one for one in mine if one.key not in refused]
+        mine = [one for one in planned if one.stage == at]
+        why_not = [
+            next((why for seat in one.seats if (why := device.why_not(seat))), None)
+            for one in mine
+            if one.key not in done
+        ]
+        left = why_not.count(None)
         stages.append(
             {
                 "stage": at,
                 "measure": stage.measure,
                 "mode": stage.mode,
                 "shares": list(stage.caps),
-                "planned": planned,
-                "left": len(usable),
-                "refused": sorted({refused[one.key] for one in mine if one.key in refused}),
-                "seconds": round(len(usable) * campaign.windows.usual_s, 1),
+                "planned": len(mine),
+                "left": left,
+                "refused": sorted({why for why in why_not if why is not None}),
+                "seconds": round(left * campaign.windows.usual_s, 1),
             }
         )
-    return {"campaign": campaign.name, "stages": stages}
+    return stages
 
 
 def _plan_view(
-    campaign: Campaign, device: Device, left: Sequence[Experiment], refused: dict[str, str]
+    campaign: Campaign, device: Device, stages: Sequence[dict[str, Any]]
 ) -> RenderableType:
-    usable = [one for one in left if one.key not in refused]
-    planned = Counter(one.stage for one in experiments(campaign))
     table = plain_table("stage", "experiments", "left", "about", "refused")
-    for at, stage in enumerate(campaign.stages):
-        mine = [one for one in usable if one.stage == at]
-        why = sorted({refused[one.key] for one in left if one.stage == at and one.key in refused})
-        time_s = len(mine) * campaign.windows.usual_s
-        cells = (_stage_text(at, stage), str(planned[at]), str(len(mine)), _about(time_s))
-        table.add_row(*map(Text, cells), Text("; ".join(why)))
-    facts = device.facts
-    total_s = len(usable) * campaign.windows.usual_s
+    for stage, found in zip(campaign.stages, stages, strict=True):
+        cells = (
+            stage_text(found["stage"], stage, stage.caps),
+            str(found["planned"]),
+            str(found["left"]),
+            _about(found["seconds"]),
+            "; ".join(found["refused"]),
+        )
+        table.add_row(*map(Text, cells))
+    facts, left = device.facts, sum(one["left"] for one in stages)
+    total = _about(left * campaign.windows.usual_s)
     return Group(
         Text(f"{campaign.name} on {facts.stand_in or facts.gpu_model}"),
         *([Text(STAND_IN_WORDS)] if facts.stand_in else []),
         table,
-        Text(f"{number(len(usable), 'experiment')} left, about {_about(total_s)} and starts"),
+        Text(f"{number(left, 'experiment')} left, about {total} and starts"),
     )
-
-
-def _stage_text(at: int, stage: Stage) -> str:
-    what = f"{stage.measure} of {listed(stage.workloads)}" if stage.workloads else stage.measure
-    caps = "" if set(stage.caps) == {None} else f" at {'+'.join(map(_cap, stage.caps))} %"
-    preferred = f"; preferred: {listed(stage.first)}" if stage.first else ""
-    return f"{at} {what}, {stage.mode}{caps}{preferred}"
 
 
 def _about(time_s: float) -> str:
     return lasting(math.ceil(time_s))
 
 
-def _cap(share: int | None) -> str:
-    return "none" if share is None else str(share)
-
-
-def _tell_left(options: Namespace, left: Sequence[Experiment]) -> None:
+def _print_left(options: Namespace, left: Sequence[Experiment]) -> None:
     words = ["dovetail", "measure", options.campaign]
     for name in ("output", "device", "python", "directory", "stages", "minutes"):
         value = getattr(options, name)
@@ -377,18 +331,11 @@ def _tell_left(options: Namespace, left: Sequence[Experiment]) -> None:
     print(f"dovetail: {line}", file=sys.stderr)
 
 
-@contextmanager
-def _audience(options: Namespace) -> Iterator[_Listener]:
-    listener = _Listener(options.verbose)
-    with listener.progress:
-        yield listener
-
-
 class _Listener:
-    """Shows progress on a terminal, and results as lines if that is asked for."""
+    """Shows progress on a terminal, and prints results as lines if ``verbose``."""
 
     def __init__(self, verbose: bool) -> None:
-        self._lines = verbose
+        self._verbose = verbose
         self._done = 0
         columns = (
             BarColumn(),
@@ -397,28 +344,35 @@ class _Listener:
             TextColumn("{task.description}"),
         )
         err = Console(stderr=True)
-        self.progress = Progress(
+        self._progress = Progress(
             *columns,
             console=err,
             transient=True,
             disable=not err.is_terminal,
             speed_estimate_period=SPEED_S,
         )
-        self._task = self.progress.add_task("starting workers", total=None)
+        self._task = self._progress.add_task("starting workers", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
 
     def begins(self, experiment: Experiment, left: int) -> None:
         name, total = Text(experiment.key).markup, self._done + left
-        self.progress.update(self._task, description=name, completed=self._done, total=total)
+        self._progress.update(self._task, description=name, completed=self._done, total=total)
 
     def ends(self, result: Result) -> None:
         self._done += 1
-        if self._lines:
-            self.progress.console.print(Text(_line(result)), soft_wrap=True)
+        if self._verbose:
+            self._progress.console.print(Text(_line(result)), soft_wrap=True)
 
 
 def _line(result: Result) -> str:
     if result.paces is None:
-        return f"{result.key}: {result.status}: {result.told}"
+        return f"{result.key}: {result.status}: {result.reason}"
     rates = " + ".join(f"{pace.iterations_s:.4g}/s" for pace in result.paces)
     errors = max(pace.relative_error for pace in result.paces)
     power = "" if result.power_w is None else f", {result.power_w:.0f} W"

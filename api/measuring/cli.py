@@ -1,4 +1,4 @@
-"""The commands that look at this machine's GPUs and measure on them."""
+"""Declarations of the commands ``doctor`` and ``measure``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DIRECTORY = option("--directory DIR", "the service's directory (default: that o
 COMMANDS: Final = (
     Command(
         "doctor",
-        "Say what this machine has for live mode and what it lacks; exit status 0: jobs can share "
+        "Check what this machine lacks for live mode; exit status 0: jobs can share "
         "GPUs with SM shares, 3: without, 1: not at all.",
         "dovetail.measuring.doctor:doctor",
         (

@@ -1,4 +1,4 @@
-"""What ``dovetail doctor`` does: look at this machine, and measure shares first if asked to."""
+"""The command ``dovetail doctor``: check this machine, after measuring shares on request."""
 
 from __future__ import annotations
 
@@ -41,36 +41,18 @@ _HEADINGS: Final = {
 }
 
 
-_ONLY_WITH: Final = {
-    "--splits or --sms": ("--shares",),
-    "--splits": ("--again",),
-}
-
-
 def doctor(options: Namespace) -> int:
-    """Tell what this machine has for live mode; the exit status is ``Usable``."""
-    _refuse_idle(options)
+    """Check this machine for live mode; the exit status is that of ``Usable``."""
+    if options.shares and not (options.splits or options.sms):
+        raise InputError("needs --splits or --sms", "--shares")
+    if options.again and not options.splits:
+        raise InputError("needs --splits", "--again")
     what = _preflight(options)
     if options.splits or options.sms:
         measure(what.directory, MpsManager(what.mps_directory), what.python, options)
     diagnosis = diagnose(what)
     print_either(options, _plain(diagnosis), _view(diagnosis))
     return int(diagnosis.usable)
-
-
-def _refuse_idle(options: Namespace) -> None:
-    """Refuse options without effect: who gives one expects more than a look."""
-    for needed, idle in _ONLY_WITH.items():
-        if any(_given(options, one) for one in needed.split(" or ")):
-            continue
-        for option in idle:
-            if _given(options, option):
-                raise InputError(f"needs {needed}", option)
-
-
-def _given(options: Namespace, option: str) -> bool:
-    value = getattr(options, option.removeprefix("--").replace("-", "_"))
-    return value is not None and value is not False
 
 
 def _preflight(options: Namespace) -> Preflight:
@@ -107,7 +89,7 @@ def _heading(finding: Finding) -> str:
 
 
 def _share_views(tables: Sequence[ShareTable]) -> Iterator[RenderableType]:
-    """Show what is known of the shares of each GPU model."""
+    """Yield the table of shares of each GPU model."""
     for one in tables:
         yield Text(f"Shares of {one.gpu_model}, driver {one.driver}", "bold")
         yield _share_table(one.rows)

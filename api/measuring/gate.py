@@ -1,4 +1,4 @@
-"""What ``dovetail doctor --splits`` and ``--sms`` do: measure shares on GPUs that are free."""
+"""The options ``--splits`` and ``--sms`` of ``dovetail doctor``: measure shares on idle GPUs."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from dovetail.instances.errors import UnsupportedError
 
 
 def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -> None:
-    """Measure what was asked for on one GPU of each model; what is measured is kept at once.
+    """Measure shares on one GPU of each model, and store each result at once.
 
     Parameters
     ----------
     directory : Path
-        The state directory: its repository keeps what is found.
+        The state directory, whose repository stores the results.
     mps : MpsManager
-        Of the service's directory.
+        That of the service's directory.
     python : str
-        A Python with the PyTorch that jobs use.
+        A Python with the jobs' PyTorch.
     options : Namespace
-        ``sms``, ``splits``, ``shares`` and ``again``, as the command line has them.
+        ``sms``, ``splits``, ``shares`` and ``again`` of the command line.
 
     Raises
     ------
     DovetailError
-        When there is no MPS or no GPU, one is in use, or a share cannot be measured.
+        If there is no MPS or no GPU, a GPU is in use, or a share cannot be measured.
     """
     why_not = mps.why_not()
     if why_not is not None:
@@ -56,7 +56,7 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
     with Nvml() as nvml:
         for gpu in _one_of_each(nvml):
             _refuse_busy(nvml, gpu)
-            # Of its own, as a service that runs here keeps the runs in its directory.
+            # Not in the directory itself, as a running service keeps its runs there.
             pool = GpuPool(directory / "probes", Nvml(), mps, Splits(), (gpu.uuid,))
             with Submissions(pool) as submissions:
                 facts = (gpu.name, nvml.driver(), gpu.sms, python)
@@ -72,7 +72,7 @@ def _one_of_each(nvml: Nvml) -> Iterator[Gpu]:
 
 
 def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
-    """Refuse a GPU with jobs on it: they would be slowed, and shares judged beside them."""
+    """Refuse a GPU with jobs on it, which would be slowed and disturb the measurement."""
     pids = sorted(nvml.processes(gpu.uuid))
     if pids:
         text = ", ".join(map(str, pids))
@@ -89,7 +89,7 @@ def _count(probe: Probe, shares: Sequence[int], directory: Path) -> None:
 
 
 def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: bool) -> None:
-    """Compare products at each share that was not measured before, or at all of them."""
+    """Compare products at each share that was not measured before, or at all if ``again``."""
     known = frozenset() if again else _measured(probe, read_splits(directory))
     left = [share for share in shares if share not in known]
     if len(left) < len(shares):
@@ -104,7 +104,7 @@ def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: boo
 
 
 def _measured(probe: Probe, splits: Splits) -> frozenset[int]:
-    """Return the shares that were measured with the cuBLAS that the Python would bring."""
+    """Return the shares that were measured with the cuBLAS of the jobs' Python."""
     try:
         cublas = libraries_of(probe.python).cublas
     except NoPythonError:

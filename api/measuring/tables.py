@@ -1,4 +1,4 @@
-"""What ``dovetail measure`` prints of a campaign; every text goes through `rich.text.Text`."""
+"""Tables of a campaign for ``dovetail measure``; all strings pass through `rich.text.Text`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.executor.measuring.campaign import Stage
 from dovetail.executor.measuring.noise import Noise
-from dovetail.executor.measuring.records import Machine
+from dovetail.executor.measuring.results import Machine
 from dovetail.executor.measuring.summary import Alone, Cover, Sharing, Summary, Tail, Together
 from dovetail.instances._record import listed
 from dovetail.toolkit.tables import Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import NO_FIGURE, figure, number, percent, two_digits
 
 MOST_SHOWN: Final = 3
-"""So many pairs of most slowdown, and of least, are shown of each way to share."""
+"""Number of least and of most slowed pairs that are shown for each way to share."""
 
 MOST_REASONS: Final = 8
 
 STAND_IN_WORDS: Final = (
     "MPS and time-sliced are the campaign's words: the core is shared by its kernel in either."
 )
-"""How to read the ways of sharing where there is no GPU."""
+"""How to read the modes if there is no GPU."""
 
 _MODES: Final = {"mps": "MPS", "time-sliced": "time-sliced"}
 _Rows = Sequence[tuple[str, ...]]
 
 
 def campaign_view(found: Summary) -> RenderableType:
-    """Return all that a campaign has found, best read from above."""
+    """Return all tables of a campaign."""
     parts: list[RenderableType] = [machine_lines(found), Text(), stage_table(found.stages)]
     if found.windows:
         parts += [Text(), noise_lines(found)]
@@ -50,7 +51,7 @@ def campaign_view(found: Summary) -> RenderableType:
 
 
 def machine_lines(found: Summary) -> RenderableType:
-    """Return on what was measured; a stand-in is told before anything else."""
+    """Return facts about the machine; a stand-in is named before anything else."""
     machine = found.machine
     stand_in: list[RenderableType] = []
     if machine.stand_in:
@@ -85,37 +86,25 @@ def _software(machine: Machine) -> Iterator[str]:
 
 
 def stage_table(stages: Iterable[Cover]) -> RenderableType:
-    """Return how far each stage has come, in experiments."""
-    columns = ("planned", "done", "out of\nmemory", "failed", "refused", "disturbed", "left")
+    """Return the table of the progress of each stage, in experiments."""
+    names = ("planned", "done", "out_of_memory", "failed", "refused", "disturbed", "left")
     rows = [
-        (
-            _stage_text(one),
-            *map(
-                _count,
-                (
-                    one.planned,
-                    one.done,
-                    one.out_of_memory,
-                    one.failed,
-                    one.refused,
-                    one.disturbed,
-                    one.left,
-                ),
-            ),
-        )
+        (stage_text(one.stage, one, one.shares), *(_count(getattr(one, name)) for name in names))
         for one in stages
     ]
+    columns = [name.replace("out_of_memory", "out of\nmemory") for name in names]
     return _table(("stage",), columns, rows)
 
 
-def _stage_text(one: Cover) -> str:
-    what = f"{one.measure} of {listed(one.workloads)}" if one.workloads else one.measure
-    preferred = f"; preferred: {listed(one.first)}" if one.first else ""
-    return f"{one.stage}  {what}, {_way(one.mode, one.shares)}{preferred}"
+def stage_text(at: int, stage: Stage | Cover, shares: Sequence[int | None]) -> str:
+    """Return a stage in words."""
+    what = f"{stage.measure} of {listed(stage.workloads)}" if stage.workloads else stage.measure
+    preferred = f"; preferred: {listed(stage.first)}" if stage.first else ""
+    return f"{at}  {what}, {_way(stage.mode, shares)}{preferred}"
 
 
 def noise_lines(found: Summary) -> RenderableType:
-    """Return how far repeats lie apart, and whether their windows explain it."""
+    """Return the noise between repeats, and how much of it their windows explain."""
     line = f"{found.unstable:,} of {found.windows:,} ended before they were stable"
     facts = [("windows", f"{line} to {percent(found.relative_error)}")]
     if found.others_busy is not None:
@@ -139,7 +128,7 @@ def _noise_facts(found: Noise) -> Iterator[tuple[str, str]]:
 
 
 def solo_table(alone: Iterable[Alone]) -> RenderableType:
-    """Return each workload alone in each setting."""
+    """Return the table of workloads alone, by setting."""
     columns = ("iterations\n/s", "W", "J/iteration", "MiB", "p50 ms", "p99 ms", "repeats")
     rows = [
         (
@@ -159,7 +148,7 @@ def solo_table(alone: Iterable[Alone]) -> RenderableType:
 
 
 def sharing_table(ways: Iterable[Sharing]) -> RenderableType:
-    """Return what each way to share comes to; combined throughput is the sum of 1 / slowdown."""
+    """Return the table of ways to share; combined throughput is the sum of 1 / slowdown."""
     columns = ("pairs", "out of\nmemory", "combined\nmean", "least", "most", "over\ntime-sliced")
     rows = [
         (
@@ -178,7 +167,7 @@ def sharing_table(ways: Iterable[Sharing]) -> RenderableType:
 
 
 def pair_table(together: Iterable[Together]) -> RenderableType:
-    """Return, of each way to share, the pairs that lose least and those that lose most."""
+    """Return the table of the least and the most slowed pairs of each way to share."""
     columns = ("slowdowns", "combined", "W", "p99 ms", "repeats")
     rows = [_pair_row(one) for group in _by_way(together) for one in _extremes(group)]
     line = f"the {MOST_SHOWN} least and the {MOST_SHOWN} most slowed pairs of each setting"
@@ -193,7 +182,7 @@ def _by_way(together: Iterable[Together]) -> Iterator[list[Together]]:
 
 
 def _extremes(group: Iterable[Together]) -> list[Together]:
-    """Return those at both ends; all where they are few."""
+    """Return the pairs at both ends, or all of a few."""
     ordered = sorted(group, key=lambda one: one.combined, reverse=True)
     if len(ordered) <= 2 * MOST_SHOWN:
         return ordered
@@ -218,7 +207,7 @@ def _pair_row(one: Together) -> tuple[str, ...]:
 
 
 def tail_table(tails: Iterable[Tail]) -> RenderableType:
-    """Return the tail latencies of workloads that answer requests, alone and beside others."""
+    """Return the table of tail latencies, alone and with partners."""
     columns = ("partners", "p99 ms\nmean", "worst")
     rows = [
         (
@@ -240,7 +229,7 @@ def _tail_setting(one: Tail) -> str:
 
 
 def _left_out(found: Summary) -> Iterator[RenderableType]:
-    """Yield why results are not in the data set, the most frequent reasons first."""
+    """Yield why results are not in the data set, most frequent reasons first."""
     reasons = Counter(one.why for one in found.left_out)
     amount = number(len(found.left_out), "result")
     yield Text(f"{amount} not in the data set:")

@@ -1,9 +1,9 @@
-"""Throughput per watt of the split that Dovetail chooses, beside the equal split and the best.
+"""Throughput per watt of the split that Dovetail chooses, of the equal split and of the best.
 
-As the energy paper (Han et al., section 5) tests it: one workload is left out of everything that
-a model is fitted on, then the split of each of its pairs is chosen by predicted slowdowns and
-power alone, and valued by what was measured. Power is predicted by the paper's trees. The choice
-is a plan of ``dovetail.solve`` under the objective ``energy`` for two jobs and one GPU.
+The test is that of the energy paper (Han et al., section 5): models are fitted without all data of
+one workload, the split of each of its pairs is chosen by predicted slowdowns and power only, and
+its value is taken from the measurements. Power is predicted by the paper's trees. The choice is a
+plan of ``dovetail.solve`` under the objective ``energy`` for two jobs and one GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Value(NamedTuple):
-    """What two workloads at a split are, predicted or measured."""
+    """Slowdowns and power of two workloads at a split, predicted or measured."""
 
     slowdown: tuple[float, float]
     power_w: float
@@ -42,7 +42,7 @@ class Value(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One pair with one workload left out: throughput per watt as parts of the best split's."""
+    """A pair with one workload left out; throughput per watt is relative to the best split's."""
 
     pair: tuple[str, str]
     chosen: Caps
@@ -52,26 +52,26 @@ class Choice(NamedTuple):
 
     @property
     def over_equal(self) -> float:
-        """How much more than at the equal split, as a part of it."""
+        """Relative gain over the equal split."""
         return self.of_best / self.equal_of_best - 1
 
 
 def choices(data: DataSet, tried: Trial, *, by_throughput: bool, uncapped: bool) -> list[Choice]:
-    """Return what is chosen for every pair by predictions that have not seen one of the two.
+    """Return the choice for every pair, by predictions without one of its workloads.
 
     Pairs without power, or not measured at the equal split, are left out.
 
     Parameters
     ----------
     data : DataSet
-        What was measured, on one GPU model.
+        Measurements on one GPU model.
     tried : Trial
-        Held-out predictions of slowdowns, workloads or families left out.
+        Held-out predictions of slowdowns, with workloads or families left out.
     by_throughput : bool
-        Whether each job counts by its own iterations a second, as in the paper, where a workload
-        of many short iterations outweighs the other; else by its part of its speed alone.
+        Whether jobs count by iterations per second, as in the paper, where a workload of many short
+        iterations outweighs the other; otherwise by their speed relative to that alone.
     uncapped : bool
-        Whether no caps at all are a choice, too; the paper has splits only.
+        Whether running without shares is a choice, too; the paper has splits only.
     """
     (gpu_model,) = {found.gpu_model for found in measured_pairs(data)}
     profiles, measured = data.workloads(gpu_model), _values(data)
@@ -97,7 +97,7 @@ def choices(data: DataSet, tried: Trial, *, by_throughput: bool, uncapped: bool)
 
 
 def by_pair(found: Sequence[Choice]) -> dict[tuple[str, str], list[Choice]]:
-    """Return the tests of each pair, one for each workload that was left out."""
+    """Return the choices for each pair, one for each workload left out."""
     grouped = defaultdict(list)
     for one in found:
         grouped[one.pair].append(one)
@@ -105,7 +105,7 @@ def by_pair(found: Sequence[Choice]) -> dict[tuple[str, str], list[Choice]]:
 
 
 def mean_of_pairs(found: Sequence[Choice], name: str) -> float:
-    """Return the mean over pairs of what is the mean over a pair's tests."""
+    """Return the mean over pairs of the mean over a pair's choices."""
     return fmean(fmean(getattr(one, name) for one in tests) for tests in by_pair(found).values())
 
 
@@ -113,7 +113,7 @@ _Values = dict[tuple[str, str], dict[Caps, Value]]
 
 
 def _values(data: DataSet) -> _Values:
-    """Return what was measured, repeats by their means."""
+    """Return the measured values, as means over repeats."""
     pairs = measured_pairs(data)
     seen = defaultdict(lambda: defaultdict(list))
     for one in pairs:
@@ -124,7 +124,7 @@ def _values(data: DataSet) -> _Values:
 
 
 def _predicted(data: DataSet, tried: Trial) -> Iterator[_Values]:
-    """Yield for each fold what is predicted of the pairs that it left out."""
+    """Yield for each fold the predictions of the pairs that it left out."""
     pairs = measured_pairs(data)
     _, rows = total_rows(data, POWER_FEATURES)
     for at, fold in enumerate(tried.folds):
@@ -142,7 +142,7 @@ def _predicted(data: DataSet, tried: Trial) -> Iterator[_Values]:
 
 
 def _held_out_power(table: FloatArray, power_w: FloatArray, fold: Fold) -> FloatArray:
-    """Return the power of each pair that a fold tests; NaN of all where none was measured."""
+    """Return the predicted power of each pair; all NaN if no power was measured."""
     count = len(power_w)
     train = fold.train[:count] & ~np.isnan(power_w)
     if not train.any():
@@ -153,7 +153,7 @@ def _held_out_power(table: FloatArray, power_w: FloatArray, fold: Fold) -> Float
 def _sorted(
     one: Measurement, slowdown: tuple[float, float]
 ) -> tuple[tuple[str, str], Caps, tuple[float, float]]:
-    """Return a pair in one order, whichever was measured."""
+    """Return a pair in sorted order."""
     ends = zip(one.workloads, one.shares, slowdown, strict=True)
     (a, cap_a, slow_a), (b, cap_b, slow_b) = sorted(ends, key=lambda end: (end[0], end[1] or 0))
     return (a, b), (cap_a, cap_b), (slow_a, slow_b)
@@ -184,7 +184,7 @@ def _solved(
     profiles: Mapping[str, object],
     at_caps: Mapping[Caps, Value],
 ) -> Caps:
-    """Return the caps of the plan of most throughput per watt."""
+    """Return the shares of the plan with the highest throughput per watt."""
     caps = [each for each in at_caps if None not in each]
     instance = Instance.from_data(
         {

@@ -1,9 +1,8 @@
-"""The steps of the first campaign, most valuable first, within the minutes of one slice.
+"""Run the steps of the first campaign within the minutes of one slice, most valuable first.
 
-Each step is a command of ``dovetail``, or a part of the acceptance suite (``tests/gpu``), and keeps
-what it finds as soon as it has it, so a step that is stopped loses nothing. ``log.txt`` in the
-output folder says which steps are done: a later slice goes on from there, on another machine of the
-same kind too.
+Each step is a command of ``dovetail`` or a part of the acceptance suite (``tests/gpu``). It stores
+every finding at once, so stopping it loses nothing. ``log.txt`` in the output folder lists the
+steps that are done; a later slice continues from there, also on another machine of the same kind.
 """
 
 from __future__ import annotations
@@ -31,54 +30,54 @@ DOVETAIL: Final = (sys.executable, "-m", "dovetail")
 PYTEST: Final = (sys.executable, "-m", "pytest", "-q")
 
 RESERVE_S: Final = 20.0
-"""Kept of a slice for stopping cleanly."""
+"""Seconds of a slice that are reserved for stopping cleanly."""
 
 STOPPING_S: Final = 45.0
-"""What a step that was asked to stop may take: ending MPS in order needs some of it."""
+"""Seconds that a step may take to stop, some of them for ending MPS."""
 
 MOST_SAID: Final = 4000
-"""So much is kept of what a worker said on standard error."""
+"""Characters that are kept of a worker's log."""
 
 DONE: Final = "everything is done"
 
 TRIES: Final = 2
-"""A step that fails is tried again in a later slice, so often in all."""
+"""How often a failing step is tried, in different slices."""
 
 FIRST_SHARES: Final = "50,10,90,100"
-"""Halves, the unequal split that others saw compute right, and no cap: what the campaign uses."""
+"""The shares of the campaign: halves, a split reported to compute correctly, and the whole."""
 
 MORE_SHARES: Final = "25,75,30,70"
 LAST_SHARES: Final = "5,95,20,80,40,60"
 
 FIRST_TESTS: Final = ("test_programs.py", "test_clients.py", "test_shares.py::test_shares")
-"""Whether MPS starts at all, what it says with no client, one and two, and the SMs of shares."""
+"""Whether MPS starts, its answers with 0, 1 and 2 clients, and the SMs of shares."""
 
 CORE: Final = 8
 ALL_BUT_EXTRAS: Final = 15
-"""So many stages of ``first.yaml``: those that answer most, and those up to the extras."""
+"""Numbers of stages of ``first.yaml``: the core, and all up to the extras."""
 
 _WITHIN: Final = ("--minutes", "{minutes}")
 
 
 class Step(NamedTuple):
-    """A command, and what it needs.
+    """A command of a slice.
 
     Attributes
     ----------
     name : str
-        In the log.
+        Its name in the log.
     command : tuple of str
-        ``{minutes}`` in it stands for what is left of the slice.
+        ``{minutes}`` in it is replaced by the minutes left in the slice.
     least_s : float
-        With less time than this it is left to the next slice.
+        If fewer seconds are left, the step is left to the next slice.
     output : str
-        The file of the output folder that has its standard output; the log by default.
+        File of the output folder for its standard output; the log by default.
     most_s : float
-        With this time used up something hangs: the step is given up, and the next begins.
+        Seconds after which it counts as hung and is given up.
     good : tuple of int
-        Exit statuses of a step that is done.
+        Exit statuses if it is done.
     unfinished : tuple of int
-        Exit statuses of one that goes on in the next slice.
+        Exit statuses if it continues in the next slice.
     """
 
     name: str
@@ -91,7 +90,7 @@ class Step(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do steps until none is left (0), or the time is up (3)."""
+    """Run steps until none is left (0) or the time is up (3)."""
     parser = argparse.ArgumentParser(prog="run.sh", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of results, gone on with")
     parser.add_argument("--cpu", action="store_true", help="a dry run: this processor, tiny sizes")
@@ -102,8 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"run.sh: nothing can be measured: {lack} (--cpu: a dry run)", file=sys.stderr)
         return 2
     if lack := no_pytorch(workers_python()):
-        told = f"{lack}: name a Python that has it with DOVETAIL_TORCH_PYTHON"
-        print(f"run.sh: nothing can be measured: {told}", file=sys.stderr)
+        text = f"{lack}: name a Python that has it with DOVETAIL_TORCH_PYTHON"
+        print(f"run.sh: nothing can be measured: {text}", file=sys.stderr)
         return 2
     out.mkdir(parents=True, exist_ok=True)
     steps = cpu_steps(out) if given.cpu else gpu_steps(out)
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def gpu_steps(out: Path) -> Iterator[Step]:
-    """Yield the steps on a GPU, the most valuable first and what may break it last."""
+    """Yield the steps on a GPU, the most valuable first and those that may break it last."""
     doctor = (*DOVETAIL, "doctor", "--directory", str(out), "--python", workers_python())
     gate = (*doctor, "--splits", "--shares")
     campaign = partial(_measuring, out, HERE / "first.yaml")
@@ -137,7 +136,7 @@ def cpu_steps(out: Path) -> Iterator[Step]:
 
 
 def no_gpu() -> str | None:
-    """Return in one line why there is no GPU that answers; None: there is one."""
+    """Return in one line why no GPU answers; None if one does."""
     try:
         with Nvml() as nvml:
             return None if nvml.gpus() else "no GPU answers here"
@@ -146,7 +145,7 @@ def no_gpu() -> str | None:
 
 
 def no_pytorch(python: str) -> str | None:
-    """Return in one line why a Python can run no workload; None: it has PyTorch."""
+    """Return in one line why a Python cannot run workloads; None if it has PyTorch."""
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     try:
         lacks = subprocess.run([python, "-c", look], check=False).returncode
@@ -165,7 +164,7 @@ def _measuring(out: Path, campaign: Path, name: str, *more: str, least_s: float 
 
 
 def _testing(out: Path, name: str, *which: str, most_s: float) -> Step:
-    """Return a part of the acceptance suite: 0 or 1, it was run; 6, more is left."""
+    """Return a part of the acceptance suite, which ends with 0 or 1, or with 6 if more is left."""
     kept = ("--proof", str(out / "proof.json"), "--junitxml", str(out / f"{name}.xml"))
     return Step(name, (*PYTEST, *kept, *which), 40, most_s=most_s, good=(0, 1), unfinished=(6,))
 
@@ -176,14 +175,14 @@ def workers_python() -> str:
 
 
 class Slice:
-    """Carries out steps until a moment, and writes down what came of them.
+    """Runs steps until a deadline, and logs their outcomes.
 
     Parameters
     ----------
     out : path
         The output folder.
     ends_at : float
-        By ``time.monotonic``.
+        The deadline in seconds of ``time.monotonic``.
     """
 
     def __init__(self, out: Path, ends_at: float) -> None:
@@ -191,7 +190,7 @@ class Slice:
         self._log = out / "log.txt"
 
     def carry_out(self, steps: Sequence[Step]) -> int:
-        """Do what is left of the steps in their order."""
+        """Run the steps that are left, in order."""
         for step in steps:
             if self._is_over(step):
                 continue
@@ -222,16 +221,16 @@ class Slice:
         return self._ends_at - time.monotonic()
 
     def _is_over(self, step: Step) -> bool:
-        """Tell from the log whether a step is done, was given up, or has failed too often."""
-        failures = sum(line.startswith(f"{step.name}: failed") for line in self._told())
-        given_up = any(line.startswith(f"{step.name}: given up") for line in self._told())
+        """Return whether a step is done, was given up, or has failed too often, by the log."""
+        failures = sum(line.startswith(f"{step.name}: failed") for line in self._messages())
+        given_up = any(line.startswith(f"{step.name}: given up") for line in self._messages())
         return failures >= TRIES or given_up or self._is_done(step)
 
     def _is_done(self, step: Step) -> bool:
-        return any(line.startswith(f"{step.name}: done") for line in self._told())
+        return any(line.startswith(f"{step.name}: done") for line in self._messages())
 
-    def _told(self) -> list[str]:
-        """Return what the log has told so far."""
+    def _messages(self) -> list[str]:
+        """Return the messages of the log."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return [line.partition(" | ")[2] for line in lines]
 
@@ -240,7 +239,7 @@ class Slice:
         return 3
 
     def _do(self, step: Step) -> int | None:
-        """Run a step and return its exit status, None where its time, or the slice's, was up."""
+        """Run a step, and return its exit status; None if its time or the slice's was up."""
         minutes = f"{self._left_s / 60:.2f}"
         command = [one.replace("{minutes}", minutes) for one in step.command]
         with self._log.open("ab") as log:
@@ -252,13 +251,13 @@ class Slice:
         return status
 
     def _last_words(self) -> str:
-        """Return the last line that a command has told of itself."""
+        """Return the last message of a command in the log."""
         lines = self._log.read_text(errors="replace").splitlines()
         why = ("dovetail: ", "ERROR: ", "SKIPPED ")
         return next((line for line in reversed(lines) if line.startswith(why)), "?")
 
     def _gather(self) -> None:
-        """Move what workers said last into the log: results come back as few files."""
+        """Move the ends of workers' logs into the log, so that the folder has few files."""
         with self._log.open("a", encoding="utf-8") as log:
             for run in sorted(self._out.glob("p*/runs/*")):
                 said = (run / "rank0" / "log").read_text(errors="replace")[-MOST_SAID:]
@@ -267,7 +266,7 @@ class Slice:
             shutil.rmtree(self._out / pool, ignore_errors=True)
 
     def _awaited(self, process: subprocess.Popen[bytes], most_s: float) -> int | None:
-        """Wait for a command; at the end of the time ask it to stop, as Ctrl-C does."""
+        """Wait for a command; interrupt it like Ctrl-C when the time is up."""
         try:
             return process.wait(min(most_s, max(1.0, self._left_s) + RESERVE_S / 2))
         except subprocess.TimeoutExpired:
@@ -279,8 +278,8 @@ class Slice:
             process.wait()
         return None
 
-    def _note(self, told: str) -> None:
-        line = f"{datetime.now(UTC).isoformat(timespec='seconds')} | {told}"
+    def _note(self, message: str) -> None:
+        line = f"{datetime.now(UTC).isoformat(timespec='seconds')} | {message}"
         print(line, flush=True)
         with self._log.open("a", encoding="utf-8") as log:
             log.write(f"{line}\n")

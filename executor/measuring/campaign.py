@@ -1,10 +1,14 @@
-"""The campaign file: which workloads are measured, in which settings, and in which order."""
+"""Campaigns: the file that says what is measured, and its experiments in order."""
 
 from __future__ import annotations
 
 import os
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -15,11 +19,11 @@ from dovetail.instances.files import FilePath, read_data
 CAMPAIGN_FORMAT: Final = "dovetail-campaign/1"
 
 Mode = Literal["mps", "time-sliced"]
-"""How workloads share a GPU: as clients of one MPS server, or by turns, as without MPS."""
+"""How workloads share a GPU: as clients of one MPS server, or time-sliced without MPS."""
 
 
 class OwnWorkload(Record):
-    """A workload of the user's: a Python file as ``workloads/__init__.py`` describes it."""
+    """A user's workload: a Python file as described in ``workloads/__init__.py``."""
 
     name: Name
     program: Name
@@ -27,11 +31,11 @@ class OwnWorkload(Record):
 
 
 class Stage(Record):
-    """Experiments of one kind in one setting; within a stage their order is drawn.
+    """Experiments of one kind in one setting, in random order.
 
-    ``shares`` are caps in per cent, null for none: one number for ``solos``, two for ``pairs``.
-    ``first`` names workloads that answer requests: MPS is told to prefer them to their partners.
-    ``workloads`` restricts the stage; ``pairs`` then are those with at least one of them.
+    ``shares`` are in per cent, null for none: one for ``solos``, two for ``pairs``. ``workloads``
+    restricts the stage; ``pairs`` are then those with at least one of them. Workloads in ``first``
+    have MPS priority over the others.
     """
 
     measure: Literal["solos", "pairs"]
@@ -56,15 +60,15 @@ class Stage(Record):
 
     @property
     def caps(self) -> tuple[int | None, ...]:
-        """``shares`` written out."""
+        """``shares``, written out."""
         return self.shares or (None,) * (1 if self.measure == "solos" else 2)
 
 
 class Windows(Record):
-    """How long is measured: after ``settle_s``, until the rates are stable.
+    """Length of the measurement window, which begins ``settle_s`` after the workers.
 
-    A window ends when the standard error of every worker's iteration time is below
-    ``relative_error`` of its mean, not before ``least_s`` and not after ``most_s``.
+    A window ends when the relative standard error of every worker's mean iteration time is below
+    ``relative_error``, but not before ``least_s`` and not after ``most_s``.
     """
 
     settle_s: Annotated[float, Field(ge=0)] = 1.0
@@ -81,16 +85,15 @@ class Windows(Record):
 
     @property
     def usual_s(self) -> float:
-        """What a window may take: settling, and half-way between the shortest and the longest."""
+        """Estimated seconds of an experiment: settling, and a window of medium length."""
         return self.settle_s + (self.least_s + self.most_s) / 2
 
 
 class Campaign(Record):
-    """What ``dovetail measure`` reads.
+    """The campaign file of ``dovetail measure``.
 
-    Stages are carried out in their order, so the most valuable stand first. ``size`` is that of
-    the built-in workloads: ``tiny`` suits a processor core. ``seed`` draws the order within
-    stages, and the data and weights of the workloads.
+    Stages run in this order. ``size`` is the size of the built-in workloads; ``tiny`` suits a
+    processor core. ``seed`` determines the order within stages, and data and weights of workloads.
     """
 
     format: Literal["dovetail-campaign/1"]
@@ -103,8 +106,13 @@ class Campaign(Record):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workloads' names, in their order."""
+        """Names of the workloads."""
         return tuple(one if isinstance(one, str) else one.name for one in self.workloads)
+
+    @property
+    def own(self) -> dict[str, OwnWorkload]:
+        """The user's workloads by name."""
+        return {one.name: one for one in self.workloads if isinstance(one, OwnWorkload)}
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -124,12 +132,12 @@ class Campaign(Record):
 
 
 def read_campaign(path: FilePath) -> Campaign:
-    """Read a campaign; the programs of own workloads are found from the file's folder.
+    """Read a campaign; programs of own workloads are relative to its folder.
 
     Raises
     ------
     InputError
-        When it cannot be read or breaks a rule.
+        If it cannot be read or breaks a rule.
     """
     data = read_data(path)
     source = source_name(path)
@@ -142,3 +150,95 @@ def read_campaign(path: FilePath) -> Campaign:
             for one in campaign.workloads
         )
     )
+
+
+class Seat(NamedTuple):
+    """How one worker process is started; workers of equal seats are interchangeable.
+
+    Attributes
+    ----------
+    workload : str
+        Name of its workload.
+    mode : str
+        ``mps`` or ``time-sliced``.
+    share : int or None
+        Limit on its SMs in per cent.
+    first : bool
+        Whether it has MPS priority over its partner.
+    """
+
+    workload: str
+    mode: Mode
+    share: int | None = None
+    first: bool = False
+
+
+class Experiment(NamedTuple):
+    """One window to be measured.
+
+    Attributes
+    ----------
+    stage : int
+        Index of its stage in the campaign.
+    seats : tuple of Seat
+        The workers, one or two.
+    repeat : int
+        Index of the repeat within the stage.
+    """
+
+    stage: int
+    seats: tuple[Seat, ...]
+    repeat: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the ledger, such as ``1:mps:conv@50+burst@50!#0``."""
+        workers = "+".join(
+            f"{seat.workload}{'' if seat.share is None else f'@{seat.share}'}"
+            f"{'!' if seat.first else ''}"
+            for seat in self.seats
+        )
+        return f"{self.stage}:{self.seats[0].mode}:{workers}#{self.repeat}"
+
+
+def experiments(campaign: Campaign) -> tuple[Experiment, ...]:
+    """Return all experiments of a campaign, in order.
+
+    A stage runs in complete rounds, one per repeat, and each round is a random permutation of its
+    own (a randomised complete block design: Montgomery, Design and Analysis of Experiments, ch. 4),
+    so that a drift of the machine is not attributed to a workload. The order of a round depends
+    only on seed, stage and repeat: it stays the same if the campaign grows.
+    """
+    found: list[Experiment] = []
+    for at, stage in enumerate(campaign.stages):
+        for repeat in range(stage.repeats):
+            order = list(_settings(campaign, stage))
+            random.Random(f"{campaign.seed}:{at}:{repeat}").shuffle(order)
+            found += (Experiment(at, seats, repeat) for seats in order)
+    return tuple(found)
+
+
+def workers_needed(planned: Iterable[Experiment]) -> Counter[Seat]:
+    """Return how many workers of each seat are needed at once: two for a pair with itself."""
+    needed: Counter[Seat] = Counter()
+    for one in planned:
+        needed |= Counter(one.seats)
+    return needed
+
+
+def _settings(campaign: Campaign, stage: Stage) -> Iterator[tuple[Seat, ...]]:
+    """Yield the seats of each experiment of a stage, once for each set of workers."""
+    chosen, pairs = stage.workloads or campaign.names, combinations_with_replacement
+    size = 1 if stage.measure == "solos" else 2
+    groups = [one for one in pairs(campaign.names, size) if not set(chosen).isdisjoint(one)]
+    seen = set()
+    for names in groups:
+        for ordered in dict.fromkeys((names, names[::-1])):
+            seats = tuple(
+                Seat(name, stage.mode, cap, name in stage.first)
+                for name, cap in zip(ordered, stage.caps, strict=True)
+            )
+            workers = frozenset(Counter(seats).items())
+            if workers not in seen:
+                seen.add(workers)
+                yield seats

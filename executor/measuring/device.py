@@ -1,4 +1,4 @@
-"""What a campaign needs of a device: a pool on which workers start, and what it tells of itself."""
+"""A device to measure on: a pool that starts workers, and readings of the device."""
 
 from __future__ import annotations
 
@@ -9,50 +9,47 @@ from types import MappingProxyType
 from typing import Final
 
 from dovetail.executor.jobs.specs import Seat as PoolSeat
-from dovetail.executor.measuring.campaign import Mode
-from dovetail.executor.measuring.records import Conditions, Facts, Seat
+from dovetail.executor.measuring.campaign import Mode, Seat
+from dovetail.executor.measuring.results import Facts
 from dovetail.executor.measuring.worker import Worker
 from dovetail.executor.pools.pool import NodePool, Usage
 from dovetail.executor.pools.submissions import Submissions
 from dovetail.instances.errors import DovetailError
 
 READING_S: Final = 1.0
-"""Seconds of a reading of metrics: what DCGM gives one for."""
+"""Seconds between two readings of metrics; DCGM provides one per second."""
 
 CONFIRM_S: Final = 10.0
-"""Seconds within which the pool confirms that a ready worker is under its cap."""
+"""Seconds within which the pool must confirm the share of a worker that is ready."""
 
 _STEP_S: Final = 0.15
-"""Longer than between two steps of the energy counter (about 0.1 s on data-centre GPUs)."""
+"""Longer than the period of the energy counter (about 0.1 s on data-centre GPUs)."""
 
 
 class DeviceLostError(DovetailError):
-    """The device does not work any more, and nothing that is allowed here brings it back."""
+    """The device stopped working, and a campaign may do nothing that would bring it back."""
 
 
 class Device:
-    """A device that nobody else uses, and how workers come to it; a kind overrides what differs.
+    """A device that others do not use. Subclasses override what differs.
 
     Parameters
     ----------
     pool : NodePool
-        Has the device; is this object's from now on.
+        The pool that has the device; closed with this object.
     gpu : str
-        Its id there.
+        The device's id in the pool.
     facts : Facts
-        What it is.
+        Its description.
 
     Attributes
     ----------
-    kind : str
-        The worker's ``--device``: ``cuda`` or ``cpu``.
     env : mapping of str to str
-        Variables that workers have beside those of this process.
+        Environment variables of workers, in addition to those of this process.
     submissions : Submissions
-        The way to the pool.
+        Starts programs on the pool.
     """
 
-    kind = "cpu"
     env: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, pool: NodePool, gpu: str, facts: Facts) -> None:
@@ -60,20 +57,20 @@ class Device:
         self.submissions = Submissions(pool)
 
     def why_not(self, seat: Seat) -> str | None:
-        """Return why a setting cannot be had or may not be used; None: it may."""
+        """Return why a seat is not available or not allowed; None if it is."""
         return None
 
     def open(self, mode: Mode) -> None:
-        """Let workers share in this way from now on; there are none of the other one.
+        """Prepare the device for workers of a mode; none of the other mode are running.
 
         Raises
         ------
         DovetailError
-            When the device cannot be shared in this way.
+            If the device cannot be shared in this mode.
         """
 
     def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
-        """Start a worker by a command, which is told the path of its socket."""
+        """Start a worker with a command, to which the path of its socket is appended."""
         worker = Worker(seat, self.submissions)
         worker.listen(path)
         worker.submission = self.submissions.submit(
@@ -86,56 +83,56 @@ class Device:
         return worker
 
     def unconfirmed(self, worker: Worker) -> str | None:
-        """Return what of its setting a ready worker does not have; None: it has all of it."""
+        """Return what a ready worker lacks of its seat; None if it lacks nothing."""
         run, until_s = worker.submission, time.monotonic() + CONFIRM_S
         if run is not None and not self.submissions.wait(lambda: run.ready, until_s):
             return "is not known to be under its cap on the device"
         return None
 
     def free_mib(self) -> float | None:
-        """Return the memory that is free; None where that is not known."""
+        """Return the free memory in MiB; None if unknown."""
         used = self.submissions.pool.usage().get(self.gpu)
         if used is None or used.memory_mib is None or self.facts.memory_mib is None:
             return None
         return self.facts.memory_mib - used.memory_mib
 
     def meter(self) -> Meter:
-        """Begin to read over a window."""
+        """Begin to read the device over a window."""
         return Meter(self.submissions.pool, self.gpu, self.energy_j)
 
     def energy_j(self) -> float | None:
-        """Return a counter of the joules it has used; None where it has none."""
+        """Return the energy counter in joules; None if there is none."""
         return None
 
     def trouble(self) -> str:
-        """Return what is wrong with the device; empty where nothing is."""
+        """Return what is wrong with the device; empty if nothing is."""
         return ""
 
     def recover(self) -> None:
-        """Return once the device is well again; called when no worker is left.
+        """Wait until the device works again; called when no workers are left.
 
         Raises
         ------
         DeviceLostError
-            When it does not come back.
+            If it does not.
         """
 
     def close(self) -> None:
-        """End all workers, and leave nothing behind."""
+        """End all workers and leave nothing behind."""
         self.submissions.close()
 
 
 class Meter:
-    """What a pool tells of a device over a window that begins when this is made.
+    """Readings of a device over a window that begins with this object.
 
     Parameters
     ----------
     pool : NodePool
-        Has the device.
+        The pool that has the device.
     gpu : str
-        Its id there.
+        The device's id in the pool.
     energy_j : callable
-        Returns its energy counter, which goes on by steps.
+        Returns its energy counter, which advances in steps.
     """
 
     def __init__(self, pool: NodePool, gpu: str, energy_j: Callable[[], float | None]) -> None:
@@ -146,49 +143,48 @@ class Meter:
         self._begun_s, self._begun_j = self._stepped()
 
     def look(self) -> None:
-        """Read each second; called a few times a second."""
+        """Read the device if a second has passed; to be called several times a second."""
         if time.monotonic() - self._read_s >= READING_S:
             self._take()
 
-    def read(self) -> tuple[Conditions, Mapping[str, float]]:
-        """Return what was read since the window began, and the most that each run held, in MiB."""
+    def read(self) -> tuple[dict[str, object], Mapping[str, float]]:
+        """Return fields of `Result` about the window, and the peak memory of each run in MiB."""
         self._take()
         ended_s, ended_j = self._stepped()
-        known = ended_j is not None and self._begun_j is not None and ended_s > self._begun_s
-        energy_j = (ended_j or 0.0) - (self._begun_j or 0.0) if known else None
-        power_w = None if energy_j is None else energy_j / (ended_s - self._begun_s)
+        energy_j = power_w = None
+        if ended_j is not None and self._begun_j is not None and ended_s > self._begun_s:
+            energy_j = ended_j - self._begun_j
+            power_w = energy_j / (ended_s - self._begun_s)
         used = [usage for usage, _ in self._readings]
         memory: dict[str, float] = {}
         for run, mib in (item for one in used for item in one.memory_by_run.items()):
             memory[run] = max(mib, memory.get(run, 0.0))
         names = dict.fromkeys(name for one in used for name in one.metrics)
         metrics = {name: self._over(one.metrics.get(name) for one in used) for name in names}
-        conditions = Conditions.from_data(
-            {
-                "energy_j": energy_j,
-                "power_w": power_w,
-                "metrics": {name: mean for name, (mean, _) in metrics.items()},
-                "metrics_variance": {k: v for k, (_, v) in metrics.items() if v is not None},
-                "metrics_source": next((one.source for one in reversed(used) if one.metrics), ""),
-                "clock_mhz": self._over(one.clock_mhz for one in used)[0],
-                "temperature_c": self._over(one.temperature_c for one in used)[0],
-                "throttled": sorted({why for one in used for why in one.throttled}),
-                "disturbed_by": sorted({pid for one in used for pid in one.others}),
-                "others_busy": self._over(one.others_busy for one in used)[0],
-            }
-        )
-        return conditions, memory
+        fields: dict[str, object] = {
+            "energy_j": energy_j,
+            "power_w": power_w,
+            "metrics": {name: mean for name, (mean, _) in metrics.items()},
+            "metrics_variance": {k: v for k, (_, v) in metrics.items() if v is not None},
+            "metrics_source": next((one.source for one in reversed(used) if one.metrics), ""),
+            "clock_mhz": self._over(one.clock_mhz for one in used)[0],
+            "temperature_c": self._over(one.temperature_c for one in used)[0],
+            "throttled": tuple(sorted({why for one in used for why in one.throttled})),
+            "disturbed_by": tuple(sorted({pid for one in used for pid in one.others})),
+            "others_busy": self._over(one.others_busy for one in used)[0],
+        }
+        return fields, memory
 
-    def _over(self, read: Iterable[float | None]) -> tuple[float | None, float | None]:
-        """Return mean and variance over time of readings, None where there was none (or one)."""
-        timed = zip(read, (seconds for _, seconds in self._readings), strict=True)
+    def _over(self, values: Iterable[float | None]) -> tuple[float | None, float | None]:
+        """Return mean and variance of readings over time; None without any (or with one)."""
+        timed = zip(values, (seconds for _, seconds in self._readings), strict=True)
         known = [(value, seconds) for value, seconds in timed if value is not None]
         if not known:
             return None, None
         values, seconds = zip(*known, strict=True)
         mean = fmean(values, seconds)
-        spread = fmean([(value - mean) ** 2 for value in values], seconds)
-        return mean, spread if len(known) > 1 else None
+        variance = fmean([(value - mean) ** 2 for value in values], seconds)
+        return mean, variance if len(known) > 1 else None
 
     def _take(self) -> None:
         usage, now_s = self._pool.usage().get(self._gpu), time.monotonic()
@@ -197,10 +193,10 @@ class Meter:
         self._read_s = now_s
 
     def _stepped(self) -> tuple[float, float | None]:
-        """Return a moment and the energy by then, just after the counter has gone on.
+        """Return a time and the energy by then, just after the counter has advanced.
 
-        It goes on by steps, some ten a second; between them it says less than was used, which
-        would be several per cent of a short window.
+        The counter advances about ten times a second; in between it lags by up to several per cent
+        of a short window's energy.
         """
         until_s = time.monotonic() + _STEP_S
         before = now = self._energy_j()

@@ -1,6 +1,6 @@
-"""A GPU: workers come to it through MPS, or without, and NVML tells what it does.
+"""A GPU to measure on, with workers under MPS or time-sliced, and readings by NVML.
 
-Clocks, power limits, the compute mode and MIG are never touched, and no GPU is ever reset.
+Clocks, power limits, the compute mode and MIG are never changed, and no GPU is ever reset.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 from dovetail.executor.gpus.nvml import Gpu, Nvml
 from dovetail.executor.gpus.splits import WHOLE, SplitKey, Splits
-from dovetail.executor.measuring.campaign import Mode
+from dovetail.executor.measuring.campaign import Mode, Seat
 from dovetail.executor.measuring.device import Device, DeviceLostError
-from dovetail.executor.measuring.records import Facts, Seat
+from dovetail.executor.measuring.results import Facts
 from dovetail.executor.measuring.split_measuring import Probe, count_sms
 from dovetail.executor.measuring.worker import Event, Worker
 from dovetail.executor.mps.control import HealthState
@@ -27,36 +27,34 @@ from dovetail.executor.pools.submissions import Submissions
 from dovetail.instances.errors import DovetailError, UnsupportedError
 
 RECOVER_S: Final = 180.0
-"""Seconds that a GPU has to be well again: the ladder of recovery of MPS may take minutes."""
+"""Seconds in which a GPU must recover; the recovery of MPS may take minutes."""
 
 _LOOK_S: Final = 0.5
 
 
 class GpuDevice(Device):
-    """One whole GPU that nobody else uses.
+    """One whole GPU that others do not use.
 
     Parameters
     ----------
     directory : path
-        The state directory of its pools.
+        State directory of its pools.
     gpu : Gpu
-        Which one.
+        The GPU.
     nvml : Nvml
-        An open session; it is the device's from now on.
+        An open session; closed with the device.
     mps : MpsManager
-        With a directory of this campaign's own, so that no service's daemon is used.
+        With a directory of its own, so that no service's daemon is used.
     splits : Splits
-        What is known of shares.
+        Measurements of shares.
     cublas : str or None
-        The version that the workers' Python has.
+        Version of cuBLAS in the workers' Python.
 
     Raises
     ------
     UnsupportedError
-        When others use the GPU, or it is cut up by MIG.
+        If others use the GPU, or it is partitioned by MIG.
     """
-
-    kind = "cuda"
 
     def __init__(
         self,
@@ -85,16 +83,16 @@ class GpuDevice(Device):
         self._tried_mps, self._mps_lacks = False, ""
 
     def why_not(self, seat: Seat) -> str | None:
-        """Return why a setting cannot be had on this GPU, or may not be used."""
+        """Return why a seat is not available on this GPU, or not allowed."""
         return self._why_not(seat, self._cublas)
 
     def open(self, mode: Mode) -> None:
-        """Let workers share in this way; the pool of the other one is closed first.
+        """Prepare the GPU for workers of a mode, and close the pool of the other one.
 
         Raises
         ------
         DovetailError
-            When MPS serves nobody; what is measured without it can go on.
+            If MPS does not work; time-sliced experiments can still run.
         """
         if mode == "mps" and self._mps_lacks:
             raise DovetailError(self._mps_lacks)
@@ -106,7 +104,7 @@ class GpuDevice(Device):
             self._try_mps()
 
     def unconfirmed(self, worker: Worker) -> str | None:
-        """Return what of MPS, its share and its SMs a ready worker does not have."""
+        """Return whether a ready worker lacks MPS, its share or its SMs."""
         seat, ready = worker.seat, worker.ready or {}
         wants_mps = seat.mode == "mps"
         if ready.get("mps") is not wants_mps:
@@ -117,15 +115,15 @@ class GpuDevice(Device):
         return lack or super().unconfirmed(worker)
 
     def energy_j(self) -> float | None:
-        """Return what the driver counts."""
+        """Return the driver's energy counter."""
         return self._nvml.energy_j(self._gpu.uuid)
 
     def trouble(self) -> str:
-        """Return critical errors that the driver has reported, and faults of MPS."""
+        """Return critical errors of the driver, and faults of MPS."""
         return self._pool.look(self.gpu)
 
     def recover(self) -> None:
-        """Wait until the pool has brought MPS back."""
+        """Wait until the pool has recovered MPS."""
         until_s = time.monotonic() + RECOVER_S
         while why := self.trouble():
             if time.monotonic() >= until_s or self._pool.is_broken(self.gpu):
@@ -133,7 +131,7 @@ class GpuDevice(Device):
             self.submissions.wait(lambda: False, time.monotonic() + _LOOK_S)
 
     def close(self) -> None:
-        """End the workers and the daemon, and let go of everything."""
+        """End the workers and the daemon, and close everything."""
         try:
             super().close()
             if self._mps.health(self._gpu.uuid).state is HealthState.DOWN:
@@ -144,8 +142,6 @@ class GpuDevice(Device):
     def _opened(self, mode: Mode) -> GpuPool:
         turns, only = mode == "time-sliced", (self._gpu.uuid,)
         return GpuPool(self._directory, Nvml(), self._mps, self._splits, only, turns=turns)
-
-    # Settings.
 
     def _why_not(self, seat: Seat, cublas: str | None) -> str | None:
         if seat.mode == "time-sliced":
@@ -162,11 +158,11 @@ class GpuDevice(Device):
         if seat.share in self._splits.allowed(key):
             return None
         if seat.share in self._splits.refused(key):
-            return f"{seat.share} % has computed wrong here (dovetail doctor tells of it)"
+            return f"{seat.share} % has computed wrong here (see dovetail doctor)"
         return f"{seat.share} % was not measured here: dovetail doctor --splits first"
 
     def _wrong_sms(self, seat: Seat, ready: Event) -> str | None:
-        """Compare the SMs that a worker sees with those that the split gate has seen."""
+        """Return how the SMs that a worker sees differ from those that the split gate saw."""
         share, seen = seat.share or WHOLE, ready.get("sms")
         key = SplitKey(self._gpu.name, self._driver, ready.get("cublas") or "")
         whole = [self._gpu.sms] if share == WHOLE else []
@@ -177,7 +173,7 @@ class GpuDevice(Device):
         return f"sees {seen} SMs at {share} %, must see {expected[0]}"
 
     def _try_mps(self) -> None:
-        """Let a small client try MPS once: workers that it does not serve may hang for minutes."""
+        """Try MPS once with a small client, as workers may hang for minutes if it does not work."""
         self._tried_mps = True
         facts = (self._gpu.name, self._driver, self._gpu.sms, sys.executable)
         try:
@@ -187,29 +183,27 @@ class GpuDevice(Device):
             self.open("time-sliced")
             raise DovetailError(self._mps_lacks) from None
 
-    # Who else is there.
-
     def _refuse_unusable(self) -> None:
         name = device_id(self._gpu)
         if self._gpu.mig:
-            raise UnsupportedError(f"{name} is cut up by MIG: measure a whole GPU")
+            raise UnsupportedError(f"{name} is partitioned by MIG: measure a whole GPU")
         if self._gpu.compute_mode == "prohibited":
             raise UnsupportedError(f"{name}: compute mode prohibited lets no process compute")
         for other in self._mps.foreign(self._gpu.uuid):
             raise UnsupportedError(f"{name}: MPS of others may be on it: {other}; end it first")
 
     def _refuse_taken(self) -> None:
-        """Refuse a GPU with processes on it; those of a killed campaign have been ended by now."""
+        """Refuse a GPU with processes; those of a killed campaign have been ended before."""
         servers = self._mps.health(self._gpu.uuid).servers
         pids = sorted(set(self._nvml.processes(self._gpu.uuid)).difference(servers))
         if pids:
             self.submissions.close()
-            told = ", ".join(map(str, pids))
-            raise UnsupportedError(f"{self.gpu} is in use (pid {told}): wait until it is free")
+            text = ", ".join(map(str, pids))
+            raise UnsupportedError(f"{self.gpu} is in use (pid {text}): wait until it is free")
 
 
 def campaign_mps(token: str) -> MpsManager:
-    """Return a manager of MPS with a short directory of a campaign's own, the same each time."""
+    """Return an MPS manager with a short directory, which is the same for the same token."""
     digest = hashlib.sha256(token.encode()).hexdigest()[:8]
     base = Path("/run") if os.geteuid() == 0 and os.access("/run", os.W_OK) else Path("/tmp")
     return MpsManager(base / f"dovetail-measure-{os.geteuid()}-{digest}")

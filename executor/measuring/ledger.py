@@ -1,8 +1,8 @@
-"""The ledger: what a campaign has found, durable as soon as it is known.
+"""The ledger of a campaign: its results, durable as soon as they are known.
 
 It is evidence in the repository of the output folder: a `Machine` and a `Campaign`, then each
-`Result`. A campaign that has grown since, or an equal machine that goes on with it, stands before
-the results that follow. Nothing is ever changed, so the ledger says all that happened.
+`Result`. A campaign that has grown, or an equal machine that continues it, precedes the results
+that follow. Nothing is ever changed.
 """
 
 from __future__ import annotations
@@ -10,52 +10,49 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
-from dovetail.executor.measuring.campaign import CAMPAIGN_FORMAT, Campaign, OwnWorkload, Windows
-from dovetail.executor.measuring.records import LEDGER_FORMAT, Machine, Result, Seat
+from dovetail.executor.measuring.campaign import Campaign, Seat, Windows
+from dovetail.executor.measuring.results import Machine, Result
 from dovetail.instances._record import shown
-from dovetail.instances._syntax import parse_json
 from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
 from dovetail.instances.errors import DovetailError, InputError, source_name
 from dovetail.instances.files import FilePath, read_bytes
 
-OLD_LEDGER: Final = "results.jsonl"
-"""Where Dovetail 0.1 has kept it; it is taken over as soon as it is gone on with."""
-
 TRIES: Final = 2
-"""So often an experiment is tried that fails or is disturbed."""
+"""How often an experiment is tried that fails or is disturbed."""
 
-_EQUAL: Final = ("gpu_model", "stand_in", "driver", "cublas")
+_MACHINE_FIELDS: Final = ("gpu_model", "stand_in", "driver", "cublas")
+_CAMPAIGN_FIELDS: Final = ("size", "seed", *(f"windows.{name}" for name in Windows.model_fields))
 
 _Entry = Machine | Campaign | Result
 _KINDS: Final[Mapping[str, type[_Entry]]] = MappingProxyType(
     {"machine": Machine, "campaign": Campaign, "result": Result}
 )
-_STAMPS: Final = MappingProxyType({LEDGER_FORMAT: "machine", CAMPAIGN_FORMAT: "campaign"})
 
 
 class LedgerError(DovetailError):
-    """A ledger cannot be had; one line says why."""
+    """A ledger cannot be opened for writing."""
 
 
 class Contents(NamedTuple):
-    """What a ledger holds.
+    """Contents of a ledger.
 
     Attributes
     ----------
     machines : tuple of Machine
-        On which it was measured; more than one where an equal machine went on.
+        The machines in order of use.
     campaign : Campaign
-        As it was last: it may have grown.
+        Its last version.
     results : tuple of Result
-        In the order of time. Of one key there may be several.
+        In order of time; there may be several of one key.
     """
 
     machines: tuple[Machine, ...]
@@ -64,24 +61,24 @@ class Contents(NamedTuple):
 
     @property
     def machine(self) -> Machine:
-        """The one on which it was measured last."""
+        """The machine that was used last."""
         return self.machines[-1]
 
 
 class Ledger:
-    """The ledger of an output folder, which no other campaign has until it is closed.
+    """The ledger of an output folder, locked against other campaigns until it is closed.
 
     Parameters
     ----------
     folder : str or path
-        The output folder, made where there is none.
+        The output folder; it is created if need be.
 
     Raises
     ------
     LedgerError
-        When another process writes this ledger, or the folder cannot be made.
+        If another process writes this ledger, or the folder cannot be created.
     InputError
-        When it is damaged; nothing is changed then.
+        If it is damaged; it is not changed then.
     """
 
     def __init__(self, folder: FilePath) -> None:
@@ -89,31 +86,25 @@ class Ledger:
         self._repository = Repository(self.path)
         self._lock = _locked(Path(folder))
         try:
-            self._old = () if self.path.exists() else _old_entries(Path(folder))
-            self._found = _contents(self._old or _entries(self.path))
+            self._found = _contents(self.path) if self.path.exists() else None
         except BaseException:
             self.close()
             raise
         self._machine: Machine | None = None
         self.results: tuple[Result, ...] = self._found.results if self._found else ()
 
-    @property
-    def settled(self) -> frozenset[str]:
-        """The keys that are not measured again."""
-        return settled(self.results)
-
     def begin(self, machine: Machine, campaign: Campaign) -> None:
-        """Go on with a campaign on a machine, or begin it.
+        """Begin or continue a campaign on a machine.
 
         Raises
         ------
         InputError
-            When it cannot be written, or is of another campaign or machine; nothing is changed
-            then.
+            If the ledger cannot be written, or belongs to another campaign or machine; it is not
+            changed then.
         """
-        found, entries = self._found, list[_Entry](self._old)
-        if found is not None and (differs := _differs(found, machine, campaign)):
-            rule = f"is of another {differs}; measure into a folder of its own"
+        found, entries = self._found, list[_Entry]()
+        if found is not None and (difference := _difference(found, machine, campaign)):
+            rule = f"is of another {difference}; measure into a folder of its own"
             raise InputError(rule, "", source_name(self.path))
         if found is None or found.machine != machine.replace(
             date=found.machine.date, campaign=found.machine.campaign
@@ -122,22 +113,22 @@ class Ledger:
         if found is None or campaign != found.campaign:
             entries.append(campaign)
         self._write(entries, machine)
-        self._old, self._machine = (), machine
+        self._machine = machine
 
     def append(self, result: Result) -> None:
-        """Add a result; when this returns, it is on the disk.
+        """Append a result; it is on the disk when this returns.
 
         Raises
         ------
         InputError
-            When it cannot be written (the disk is full, say). The ledger is as it was then.
+            If it cannot be written (because the disk is full, say); the ledger is unchanged then.
         """
         assert self._machine is not None
         self._write([result], self._machine)
         self.results = (*self.results, result)
 
     def close(self) -> None:
-        """Let another process have the ledger."""
+        """Release the lock."""
         os.close(self._lock)
 
     def __enter__(self) -> Self:
@@ -147,11 +138,11 @@ class Ledger:
         self.close()
 
     def _write(self, entries: Iterable[_Entry], machine: Machine) -> None:
-        known = (machine.gpu_model, machine.driver, machine.cublas)
+        conditions = (machine.gpu_model, machine.driver, machine.cublas)
         self._repository.record(
             Evidence(
                 type(one).__name__.lower(),
-                *known,
+                *conditions,
                 getattr(one, "date", machine.date),
                 one.to_data(),
             )
@@ -160,40 +151,34 @@ class Ledger:
 
 
 def read_ledger(folder: FilePath) -> Contents:
-    """Read the ledger of an output folder, which a campaign may be writing.
+    """Read the ledger of an output folder, also while a campaign writes it.
 
     Raises
     ------
     InputError
-        When there is none, or it is damaged.
+        If there is none, or it is damaged.
     """
     path = Path(folder) / REPOSITORY
-    old = () if path.exists() else _old_entries(Path(folder))
-    found = _contents(old or _entries(path, missing=True))
+    found = _contents(path)
     if found is None:
         raise InputError("must hold a machine and a campaign", "", source_name(path))
     return found
 
 
-def has_ledger(folder: FilePath) -> bool:
-    """Tell whether there is a ledger in a folder."""
-    return any(Path(folder, name).exists() for name in (REPOSITORY, OLD_LEDGER))
-
-
 def settled(results: Iterable[Result]) -> frozenset[str]:
     """Return the keys of experiments that are not measured again.
 
-    These are the sound ones and those out of memory, and what failed or was disturbed `TRIES`
-    times. What was refused is asked for again: that costs nothing, and the reason may be gone.
+    These have a sound result, are out of memory, or have failed or been disturbed `TRIES` times.
+    Refused ones are tried again, as that is free and the reason may be gone.
     """
     results = tuple(results)
     done = {one.key for one in results if one.sound or one.status == "out-of-memory"}
-    tried = [one.key for one in results if one.status != "refused"]
-    return frozenset(done.union(key for key in tried if tried.count(key) >= TRIES))
+    tries = Counter(one.key for one in results if one.status != "refused")
+    return frozenset(done.union(key for key, times in tries.items() if times >= TRIES))
 
 
 def standing(results: Iterable[Result]) -> dict[str, Result]:
-    """Return the result that counts of each key: the last sound one, else the last."""
+    """Return the result that counts of each key: the last sound one, or else the last."""
     latest: dict[str, Result] = {}
     for one in results:
         if one.sound or one.key not in latest or not latest[one.key].sound:
@@ -202,59 +187,46 @@ def standing(results: Iterable[Result]) -> dict[str, Result]:
 
 
 def by_setting(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[Result]]:
-    """Return the sound results of each setting, in whichever stages they stand, as they come."""
+    """Return the sound results that count of each setting of all stages, in order of time."""
     found: dict[tuple[Seat, ...], list[Result]] = defaultdict(list)
-    for one in results:
+    for one in sorted(standing(results).values(), key=attrgetter("date")):
         if one.sound:
             found[one.seats].append(one)
     return found
 
 
 def fingerprint(campaign: Campaign) -> str:
-    """Return a SHA-256 over what changes every number of a campaign, in hexadecimal digits.
+    """Return a SHA-256 in hexadecimal digits over the programs of the user's workloads.
 
-    That are the workloads with the text of the user's own programs, their size, the seed and the
-    windows. The name does not count, nor where programs lie; stages are compared by themselves,
-    because a campaign may gain some.
+    Their paths do not count.
 
     Raises
     ------
     InputError
-        When a program cannot be read.
+        If a program cannot be read.
     """
-    told = [
-        [one.name, sha256(read_bytes(one.program)).hexdigest()]
-        if isinstance(one, OwnWorkload)
-        else one
-        for one in campaign.workloads
-    ]
-    windows = campaign.windows.model_dump(mode="json")
-    text = json.dumps([told, campaign.size, campaign.seed, windows], ensure_ascii=False)
-    return sha256(text.encode()).hexdigest()
+    programs = {
+        name: sha256(read_bytes(one.program)).hexdigest() for name, one in campaign.own.items()
+    }
+    return sha256(json.dumps(programs).encode()).hexdigest()
 
 
 def today() -> str:
-    """Return the moment as results have it."""
+    """Return the time in the format of results."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# What may go on with a ledger.
-
-
-def _differs(found: Contents, machine: Machine, campaign: Campaign) -> str:
-    """Say why another machine or campaign may not go on with a ledger; empty where it may."""
-    for field in _EQUAL:
-        was, now = getattr(found.machine, field), getattr(machine, field)
-        if was != now:
-            return f"machine: {field} was {shown(was)}, is {shown(now)}"
+def _difference(found: Contents, machine: Machine, campaign: Campaign) -> str:
+    """Return why another machine or campaign may not continue a ledger; empty if it may."""
     old = found.campaign
-    for field in ("size", "seed", "windows"):
-        was, now = getattr(old, field), getattr(campaign, field)
-        if isinstance(was, Windows) and was != now:
-            inner = next(k for k in type(was).model_fields if getattr(was, k) != getattr(now, k))
-            field, was, now = f"{field}.{inner}", getattr(was, inner), getattr(now, inner)
-        if was != now:
-            return f"campaign: {field} was {shown(was)}, is {shown(now)}"
+    for kind, fields, before, after in (
+        ("machine", _MACHINE_FIELDS, found.machine, machine),
+        ("campaign", _CAMPAIGN_FIELDS, old, campaign),
+    ):
+        for field in fields:
+            was, now = attrgetter(field)(before), attrgetter(field)(after)
+            if was != now:
+                return f"{kind}: {field} was {shown(was)}, is {shown(now)}"
     if old.names != campaign.names:
         return "campaign: the workloads are not the same"
     if machine.fingerprint != found.machine.fingerprint:
@@ -267,11 +239,8 @@ def _differs(found: Contents, machine: Machine, campaign: Campaign) -> str:
     return ""
 
 
-# The folder and what is in it.
-
-
 def _locked(folder: Path) -> int:
-    """Return a descriptor that holds the folder's lock, which goes with the process."""
+    """Return a descriptor that holds the folder's lock; the lock ends with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -286,42 +255,15 @@ def _locked(folder: Path) -> int:
     return lock
 
 
-def _contents(entries: Sequence[_Entry]) -> Contents | None:
-    """Return what entries hold; None where a campaign was stopped before it could have results."""
+def _contents(path: Path) -> Contents | None:
+    """Return the contents of a ledger; None if a campaign was stopped while it began."""
+    entries = [
+        _KINDS[one.kind].from_data(one.content, f"{source_name(path)}: {one.kind} {number}")
+        for number, one in enumerate(Repository(path).evidence(*_KINDS), 1)
+    ]
     machines = tuple(one for one in entries if isinstance(one, Machine))
     campaigns = [one for one in entries if isinstance(one, Campaign)]
     if not machines or not campaigns:
         return None
     results = tuple(one for one in entries if isinstance(one, Result))
     return Contents(machines, campaigns[-1], results)
-
-
-def _entries(path: Path, missing: bool = False) -> Sequence[_Entry]:
-    if not missing and not path.exists():
-        return ()
-    return [
-        _KINDS[one.kind].from_data(one.content, f"{source_name(path)}: {one.kind} {number}")
-        for number, one in enumerate(Repository(path).evidence(*_KINDS), 1)
-    ]
-
-
-def _old_entries(folder: Path) -> Sequence[_Entry]:
-    """Return what a ledger of Dovetail 0.1 holds; a torn last line is left out."""
-    path = folder / OLD_LEDGER
-    if not path.exists():
-        return ()
-    source, lines = source_name(path), read_bytes(path).split(b"\n")[:-1]
-    entries: list[_Entry] = []
-    for number, line in enumerate(lines, 1):
-        at = f"{source}: line {number}"
-        try:
-            data = parse_json(line.decode())
-        except (InputError, UnicodeDecodeError):
-            if number == len(lines):
-                break
-            raise InputError("is damaged: must be JSON", "", at) from None
-        stamp = str(data.get("format")) if isinstance(data, dict) else ""
-        if number == 1 and stamp != LEDGER_FORMAT:
-            raise InputError(f"must be a file of the format {LEDGER_FORMAT}", "", source)
-        entries.append(_KINDS[_STAMPS.get(stamp, "result")].from_data(data, at))
-    return entries

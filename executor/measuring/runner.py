@@ -1,4 +1,4 @@
-"""Carry out a campaign: one experiment after the other, each result kept as soon as it is there."""
+"""Run a campaign, one experiment after the other; each result is stored at once."""
 
 from __future__ import annotations
 
@@ -7,54 +7,53 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from dovetail.executor.measuring.campaign import Campaign
+from dovetail.executor.measuring.campaign import Campaign, Experiment, experiments, workers_needed
 from dovetail.executor.measuring.device import Device
-from dovetail.executor.measuring.experiments import remaining, workers_needed
-from dovetail.executor.measuring.ledger import Ledger, standing, today
-from dovetail.executor.measuring.records import Experiment, Result
+from dovetail.executor.measuring.ledger import Ledger, settled, standing, today
+from dovetail.executor.measuring.results import Result
 from dovetail.executor.measuring.windows import LEAST, is_over, pace
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.executor.measuring.worker_pool import WorkerPool
-from dovetail.instances.errors import DovetailError
+from dovetail.instances.errors import DovetailError, InputError
 
 START_S: Final = 10.0
-"""What a start is taken to last before one was seen."""
+"""Assumed duration of a start until one was observed."""
 
 _LOOK_S: Final = 0.1
 _READ_S: Final = 0.5
 _SLACK_S: Final = 1.0
 
 _Found = dict[str, Any]
-"""What came of an experiment: fields of `Result`."""
+"""Fields of a `Result`."""
 
 
 class ProgressListener(Protocol):
-    """Who is told how a campaign goes."""
+    """Receives the progress of a campaign."""
 
     def begins(self, experiment: Experiment, left: int) -> None:
-        """An experiment begins; so many are left with it."""
+        """An experiment begins; ``left`` is the number of those left, this one included."""
 
     def ends(self, result: Result) -> None:
-        """A result was kept."""
+        """A result was stored."""
 
 
 class Runner:
-    """Carries out what a ledger lacks of a campaign.
+    """Runs the experiments of a campaign that a ledger lacks.
 
     Parameters
     ----------
     campaign : Campaign
-        What is measured.
+        The campaign.
     ledger : Ledger
-        Open; results are appended to it.
+        An open ledger, to which results are appended.
     device : Device
-        Where.
+        The device.
     workers : WorkerPool
-        On this device.
+        The workers on this device.
     until_s : float
-        By the monotonic clock: nothing begins that would not be over by then.
+        Deadline in seconds of the monotonic clock: nothing begins that might not end by then.
     listener : ProgressListener
-        Is told of every experiment.
+        Receives the progress.
     """
 
     def __init__(
@@ -73,29 +72,28 @@ class Runner:
         self._stage = -1
 
     def run(self) -> tuple[Experiment, ...]:
-        """Measure until all is done or time is up, and return what is left.
+        """Measure until all is done or time is up, and return the experiments left.
 
-        What has failed is tried again, once, after everything else.
+        Experiments that failed are tried once more, after all others.
 
         Raises
         ------
         DeviceLostError
-            When the device does not come back from trouble.
+            If the device does not recover from trouble.
         """
         while left := self._left():
             if not self._fits(left[0]):
                 break
-            self._man(left)
+            self._staff(left)
             self._listener.begins(left[0], len(left))
             if not self._fits(left[0]) or not self._settle(left[0]):
                 break
         return left
 
-    # What comes next.
-
     def _left(self) -> tuple[Experiment, ...]:
         tries = Counter(one.key for one in self._ledger.results)
-        left = remaining(self._campaign, self._ledger.settled | self._refused)
+        done = settled(self._ledger.results) | self._refused
+        left = (one for one in experiments(self._campaign) if one.key not in done)
         return tuple(sorted(left, key=lambda one: tries[one.key]))
 
     def _fits(self, experiment: Experiment) -> bool:
@@ -105,10 +103,10 @@ class Runner:
             needs_s += self._workers.longest_start_s or START_S
         return time.monotonic() + needs_s <= self._until_s
 
-    def _man(self, left: Sequence[Experiment]) -> None:
-        """At the beginning of a stage, start its workers side by side and end what is not needed.
+    def _staff(self, left: Sequence[Experiment]) -> None:
+        """Start the workers of a stage in parallel when it begins, and end those not needed.
 
-        While an experiment runs nobody may start, as that would disturb it.
+        No worker may start during an experiment, as that would disturb it.
         """
         if left[0].stage == self._stage:
             return
@@ -125,24 +123,22 @@ class Runner:
                 return f"{seat.workload}: {why}"
         return None
 
-    # One experiment.
-
     def _settle(self, experiment: Experiment) -> bool:
-        """Measure, keep the result, and bring the device back if need be; False: time is up."""
+        """Run an experiment, store its result, and recover the device; False if time is up."""
         if (why := self._why_not(experiment)) is not None:
             self._refuse(experiment, why)
             return True
         result = self._tried(experiment)
-        beside = 0 if result is None else result.residents - len(result.workloads)
-        if result is not None and result.status == "out-of-memory" and beside:
-            # Others had held memory that this pair could have had.
+        idle = 0 if result is None else result.residents - len(result.workloads)
+        if result is not None and result.status == "out-of-memory" and idle:
+            # Idle workers had held memory that these could have used.
             self._workers.clear()
             result = self._tried(experiment)
         if result is None:
             return False
         trouble = self._device.trouble()
         if trouble:
-            result = result.replace(status="failed", told=trouble, paces=None)
+            result = result.replace(status="failed", reason=trouble, paces=None)
         self._keep(result)
         if trouble:
             self._workers.clear()
@@ -153,15 +149,15 @@ class Runner:
     def _refuse(self, experiment: Experiment, why: str) -> None:
         self._refused.add(experiment.key)
         known = standing(self._ledger.results).get(experiment.key)
-        if known is None or (known.status, known.told) != ("refused", why):
-            self._keep(_result(experiment, {"status": "refused", "told": why}))
+        if known is None or (known.status, known.reason) != ("refused", why):
+            self._keep(_result(experiment, {"status": "refused", "reason": why}))
 
     def _keep(self, result: Result) -> None:
         self._ledger.append(result)
         self._listener.ends(result)
 
     def _tried(self, experiment: Experiment) -> Result | None:
-        """Return what came of an experiment; None: time is up."""
+        """Return the result of an experiment; None if time is up."""
         try:
             taken = self._workers.take(experiment.seats, self._until_s)
         except TimeoutError:
@@ -174,25 +170,29 @@ class Runner:
             found = _failed(zip(names, taken, strict=True))
         elif (lack := next((one for one in lacks if one[1] is not None), None)) is not None:
             self._workers.dismiss(workers)
-            found = {"status": "failed", "told": f"{lack[0].seat.workload}: {lack[1]}"}
+            found = {"status": "failed", "reason": f"{lack[0].seat.workload}: {lack[1]}"}
         elif not self._fits(experiment):
             return None
         else:
             residents = len(self._workers.pids)
             found = self._window(workers)
-        told = [one.ready if isinstance(one, Worker) else None for one in taken]
-        found["families"] = tuple(one and one.get("family") for one in told)
-        found["batch_sizes"] = tuple(one and one.get("batch_size") for one in told)
-        return _result(experiment, found, residents)
+        ready = [one.ready if isinstance(one, Worker) else None for one in taken]
+        found["families"] = tuple(one and one.get("family") for one in ready)
+        found["batch_sizes"] = tuple(one and one.get("batch_size") for one in ready)
+        try:
+            return _result(experiment, found, residents)
+        except InputError as error:  # the device reported impossible values
+            reason = {"status": "failed", "reason": str(error)}
+            return _result(experiment, reason, residents)
 
     def _window(self, workers: Sequence[Worker]) -> _Found:
-        """Let workers run, measure once they have settled, and return what was found."""
+        """Run workers, and measure once they have settled."""
         for worker in workers:
             worker.run()
         try:
             found = self._observed(workers)
         except DovetailError as error:
-            found = {"status": "failed", "told": str(error)}
+            found = {"status": "failed", "reason": str(error)}
         finally:
             ends = [(one.seat.workload, one.failure()) for one in workers]
             self._workers.rest(workers)
@@ -214,39 +214,42 @@ class Runner:
             if now_s - looked_s >= _READ_S:
                 meter.look()
                 looked_s = now_s
-        conditions, memory_mib = meter.read()
-        found: _Found = {**conditions.to_data(), "window_s": now_s - start_s}
+        fields, memory_mib = meter.read()
+        found: _Found = {**fields, "window_s": now_s - start_s}
         paces = []
         for worker in workers:
+            measured = pace(worker.events(), start_s, now_s)
+            if measured is None:
+                reason = f"{worker.seat.workload}: did fewer than {LEAST} chunks in the window"
+                return {**found, "status": "failed", "reason": reason}
             run = worker.submission.run.id if worker.submission is not None else ""
             held_mib, sms = memory_mib.get(run, worker.memory_mib), (worker.ready or {}).get("sms")
-            paces.append(pace(worker.events(), start_s, now_s, held_mib, sms))
-            if paces[-1] is None:
-                told = f"{worker.seat.workload}: did fewer than {LEAST} chunks in the window"
-                return {**found, "status": "failed", "told": told}
+            paces.append(measured.replace(memory_mib=held_mib, sms=sms))
         return {**found, "status": "ok", "paces": tuple(paces)}
 
 
 def _result(experiment: Experiment, found: _Found, residents: int = 0) -> Result:
     seats = experiment.seats
-    return Result(
-        key=experiment.key,
-        stage=experiment.stage,
-        repeat=experiment.repeat,
-        mode=seats[0].mode,
-        workloads=tuple(seat.workload for seat in seats),
-        shares=tuple(seat.share for seat in seats),
-        first=tuple(seat.first for seat in seats),
-        residents=max(len(seats), residents),
-        date=today(),
-        **found,
+    return Result.from_data(
+        {
+            "key": experiment.key,
+            "stage": experiment.stage,
+            "repeat": experiment.repeat,
+            "mode": seats[0].mode,
+            "workloads": tuple(seat.workload for seat in seats),
+            "shares": tuple(seat.share for seat in seats),
+            "first": tuple(seat.first for seat in seats),
+            "residents": max(len(seats), residents),
+            "date": today(),
+            **found,
+        }
     )
 
 
 def _failed(taken: Iterable[tuple[str, object]]) -> _Found:
-    """Return what failures come to: too little memory is a finding, whatever else fails with it."""
+    """Return status and reason of failures; lack of memory goes before other failures."""
     failures = [(name, one) for name, one in taken if isinstance(one, Failure)]
     short = [(name, one) for name, one in failures if one.why == "out-of-memory"]
     name, worst = (short or failures)[0]
-    told = f"{name}: {worst.told or worst.why}"
-    return {"status": "out-of-memory" if short else "failed", "told": told}
+    reason = f"{name}: {worst.text or worst.why}"
+    return {"status": "out-of-memory" if short else "failed", "reason": reason}

@@ -1,7 +1,7 @@
-"""Measure what the split gate asks for: run ``products.py`` as an MPS client at every share.
+"""Measurements for the split gate: ``products.py`` as an MPS client at every share.
 
-Each is a submission to a pool. While the program of one share has the GPU, that of the next gets
-ready (it imports PyTorch, draws factors, computes references); a lock lets one at a time go on.
+Each run is a submission to a pool. While the program of one share uses the GPU, the next one
+prepares (imports PyTorch, draws factors, computes references) and waits for a lock.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PROGRAM: Final = Path(__file__).with_name("workloads") / "products.py"
 
 _LIKELY: Final = (50, 10, 90, 100, 5, 95, 25)
 CANDIDATES: Final = (*_LIKELY, *(share for share in range(5, WHOLE, 5) if share not in _LIKELY))
-"""The shares that are tried, those first that others have seen to compute right on Hopper.
+"""The shares that are tried, beginning with those reported to compute correctly on Hopper.
 
-100 comes early: where the whole GPU computes wrong, it is not the share.
+100 comes early: if the whole GPU computes wrong, the share is not the cause.
 """
 
 EVERY_SHARE: Final = tuple(range(1, WHOLE + 1))
@@ -34,31 +34,31 @@ EVERY_SHARE: Final = tuple(range(1, WHOLE + 1))
 _PATIENCE_S: Final = 300.0
 _COUNT_PATIENCE_S: Final = 60.0
 _AHEAD: Final = 2
-"""Programs that compare products at a time: one has the GPU, another gets ready."""
+"""Programs that run at once to compare products: one uses the GPU, the other prepares."""
 
 _COUNTERS: Final = 4
-"""Programs that count SMs at a time: they are small, and most of their time is CUDA's start."""
+"""Programs that run at once to count SMs; they mostly wait for CUDA to start."""
 
 
 class GateError(DovetailError):
-    """A share could not be measured; nothing is known of it."""
+    """A share could not be measured."""
 
 
 class Probe(NamedTuple):
-    """Where shares are measured.
+    """A GPU on which shares are measured, and how.
 
     Attributes
     ----------
     gpu_model, driver : str
-        What the evidence holds for, beside the version of cuBLAS, which the program tells.
+        Conditions of the measurement; the program reports the version of cuBLAS.
     sms : int or None
-        SMs of the whole GPU, where that is known.
+        Number of SMs of the whole GPU, if known.
     python : str
-        A Python with the PyTorch that jobs use.
+        A Python with the jobs' PyTorch.
     submissions : Submissions
-        The way to the GPU's pool, in which clients meet MPS.
+        Starts programs on the GPU's pool, under MPS.
     gpu : str
-        The GPU's id in this pool.
+        The GPU's id in the pool.
     """
 
     gpu_model: str
@@ -70,35 +70,35 @@ class Probe(NamedTuple):
 
 
 def measure_shares(probe: Probe, shares: Sequence[int]) -> Generator[SplitEvidence, None, None]:
-    """Measure shares one after the other; each result can be kept as soon as it is there.
+    """Measure shares, and yield each result as soon as it is known.
 
     Raises
     ------
     GateError
-        When the program cannot run or says what cannot be.
+        If the program cannot run, or its output is invalid.
     """
     command = (probe.python, "-I", str(PROGRAM), "cuda", "wait")
-    for share, told in _answers(probe, command, shares, _AHEAD, _PATIENCE_S):
-        yield _evidence(probe, share, told)
+    for share, output in _answers(probe, command, shares, _AHEAD, _PATIENCE_S):
+        yield _evidence(probe, share, output)
 
 
 def count_sms(probe: Probe, shares: Sequence[int]) -> Generator[SmCount, None, None]:
-    """Count the SMs that a client sees at each share; nothing is computed there.
+    """Count the SMs that a client sees at each share, without computing anything.
 
     Raises
     ------
     GateError
-        When the program cannot run or says what cannot be.
+        If the program cannot run, or its output is invalid.
     """
     command = (sys.executable, "-I", "-S", str(PROGRAM), "count")
-    for share, told in _answers(probe, command, shares, _COUNTERS, _COUNT_PATIENCE_S):
-        yield SmCount.from_data(_facts(probe, share, told), PROGRAM.name)
+    for share, output in _answers(probe, command, shares, _COUNTERS, _COUNT_PATIENCE_S):
+        yield SmCount.from_data(_facts(probe, share, output), PROGRAM.name)
 
 
 def _answers(
     probe: Probe, command: Sequence[str], shares: Sequence[int], at_once: int, within_s: float
 ) -> Generator[tuple[int, Mapping[str, object]], None, None]:
-    """Run a program at each share, some at once, and yield what each has printed, in order."""
+    """Run a program at each share, some at once, and yield their outputs in order."""
     way, running = probe.submissions, list[Submission]()
     try:
         for place, share in enumerate(shares):
@@ -120,30 +120,30 @@ def _answer(way: Submissions, one: Submission, program: str) -> Mapping[str, obj
         last = lines[-1] if one.status is not None and one.status > 0 and lines else one.over
         raise GateError(f"{program} could not compute: {last}")
     try:
-        told = json.loads(lines[-1] if lines else "")
+        output = json.loads(lines[-1] if lines else "")
     except ValueError:
         raise GateError(f"{program} printed what is no JSON: {lines[-1:]!r}") from None
-    if not isinstance(told, dict):
+    if not isinstance(output, dict):
         raise GateError(f"{program} printed no mapping: {lines[-1][:60]!r}")
-    return told
+    return output
 
 
-def _facts(probe: Probe, share: int, told: Mapping[str, object]) -> dict[str, object]:
-    if told.get("mps") is not True:
-        raise GateError("the program did not reach MPS: what it says, says nothing of a share")
+def _facts(probe: Probe, share: int, output: Mapping[str, object]) -> dict[str, object]:
+    if output.get("mps") is not True:
+        raise GateError("the program did not reach MPS, so its output says nothing about a share")
     return {
         "gpu_model": probe.gpu_model,
         "driver": probe.driver,
         "share": share,
-        "sms": told.get("sms"),
+        "sms": output.get("sms"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def _evidence(probe: Probe, share: int, told: Mapping[str, object]) -> SplitEvidence:
-    if told.get("cublas") is None or told.get("sms") is None:
+def _evidence(probe: Probe, share: int, output: Mapping[str, object]) -> SplitEvidence:
+    if output.get("cublas") is None or output.get("sms") is None:
         raise GateError("the program saw no GPU, or its PyTorch uses no cuBLAS")
-    facts, sms, products = _facts(probe, share, told), told["sms"], told.get("products")
+    facts, sms, products = _facts(probe, share, output), output["sms"], output.get("products")
     if probe.sms is not None and share < WHOLE and sms == probe.sms:
         raise GateError(f"at {share} % the program saw all {sms} SMs: the cap is not kept")
     fields = ("kind", "dtype", "m", "n", "k", "error")
@@ -151,5 +151,5 @@ def _evidence(probe: Probe, share: int, told: Mapping[str, object]) -> SplitEvid
         dict(zip(fields, product, strict=True))
         for product in (products if isinstance(products, list) else [])
     ]
-    found = {**facts, "cublas": told["cublas"], "products": compared}
+    found = {**facts, "cublas": output["cublas"], "products": compared}
     return SplitEvidence.from_data(found, PROGRAM.name)

@@ -1,31 +1,38 @@
-"""What a campaign has found so far, as records: for tables, and as data."""
+"""Summary of a campaign so far, as records for tables and JSON."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dovetail.executor.measuring.campaign import Mode
-from dovetail.executor.measuring.experiments import experiments
+from dovetail.executor.measuring.campaign import Mode, Seat, experiments
+from dovetail.executor.measuring.dataset import (
+    Baselines,
+    LeftOut,
+    baselines,
+    measured_data,
+    slowdowns,
+)
 from dovetail.executor.measuring.ledger import Contents, by_setting, settled, standing
 from dovetail.executor.measuring.noise import Noise, noise
-from dovetail.executor.measuring.outcome import Baselines, LeftOut, baselines, outcome, slowdowns
-from dovetail.executor.measuring.records import Machine, Result, Seat
+from dovetail.executor.measuring.results import Machine, Result
 from dovetail.instances._record import Count, Name, NonNegative, Positive, Record, Share, Slowdown
 
 Amount = Annotated[int, Field(ge=0)]
 
+_Settings = Mapping[tuple[Seat, ...], Sequence[Result]]
+"""Sound results by setting."""
+
 
 class Cover(Record):
-    """How far a stage has come, in experiments.
+    """Progress of a stage, in numbers of experiments.
 
-    ``done`` were measured soundly, ``out_of_memory`` did not fit; of the others the last attempt
-    counts. ``left`` will be measured when the campaign goes on, failed ones and refused ones
-    among them.
+    ``done`` have a sound result; for the others the last attempt counts. ``left`` are to be
+    measured, some of the failed and all of the refused ones included.
     """
 
     stage: Amount
@@ -44,9 +51,10 @@ class Cover(Record):
 
 
 class Alone(Record):
-    """One workload alone in one setting, means over repeats; latencies are those of requests.
+    """One workload alone in one setting, as means over repeats.
 
-    ``energy_j`` is the GPU's energy for one iteration, idle power included.
+    ``energy_j`` is the GPU's energy per iteration, idle power included; ``p50_s`` and ``p99_s`` are
+    latencies of requests.
     """
 
     workload: Name
@@ -62,10 +70,10 @@ class Alone(Record):
 
 
 class Together(Record):
-    """Two workloads together in one setting, means over repeats.
+    """Two workloads together in one setting, as means over repeats.
 
-    ``combined`` is the sum of 1 / slowdown: above 1, sharing is faster than running one after the
-    other. ``p99_s`` has the workloads' 99th percentiles of latency, null for those without.
+    ``combined`` is the sum of 1 / slowdown; above 1, sharing is faster than running one after the
+    other. ``p99_s`` are the workloads' 99th percentiles of latency, null for those without.
     """
 
     mode: Mode
@@ -80,10 +88,10 @@ class Together(Record):
 
 
 class Sharing(Record):
-    """One way to share, over all pairs that were measured so.
+    """One way to share, over all pairs measured with it.
 
-    ``over_time_sliced`` is the mean, over the pairs that were measured in both ways, of this
-    way's combined throughput over that by turns; ``compared`` says how many these are.
+    ``over_time_sliced`` is the mean of the combined throughput over that of time slicing, over the
+    ``compared`` pairs that were measured in both ways.
     """
 
     mode: Mode
@@ -101,8 +109,8 @@ class Sharing(Record):
 class Tail(Record):
     """The 99th percentile of a workload's latency in one setting, over its partners.
 
-    ``partners`` is 0 alone; ``other_share`` is the partners' cap. ``worst`` names the partner
-    beside whom it is ``worst_s``.
+    ``partners`` is 0 if it runs alone, ``other_share`` the partners' share, and ``worst`` the
+    partner with which the percentile is ``worst_s``.
     """
 
     workload: Name
@@ -117,11 +125,11 @@ class Tail(Record):
 
 
 class Summary(Record):
-    """All that a campaign has found.
+    """All findings of a campaign.
 
-    ``windows`` were sound; of them, ``unstable`` ended because they might not be longer, with a
-    standard error above ``relative_error``. ``others_busy`` is the mean part of their time that
-    the device gave to others, where it can be told (a processor core's).
+    ``windows`` is the number of sound windows, ``unstable`` of those that reached their greatest
+    length with a standard error above ``relative_error``. ``others_busy`` is the mean fraction of
+    time that the device gave to others, if known (that of a processor core).
     """
 
     machine: Machine
@@ -140,13 +148,13 @@ class Summary(Record):
 
 
 def summary(contents: Contents) -> Summary:
-    """Return the summary of what a ledger holds."""
-    results = tuple(standing(contents.results).values())
-    alone = baselines(results)
+    """Return the summary of a ledger."""
+    results, settings = standing(contents.results).values(), by_setting(contents.results)
+    sound = [one for repeats in settings.values() for one in repeats]
     asked = contents.campaign.windows.relative_error
-    errors = [max(p.relative_error for p in one.paces or ()) for one in results if one.sound]
-    busy = [one.others_busy for one in results if one.sound and one.others_busy is not None]
-    singly, together = tuple(_alone(results)), tuple(_together(results, alone))
+    errors = [max(pace.relative_error for pace in one.paces or ()) for one in sound]
+    alone = tuple(_alone(settings))
+    together = tuple(_together(settings, baselines(results)))
     return Summary(
         machine=contents.machine,
         machines=len(contents.machines),
@@ -154,13 +162,13 @@ def summary(contents: Contents) -> Summary:
         windows=len(errors),
         unstable=sum(error > asked for error in errors),
         relative_error=asked,
-        others_busy=fmean(busy) if busy else None,
+        others_busy=_mean(one.others_busy for one in sound),
         noise=noise(contents.results),
-        alone=singly,
+        alone=alone,
         together=together,
         sharing=tuple(_sharing(together, results)),
-        tails=tuple(_tails(singly, together)),
-        left_out=outcome(contents, contents.campaign.name).left_out,
+        tails=tuple(_tails(alone, together)),
+        left_out=measured_data(contents, contents.campaign.name).left_out,
     )
 
 
@@ -189,10 +197,10 @@ def _covers(contents: Contents) -> Iterable[Cover]:
         )
 
 
-def _alone(results: Iterable[Result]) -> Iterable[Alone]:
-    settings = {seats[0]: found for seats, found in by_setting(results).items() if len(seats) == 1}
-    for seat in sorted(settings, key=lambda one: (one.mode, one.workload, -(one.share or 100))):
-        repeats = settings[seat]
+def _alone(settings: _Settings) -> Iterable[Alone]:
+    singles = {seats[0]: found for seats, found in settings.items() if len(seats) == 1}
+    for seat in sorted(singles, key=lambda one: (one.mode, one.workload, -(one.share or 100))):
+        repeats = singles[seat]
         paces = [one.paces[0] for one in repeats if one.paces]
         yield Alone(
             workload=seat.workload,
@@ -209,7 +217,7 @@ def _alone(results: Iterable[Result]) -> Iterable[Alone]:
 
 
 def _energy_j(one: Result) -> float | None:
-    """Return the energy of an iteration alone; a worker that waits draws power between them."""
+    """Return the energy per iteration alone, including that of idle gaps between requests."""
     (pace,) = one.paces or ()
     if one.power_w is None or one.window_s is None:
         return None
@@ -217,13 +225,14 @@ def _energy_j(one: Result) -> float | None:
     return one.power_w / rate
 
 
-def _together(results: Iterable[Result], alone: Baselines) -> Iterable[Together]:
-    for seats, repeats in by_setting(results).items():
+def _together(settings: _Settings, alone: Baselines) -> Iterable[Together]:
+    for seats, repeats in settings.items():
         if len(seats) == 1:
             continue
         slowed = [found for one in repeats if (found := slowdowns(one, alone)) is not None]
         if slowed:
             mine, other = (fmean(values) for values in zip(*slowed, strict=True))
+            paces = [one.paces for one in repeats if one.paces]
             yield Together.from_data(
                 {
                     "mode": seats[0].mode,
@@ -234,16 +243,13 @@ def _together(results: Iterable[Result], alone: Baselines) -> Iterable[Together]
                     "slowdown": [mine, other],
                     "combined": 1 / mine + 1 / other,
                     "power_w": _mean(one.power_w for one in repeats),
-                    "p99_s": [
-                        _mean(one.paces[at].p99_s for one in repeats if one.paces)
-                        for at in range(2)
-                    ],
+                    "p99_s": [_mean(one[at].p99_s for one in paces) for at in range(2)],
                 }
             )
 
 
 def _tails(alone: Iterable[Alone], together: Iterable[Together]) -> Iterable[Tail]:
-    """Yield the tails of those alone, then beside partners of each cap."""
+    """Yield the tails of workloads alone, then with partners of each share."""
     found: dict[tuple[Seat, int | None, bool], list[tuple[float, str | None]]] = defaultdict(list)
     for one in alone:
         if one.p99_s is not None:
@@ -252,8 +258,8 @@ def _tails(alone: Iterable[Alone], together: Iterable[Together]) -> Iterable[Tai
         for at, p99_s in enumerate(pair.p99_s):
             if p99_s is not None:
                 seat = Seat(pair.workloads[at], pair.mode, pair.shares[at], pair.first[at])
-                beside = pair.shares[1 - at], True
-                found[seat, *beside].append((p99_s, pair.workloads[1 - at]))
+                partner = pair.workloads[1 - at]
+                found[seat, pair.shares[1 - at], True].append((p99_s, partner))
     for (seat, other_share, paired), tails in found.items():
         worst_s, worst = max(tails)
         yield Tail(
@@ -270,26 +276,24 @@ def _tails(alone: Iterable[Alone], together: Iterable[Together]) -> Iterable[Tai
 
 
 _Way = tuple[Mode, tuple[int | None, ...], bool]
-_PLAIN: _Way = ("time-sliced", (None, None), False)
+_SLICED: _Way = ("time-sliced", (None, None), False)
 
 
-def _sharing(together: Sequence[Together], results: Sequence[Result]) -> Iterable[Sharing]:
+def _sharing(together: Sequence[Together], results: Iterable[Result]) -> Iterable[Sharing]:
     by_way: dict[_Way, list[Together]] = defaultdict(list)
     for one in together:
         by_way[_way(one.mode, one.shares, one.first)].append(one)
-    sliced = {frozenset(one.workloads): one.combined for one in by_way[_PLAIN]}
+    sliced = {frozenset(one.workloads): one.combined for one in by_way.get(_SLICED, ())}
     full = Counter(
         _way(seats[0].mode, [seat.share for seat in seats], [seat.first for seat in seats])
         for seats in {one.seats for one in results if one.status == "out-of-memory"}
         if len(seats) == 2
     )
     for way, pairs in by_way.items():
-        if not pairs:
-            continue
         ratios = [
             one.combined / sliced[frozenset(one.workloads)]
             for one in pairs
-            if way != _PLAIN and frozenset(one.workloads) in sliced
+            if way != _SLICED and frozenset(one.workloads) in sliced
         ]
         values = [one.combined for one in pairs]
         mode, shares, preferred = way
@@ -303,14 +307,14 @@ def _sharing(together: Sequence[Together], results: Sequence[Result]) -> Iterabl
                 "combined": fmean(values),
                 "combined_least": min(values),
                 "combined_most": max(values),
-                "over_time_sliced": fmean(ratios) if ratios else None,
+                "over_time_sliced": _mean(ratios),
                 "compared": len(ratios),
             }
         )
 
 
 def _way(mode: Mode, shares: Sequence[int | None], first: Sequence[bool]) -> _Way:
-    """Return a way to share, the same for both orders of two caps."""
+    """Return a way to share, the same for both orders of two shares."""
     return mode, tuple(sorted(shares, key=lambda share: share or 100)), any(first)
 
 

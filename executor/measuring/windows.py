@@ -1,4 +1,4 @@
-"""From the events of a worker and a window to its pace, and when a window may end."""
+"""Throughput and latency of a worker within a window, and when a window may end."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.measuring.campaign import Windows
-from dovetail.executor.measuring.records import Latency, Throughput
+from dovetail.executor.measuring.results import Latency, Throughput
 
 LEAST: Final = 3
-"""A window with fewer whole chunks, or answered requests, says nothing of a worker."""
+"""Fewest complete chunks, or answered requests, that a throughput is computed from."""
 
 BATCHES: Final = 10
-"""So many batches, or a batch a chunk: fewer make a standard error that is itself too uncertain
-to end a window by; more, of one window, depend on each other more (Schmeiser, Operations Research
-30(3), 1982: between 10 and 30)."""
+"""Number of batches, at most one per chunk. Fewer make the standard error too uncertain to end a
+window by; more are correlated with each other (Schmeiser, Operations Research 30(3), 1982: between
+10 and 30)."""
 
 
 class Steps(NamedTuple):
-    """A chunk of iterations that was known to be done.
+    """A completed chunk of iterations.
 
     Attributes
     ----------
     at : float
-        When, by the monotonic clock, in seconds.
+        When it was complete, in seconds of the monotonic clock.
     n : float
-        Iterations: whole ones, but where they are simulated.
+        Number of iterations; fractional only if simulated.
     busy_s : float
-        Seconds that the worker says to have been busy with it.
+        Seconds that the worker spent on it.
     """
 
     at: float
@@ -40,16 +40,16 @@ class Steps(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A request that was answered; moments by the monotonic clock, in seconds.
+    """An answered request; times in seconds of the monotonic clock.
 
     Attributes
     ----------
     at : float
-        When its answer was there.
+        When the answer was complete.
     arrived : float
-        When it came.
+        When the request arrived.
     started : float
-        When work on it began: later, if another was worked on.
+        When work on it began, which may be later.
     """
 
     at: float
@@ -60,36 +60,28 @@ class Answered(NamedTuple):
 _Series = NDArray[np.float64]
 
 Events = Sequence[Steps] | Sequence[Answered]
-"""All events of one worker, in the order of time."""
+"""All events of one worker, in order of time."""
 
 
-def pace(
-    events: Events,
-    start: float,
-    end: float,
-    memory_mib: float | None = None,
-    sms: int | None = None,
-) -> Throughput | None:
-    """Return how fast a worker was within a window, None where it did too little in it.
+def pace(events: Events, start: float, end: float) -> Throughput | None:
+    """Return the throughput of a worker within a window; None if it did too little.
 
-    A closed loop's iteration time is that of the whole chunks in the window: from the end of its
-    first chunk to that of its last. For requests it is the mean time from ``started`` to ``at``
-    of those that were answered in the window.
+    The iteration time of a closed loop is that of the complete chunks in the window: from the end
+    of its first chunk to that of its last. For requests it is the mean time from ``started`` to
+    ``at`` of those answered in the window.
 
     The standard error is that of batch means (Law, Simulation Modeling and Analysis, 5th ed.,
-    section 9.5.3): consecutive chunks are joined into `BATCHES` batches, whose means
-    depend on each other much less than neighbouring chunks do; of these the standard error of a
-    ratio of means is taken (Cochran, Sampling Techniques, 3rd ed., section 2.11). It is too small
-    where rates change more slowly than a batch is long; repeats tell that (``noise.py``).
+    section 9.5.3): consecutive chunks are joined into `BATCHES` batches, whose means are much less
+    correlated than neighbouring chunks; from these follows the standard error of a ratio of means
+    (Cochran, Sampling Techniques, 3rd ed., section 2.11). It is too small if rates change more
+    slowly than the length of a batch, which repeats reveal (``noise.py``).
 
     Parameters
     ----------
     events : sequence of Steps or of Answered
-        Those of the worker; others than in the window are passed over.
+        The worker's events; those outside the window are ignored.
     start, end : float
-        The window, by the monotonic clock.
-    memory_mib, sms : optional
-        Passed on.
+        The window, in seconds of the monotonic clock.
     """
     within = _within(events, start, end)
     spent, done = _spent(within)
@@ -100,17 +92,15 @@ def pace(
         iterations=max(1, round(done.sum())),
         relative_error=_relative_error(spent, done),
         latency=latency([event for event in within if isinstance(event, Answered)]),
-        memory_mib=memory_mib,
-        sms=sms,
     )
 
 
 def latency(answered: Sequence[Answered]) -> Latency | None:
-    """Return the latency of requests from arrival to answer, None where there were none.
+    """Return the latency of requests from arrival to answer; None without requests.
 
-    Percentiles are those of NumPy's default (``linear``: definition 7 of Hyndman and Fan, 1996):
-    between the two requests around rank ``1 + q (n - 1)`` they are interpolated. Below a
-    hundred requests the 99th percentile is little more than the longest.
+    Percentiles are NumPy's default (``linear``: definition 7 of Hyndman and Fan, 1996), which
+    interpolates between the two requests around rank ``1 + q (n - 1)``. Below a hundred requests
+    the 99th percentile is hardly more than the maximum.
     """
     if not answered:
         return None
@@ -122,19 +112,19 @@ def latency(answered: Sequence[Answered]) -> Latency | None:
 
 
 def is_over(windows: Windows, start: float, now: float, workers: Sequence[Events]) -> bool:
-    """Tell whether a window that began at ``start``, behind ``settle_s``, may end.
+    """Return whether a window that began at ``start`` may end.
 
-    The rule of `Windows`. A standard error counts from `BATCHES` chunks on: looked at again
-    and again, one of a few chunks would soon be small by chance.
+    This is the rule of `Windows`. A standard error counts only from `BATCHES` chunks on: evaluated
+    repeatedly, that of a few chunks would soon be small by chance.
 
     Parameters
     ----------
     windows : Windows
         The rule.
     start, now : float
-        By the monotonic clock.
+        In seconds of the monotonic clock.
     workers : sequence of Events
-        Of each worker its events so far.
+        The events of each worker so far.
     """
     if now - start < windows.least_s:
         return False
@@ -153,7 +143,7 @@ def _within(events: Events, start: float, end: float) -> Events:
 
 
 def _spent(within: Events) -> tuple[_Series, _Series]:
-    """Return of each whole chunk, or request, how long it took, and its iterations."""
+    """Return the duration and the iterations of each complete chunk, or request."""
     if within and isinstance(within[0], Answered):
         took = [event.at - event.started for event in within if isinstance(event, Answered)]
         return np.array(took), np.ones(len(took))
@@ -162,7 +152,7 @@ def _spent(within: Events) -> tuple[_Series, _Series]:
 
 
 def _relative_error(spent: _Series, done: _Series) -> float:
-    """Return the standard error of the mean iteration time over this mean."""
+    """Return the standard error of the mean iteration time over that mean."""
     batches = min(len(spent), BATCHES)
     firsts = np.arange(batches) * len(spent) // batches
     spent, done = np.add.reduceat(spent, firsts), np.add.reduceat(done, firsts)

@@ -1,8 +1,8 @@
-"""The workers of a campaign: resident, kept from one experiment to the next.
+"""The workers of a campaign, which stay resident from one experiment to the next.
 
-A worker takes long to start and is the same in every experiment that has its seat, so it stays
-for as long as it is needed and there is room. An idle worker holds memory and computes nothing.
-Workers of both ways of sharing are never there at once.
+A worker takes long to start and serves all experiments with its seat, so it stays while it is
+needed and there is room. An idle worker uses memory only. Workers of the two modes never exist at
+the same time.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from dovetail.executor.measuring.campaign import Seat
 from dovetail.executor.measuring.device import Device
-from dovetail.executor.measuring.records import Seat
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.errors import DovetailError
 
 SPARE_MIB: Final = 512.0
-"""Device memory that is left free beside what a worker was seen to need."""
+"""Device memory that is kept free beyond the known needs of workers."""
 
 
 class Limits(NamedTuple):
-    """What a worker pool may take.
+    """Limits of a worker pool.
 
     Attributes
     ----------
     workers : int
-        At most so many are there at once: an MPS server of today takes 48 clients.
+        Most workers; an MPS server takes at most 48 clients.
     at_once : int
-        At most so many start at once.
+        Most workers that start at the same time.
     ready_s : float
-        Seconds until a worker that is not ready counts as hung.
+        Seconds after which a worker that is not ready counts as hung.
     obey_s : float
-        Seconds for which a worker may take no notice of ``stop`` or ``quit``.
+        Seconds in which a worker must obey ``stop`` and ``quit``.
     """
 
     workers: int = 40
@@ -45,21 +45,21 @@ class Limits(NamedTuple):
 
 
 class WorkerPool:
-    """Resident workers on a device; use it as a context manager.
+    """Resident workers on a device; a context manager that ends them.
 
     Parameters
     ----------
     device : Device
-        Where they work.
+        The device.
     command : callable
-        From a seat to the command of its worker.
+        Returns the command of a seat's worker.
     limits : Limits
-        How many and how long.
+        Limits on number and time.
 
     Attributes
     ----------
     longest_start_s : float
-        The longest time that a worker has taken until it was ready.
+        The longest time that a worker has taken to be ready.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class WorkerPool:
         limits: Limits = Limits(),  # noqa: B008 (a constant)
     ) -> None:
         self._device, self._command, self._limits = device, command, limits
-        # In a short place of our own, as names of sockets are short.
+        # The names of sockets must be short.
         self._sockets = tempfile.TemporaryDirectory(prefix="dovetail-")
         self._workers: list[Worker] = []
         self._need_mib: dict[str, float] = {}
@@ -84,33 +84,33 @@ class WorkerPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The workers' numbers."""
+        """The workers' pids."""
         runs = (worker.submission for worker in self._workers)
         return tuple(run.pid for run in runs if run is not None and run.pid is not None)
 
     def has(self, seats: Sequence[Seat]) -> bool:
-        """Tell whether workers for all of these seats are ready."""
+        """Return whether workers for all of these seats are idle."""
         return Counter(seats) <= Counter(worker.seat for worker in self._workers if worker.idle)
 
     def staff(self, now: Counter[Seat], later: Counter[Seat], until_s: float) -> None:
-        """End workers that are wanted neither now nor later, and start side by side what lacks.
+        """End the workers that are not needed, and start the missing ones in parallel.
 
-        It ends where there is no room for another; who fails is told by ``take``.
+        It stops when there is no room; failures are reported by ``take``.
 
         Parameters
         ----------
         now, later : Counter of Seat
-            How many of each.
+            How many of each are needed now and later.
         until_s : float
-            By the monotonic clock; workers that are not ready then stay on their way.
+            Deadline in seconds of the monotonic clock; workers that are not ready keep starting.
         """
-        left, beyond = now | later, []
+        left, unneeded = now | later, []
         for worker in self._workers:
             if left[worker.seat] > 0 and worker.failure() is None:
                 left[worker.seat] -= 1
             else:
-                beyond.append(worker)
-        self.dismiss(beyond)
+                unneeded.append(worker)
+        self.dismiss(unneeded)
         for seat in (now - Counter(worker.seat for worker in self._workers)).elements():
             room = self._make_room(seat, [one for one in self._workers if one.seat in now])
             if not room or isinstance(self._begin(seat, until_s), Failure):
@@ -120,12 +120,12 @@ class WorkerPool:
     def take(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
         """Return a ready worker for each seat, or why there is none.
 
-        Where memory does not suffice to start one, all others are ended, and it is tried again.
+        If one does not start for lack of memory, all others are ended and it is tried again.
 
         Raises
         ------
         TimeoutError
-            When they are not ready at ``until_s``, by the monotonic clock, for want of time.
+            If ``until_s`` (monotonic clock) comes before they are ready.
         """
         found = self._taken(seats, until_s)
         others = set(self._workers).difference(one for one in found if isinstance(one, Worker))
@@ -135,7 +135,7 @@ class WorkerPool:
         return found
 
     def wait(self, done: Callable[[], bool], until_s: float) -> bool:
-        """Wait until something holds or a moment of the monotonic clock; return whether it does."""
+        """Wait for a condition until ``until_s`` (monotonic clock); return whether it holds."""
         met = self._device.submissions.wait(done, until_s)
         for worker in self._workers:
             if worker.ready is not None:
@@ -145,7 +145,7 @@ class WorkerPool:
         return met
 
     def rest(self, workers: Sequence[Worker]) -> None:
-        """Stop workers; those that have failed or do not obey are ended."""
+        """Stop workers, and end those that have failed or do not obey."""
         for worker in workers:
             worker.stop()
         until_s = time.monotonic() + self._limits.obey_s
@@ -153,7 +153,7 @@ class WorkerPool:
         self.dismiss([worker for worker in workers if not worker.idle])
 
     def dismiss(self, workers: Iterable[Worker]) -> None:
-        """End workers: they are asked, their GPU work is ended, and only then are they killed."""
+        """End workers: ask them, end their GPU work, and only then kill them."""
         ending = list(workers)
         runs = [worker.submission for worker in ending if worker.submission is not None]
         self._device.submissions.end(runs, self._limits.obey_s)
@@ -162,15 +162,13 @@ class WorkerPool:
             worker.forget()
 
     def clear(self) -> None:
-        """End all."""
+        """End all workers."""
         self.dismiss(self._workers)
 
     def close(self) -> None:
-        """End all, for good."""
+        """End all workers and remove their sockets."""
         self.clear()
         self._sockets.cleanup()
-
-    # How workers begin.
 
     def _taken(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
         self.dismiss([one for one in self._workers if one.failure() is not None])
@@ -182,13 +180,13 @@ class WorkerPool:
                 self._make_room(seat, found)
             found.append(worker or self._begin(seat, until_s))
         workers = [one for one in found if isinstance(one, Worker)]
-        self.wait(lambda: not any(map(self._is_coming, workers)), until_s)
+        self.wait(lambda: not any(map(self._is_starting, workers)), until_s)
         return tuple(self._ready(one) if isinstance(one, Worker) else one for one in found)
 
     def _ready(self, worker: Worker) -> Worker | Failure:
         failure = worker.failure()
         if failure is None and not worker.idle:
-            if self._is_coming(worker):
+            if self._is_starting(worker):
                 raise TimeoutError
             failure = Failure("error", f"was not ready within {self._limits.ready_s:g} s")
         if failure is None:
@@ -198,7 +196,7 @@ class WorkerPool:
         return failure
 
     def _begin(self, seat: Seat, until_s: float) -> Worker | Failure:
-        """Start a worker, once there are few enough that start."""
+        """Start a worker as soon as few enough others are starting."""
         self.dismiss([worker for worker in self._workers if worker.seat.mode != seat.mode])
         self.wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
         self._numbered += 1
@@ -212,15 +210,15 @@ class WorkerPool:
         return worker
 
     def _starting(self) -> list[Worker]:
-        return [worker for worker in self._workers if self._is_coming(worker)]
+        return [worker for worker in self._workers if self._is_starting(worker)]
 
-    def _is_coming(self, worker: Worker) -> bool:
-        """Whether a worker that is not ready may still be: it has not failed, and does not hang."""
+    def _is_starting(self, worker: Worker) -> bool:
+        """Return whether a worker is still starting: not ready, not failed and not hung."""
         late = time.monotonic() - worker.started_s >= self._limits.ready_s
         return worker.ready is None and not late and worker.failure() is None
 
     def _make_room(self, seat: Seat, kept: Collection[object]) -> bool:
-        """End the workers that were used longest ago until there is room; tell whether there is."""
+        """End the least recently used workers until there is room; return whether there is."""
         while not (room := self._has_room(seat)):
             idle = [one for one in self._workers if one not in kept]
             if not idle:
@@ -230,7 +228,7 @@ class WorkerPool:
 
     def _has_room(self, seat: Seat) -> bool:
         free_mib = self._device.free_mib()
-        coming = [seat, *(worker.seat for worker in self._starting())]
-        needed_mib = SPARE_MIB + sum(self._need_mib.get(one.workload, 0.0) for one in coming)
+        starting = [seat, *(worker.seat for worker in self._starting())]
+        needed_mib = SPARE_MIB + sum(self._need_mib.get(one.workload, 0.0) for one in starting)
         few = len(self._workers) < self._limits.workers
         return few and (free_mib is None or free_mib >= needed_mib)

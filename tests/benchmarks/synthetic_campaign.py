@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dovetail.executor.measuring.campaign import Campaign
 from dovetail.executor.measuring.ledger import Ledger
-from dovetail.executor.measuring.records import Latency, Machine, Result, Throughput
+from dovetail.executor.measuring.results import Latency, Machine, Result, Throughput
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 
 MODEL = "synthetic"

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.gpus.nvml import Nvml, NvmlError
-from dovetail.executor.measuring.campaign import read_campaign
-from dovetail.executor.measuring.experiments import experiments
+from dovetail.executor.measuring.campaign import experiments, read_campaign
 from dovetail.executor.measuring.ledger import read_ledger, settled
 from dovetail.instances.datasets import read_dataset
 from dovetail.predictors.model_file import load_model
@@ -75,7 +74,7 @@ def test_dry_run_end_to_end(tmp_path):
     }
     told = report(out)
     assert "NO GPU" in told
-    assert "## Latency of burst" in told
+    assert re.search(r"^latency +setting", told, re.M)
     assert "No power was measured" in told
 
 
@@ -191,15 +190,12 @@ def test_report_of_a_synthetic_campaign(tmp_path):
     synthetic_campaign.write(tmp_path)
     told = report(tmp_path)
     # Every number was drawn with this noise.
-    solos = re.search(r"\| pairs, mps \| \d+ \| ([\d.]+)% ", told)
-    assert pytest.approx(float(solos[1]), rel=0.2) == 100 * synthetic_campaign.NOISE
-    # Two by turns get done what one does alone.
-    turns = re.search(r"\| time-sliced \| ([\d.]+) ", told)
+    pooled = re.search(r"([\d.]+) ?% between repeats of one setting", told)
+    assert pytest.approx(float(pooled[1]), rel=0.2) == 100 * synthetic_campaign.NOISE
+    # Two that take turns together do as much as one alone.
+    turns = re.search(r"^time-sliced, no cap +21 +- +([\d.]+)", told, re.M)
     assert float(turns[1]) == pytest.approx(1.0, abs=0.02)
     assert "| sm_allocation | iterations | splits | 21 |" in told
-    pictures = re.findall(r"\]\((.+\.svg)\)", told)
-    assert len(pictures) == 5
-    assert all((tmp_path / "report" / name).exists() for name in pictures)
     assert load_model(tmp_path / "report" / "model.dovetail").gpu_models == ("synthetic",)
 
 
@@ -207,8 +203,8 @@ def test_report_of_a_campaign_that_has_just_begun(tmp_path):
     synthetic_campaign.write(tmp_path, most=2)
     (tmp_path / "pairs.csv").unlink()
     told = report(tmp_path)
-    assert "Nothing was repeated yet." in told
     assert "No pairs yet." in told
+    assert "No power was measured" in told
 
 
 @pytest.mark.parametrize("name", ["first", "tiny"])

@@ -1,25 +1,25 @@
-"""Workloads for measuring: programs of PyTorch alone, with made-up data and weights.
+"""Workloads for measuring, which need PyTorch only and use synthetic data and weights.
 
-They run under whatever Python has the PyTorch that jobs use, which need not have Dovetail: no
-file of this folder imports anything of it but its neighbours, and 3.10 is enough. ``worker.py``
-runs a workload, ``products.py`` compares matrix products under a share.
+They run under the jobs' Python (3.10 or later), which may lack Dovetail, so the files of this
+folder import nothing else of Dovetail. ``worker.py`` runs a workload, ``products.py`` compares
+matrix products under a share.
 
-A workload of the user's is a file with
+A user's workload is a file with
 
 ``KIND``
     ``training`` or ``inference``.
 ``FAMILY``
-    What it is one of; workloads of a family differ in size or batch only.
+    Its family; workloads of a family differ only in size or batch.
 ``BATCH``
-    Batch size of each size: ``{"full": 64, "tiny": 4}``.
+    Batch size by size: ``{"full": 64, "tiny": 4}``.
 ``prepare(device, size, seed)``
-    Builds it on ``cuda`` or ``cpu`` and returns a function that does one iteration, or queues it
-    on the current stream of the device. What this function returns is not looked at.
+    Builds it on ``cuda`` or ``cpu``, and returns a function that does one iteration or queues it on
+    the device's current stream. The function's return value is ignored.
 ``gaps(draw, size)``, only for inference that answers requests
-    Yields the seconds from one request's arrival to the next one's, drawn from a
-    ``random.Random``. An iteration then answers a request.
+    Yields the seconds between arrivals of requests, drawn from a ``random.Random``. An iteration
+    then answers one request.
 
-The built-in ones are functions marked ``@built_in`` in ``kernels.py``, ``networks.py`` and
+The built-in workloads are functions marked ``@built_in`` in ``kernels.py``, ``networks.py`` and
 ``transformers.py``.
 """
 
@@ -45,4 +45,4 @@ BUILT_IN: Final = tuple(MODULES)
 """Names of the built-in workloads."""
 
 WORKER: Final = Path(__file__).with_name("worker.py")
-"""The program that runs one workload, and is told by lines of JSON when."""
+"""The program that runs one workload, controlled by lines of JSON."""

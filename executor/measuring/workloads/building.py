@@ -1,4 +1,4 @@
-"""What several workloads are built from."""
+"""Building blocks of workloads."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from .loading import Step
 
 LEARNING_RATE = 1e-7
-"""So small that no model learns its few random batches by heart while it is measured: gradients
-would vanish, and factors of zero need less power."""
+"""Too small to learn the few random batches by heart, as vanishing gradients would need less
+power."""
 
 
 def half(device: str) -> torch.dtype:
-    """Return the type that is half as wide: bfloat16, and on processor cores single precision.
+    """Return bfloat16, or single precision on processor cores.
 
-    Cores only stand in for GPUs, and without AVX-512 they compute in bfloat16 slowly or not at all.
+    Without AVX-512, cores compute in bfloat16 slowly or not at all.
     """
     return torch.float32 if device == "cpu" else torch.bfloat16
 
 
 def half_precision(device: str) -> contextlib.AbstractContextManager[object]:
-    """Let matrix products and convolutions within compute in `half`, as mixed precision does."""
+    """Return a context in which matrix products and convolutions compute in `half`."""
     kind = half(device)
     return torch.autocast(device_type=device, dtype=kind, enabled=kind != torch.float32)
 
@@ -41,7 +41,7 @@ def training(
     batches: Sequence[tuple[Tensor, ...]],
     optimizer: Callable[..., torch.optim.Optimizer],
 ) -> Step:
-    """Return a training step, which goes through the batches in turn and returns its loss."""
+    """Return a training step that cycles through the batches and returns its loss."""
     turn = itertools.cycle(batches)
     steps = optimizer(parameters, lr=LEARNING_RATE)
 

@@ -1,4 +1,4 @@
-"""Commands of whoever started this process, and the signals that ask it to end."""
+"""Commands to this process, and the signals that ask it to end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ RUN, STOP, QUIT = "run", "stop", "quit"
 
 
 class Commands:
-    """Lines of standard input, read when they are asked for.
+    """Lines of standard input, read on demand.
 
-    A signal to end, and the end of the input, count as ``quit``: who works on a device comes to
-    an end between two pieces of work, as MPS does not survive everything else.
+    SIGTERM, SIGINT and the end of input count as ``quit``, so that the process ends between two
+    pieces of work: MPS may not survive other ends.
     """
 
     def __init__(self, source: int = 0) -> None:
@@ -34,19 +34,19 @@ class Commands:
         Raises
         ------
         ValueError
-            A line is no command.
+            If a line is no command.
         """
         found, self._ending = self._ending or self._read(None) or QUIT, None
         return found
 
     def end(self, within_s: float = 0) -> bool:
-        """Tell whether a run is to end, as soon as it is to or after ``within_s`` seconds.
+        """Return whether the run is to end; wait at most ``within_s`` seconds for that.
 
-        The command that ends it is the next one.
+        ``next`` then returns the command that ends it.
         """
         self._ending = self._ending or self._read(within_s)
         if self._ending == RUN:
-            raise ValueError("told to run while it runs")
+            raise ValueError("run was commanded during a run")
         return self._ending is not None
 
     def _read(self, within_s: float | None) -> str | None:
@@ -64,7 +64,7 @@ class Commands:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: Python has written to the wake-up pipe by now."""
+    """Do nothing: Python has already written to the wake-up pipe."""
 
 
 def _command(line: bytes) -> str:

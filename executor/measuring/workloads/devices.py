@@ -1,7 +1,7 @@
-"""The device that a workload computes on: when its work is done, and what it is.
+"""The device that a workload computes on: timing of its work, and its description.
 
-A *mark* is put behind the work that was given to the device so far. Once waited for, it tells
-when this work was done there, however late the host looks.
+A *mark* is placed after the work queued on the device so far. It records when the device completed
+that work, however late the host looks.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from .products import cublas_version, under_mps
 
 
 class Device:
-    """Processor cores: work is done when the call that asks for it returns."""
+    """Processor cores: work is complete when the call returns."""
 
     def mark(self) -> Any:
-        """Return a mark behind all work given so far."""
+        """Return a mark after all work queued so far."""
         return time.monotonic()
 
     def wait(self, mark: Any) -> None:
-        """Return when the device has come to the mark."""
+        """Wait until the device has reached the mark."""
 
     def seconds(self, first: Any, then: Any) -> float:
-        """Return the time from one mark to a later one; both have been waited for."""
+        """Return the seconds between two marks that were waited for."""
         return float(then - first)
 
     def idle(self) -> None:
-        """Return when the device has done all of this process's work."""
+        """Wait until the device has completed all of this process's work."""
 
     def memory_mib(self) -> float:
-        """Return the most memory that this process has held: the peak of its resident set."""
+        """Return the peak resident set of this process in MiB."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def about(self) -> dict[str, object]:
-        """Return what the ready event says of the device: here neither SMs nor MPS."""
+        """Return the device's fields of the ``ready`` event."""
         found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
         name = found[1] if found else platform.machine()
         return {"device": name, "sms": None, "mps": None, "cublas": None}
@@ -48,8 +48,8 @@ class Device:
 class Cuda(Device):
     """The first CUDA device that this process sees.
 
-    Marks are CUDA events of the current stream, with times taken by the GPU. The host sleeps
-    while it waits for them, and leaves its core to others.
+    Marks are CUDA events on the current stream, with times taken by the GPU. The host sleeps while
+    it waits for them.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -68,7 +68,7 @@ class Cuda(Device):
         mark.synchronize()
 
     def seconds(self, first: Any, then: Any) -> float:
-        """Return the time between two events, which CUDA tells in milliseconds."""
+        """Return the seconds between two events."""
         return float(first.elapsed_time(then)) / 1000
 
     def idle(self) -> None:
@@ -76,11 +76,11 @@ class Cuda(Device):
         self._cuda.synchronize()
 
     def memory_mib(self) -> float:
-        """Return the peak of what PyTorch has reserved; CUDA's own memory comes on top."""
+        """Return the peak of PyTorch's reserved memory in MiB, without CUDA's own memory."""
         return float(self._cuda.max_memory_reserved()) / 2**20
 
     def about(self) -> dict[str, object]:
-        """Return what this process sees of the GPU: under a cap, fewer SMs than it has."""
+        """Return the GPU as this process sees it; under a share it sees fewer SMs."""
         properties = self._cuda.get_device_properties(0)
         return {
             "device": properties.name,
@@ -91,11 +91,11 @@ class Cuda(Device):
 
 
 def open_device(name: str) -> Device:
-    """Return the device of a name, with PyTorch set up as every workload has it.
+    """Return the device of this name, and configure PyTorch.
 
-    One host thread, as a job beside others has. cuDNN chooses its algorithms by its rules instead
-    of trying them out: what it tries beside others would differ from process to process. On a
-    processor core a program of the user's may do without PyTorch.
+    PyTorch uses one host thread. cuDNN chooses algorithms by its heuristics instead of benchmarks,
+    whose outcome next to other processes would vary. On a processor core, users' programs may do
+    without PyTorch.
     """
     if name == "cpu" and importlib.util.find_spec("torch") is None:
         return Device()

@@ -1,4 +1,4 @@
-"""Workloads of a few kernels and nothing else, each bounded by one part of a GPU."""
+"""Workloads of a few kernels, each bounded by one part of a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .loading import Step, built_in
 def gemm(device: str, batch: int, full: bool) -> Step:
     """Products of large square matrices in half precision, one after the other.
 
-    Bounded by tensor cores: of the ten, the highest power and the least wait for memory.
+    Bounded by tensor cores; highest power and fewest memory stalls of the built-in workloads.
     """
     width = 8192 if full else 512
     first = torch.randn(width, width, device=device, dtype=half(device))
@@ -31,7 +31,7 @@ def gemm(device: str, batch: int, full: bool) -> Step:
 
 @built_in(full=1, tiny=1)
 def stream(device: str, batch: int, full: bool) -> Step:
-    """Passes over three vectors, each in turn replaced by the mean of the others (as STREAM).
+    """Passes over three vectors, replacing each in turn by the mean of the others (as STREAM).
 
     Bounded by the bandwidth of device memory: two reads and a write for one multiplication.
     """
@@ -49,7 +49,7 @@ def stream(device: str, batch: int, full: bool) -> Step:
 def tiny(device: str, batch: int, full: bool) -> Step:
     """Three thousand kernels on a vector of 256 numbers, each waiting for the one before.
 
-    Bounded by launches, hence by the host: the GPU is idle for most of the time.
+    Bounded by kernel launches, hence by the host; the GPU is mostly idle.
     """
     first, factor, offset = (torch.randn(256, device=device) for _ in range(3))
 

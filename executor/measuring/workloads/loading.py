@@ -1,4 +1,4 @@
-"""From the name of a workload, or a file, to what can be run."""
+"""Loading of workloads by name or file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Gaps = Callable[[random.Random, str], Iterator[float]]
 
 
 class WorkloadError(Exception):
-    """A workload that is not there, or does not say what it is."""
+    """A workload does not exist, or is incomplete."""
 
 
 class Workload(NamedTuple):
-    """A workload; ``workloads/__init__.py`` says what its parts mean."""
+    """A workload; ``workloads/__init__.py`` describes its parts."""
 
     kind: str
     family: str
@@ -38,9 +38,9 @@ _built_in: dict[str, Workload] = {}
 def built_in(
     full: int, tiny: int, gaps: Gaps | None = None
 ) -> Callable[[Callable[[str, int, bool], Step]], Callable[[str, int, bool], Step]]:
-    """Make a function a built-in workload of its name, with these batch sizes.
+    """Register a function as the built-in workload of its name, with these batch sizes.
 
-    It takes the device, the batch size, and whether the size is full.
+    Its arguments are the device, the batch size, and whether the size is full.
     """
     batch = {"full": full, "tiny": tiny}
 
@@ -59,12 +59,12 @@ def built_in(
 
 
 def load(name_or_file: str, size: str) -> Workload:
-    """Import a workload: one of the built-in names, or else a file.
+    """Import a built-in workload by name, or a user's workload by file.
 
     Raises
     ------
     WorkloadError
-        Neither is there, or it lacks a part.
+        If there is neither, or it lacks a part.
     """
     if name_or_file in MODULES:
         importlib.import_module(f"{__package__}.{MODULES[name_or_file]}")
@@ -80,7 +80,7 @@ def load(name_or_file: str, size: str) -> Workload:
 
 
 def _own(path: Path, size: str) -> Workload:
-    sys.path.insert(0, str(path.parent))  # as for a program: it may import what lies beside it
+    sys.path.insert(0, str(path.parent))  # like a script, it may import files of its folder
     spec = importlib.util.spec_from_file_location("own_workload", path)
     assert spec is not None
     assert spec.loader is not None

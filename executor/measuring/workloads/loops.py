@@ -1,4 +1,4 @@
-"""How iterations follow one another: without a pause, or as requests arrive."""
+"""Loops of iterations: without a pause, or as requests arrive."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .loading import Step
 WARM_UP = 3
 WARM_UP_S = 0.3
 CHUNK_S = 0.05
-"""Iterations are counted in chunks of about this length."""
+"""Approximate length of the chunks in which iterations are counted."""
 
-Tell = Callable[..., None]
+Report = Callable[..., None]
 
 
 def warm_up(step: Step, device: Device) -> int:
-    """Iterate until libraries are loaded and memory is held; return how many make a chunk.
+    """Iterate until libraries are loaded and memory is allocated; return the length of a chunk.
 
-    After the first few, twice as many are timed each time: the last timing is of the longest run.
+    After the first few, each timed series is twice as long as the one before.
     """
     began = time.monotonic()
     _timed(step, device, WARM_UP)
@@ -40,11 +40,13 @@ def _timed(step: Step, device: Device, n: int) -> float:
     return time.monotonic() - began
 
 
-def without_pause(step: Step, device: Device, chunk: int, commands: Commands, tell: Tell) -> None:
-    """Iterate until told to end, and tell of every chunk when the device had done it.
+def without_pause(
+    step: Step, device: Device, chunk: int, commands: Commands, report: Report
+) -> None:
+    """Iterate until commanded to end, and report every chunk with the time of its completion.
 
-    Times are the device's own, counted on from its idle state at the beginning: the host may look
-    later. The device is idle when this returns.
+    Times are measured by the device, starting from its idle state. The device is idle when this
+    returns.
     """
     device.idle()
     last, at = device.mark(), time.monotonic()
@@ -52,12 +54,12 @@ def without_pause(step: Step, device: Device, chunk: int, commands: Commands, te
         device.wait(mark)
         busy_s = device.seconds(last, mark)
         last, at = mark, at + busy_s
-        tell("steps", at=at, n=chunk, busy_s=busy_s)
+        report("steps", at=at, n=chunk, busy_s=busy_s)
     device.idle()
 
 
 def _marks(step: Step, device: Device, chunk: int, commands: Commands) -> Iterator[Any]:
-    """Yield the mark behind each chunk when the next one is queued, so that no device waits."""
+    """Yield the mark after each chunk once the next one is queued, so the device never waits."""
     before = None
     while not commands.end():
         for _ in range(chunk):
@@ -71,9 +73,9 @@ def _marks(step: Step, device: Device, chunk: int, commands: Commands) -> Iterat
 
 
 def as_requests_arrive(
-    step: Step, device: Device, gaps: Iterable[float], commands: Commands, tell: Tell
+    step: Step, device: Device, gaps: Iterable[float], commands: Commands, report: Report
 ) -> None:
-    """Answer one request after the other until told to end; each arrives whether one waits or not.
+    """Answer requests in order of arrival until commanded to end; arrivals wait for no answer.
 
     The device is idle when this returns.
     """
@@ -85,5 +87,5 @@ def as_requests_arrive(
         started = time.monotonic()
         step()
         device.idle()
-        tell("answered", at=time.monotonic(), arrived=arrived, started=started)
+        report("answered", at=time.monotonic(), arrived=arrived, started=started)
     raise ValueError("gaps: must never end")

@@ -1,4 +1,4 @@
-"""Workloads that train nets other than transformers; their losses are of made-up labels."""
+"""Workloads that train networks other than transformers, on random labels."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class _Residual(nn.Module):
 
 @built_in(full=64, tiny=4)
 def convnet(device: str, batch: int, full: bool) -> Step:
-    """Train a convolutional net of residual blocks (ResNet-18, its widths and depths).
+    """Train a ResNet-18.
 
     Bounded by tensor cores in the convolutions (bfloat16) and by memory in the normalisations
-    between them, in turns of a fraction of a millisecond.
+    between them, alternating within fractions of a millisecond.
     """
     widths, pixels = ((64, 128, 256, 512), 224) if full else ((16, 32), 32)
-    layout = {"memory_format": torch.channels_last}  # what tensor cores take without a copy
+    layout = {"memory_format": torch.channels_last}  # tensor cores need no copy of this layout
     ends = zip((widths[0], *widths), widths, strict=False)
     with torch.device(device):
         model = nn.Sequential(
@@ -64,10 +64,10 @@ def convnet(device: str, batch: int, full: bool) -> Step:
 
 @built_in(full=32, tiny=4)
 def lstm(device: str, batch: int, full: bool) -> Step:
-    """Train a language model of two LSTM layers with plain gradient descent, as they are trained.
+    """Train a language model of two LSTM layers with plain gradient descent.
 
-    Bounded by latency: each step in time waits for the one before, and its products (bfloat16)
-    are too small to fill a GPU.
+    Bounded by latency: each time step depends on the one before, and its products (bfloat16) are
+    too small to fill a GPU.
     """
     vocabulary, length, width = (10_000, 128, 1024) if full else (200, 32, 128)
     with torch.device(device):
@@ -87,10 +87,10 @@ def lstm(device: str, batch: int, full: bool) -> Step:
 
 @built_in(full=32_768, tiny=128)
 def recommender(device: str, batch: int, full: bool) -> Step:
-    """Train a recommender (as DLRM: a large table of embeddings, their pairs, small layers).
+    """Train a recommender (as DLRM: a large embedding table, pairwise products, small layers).
 
-    Bounded by access to scattered rows of device memory, of which each step reads and writes but
-    a small part. Single precision, as such models are trained; its gradients are sparse.
+    Bounded by access to scattered rows of device memory. Single precision, as is usual for such
+    models, with sparse gradients.
     """
     rows, width = (6_000_000, 64) if full else (20_000, 16)
     features, numbers = 26, 13
@@ -123,10 +123,10 @@ def recommender(device: str, batch: int, full: bool) -> Step:
 
 @built_in(full=100_000, tiny=2000)
 def graph(device: str, batch: int, full: bool) -> Step:
-    """Train a graph network that sends messages along edges (as GraphSAGE): a class for each node.
+    """Train a graph network with message passing (as GraphSAGE) that classifies nodes.
 
-    Bounded by scattered reads and by atomic additions: the edges' ends have no order, and few
-    nodes take part in many edges. Single precision. The whole graph is one batch.
+    Bounded by scattered reads and atomic additions: edges are unordered, and a few nodes have most
+    of them. Single precision. The whole graph is one batch.
     """
     nodes, edges, width, classes = batch, 12 * batch, 128 if full else 32, 40
     with torch.device(device):

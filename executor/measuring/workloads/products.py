@@ -1,19 +1,19 @@
-"""Matrix products under this process's share of a GPU, compared with a reference on the CPU.
+"""Compare matrix products under this process's share of a GPU with a reference on the CPU.
 
-A program of its own that needs PyTorch only: it runs under whatever Python and cuBLAS jobs use::
+A standalone program that needs PyTorch only, so it runs with the jobs' Python and cuBLAS::
 
     python products.py [cuda|cpu|count] [small] [wait]
 
-It prints one line of JSON: the SMs that this client sees, whether it is a client of MPS at all,
-the version of cuBLAS, and of every product how far its worst element is off, as a part of what
-rounding may cause. ``count`` prints the first two only, and needs no PyTorch. ``cpu`` tries the
-program itself without a GPU, ``small`` with small products. ``wait`` draws the factors and
-computes the references, which needs no GPU, and goes on once no other such program is on a GPU of
-this machine: so one gets ready while another has it.
+It prints one line of JSON: the number of SMs that this client sees, whether it is a client of MPS,
+the version of cuBLAS, and the largest error of each product over the error that rounding may cause.
+``count`` prints the first two only, without PyTorch. ``cpu`` tries the program without a GPU,
+``small`` with small products. ``wait`` draws the factors and computes the references, and then
+waits until no other such program uses a GPU of this machine, so that one can prepare while another
+uses it.
 
-Factors lie in [0.5, 1.5), so that an element that was not written (the output is filled with NaN
-before) or not summed to the end is off by far more than rounding: four units in the last place
-of the output, which leaves room for partial sums that are rounded to half precision on the way.
+Factors lie in [0.5, 1.5), so an element that was not written (the output is filled with NaN before)
+or not completely summed is off by far more than rounding: four units in the last place of the
+output, which allows for partial sums rounded to half precision.
 """
 
 import ctypes
@@ -48,8 +48,8 @@ ROUNDING_UNITS = 4
 def worst(result: Any, reference: Any, unit: float) -> float | None:
     """Return the largest relative deviation in units of ``ROUNDING_UNITS * unit``; None for NaN.
 
-    ``result`` and ``reference`` are arrays of one kind (NumPy's or PyTorch's) in at least single
-    precision; ``unit`` is the relative rounding error of the output's type.
+    ``result`` and ``reference`` are both arrays of NumPy or both of PyTorch, in single precision or
+    better; ``unit`` is the relative rounding error of the output's type.
     """
     deviation = abs(result - reference) / (abs(reference) * ROUNDING_UNITS * unit)
     if bool((deviation != deviation).any()):
@@ -58,7 +58,7 @@ def worst(result: Any, reference: Any, unit: float) -> float | None:
 
 
 def product(torch: Any, kind: str, a: Any, b: Any) -> Any:
-    """Multiply (m, k) by (k, n) by one of the ways that programs do."""
+    """Multiply (m, k) by (k, n) in one of the ways that programs use."""
     functional = torch.nn.functional
     if kind == "nt":
         return torch.mm(a, b.t().contiguous().t())
@@ -73,7 +73,7 @@ def product(torch: Any, kind: str, a: Any, b: Any) -> Any:
 
 
 def drawn(torch: Any, dtype: Any, shape: Shape, seed: int) -> tuple[Any, Any, Any]:
-    """Return two factors and what their product should be, on the CPU in single precision."""
+    """Return two factors, and their product computed on the CPU in single precision."""
     m, n, k = shape
     draw = torch.Generator().manual_seed(seed)
     a = (torch.rand(m, k, generator=draw) + 0.5).to(dtype)
@@ -82,20 +82,20 @@ def drawn(torch: Any, dtype: Any, shape: Shape, seed: int) -> tuple[Any, Any, An
 
 
 def compared(torch: Any, device: str, a: Any, b: Any, reference: Any) -> Iterator[Result]:
-    """Compute a product on the device in every way, after NaN, and yield how wrong each is."""
+    """Compute a product on the device in every way into blocks of NaN, and yield the errors."""
     (m, k), n, dtype = a.shape, b.shape[1], a.dtype
     unit, name = torch.finfo(dtype).eps / 2, str(dtype).removeprefix("torch.")
     a, b = a.to(device), b.to(device)
     for kind in KINDS:
-        product(torch, kind, a, b)  # what is allocated and chosen once, is by now
+        product(torch, kind, a, b)  # allocates memory and selects the kernel
         filled = torch.full((m, n), float("nan"), dtype=dtype, device=device)
-        del filled  # the allocator hands this block out again
+        del filled  # the allocator reuses this block
         result = product(torch, kind, a, b).float().cpu()
         yield kind, name, m, n, k, worst(result, reference, unit)
 
 
 def cublas_version() -> str | None:
-    """Return the version of the cuBLAS that this process has loaded, as cuBLAS numbers it."""
+    """Return the version of cuBLAS that this process has loaded, as cuBLAS numbers it."""
     with open("/proc/self/maps") as maps:
         paths = set(re.findall(r"\S*/libcublasLt\.so\S*", maps.read()))
     if not paths:
@@ -106,7 +106,7 @@ def cublas_version() -> str | None:
 
 
 def asked(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
-    """Call a function of CUDA's driver, and see that it succeeded."""
+    """Call a function of CUDA's driver, and raise OSError if it fails."""
     status = getattr(driver, name)(*arguments)
     if status != 0:
         raise OSError(f"{name} failed with CUDA error {status}")
@@ -120,12 +120,12 @@ def attribute(driver: ctypes.CDLL, number: int) -> int:
 
 
 def under_mps() -> bool:
-    """Tell whether CUDA has brought this process to an MPS server: without one, caps are void."""
+    """Return whether this process is a client of MPS; without MPS, shares have no effect."""
     return attribute(ctypes.CDLL("libcuda.so.1"), MPS_ENABLED) == 1
 
 
 def counted() -> "dict[str, object]":
-    """Return the SMs that a client in a context sees, and whether it is one of MPS."""
+    """Return the number of SMs that a CUDA context sees, and whether it is a client of MPS."""
     driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     asked(driver, "cuInit", 0)
     asked(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -137,7 +137,7 @@ def counted() -> "dict[str, object]":
 
 
 def measure(device: str, shapes: Sequence[Shape], ready: Callable[[], object]) -> dict[str, object]:
-    """Return what the program prints; ``ready`` is called before anything is on the device."""
+    """Return the program's output; ``ready`` is called before the device is used."""
     import torch
 
     products = [
@@ -159,8 +159,8 @@ def measure(device: str, shapes: Sequence[Shape], ready: Callable[[], object]) -
 
 
 def alone() -> None:
-    """Wait until no other such program is on a GPU, and keep others away until this one ends."""
-    # Never closed: the kernel opens the lock when the process has gone.
+    """Wait for the lock that lets one such program at a time use a GPU, and hold it."""
+    # Never closed: the kernel releases the lock when the process ends.
     fcntl.flock(os.open(__file__, os.O_RDONLY), fcntl.LOCK_EX)
 
 

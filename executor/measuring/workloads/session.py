@@ -1,4 +1,4 @@
-"""One workload from its building to its end, told in events."""
+"""The life of a workload process, from building the workload to the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, NoReturn
 from .commands import QUIT, RUN, Commands
 from .devices import open_device
 from .loading import load
-from .loops import Tell, as_requests_arrive, warm_up, without_pause
+from .loops import Report, as_requests_arrive, warm_up, without_pause
 
 LACKS_MEMORY = (
     "out of memory",
@@ -25,13 +25,13 @@ LACKS_MEMORY = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "ALLOCATION_FAILED",
 )
-"""What PyTorch, CUDA, cuBLAS and cuDNN say when memory is short; most of it in plain errors."""
+"""Messages of PyTorch, CUDA, cuBLAS and cuDNN when memory is short."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Run one workload as ``worker.py`` says, and end the process.
+    """Run one workload as described in ``worker.py``, and end the process.
 
-    After a failure it ends at once: a device in error makes orderly clearing up fail, too.
+    After a failure it ends at once, as an orderly end fails on a device in error.
     """
     parser = argparse.ArgumentParser(prog="worker.py")
     parser.add_argument("workload", metavar="NAME_OR_FILE")
@@ -40,26 +40,26 @@ def main(arguments: Sequence[str]) -> NoReturn:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--socket", metavar="PATH")
     options = parser.parse_args(arguments)
-    tell = partial(_tell, _events(options.socket))
+    report = partial(_report, _events(options.socket))
     try:
-        serve(options, tell)
-    except ConnectionError:  # nobody listens any more
+        serve(options, report)
+    except ConnectionError:  # the campaign has ended
         os._exit(1)
     except (Exception, SystemExit) as error:
-        tell("failed", why=why(error), told=told(error))
+        report("failed", why=why(error), text=text(error))
         os._exit(1)
     sys.exit(0)
 
 
-def serve(options: argparse.Namespace, tell: Tell) -> None:
-    """Build the workload, tell that it is ready, and do as commands say until one is ``quit``."""
+def serve(options: argparse.Namespace, report: Report) -> None:
+    """Build the workload, report that it is ready, and obey commands until ``quit``."""
     workload = load(options.workload, options.size)
     commands = Commands()
     device = open_device(options.device)
     try:
         step = workload.prepare(options.device, options.size, options.seed)
         chunk = warm_up(step, device)
-        tell(
+        report(
             "ready",
             workload=options.workload,
             kind=workload.kind,
@@ -73,33 +73,33 @@ def serve(options: argparse.Namespace, tell: Tell) -> None:
         while (command := commands.next()) != QUIT:
             if command == RUN and workload.gaps is not None:
                 gaps = workload.gaps(random.Random(options.seed), options.size)
-                as_requests_arrive(step, device, gaps, commands, tell)
+                as_requests_arrive(step, device, gaps, commands, report)
             elif command == RUN:
-                without_pause(step, device, chunk, commands, tell)
+                without_pause(step, device, chunk, commands, report)
             else:
-                tell("stopped", memory_mib=device.memory_mib())
+                report("stopped", memory_mib=device.memory_mib())
     finally:  # also after a failure: MPS does not survive every client that ends at work
         with contextlib.suppress(RuntimeError):
             device.idle()
 
 
 def why(error: BaseException) -> str:
-    """Return what kind of failure an error is."""
-    said = str(error)
-    short = isinstance(error, MemoryError) or any(words in said for words in LACKS_MEMORY)
+    """Return the kind of a failure."""
+    message = str(error)
+    short = isinstance(error, MemoryError) or any(words in message for words in LACKS_MEMORY)
     return "out-of-memory" if short else "error"
 
 
-def told(error: BaseException) -> str:
-    """Return an error in one line: CUDA's errors go on with advice to programmers."""
+def text(error: BaseException) -> str:
+    """Return an error in one line, without the advice that follows in CUDA's errors."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _events(path: str | None) -> IO[str]:
-    """Return where events go: standard output, for them alone, or a socket.
+    """Return the stream of events: standard output, from then on for events only, or a socket.
 
-    From a socket commands are read, too, as from standard input.
+    Commands are read from standard input, which the socket replaces.
     """
     if path is None:
         events = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -111,5 +111,5 @@ def _events(path: str | None) -> IO[str]:
     return os.fdopen(os.dup(0), "w", encoding="utf-8")
 
 
-def _tell(events: IO[str], event: str, **facts: object) -> None:
+def _report(events: IO[str], event: str, **facts: object) -> None:
     print(json.dumps({"event": event, **facts}), file=events, flush=True)

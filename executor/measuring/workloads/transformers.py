@@ -1,4 +1,4 @@
-"""Workloads of transformers: two are trained, one answers requests."""
+"""Transformer workloads: two train, one answers requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .loading import Step, built_in
 
 
 class _Block(nn.Module):
-    """A layer, normalised before attention and before its two products."""
+    """A layer with normalisation before attention and before the two products."""
 
     def __init__(self, width: int, causal: bool) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class _Block(nn.Module):
 
 
 class _Tokens(nn.Module):
-    """Embeddings of tokens and of their places."""
+    """Embeddings of tokens and positions."""
 
     def __init__(self, vocabulary: int, length: int, width: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Tokens(nn.Module):
 
 @built_in(full=32, tiny=2)
 def transformer(device: str, batch: int, full: bool) -> Step:
-    """Train a transformer encoder (half of BERT-base: its width, six of its layers).
+    """Train a transformer encoder (BERT-base's width, six layers).
 
     Bounded by tensor cores in the products of its layers (bfloat16), with memory-bound
     normalisations, activations and optimizer steps between them.
@@ -75,10 +75,10 @@ def transformer(device: str, batch: int, full: bool) -> Step:
 
 @built_in(full=4, tiny=1)
 def gpt(device: str, batch: int, full: bool) -> Step:
-    """Train a small causal language model (as GPT-2: long texts, a score for every next token).
+    """Train a small causal language model (as GPT-2).
 
-    Bounded by tensor cores in its products (bfloat16) and by memory in the scores of the
-    vocabulary, which are several times larger than anything else in it.
+    Bounded by tensor cores in its products (bfloat16) and by memory in the logits, which are
+    several times larger than all other activations.
     """
     vocabulary, length, width, layers = (32_768, 1024, 768, 6) if full else (512, 64, 128, 2)
     with torch.device(device):
@@ -86,7 +86,7 @@ def gpt(device: str, batch: int, full: bool) -> Step:
         tokens = _Tokens(vocabulary, length, width)
         model = nn.Sequential(tokens, *blocks, nn.LayerNorm(width))
         texts = torch.randint(vocabulary, (batch, length + 1))
-    nn.init.normal_(tokens.tokens.weight, std=0.02)  # they are the last product's weights, too
+    nn.init.normal_(tokens.tokens.weight, std=0.02)  # tied to the output layer
 
     def loss(texts: Tensor, following: Tensor) -> Tensor:
         with half_precision(device):
@@ -98,7 +98,7 @@ def gpt(device: str, batch: int, full: bool) -> Step:
 
 
 def _bursts(draw: random.Random, size: str) -> Iterator[float]:
-    """Yield exponential gaps, after a sixteenth of the requests a longer one."""
+    """Yield exponential gaps, and a longer one after a sixteenth of the requests."""
     between_s = {"full": 0.008, "tiny": 0.012}[size]
     while True:
         yield draw.expovariate(1 / between_s)
@@ -108,11 +108,11 @@ def _bursts(draw: random.Random, size: str) -> Iterator[float]:
 
 @built_in(full=8, tiny=1, gaps=_bursts)
 def burst(device: str, batch: int, full: bool) -> Step:
-    """Answer requests that come in bursts, with idle gaps between them, by a transformer encoder.
+    """Answer bursts of requests with a transformer encoder.
 
-    Bounded by launches and latency: a request is small, in half precision, and the answer is
-    copied to the host. What counts is how long a request waits, not how many are answered.
-    Requests arrive whether earlier ones are answered or not (open loop).
+    Bounded by kernel launches and latency: a request is small, in half precision, and the answer is
+    copied to the host. Requests arrive whether or not earlier ones are answered (open loop), so
+    latency counts, not throughput.
     """
     length, width, layers = (128, 1024, 24) if full else (48, 192, 4)
     vocabulary, classes, kind = 30_000, 1000, half(device)

@@ -1,12 +1,12 @@
-"""Run one workload on one device, when it is told to, and tell how far it has come.
+"""Run one workload on one device on command, and report its progress.
 
-A program of its own that needs PyTorch only::
+A standalone program that needs PyTorch only::
 
     python -I worker.py NAME_OR_FILE [--device cuda|cpu] [--size full|tiny] [--seed N]
 
-Commands come as lines of JSON on standard input, events go as lines of JSON to standard output,
-and whatever else is printed goes to standard error; with ``--socket PATH``, commands and events go
-through the UNIX socket of that name. ``docs/reference/workloads.md`` has the protocol.
+Commands are lines of JSON on standard input, events are lines of JSON on standard output, and other
+output goes to standard error; with ``--socket PATH``, commands and events use that UNIX socket.
+``docs/reference/workloads.md`` describes the protocol.
 """
 
 import importlib
@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGE = "dovetail_workloads"
-"""What this folder is imported as, so that its modules' names are in nobody's way."""
+"""Package name of this folder, so that its modules do not hide others of the same names."""
 
 
 def imported(name: str) -> ModuleType:
-    """Import a module of this folder as one of a package, wherever it lies."""
+    """Import a module of this folder as part of that package."""
     init = Path(__file__).resolve().with_name("__init__.py")
     if PACKAGE not in sys.modules:
         found = [str(init.parent)]

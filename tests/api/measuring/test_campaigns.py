@@ -114,7 +114,7 @@ def test_a_dry_run_tells_what_would_be_and_leaves_nothing(campaign, capsys):
     assert main(command(campaign, "--dry-run")) == 0
     told = capsys.readouterr().out
     assert "no figure here is one of a GPU" in told
-    assert "0 solos, mps at 50 %" in told
+    assert "0  solos, MPS, 50 %" in told
     # 2.1 s each, as below, in whole seconds; those with caps are refused on some machines.
     ends = (
         "8 experiments left, about 17 s and starts\n",

@@ -3,7 +3,7 @@ from io import StringIO
 from rich.console import Console
 
 from dovetail.executor.measuring.ledger import Contents
-from dovetail.executor.measuring.records import Latency, Seat
+from dovetail.executor.measuring.results import Latency, Seat
 from dovetail.executor.measuring.summary import summary
 from dovetail.measuring.tables import campaign_view
 from tests.executor.measuring.made import campaign, machine, pace, result
@@ -29,7 +29,7 @@ RESULTS = (
     result(SLICED[1:], [0.01], stage=9),
     result(SLICED, [0.04, 0.02], stage=2),
     result([Seat("conv", "mps", 50), Seat("lstm", "mps", 50)], stage=3, status="refused",
-           told="50 % computed wrong products"),
+           reason="50 % computed wrong products"),
 )  # fmt: skip
 
 

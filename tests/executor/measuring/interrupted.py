@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from dovetail.executor.measuring.cpu_device import CpuDevice
+from dovetail.executor.measuring.stand_ins import CpuDevice
 
 from .programs import SPIN, a_campaign, sitting, worker_command, write
 

@@ -1,16 +1,8 @@
 """Results as a campaign would have found them, by hand."""
 
-from dovetail.executor.measuring.campaign import Campaign
-from dovetail.executor.measuring.experiments import experiments
+from dovetail.executor.measuring.campaign import Campaign, Experiment, Seat, experiments
 from dovetail.executor.measuring.ledger import fingerprint
-from dovetail.executor.measuring.records import (
-    Experiment,
-    Latency,
-    Machine,
-    Result,
-    Seat,
-    Throughput,
-)
+from dovetail.executor.measuring.results import Latency, Machine, Result, Throughput
 
 DATE = "2026-11-22T10:00:00+00:00"
 

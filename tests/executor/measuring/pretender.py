@@ -42,7 +42,7 @@ def listen(stream, connection):
 
 
 def fail(word):
-    tell("failed", why="error", told=f"CUDA error {word}")
+    tell("failed", why="error", text=f"CUDA error {word}")
     os._exit(1)
 
 

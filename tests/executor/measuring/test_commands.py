@@ -71,6 +71,6 @@ def test_a_run_while_it_runs_is_told(pipe):
     commands = Commands(pipe[0])
     print('{"do": "run"}\n{"do": "run"}', file=pipe[1])
     assert commands.next() == "run"
-    with pytest.raises(ValueError, match="told to run while it runs"):
+    with pytest.raises(ValueError, match="run was commanded during a run"):
         commands.end()
     pipe[1].close()

@@ -18,9 +18,9 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 from dovetail.executor.gpus.nvml import Nvml  # noqa: E402
 from dovetail.executor.gpus.splits import Splits  # noqa: E402
 from dovetail.executor.measuring import device as device_module  # noqa: E402
+from dovetail.executor.measuring.campaign import Seat  # noqa: E402
 from dovetail.executor.measuring.device import DeviceLostError  # noqa: E402
 from dovetail.executor.measuring.gpu_device import GpuDevice  # noqa: E402
-from dovetail.executor.measuring.records import Seat  # noqa: E402
 from dovetail.executor.mps import processes  # noqa: E402
 from dovetail.executor.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.mps.processes import PIPE_DIRECTORY  # noqa: E402
@@ -138,7 +138,7 @@ def test_what_the_gate_does_not_let_through_is_refused(machine, campaign_on):
     quarter = {"measure": "solos", "shares": [25]}
     now = campaign_on(quarter, splits=half_is_right())
     now.runner.run()
-    told = {one.told for one in now.ledger.results}
+    told = {one.reason for one in now.ledger.results}
     assert told == {
         f"{name}: 25 % was not measured here: dovetail doctor --splits first"
         for name in ("conv", "lstm")
@@ -179,7 +179,7 @@ def test_where_mps_serves_nobody_the_rest_goes_on(machine, campaign_on, monkeypa
     assert now.runner.run() == ()
     found = [(one.mode, one.status) for one in now.ledger.results]
     assert sorted(found) == [*[("mps", "refused")] * 2, *[("time-sliced", "ok")] * 2]
-    told = {one.told.partition(": ")[2] for one in now.ledger.results if one.mode == "mps"}
+    told = {one.reason.partition(": ")[2] for one in now.ledger.results if one.mode == "mps"}
     assert len(told) == 1
     assert told.pop().startswith("MPS serves nobody here: ")
     assert machine.daemons() == []
@@ -211,7 +211,9 @@ def test_uncapped_workers_must_see_what_the_gate_saw_at_100(machine, campaign_on
     splits = Splits(evidence=(half.replace(share=100, sms=130),))
     now = campaign_on({"measure": "solos", "workloads": ["conv"]}, splits=splits)
     now.runner.run()
-    assert {one.told for one in now.ledger.results} == {"conv: sees 132 SMs at 100 %, must see 130"}
+    assert {one.reason for one in now.ledger.results} == {
+        "conv: sees 132 SMs at 100 %, must see 130"
+    }
 
 
 def test_power_is_taken_between_steps_of_the_energy_counter(machine):
@@ -222,7 +224,7 @@ def test_power_is_taken_between_steps_of_the_energy_counter(machine):
         time.sleep(0.1 - time.monotonic() % 0.1 + offset_s)
         meter = device.meter()
         time.sleep(0.35)
-        assert meter.read()[0].power_w == pytest.approx(250, rel=0.1)
+        assert meter.read()[0]["power_w"] == pytest.approx(250, rel=0.1)
     device.close()
 
 
@@ -230,7 +232,7 @@ def test_a_cap_that_is_not_kept_measures_nothing(machine, campaign_on):
     stage = {"measure": "solos", "shares": [50], "workloads": ["conv"]}
     now = campaign_on(stage, splits=half_is_right(), options=["uncapped"])
     now.runner.run()
-    told = [one.told for one in now.ledger.results]
+    told = [one.reason for one in now.ledger.results]
     assert told == ["conv: sees 132 SMs at 50 %, must see 66"] * 2
 
 
@@ -272,8 +274,8 @@ def test_a_fault_of_mps_spoils_one_experiment_and_the_campaign_goes_on(
     monkeypatch.setattr(gpu_health, "FAULT_S", 0.5)
     assert now.runner.run() == ()
     assert [one.status for one in now.ledger.results] == ["failed", "ok", "ok"]
-    assert "CUDA error fault" in now.ledger.results[0].told or "FAULT" in (
-        now.ledger.results[0].told.upper()
+    assert "CUDA error fault" in now.ledger.results[0].reason or "FAULT" in (
+        now.ledger.results[0].reason.upper()
     )
 
 
@@ -293,7 +295,7 @@ def test_an_error_of_a_program_in_a_window_spoils_it(machine, campaign_on, monke
     now = campaign_on({"measure": "solos", "workloads": ["conv"]})
     xid_at_first(machine, now, 31)
     now.runner.run()
-    found = [(one.status, one.told) for one in now.ledger.results]
+    found = [(one.status, one.reason) for one in now.ledger.results]
     assert found == [("failed", "a program's fault was seen on it"), ("ok", "")]
 
 

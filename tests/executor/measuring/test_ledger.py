@@ -1,4 +1,3 @@
-import json
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tests.executor.measuring.made import campaign, machine, pace, result
 
 OF = campaign({"measure": "solos", "repeats": 2}, {"measure": "pairs"})
 FIRST = result(["conv"], [0.02], metrics={"sm_active": 0.9}, power_w=400.0, window_s=3.0)
-SECOND = result(["conv", "lstm"], stage=1, status="out-of-memory", told="CUDA out of memory")
+SECOND = result(["conv", "lstm"], stage=1, status="out-of-memory", reason="CUDA out of memory")
 
 
 def opened(folder):
@@ -76,77 +75,24 @@ def test_shares_that_were_proven_lie_beside_it(tmp_path):
     assert read_splits(tmp_path).sms == (count, count)
 
 
-# Ledgers of Dovetail 0.1.
-
-
-def old(folder, *results, of=OF):
-    """Write a ledger as Dovetail 0.1 did, and return its path."""
-    path = folder / "results.jsonl"
-    entries = (machine(of), of, *results)
-    path.write_text("".join(f"{json.dumps(one.to_data())}\n" for one in entries))
-    return path
-
-
-def test_an_old_ledger_is_read_and_gone_on_with_in_the_repository(tmp_path):
-    path = old(tmp_path, FIRST)
-    content = path.read_bytes()
-    assert read_ledger(tmp_path) == ((machine(OF),), OF, (FIRST,))
-    assert not (tmp_path / REPOSITORY).exists()
-    kept(tmp_path, SECOND)
-    assert read_ledger(tmp_path) == ((machine(OF),), OF, (FIRST, SECOND))
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("lost", [1, 10, 200])
-def test_a_torn_last_line_of_an_old_one_is_left_out(tmp_path, lost):
-    path = old(tmp_path, FIRST, SECOND)
-    path.write_bytes(path.read_bytes()[:-lost])
-    kept(tmp_path)
-    assert read_ledger(tmp_path).results == (FIRST,)
-
-
-def test_a_last_line_that_a_power_cut_left_full_of_zeros_is_left_out(tmp_path):
-    path = old(tmp_path, FIRST)
-    path.write_bytes(path.read_bytes() + b"\0" * 50 + b"\n")
-    kept(tmp_path, SECOND)
-    assert read_ledger(tmp_path).results == (FIRST, SECOND)
-
-
-def test_every_cut_of_an_old_one_leaves_whole_results_or_a_fresh_ledger(tmp_path):
-    whole = old(tmp_path, FIRST, SECOND).read_bytes()
-    for size in range(0, len(whole), 37):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        (folder / "results.jsonl").write_bytes(whole[:size])
-        kept(folder, SECOND)
-        assert read_ledger(folder).results in [(SECOND,), (FIRST, SECOND)]
-
-
-@pytest.mark.parametrize(
-    ("was", "becomes", "told"),
-    [
-        (b'"name": "first"', b'"name": first', "line 2: is damaged: must be JSON"),
-        (b'"residents": 1', b'"residents": 0', "line 3: residents: must be >= 1, got 0"),
-        (b'{"format": "dovetail-ledger/1"', b'{"mine": 1', "must be a file of the format dovetail"),
-    ],
-)
-def test_an_old_one_that_is_damaged_is_refused(tmp_path, was, becomes, told):
-    path = old(tmp_path, FIRST, SECOND)
-    path.write_bytes(path.read_bytes().replace(was, becomes, 1))
-    for use in (read_ledger, Ledger):
-        with pytest.raises(InputError) as refused:
-            use(tmp_path)
-        assert told in str(refused.value)
-        assert "results.jsonl" in str(refused.value)
-    assert not (tmp_path / REPOSITORY).exists()
-
-
 def test_where_there_is_none(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_ledger(tmp_path / "nowhere")
     Repository(tmp_path / REPOSITORY).append()
     with pytest.raises(InputError, match="must hold a machine and a campaign"):
         read_ledger(tmp_path)
+
+
+def test_a_damaged_one_is_refused_and_left_as_it_is(tmp_path):
+    kept(tmp_path, FIRST)
+    (evidence,) = Repository(tmp_path / REPOSITORY).evidence("result")
+    broken = evidence._replace(content={**evidence.content, "residents": 0})
+    Repository(tmp_path / REPOSITORY).record([broken])
+    content = (tmp_path / REPOSITORY).read_bytes()
+    for use in (read_ledger, Ledger):
+        with pytest.raises(InputError, match="result 4: residents: must be >= 1, got 0"):
+            use(tmp_path)
+    assert (tmp_path / REPOSITORY).read_bytes() == content
 
 
 # Who may go on.
@@ -287,7 +233,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
 
 
 def test_what_failed_or_was_disturbed_is_tried_twice_and_what_was_refused_always():
-    failed = result(["conv"], status="failed", told="signal 9")
+    failed = result(["conv"], status="failed", reason="signal 9")
     disturbed = result(["conv"], [0.02], disturbed_by=[4711])
     refused = result(["conv"], status="refused")
     assert settled([FIRST]) == {"0:mps:conv#0"}
@@ -297,10 +243,10 @@ def test_what_failed_or_was_disturbed_is_tried_twice_and_what_was_refused_always
 
 
 def test_of_several_results_the_last_sound_one_counts():
-    failed = result(["conv"], status="failed", told="signal 9")
+    failed = result(["conv"], status="failed", reason="signal 9")
     later = FIRST.replace(paces=(pace(0.03),))
     key = FIRST.key
     assert standing([failed, FIRST])[key] == FIRST
     assert standing([FIRST, failed])[key] == FIRST
     assert standing([FIRST, later])[key] == later
-    assert standing([failed, failed.replace(told="signal 11")])[key].told == "signal 11"
+    assert standing([failed, failed.replace(reason="signal 11")])[key].reason == "signal 11"

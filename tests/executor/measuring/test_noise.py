@@ -2,8 +2,8 @@ from math import sqrt
 
 import pytest
 
-from dovetail.executor.measuring.noise import noise, scatters
-from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.campaign import Seat
+from dovetail.executor.measuring.noise import noise
 from tests.executor.measuring.made import pace, result
 
 
@@ -22,7 +22,7 @@ def test_nothing_repeated_tells_nothing():
 
 def test_the_scatter_of_one_setting_by_hand():
     # 9, 10 and 11 ms: standard deviation of the sample 1 ms, mean 10 ms.
-    (found,) = scatters(repeats(["conv"], [0.009], [0.010], [0.011]))
+    found = noise(repeats(["conv"], [0.009], [0.010], [0.011])).worst
     assert (found.setting, found.workload, found.repeats) == ("conv", "conv", 3)
     assert found.deviation == pytest.approx(0.1)
     assert found.within == pytest.approx(0.01)
@@ -30,11 +30,11 @@ def test_the_scatter_of_one_setting_by_hand():
 
 def test_each_worker_of_a_pair_scatters_by_itself():
     seats = [Seat("conv", "mps", 50), Seat("lstm", "mps", 50)]
-    first, second = scatters(repeats(seats, [0.01, 0.02], [0.01, 0.04]))
-    assert first.setting == second.setting == "conv@50 + lstm@50"
-    assert first.deviation == pytest.approx(0)
-    # 20 and 40 ms: deviation 20 / sqrt(2), mean 30.
-    assert second.deviation == pytest.approx(20 / sqrt(2) / 30)
+    found = noise(repeats(seats, [0.01, 0.02], [0.01, 0.04]))
+    assert (found.worst.setting, found.worst.workload) == ("conv@50 + lstm@50", "lstm")
+    # 20 and 40 ms: deviation 20 / sqrt(2), mean 30; the other does not scatter.
+    assert found.worst.deviation == pytest.approx(20 / sqrt(2) / 30)
+    assert found.typical == pytest.approx(20 / sqrt(2) / 30 / 2)
 
 
 def test_the_noise_floor_by_hand():

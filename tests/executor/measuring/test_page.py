@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.measuring.campaign import Campaign, Stage, Windows, read_campaign
-from dovetail.executor.measuring.records import Latency, Result, Throughput
+from dovetail.executor.measuring.results import Latency, Result, Throughput
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "howto" / "measure.md").read_text(encoding="utf-8")
@@ -17,13 +17,13 @@ def test_every_field_is_there(record):
 
 
 @pytest.mark.parametrize("record", [Stage, Windows, Campaign])
-def test_defaults_are_as_told(record):
+def test_defaults_are_as_text(record):
     for name, field in record.model_fields.items():
         if isinstance(field.default, int | float | str):
-            assert f"| `{name}` | {_told(field.default)} |" in PAGE
+            assert f"| `{name}` | {_text(field.default)} |" in PAGE
 
 
-def _told(default):
+def _text(default):
     return f"`{default}`" if isinstance(default, str) else f"{default:g}"
 
 

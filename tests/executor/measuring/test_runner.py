@@ -11,16 +11,11 @@ import time
 import pytest
 
 from dovetail.executor.measuring import device as device_module
-from dovetail.executor.measuring import runner
-from dovetail.executor.measuring.cpu_device import CpuDevice
-from dovetail.executor.measuring.outcome import write_tables
-from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.campaign import Seat
+from dovetail.executor.measuring.stand_ins import CpuDevice
 from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.executor.pools.cpu import SOURCE
 from dovetail.executor.pools.processes import runs, stat_of
-from dovetail.instances.datasets import read_dataset
-from dovetail.predictors.estimators.registry import spec
-from dovetail.predictors.rows import training_rows
 from tests.executor.waiting import LIMIT_S
 
 from .programs import (
@@ -61,7 +56,8 @@ def alive(pid):
 
 
 @pytest.mark.usefixtures("shadowed")
-def test_alone_and_in_pairs(device, tmp_path):
+def test_alone_and_in_pairs(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(device_module, "READING_S", 0.05)
     workloads = write(tmp_path, spin=SPIN, requests=REQUESTS)
     of = a_campaign(workloads, {"measure": "solos"}, {"measure": "pairs"})
     results, left, heard = measured(device, tmp_path, of)
@@ -86,18 +82,8 @@ def test_alone_and_in_pairs(device, tmp_path):
     assert heard.ended == list(results)
     # Workers that did well leave no log.
     assert list((tmp_path / "pool" / "runs").iterdir()) == []
-
-
-def test_a_campaign_feeds_castor_means_and_variances(device, tmp_path, monkeypatch):
-    monkeypatch.setattr(device_module, "READING_S", 0.05)
-    windows = {"settle_s": 0.1, "least_s": 1.2, "most_s": 2}
-    stages = {"measure": "solos"}, {"measure": "pairs"}
-    of = a_campaign(write(tmp_path, spin=SPIN), *stages, windows=windows)
-    measured(device, tmp_path, of)
-    write_tables(tmp_path / "out")
-    features, _ = training_rows(read_dataset(tmp_path / "out"), spec("castor").features)
-    both = ("sm_active", "gpu_util")
-    assert {*both, *(f"{name}.variance" for name in both), "share"} <= set(features.names)
+    # What castor is fitted on.
+    assert {"sm_active", "gpu_util"} <= spin.metrics_variance.keys() & spin.metrics.keys()
 
 
 def skip_if_busy(*results):
@@ -154,7 +140,7 @@ def test_what_cannot_be_capped_is_refused(device, tmp_path, monkeypatch):
     of = a_campaign(write(tmp_path, spin=SPIN), stage)
     (refused,), left, heard = measured(device, tmp_path, of)
     assert refused.status == "refused"
-    assert refused.told.startswith("spin: a cap needs control groups")
+    assert refused.reason.startswith("spin: a cap needs control groups")
     assert left == ()
     # Refused for the same reason again, it is not told again.
     again, _, heard = measured(device, tmp_path, of)
@@ -166,7 +152,7 @@ def test_what_cannot_be_capped_is_refused(device, tmp_path, monkeypatch):
 def test_too_little_memory_is_a_finding_and_the_rest_goes_on(device, tmp_path):
     workloads = write(tmp_path, greedy=GREEDY, spin=SPIN)
     results, left, _ = measured(device, tmp_path, a_campaign(workloads, {"measure": "pairs"}))
-    found = {one.workloads: (one.status, one.told) for one in results}
+    found = {one.workloads: (one.status, one.reason) for one in results}
     short = ("out-of-memory", "greedy: MemoryError: not so much")
     assert found == {
         ("greedy", "greedy"): short,
@@ -198,7 +184,7 @@ def test_who_dies_or_errs_is_tried_twice_and_told(device, tmp_path):
     assert [one.status for one in results].count("failed") == 4
     # What has failed comes again after everything else.
     assert [one.status for one in results[-2:]] == ["failed", "failed"]
-    told = {one.workloads[0]: one.told for one in results if one.status == "failed"}
+    told = {one.workloads[0]: one.reason for one in results if one.status == "failed"}
     assert told["dies"] == "dies: ended with status 7: goodbye"
     assert told["broken"] == "broken: ValueError: no such layer"
     runs = list((tmp_path / "pool" / "runs").iterdir())
@@ -210,7 +196,7 @@ def test_a_worker_that_hangs_is_given_up(device, tmp_path):
     of = a_campaign(write(tmp_path, hangs=HANGS), {"measure": "solos"})
     limits = HASTY._replace(ready_s=0.5, obey_s=0.2)
     results, left, _ = measured(device, tmp_path, of, limits=limits)
-    assert [one.told for one in results] == ["hangs: was not ready within 0.5 s"] * 2
+    assert [one.reason for one in results] == ["hangs: was not ready within 0.5 s"] * 2
     assert left == ()
 
 
@@ -230,7 +216,7 @@ def test_a_worker_that_is_killed_in_a_window_is_told_and_another_takes_over(devi
         assert now.runner.run() == ()
         results = now.ledger.results
     assert [one.status for one in results] == ["failed", "ok"]
-    assert results[0].told == "spin: ended by SIGKILL"
+    assert results[0].reason == "spin: ended by SIGKILL"
 
 
 @pytest.mark.long
@@ -273,18 +259,21 @@ def test_no_more_workers_than_there_may_be(device, tmp_path):
     assert {one.residents for one in results} == {2}
 
 
-def test_when_time_is_up_the_rest_is_left_and_gone_on_with(device, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "START_S", 1.0)
-    of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos", "repeats": 12})
-    results, left, _ = measured(device, tmp_path, of, until_s=time.monotonic() + 6.0)
-    assert results
-    assert left
-    assert len(left) == 12 - len(results)
+def test_when_time_is_up_the_rest_is_left_and_measured_later(device, tmp_path):
+    of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos", "repeats": 4})
+    with sitting(device, of, tmp_path / "out", worker_command(of)) as now:
+
+        def end_the_time(result):
+            if len(now.ledger.results) == 2:
+                now.runner._until_s = time.monotonic()
+
+        now.heard.ends = end_the_time
+        left, results = now.runner.run(), now.ledger.results
+    assert [len(left), len(results)] == [2, 2]
     everything, left, _ = measured(device, tmp_path, of)
     assert left == ()
-    assert everything[: len(results)] == results
-    assert {one.key for one in everything} == {f"0:mps:spin#{k}" for k in range(12)}
-    assert len(everything) == 12
+    assert everything[:2] == results
+    assert [one.key for one in everything] == [f"0:mps:spin#{k}" for k in range(4)]
 
 
 def test_nothing_begins_that_would_not_fit(device, tmp_path):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dovetail.executor.measuring.ledger import Contents
-from dovetail.executor.measuring.records import Latency, Seat
+from dovetail.executor.measuring.results import Latency, Seat
 from dovetail.executor.measuring.summary import Summary, summary
 from tests.executor.measuring.made import campaign, machine, pace, result
 
@@ -25,7 +25,7 @@ RESULTS = (
     result(["conv", "lstm"], [0.03, 0.02], stage=1),
     result(["conv", "conv"], stage=1, status="out-of-memory"),
     result(["conv", "conv"], stage=1, status="out-of-memory", repeat=1),
-    result(["lstm", "lstm"], stage=1, status="failed", told="signal 9"),
+    result(["lstm", "lstm"], stage=1, status="failed", reason="signal 9"),
     result(["lstm", "lstm"], [0.02, 0.02], stage=1, repeat=1, disturbed_by=[7]),
     result(turns("conv"), [0.02], stage=5),
     result(turns("lstm"), [0.01], stage=5),

@@ -50,11 +50,6 @@ def test_chunks_that_took_no_time_say_nothing():
     assert pace(chunks(1, 1, 1, 1), 0, 10) is None
 
 
-def test_what_is_passed_on():
-    found = pace(chunks(1, 2, 3, 4), 0, 10, memory_mib=900.0, sms=66)
-    assert (found.memory_mib, found.sms, found.latency) == (900, 66, None)
-
-
 def test_requests_are_timed_while_they_are_worked_on_and_waited_for_from_arrival():
     # Three requests arrive at 0: each takes 1 s of work, so they wait 1, 2 and 3 s; a fourth
     # comes after an idle gap. Busy: 4 requests in 4 s. What is answered at 20 is outside.

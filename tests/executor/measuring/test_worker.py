@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.measuring.workloads.session import told, why
+from dovetail.executor.measuring.workloads.session import text, why
 from tests.executor.measuring.driving import Worker, worker_command
 from tests.executor.waiting import LIMIT_S
 from tests.pytorch import needs_torch
@@ -177,8 +177,8 @@ def test_other_failures_are_told_in_a_line(own, building, running, said):
         failed = worker.until("failed")[-1]
         assert worker.end() == (1, "")
     assert failed["why"] == "error"
-    assert failed["told"].startswith(said)
-    assert "\n" not in failed["told"]
+    assert failed["text"].startswith(said)
+    assert "\n" not in failed["text"]
 
 
 @needs_torch
@@ -187,7 +187,7 @@ def test_a_name_that_is_not_there_is_told():
         failed = worker.event()
         assert worker.end() == (1, "")
     assert failed["why"] == "error"
-    assert failed["told"].startswith("WorkloadError: 'nothing': no built-in workload (burst, ")
+    assert failed["text"].startswith("WorkloadError: 'nothing': no built-in workload (burst, ")
 
 
 @needs_torch
@@ -240,9 +240,9 @@ def test_what_says_that_memory_is_short(said):
 )
 def test_what_says_something_else(said):
     assert why(RuntimeError(said)) == "error"
-    assert told(RuntimeError(said)) == f"RuntimeError: {said.partition(chr(10))[0]}".rstrip(": ")
+    assert text(RuntimeError(said)) == f"RuntimeError: {said.partition(chr(10))[0]}".rstrip(": ")
 
 
 def test_memory_that_python_lacks():
     assert why(MemoryError()) == "out-of-memory"
-    assert told(MemoryError()) == "MemoryError"
+    assert text(MemoryError()) == "MemoryError"

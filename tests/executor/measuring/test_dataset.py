@@ -1,8 +1,8 @@
 import pytest
 
+from dovetail.executor.measuring.campaign import Seat
+from dovetail.executor.measuring.dataset import measured_data, write_tables
 from dovetail.executor.measuring.ledger import Contents, Ledger
-from dovetail.executor.measuring.outcome import outcome, write_tables
-from dovetail.executor.measuring.records import Seat
 from dovetail.instances.datasets import read_dataset
 from tests.executor.measuring.made import Latency, campaign, machine, pace, result
 
@@ -20,7 +20,7 @@ ALONE = (
 
 
 def found(*results, where=WHERE):
-    return outcome(Contents((where,), OF, results), "lab")
+    return measured_data(Contents((where,), OF, results), "lab")
 
 
 def together(*seats, times=(0.06, 0.015), **fields):
@@ -97,9 +97,9 @@ def test_a_pair_out_of_memory_has_failed_and_needs_no_baseline():
     ("one", "why"),
     [
         (result(["conv"], status="out-of-memory"), "out of memory alone"),
-        (result(["conv"], status="failed", told="signal 9"), "failed: signal 9"),
+        (result(["conv"], status="failed", reason="signal 9"), "failed: signal 9"),
         (
-            result([Seat("conv", "mps", 33)], status="refused", told="33 % computes wrong"),
+            result([Seat("conv", "mps", 33)], status="refused", reason="33 % computes wrong"),
             "refused: 33 % computes wrong",
         ),
         (
@@ -181,7 +181,7 @@ def test_the_folder_of_a_ledger_becomes_a_data_set(tmp_path):
         for one in (*ALONE, together("conv", "lstm"), result(["lstm"] * 2, stage=1,
                                                              status="out-of-memory")):  # fmt: skip
             ledger.append(one)
-    written = write_tables(tmp_path / "lab").data
+    written = write_tables(tmp_path / "lab")
     read = read_dataset(tmp_path / "lab")
     assert read == written
     assert (len(read.profiles), len(read.measurements)) == (3, 2)

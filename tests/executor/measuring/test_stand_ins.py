@@ -2,10 +2,10 @@
 
 import pytest
 
+from dovetail.executor.measuring.campaign import Seat
+from dovetail.executor.measuring.dataset import measured_data
 from dovetail.executor.measuring.ledger import read_ledger
-from dovetail.executor.measuring.outcome import outcome
-from dovetail.executor.measuring.records import Seat
-from dovetail.executor.measuring.simulated_device import SimulatedDevice
+from dovetail.executor.measuring.stand_ins import SimulatedDevice
 from dovetail.instances.instance import Instance
 
 from .programs import a_campaign, sitting
@@ -48,7 +48,7 @@ def measured(device, folder, *stages, names=("a", "b")):
 def test_what_is_found_is_what_the_instance_says(device, tmp_path):
     stages = {"measure": "solos"}, {"measure": "pairs"}
     results = measured(device, tmp_path / "out", *stages)
-    found = outcome(read_ledger(tmp_path / "out"), "found").data
+    found = measured_data(read_ledger(tmp_path / "out"), "found").data
     alone = {one.workload: one for one in found.profiles}
     assert alone["a"].throughput == pytest.approx(50, rel=0.01)
     assert alone["b"].throughput == pytest.approx(20, rel=0.01)
@@ -67,7 +67,7 @@ def test_shares_are_those_of_the_instance(device, tmp_path):
     stages = {"measure": "solos"}, {"measure": "pairs", "shares": [30, 70]}
     results = measured(device, tmp_path, *stages, names=("a",))
     assert [one.status for one in results] == ["ok", "ok"]
-    found = outcome(read_ledger(tmp_path), "found").data.measurements[0]
+    found = measured_data(read_ledger(tmp_path), "found").data.measurements[0]
     slowdowns = dict(zip(found.shares, found.slowdown, strict=True))
     assert slowdowns == pytest.approx({30: 2.5, 70: 1.25}, rel=0.01)
     assert device.why_not(Seat("a", "mps", 50)) == "the instance allows no share of 50 %"
