@@ -9,8 +9,8 @@ Whatever plans, simulates or starts jobs asks here, so that a rule has one meani
   ``1 + GSLA_TOLERANCE`` counts as kept. The bound of a latency-critical job is the growth of its
   p99 where that is known; of all others the upper bound of the slowdown.
 
-The checker (``dovetail.instances.checker``) and ``simulation.conservation``
-hold what was decided against the same rules with code of their own.
+The checker (``dovetail.instances.checker``) holds decisions against the same rules with code of its
+own.
 """
 
 from __future__ import annotations

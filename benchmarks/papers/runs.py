@@ -27,9 +27,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
+from conservation import violations
 
 from dovetail.executor.simulation import History
-from dovetail.executor.simulation.conservation import violations
 from dovetail.executor.simulation.metrics import METRICS, job_table, summary
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.errors import DovetailError

@@ -1,30 +1,7 @@
-"""Metrics of a simulation, each by its published definition.
+"""Metrics of a simulation: `METRICS` has names, units and meanings of all.
 
-`METRICS` names them all, with unit, which way is better and meaning; formulas and sources are in
-``docs/reference/metrics.md``. In short, for a job with arrival a, first start f, end e, workers w:
-
-- **JCT** (job completion time) e - a; **makespan**: the last end less the first arrival;
-- **held time**: its time on GPUs, from each start until it ends or is taken off;
-- **queueing delay**: JCT less held time, so waiting after a preemption counts (Castor, section
-  9.2); **first-start delay** f - a;
-- **solo time**: what its work takes alone on the GPUs that it ran on, without interruption;
-- **slowdown**: held time over solo time, which is TensorShare's delta taken over the whole
-  execution (section 4.1). Restores and work lost in failures are part of the held time and not
-  of the solo time: they count as slowdown. Waiting does not;
-- **gSLA violation**: the slowdown is above the job's gSLA; **excess** 100 (slowdown - gSLA) /
-  gSLA in per cent over violating jobs; **breach**: time in which the slowdown of the moment was
-  above the gSLA;
-- **GPU time**: summed over GPUs, the time with a job on them (TensorShare, sections 2.2, 4.1);
-  a GPU that is shared counts once. **Utilisation** is its part of all GPUs over the makespan.
-  **Effective utilisation** puts the sum of w x solo time in place of it: the part of the cluster
-  that would be busy if the same work had run alone; sharing can lift it above 1;
-- **sharing benefit** of a job that started with a co-runner: the JCT it would have had by waiting
-  for enough idle GPUs of one model, no other job starting, over its JCT (Castor, equation 24);
-- **finish-time fairness** rho: JCT over solo time x contention, the JCT in a 1/contention share
-  of the cluster (Themis, NSDI 2020, section 3). Contention is the GPUs that all unfinished jobs
-  ask for over the GPUs there are, at least 1, averaged over the job's stay in the system.
-
-A metric that does not exist, as the gSLA violation rate of jobs without gSLAs, is NaN.
+``docs/reference/metrics.md`` has formulas and published sources. A metric that does not exist, as
+the gSLA violation rate of jobs without gSLAs, is NaN.
 """
 
 from __future__ import annotations
@@ -82,22 +59,25 @@ class Metric(NamedTuple):
     meaning: str
 
 
-def _spread(name: str, label: str, unit: str, meaning: str, *kinds: str) -> dict[str, Metric]:
-    """Return a metric's mean, percentiles and maximum, lower being better."""
+def _spread(name: str, label: str, unit: str, meaning: str, kinds: str) -> dict[str, Metric]:
+    """Return statistics of a figure of all jobs or rounds, lower being better.
+
+    ``kinds`` are ``mean``, ``max``, ``p90``, ..., separated by blanks.
+    """
     names = {"mean": "mean", "max": "largest", "p999": "p99.9"}
     suffix = "_s" if unit == "s" else ""
     return {
         f"{name}_{kind}{suffix}": Metric(
             f"{label}, {names.get(kind, kind)}", unit, "lower", meaning
         )
-        for kind in kinds
+        for kind in kinds.split()
     }
 
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
     {
         "jobs": Metric("jobs", "number", "", "jobs of the trace, all of which ended"),
-        **_spread("jct", "JCT", "s", "end less arrival", "mean", "p50", "p90", "p99"),
+        **_spread("jct", "JCT", "s", "end less arrival", "mean p50 p90 p99"),
         **{
             f"jct_mean_{name}_s": Metric(
                 f"JCT, mean, {size}", "s", "lower", "JCT of jobs of this size"
@@ -108,25 +88,16 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         },
         "makespan_s": Metric("makespan", "s", "lower", "last end less first arrival"),
         "throughput_jobs_h": Metric("throughput", "jobs/h", "higher", "jobs over makespan"),
-        **_spread("queueing", "queueing delay", "s", "JCT less held time", "mean", "p90", "max"),
+        **_spread("queueing", "queueing delay", "s", "JCT less held time", "mean p90 max"),
         **_spread(
-            "first_start",
-            "first-start delay",
-            "s",
-            "first start less arrival",
-            "mean",
-            "p90",
-            "max",
+            "first_start", "first-start delay", "s", "first start less arrival", "mean p90 max"
         ),
         **_spread(
             "slowdown",
             "slowdown",
             "",
             "held time over solo time; restores and lost work count",
-            "mean",
-            "p90",
-            "p99",
-            "max",
+            "mean p90 p99 max",
         ),
         "violation_rate": Metric(
             "gSLA violation rate", "part", "lower", "of jobs with a gSLA: slowdown above it"
@@ -142,9 +113,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "gSLA excess ratio",
             "%",
             "100 (slowdown - gSLA) / gSLA of violating jobs",
-            "p50",
-            "p90",
-            "p999",
+            "p50 p90 p999",
         ),
         "breach_part": Metric(
             "time in breach",
@@ -177,9 +146,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "finish-time fairness",
             "",
             "JCT over solo time x mean contention (Themis's rho)",
-            "mean",
-            "p90",
-            "max",
+            "mean p90 max",
         ),
         "preemptions": Metric(
             "preemptions", "number", "lower", "times a policy took a job off its GPUs"
@@ -191,9 +158,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "out-of-memory starts", "number", "lower", "starts that failed for want of memory"
         ),
         "rounds": Metric("rounds", "number", "", "decisions asked of the policy"),
-        **_spread(
-            "decide", "time a decision", "s", "real time of the policy", "mean", "p99", "max"
-        ),
+        **_spread("decide", "time a decision", "s", "real time of the policy", "mean p99 max"),
         "proven_rounds": Metric("rounds with a proven gap", "number", "", "of the rounds"),
         "optimal_rounds": Metric("rounds proven optimal", "number", "", "gap at most 1e-6"),
         "gap_max": Metric("proven gap, largest", "", "lower", "of the rounds with one"),
@@ -308,15 +273,14 @@ def _columns(rows: list[tuple[float, ...]], width: int) -> list[Floats]:
 
 def _times(jobs: Table) -> dict[str, float]:
     jct, workers = jobs["jct_s"], jobs["workers"]
-    found = _statistics("jct", jct, "_s", "mean", "p50", "p90", "p99")
+    found = _statistics("jct", jct)
     for name, (least, most) in SIZE_CLASSES.items():
         found[f"jct_mean_{name}_s"] = _mean(jct[(workers >= least) & (workers <= most)])
     found["makespan_s"] = _span(jobs)
     found["throughput_jobs_h"] = jct.size / found["makespan_s"] * _HOUR_S
-    found |= _statistics("queueing", jobs["queueing_s"], "_s", "mean", "p90", "max")
-    first_start = jobs["first_start_delay_s"]
-    found |= _statistics("first_start", first_start, "_s", "mean", "p90", "max")
-    return found | _statistics("slowdown", jobs["slowdown"], "", "mean", "p90", "p99", "max")
+    found |= _statistics("queueing", jobs["queueing_s"])
+    found |= _statistics("first_start", jobs["first_start_delay_s"])
+    return found | _statistics("slowdown", jobs["slowdown"])
 
 
 def _gslas(jobs: Table) -> dict[str, float]:
@@ -329,7 +293,7 @@ def _gslas(jobs: Table) -> dict[str, float]:
     return {
         "violation_rate": _mean(violates[asked]),
         "violation_rate_shared": _mean(violates[asked & shared]),
-        **_statistics("excess", excess[violates], "", "p50", "p90", "p999"),
+        **_statistics("excess", excess[violates]),
         "breach_part": jobs["breach_s"][asked].sum() / held_asked if held_asked else np.nan,
     }
 
@@ -366,9 +330,9 @@ def _sharing(jobs: Table) -> dict[str, float]:
     benefit = jobs["sharing_benefit"]
     benefit = benefit[np.isfinite(benefit)]
     return {
-        "sharing_benefit_mean": _mean(benefit),
+        **_statistics("sharing_benefit", benefit),
         "sharing_loss_rate": _mean(benefit < 1 - _TOLERANCE),
-        **_statistics("fairness", jobs["fairness"], "", "mean", "p90", "max"),
+        **_statistics("fairness", jobs["fairness"]),
     }
 
 
@@ -403,10 +367,10 @@ def _rounds(history: History) -> dict[str, float]:
     proven = gap[~np.isnan(gap)]
     return {
         "rounds": decide_s.size,
-        **_statistics("decide", decide_s, "_s", "mean", "p99", "max"),
+        **_statistics("decide", decide_s),
         "proven_rounds": proven.size,
         "optimal_rounds": int((proven <= OPTIMAL_GAP).sum()),
-        "gap_max": _statistic(proven, "max"),
+        **_statistics("gap", proven),
     }
 
 
@@ -415,8 +379,14 @@ def _span(jobs: Table) -> float:
     return float(finish.max() - arrival.min()) if finish.size else np.nan
 
 
-def _statistics(name: str, values: Floats, suffix: str, *kinds: str) -> dict[str, float]:
-    return {f"{name}_{kind}{suffix}": _statistic(values, kind) for kind in kinds}
+def _statistics(name: str, values: Floats) -> dict[str, float]:
+    """Return all metrics that are statistics of this figure."""
+    parts = {metric: metric.removesuffix("_s").rpartition("_") for metric in METRICS}
+    return {
+        metric: _statistic(values, kind)
+        for metric, (figure, _, kind) in parts.items()
+        if figure == name
+    }
 
 
 def _statistic(values: Floats, kind: str) -> float:

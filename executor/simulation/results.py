@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -33,9 +32,6 @@ from dovetail.instances.files import read_bytes, read_data
 from dovetail.instances.traces import Trace
 
 RUN_FORMAT: Final = "dovetail-run/1"
-MOST_POINTS: Final = 4000
-"""Rounds that the series of a run keep at most."""
-
 _SUMMARY_FILE = "summary.json"
 _KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
     {
@@ -60,7 +56,7 @@ class RunResult:
     summary : dict of str to float
         See `metrics.summary`.
     jobs, series, stays : dict of str to array
-        See `metrics.job_table`, ``series_table`` (thinned, see `thinned`) and ``stay_table``.
+        See `metrics.job_table`, ``series_table`` and ``stay_table``.
     fingerprint : str
         Digest of everything that decides the results; empty if it is not known.
     """
@@ -83,7 +79,7 @@ class RunResult:
             seed,
             summary(history, trace),
             job_table(history, trace),
-            thinned(series_table(history)),
+            series_table(history),
             stay_table(history),
             fingerprint,
         )
@@ -153,30 +149,6 @@ def _read_summary(folder: Path) -> tuple[str, int, dict[str, float], str]:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
-
-
-def thinned(table: Table, most: int = MOST_POINTS) -> Table:
-    """Return a series with at most ``most`` rows that shows the same picture.
-
-    Rows are taken in stretches of equal length. Of each the last stays, and for each column the
-    one with the smallest and the one with the largest value: no peak is lost.
-    """
-    rows = len(next(iter(table.values())))
-    if rows <= most:
-        return table
-    edges = np.linspace(0, rows, max(1, most // (2 * len(table) + 1)) + 1).astype(np.int64)
-    kept = [edges[1:] - 1]
-    for column in table.values():
-        # A row without a value is no peak of either kind.
-        kept.append(_peaks(np.nan_to_num(column, nan=-np.inf), edges))
-        kept.append(_peaks(np.nan_to_num(-column, nan=-np.inf), edges))
-    chosen = np.unique(np.concatenate(kept))
-    return {name: column[chosen] for name, column in table.items()}
-
-
-def _peaks(column: NDArray[np.float64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row of the largest value of each stretch."""
-    return np.array([low + int(column[low:high].argmax()) for low, high in pairwise(edges)])
 
 
 def prepare(folder: str | Path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from benchmarks.papers.conservation import violations
 from dovetail.executor.simulation import Options, PolicyError, simulate
-from dovetail.executor.simulation.conservation import violations
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable

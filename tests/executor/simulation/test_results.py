@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.executor.simulation import results
-from dovetail.executor.simulation.results import RunResult, thinned
+from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.errors import InputError
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import run, trace, world
@@ -109,21 +109,3 @@ def test_parquet_without_pyarrow_is_told(result, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install './dovetail\[parquet\]'"):
         RunResult.read(tmp_path / "run")
-
-
-def test_thinning_keeps_every_peak_and_the_order():
-    draw = np.random.default_rng(2)
-    table = {"time_s": np.arange(50_000.0), "busy": draw.random(50_000)}
-    table["gap"] = np.full(50_000, np.nan)
-    table["busy"][31_234], table["busy"][777] = 9.0, -9.0
-    table["gap"][40_001] = 0.5
-    few = thinned(table, 1000)
-    assert len(few["time_s"]) <= 1000
-    assert (np.diff(few["time_s"]) > 0).all()
-    assert few["time_s"][[0, -1]].tolist() == [0, 49_999]
-    assert (few["busy"].max(), few["busy"].min(), np.nanmax(few["gap"])) == (9.0, -9.0, 0.5)
-
-
-def test_a_short_series_is_left_as_it_is():
-    table = {"time_s": np.arange(5.0)}
-    assert thinned(table, 5) is table

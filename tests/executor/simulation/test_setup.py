@@ -3,8 +3,8 @@ import pickle
 import numpy as np
 import pytest
 
+from benchmarks.papers.conservation import violations
 from dovetail.executor.simulation.beliefs import Exact, HeldOut, Model, Noise, beliefs_named
-from dovetail.executor.simulation.conservation import violations
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of

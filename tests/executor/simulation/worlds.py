@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.papers.conservation import violations
 from dovetail.executor.simulation import History, Options, simulate
-from dovetail.executor.simulation.conservation import violations
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace, TraceJob

@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 
 import pytest
 
+from benchmarks.papers.conservation import violations
 from dovetail.executor.simulation import simulate
-from dovetail.executor.simulation.conservation import violations
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces import (
     Trace,
