@@ -9,8 +9,8 @@ import os
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,10 @@ def simulate(options: Namespace) -> int:
         scenario = asked.setup.scenario(options.seed)
     scenario.require_possible()
     _compile_ahead([options.policy], len(scenario.trace.jobs))
-    with _jobs_counted(len(scenario.trace.jobs)) as progress:
-        history = scenario.simulate(policy, progress)
+    jobs = len(scenario.trace.jobs)
+    with counting("simulating") as show:
+        report = show and (lambda ended: show("jobs that have ended", ended, jobs))
+        history = scenario.simulate(policy, report)
     result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)
@@ -128,7 +130,7 @@ def _idle_queue(runs: Sequence[RunResult]) -> Mapping[str, str]:
 
 
 def _seeds_text(seeds: Sequence[int], groups: Groups | None) -> str:
-    """Return the seeds that figures are means over, and those that they are not."""
+    """Return the seeds over which means are taken, and those that are left out."""
     compared = groups.seeds if groups else ()
     left = ", ".join(str(seed) for seed in seeds if seed not in compared)
     line = ", ".join(map(str, compared)) or "none that all policies have"
@@ -161,7 +163,7 @@ def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, st
 
 
 def _check_outputs(options: Namespace) -> None:
-    """Refuse before anything is run what could not be written or told after it."""
+    """Refuse options whose results could not be written or shown, before anything is run."""
     labels = [policy_label(policy) for policy in options.policies]
     if len(set(labels)) < len(labels):
         raise InputError(f"must have different names, got {', '.join(labels)}", "--policies")
@@ -217,7 +219,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _seeds(options: Namespace, asked: Request) -> tuple[int, ...]:
-    """Return the seeds to run: one, unless told, where another would change nothing."""
+    """Return the seeds to run; by default only one if another would change nothing."""
     count = options.seeds or (_DEFAULT_SEEDS if asked.draws else 1)
     return tuple(range(options.seed, options.seed + count))
 
@@ -231,17 +233,6 @@ def _interrupted(campaign: Campaign, options: Namespace) -> int:
     )
     print(f"dovetail: interrupted: {how}", file=sys.stderr)
     return INTERRUPTED
-
-
-@contextmanager
-def _jobs_counted(jobs: int) -> Iterator[Callable[[int], None] | None]:
-    """Show how many jobs have ended; nothing where standard error is no terminal."""
-    with counting("simulating") as progress:
-        yield (
-            None
-            if progress is None
-            else lambda ended: progress("jobs that have ended", ended, jobs)
-        )
 
 
 def _run_data(result: RunResult, facts: Mapping[str, str]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Runs by policy, and what is compared of them: means, spreads, who is best."""
+"""Runs by policy: means, spreads and the best of each metric."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Group:
 
     @property
     def first(self) -> RunResult:
-        """The run of the lowest seed, which stands for the others where one is drawn."""
+        """The run of the lowest seed, which is the one that is drawn."""
         return self.runs[0]
 
     def values(self, metric: str) -> list[float]:
@@ -59,9 +59,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """The policies in the order in which they first occur, and the one held against the others.
+    """The policies in the order in which they first occur, and the baseline.
 
-    All have the same seeds. ``left_out`` has those of which some policy has no run.
+    All have the same seeds; seeds that some policy lacks are in ``left_out``.
     """
 
     every: tuple[Group, ...]
@@ -104,8 +104,8 @@ class Groups:
     def best(self, metric: str) -> tuple[Group, ...]:
         """Return the groups with the best mean.
 
-        None is where a metric has no better, all are equal, or it does not exist for some: nobody
-        is best at the excess of violations beside a policy without violations.
+        There is none if neither way is better, all are equal, or the metric does not exist for
+        some: a policy without violations has no excess.
         """
         better = METRICS[metric].better
         means = [(group, group.mean(metric)) for group in self.every]

@@ -44,12 +44,12 @@ DEFAULT_GPU_MODEL = "V100"
 DEFAULT_REPAIR_H = 1.0
 DEFAULT_GSLAS = "uniform:1:2"
 """As TensorShare draws them (section 4.1)."""
-_BELIEFS_TOLD = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
+_BELIEFS_TEXT = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: a setup, and what a reader should know of it.
+    """A setup, and facts about it for a reader.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ def request(options: Namespace) -> Request:
         "run times": _times_text(measured_on, reference),
         "load": _load_text(trace, world, options.sample),
         "drawn": drawn,
-        "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
+        "beliefs": _BELIEFS_TEXT.get(options.beliefs, options.beliefs),
         "rules": _rules_text(setup.options),
     }
     chance = bool(drawn) or _errs_or_fails(setup)
@@ -113,7 +113,7 @@ def _check_draws(setup: Setup) -> None:
 
 
 def _errs_or_fails(setup: Setup) -> bool:
-    """Tell whether a seed draws errors or failures."""
+    """Return whether a seed draws errors or failures."""
     rules = setup.options
     certain = isinstance(setup.beliefs, Exact | Model)
     return not certain or rules.estimate_error > 0 or math.isfinite(rules.node_mtbf_s)

@@ -116,12 +116,11 @@ def metric_tables(groups: Groups) -> list[MetricTable]:
 
 
 def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str]) -> MetricTable:
-    """Return a table of those metrics that tell something of some policy."""
+    """Return a table of the metrics that exist and are not 0 for at least one policy."""
     means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
     absent = [m for m in metrics if not any(math.isfinite(mean) for mean in means[m])]
     zero = [m for m in metrics if not any(means[m])]
-    shown = [m for m in metrics if m not in absent and m not in zero]
-    columns = [_column(groups, m, _scale(m, means)) for m in shown]
+    columns = metric_columns(groups, [m for m in metrics if m not in absent and m not in zero])
     rows = zip(*(cells for _, cells in columns), strict=True)
     return MetricTable(
         title,
@@ -131,6 +130,12 @@ def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str
         tuple(wording.label(metric) for metric in absent),
         tuple(wording.label(metric) for metric in zero),
     )
+
+
+def metric_columns(groups: Groups, metrics: Sequence[str]) -> list[tuple[Column, list[Cell]]]:
+    """Return head and cells of each metric, a cell for each policy."""
+    means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
+    return [_column(groups, metric, _scale(metric, means)) for metric in metrics]
 
 
 def size_table(groups: Groups) -> MetricTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Final
 
 from rich.console import Group as Lines
 from rich.console import RenderableType
@@ -12,48 +12,33 @@ from rich.text import Text
 
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.simulating.groups import Group, Groups, gain
+from dovetail.simulating.tables import Cell, metric_columns
 from dovetail.simulating.verdict import headline
-from dovetail.simulating.wording import (
-    TIMES_BETTER,
-    measured,
-    multiple,
-    scale,
-    three_digits,
-)
+from dovetail.simulating.wording import TIMES_BETTER, measured, multiple
 from dovetail.toolkit.tables import Fitting, Name, fact_lines, plain_table, row_lines
-from dovetail.toolkit.wording import NO_FIGURE
 
 BEST = "*"
 SIMULATED = "simulated: none of this was measured on a GPU"
 HIDDEN = frozenset({"events"})
 
-_LEAST_SPREAD = 1e-9
 
-
-@dataclass(frozen=True)
-class Column:
-    """A metric in a table of policies: its head, without the unit."""
-
-    metric: str
-    head: str
-
-
-COLUMNS = (
-    Column("jct_mean_s", "JCT\nmean"),
-    Column("jct_p90_s", "JCT\np90"),
-    Column("makespan_s", "make-\nspan"),
-    Column("queueing_mean_s", "queue\nmean"),
-    Column("slowdown_mean", "slow-\ndown"),
-    Column("violation_rate", "gSLA\nbroken"),
-    Column("gpu_time_h", "GPU\ntime"),
-    Column("effective_utilisation", "eff.\nuse"),
-)
+COLUMNS: Final = {
+    "jct_mean_s": "JCT\nmean",
+    "jct_p90_s": "JCT\np90",
+    "makespan_s": "make-\nspan",
+    "queueing_mean_s": "queue\nmean",
+    "slowdown_mean": "slow-\ndown",
+    "violation_rate": "gSLA\nbroken",
+    "gpu_time_h": "GPU\ntime",
+    "effective_utilisation": "eff.\nuse",
+}
+"""Heads of the metrics in a table of policies, without units."""
 
 
 def run_view(
     policy: str, seed: int, metrics: Mapping[str, float], facts: Mapping[str, str]
 ) -> RenderableType:
-    """Return what one run came to."""
+    """Return the metrics of one run, with facts about it."""
     table = plain_table("metric")
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("what it is", overflow="fold")
@@ -70,7 +55,7 @@ def run_view(
 
 
 def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
-    """Return policies beside each other: means and spreads, then against a baseline."""
+    """Return a table of means and spreads by policy, and one against the baseline."""
     names = ", ".join(group.policy for group in groups.every)
     spread = "; ±: standard deviation over seeds" if len(groups.seeds) > 1 else ""
     parts: list[RenderableType] = [
@@ -85,29 +70,24 @@ def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
 
 
 def _means(groups: Groups) -> RenderableType:
-    heads, columns = [], []
-    for column in COLUMNS:
-        metric = column.metric
-        size, unit = scale(metric, _alike(groups, metric))
-        winners = groups.best(metric)
-        heads.append(f"{column.head}\n{unit}")
-        columns.append([_cell(group, metric, size, group in winners) for group in groups.every])
-    return _table(groups.every, heads, columns)
+    columns = metric_columns(groups, [*COLUMNS])
+    units = [column.unit for column, _ in columns]
+    heads = [f"{head}\n{unit}" for head, unit in zip(COLUMNS.values(), units, strict=True)]
+    return _table(groups.every, heads, [[*map(_text, cells)] for _, cells in columns])
 
 
-def _alike(groups: Groups, metric: str) -> list[float]:
-    """Return the means of all columns of a kind, as all of JCT, which have one unit."""
-    kind = metric.partition("_")[0]
-    kin = [column.metric for column in COLUMNS if column.metric.partition("_")[0] == kind]
-    return [group.mean(name) for name in kin for group in groups.every]
+def _text(cell: Cell) -> str:
+    """Return the mean, and below it the spread if there is any."""
+    text = f"{BEST if cell.best else ''}{cell.mean}"
+    return text if cell.spread in ("", "± 0") else f"{text}\n{cell.spread.replace(' ', '')}"
 
 
 def _gains(groups: Groups) -> RenderableType:
     columns = [
-        [multiple(gain(group, groups.baseline, column.metric)) for group in groups.every]
-        for column in COLUMNS
+        [multiple(gain(group, groups.baseline, metric)) for group in groups.every]
+        for metric in COLUMNS
     ]
-    return _table(groups.every, [column.head for column in COLUMNS], columns)
+    return _table(groups.every, [*COLUMNS.values()], columns)
 
 
 def _table(
@@ -121,12 +101,3 @@ def _table(
         table.add_row(Name(each[0]), *map(Text, each[1:]))
     lines = [tuple(" ".join(cell.split()) for cell in row) for row in cells]
     return Fitting(table, row_lines(lines, 1, [" ".join(head.split()) for head in heads]))
-
-
-def _cell(row: Group, metric: str, size: float, wins: bool) -> str:
-    """Return the mean, and below it the spread where there is any."""
-    mean, spread = row.mean(metric) / size, row.spread(metric) / size
-    if math.isnan(mean):
-        return NO_FIGURE
-    text = f"{BEST if wins else ''}{three_digits(mean)}"
-    return f"{text}\n±{three_digits(spread)}" if spread > _LEAST_SPREAD * abs(mean) else text

@@ -1,4 +1,4 @@
-"""Who did best at what in a comparison, in sentences, and where Dovetail did not."""
+"""Sentences on a comparison: the best policies, and what Dovetail is not best at."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECISIVE: Final = (
     "fairness_p90",
     "energy_kwh",
 )
-"""What a verdict is passed on."""
+"""The metrics of a verdict."""
 
 KEPT: Final = 0.99
 """A policy that keeps this part of its gSLAs counts as one that keeps them."""
@@ -30,9 +30,9 @@ _MOST_NAMES: Final = 3
 
 
 def headline(groups: Groups) -> str:
-    """Return who has the shortest mean completion time, by how much, and at whose expense.
+    """Return the policies with the shortest mean completion time, and by how much.
 
-    Of a policy that breaks gSLAs it says so, and names the best of those that keep theirs.
+    If they break gSLAs, it says so and names the best of those that keep theirs.
     """
     metric = "jct_mean_s"
     best, every = groups.best(metric), len(groups.every)
@@ -58,7 +58,7 @@ def verdict(groups: Groups) -> list[str]:
 
 
 def named(groups: Sequence[Group]) -> str:
-    """Return the names of policies; of those that break gSLAs it says so."""
+    """Return the names of policies, with a remark on those that break gSLAs."""
     names = [f"{group.policy}{_remark(group)}" for group in groups]
     return enumerated(_first(names))
 
@@ -70,7 +70,7 @@ def _first(names: list[str]) -> list[str]:
 
 
 def _keeps(group: Group) -> bool:
-    """Tell whether a policy keeps its gSLAs; where no job has one it does."""
+    """Return whether a policy keeps its gSLAs, as it does without any."""
     return not group.mean("violation_rate") > 1 - KEPT
 
 
@@ -83,7 +83,7 @@ def _remark(group: Group) -> str:
 
 
 def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
-    """Return which of the best break gSLAs, and who is the best without."""
+    """Return which of the best break gSLAs, and the best policy that keeps them."""
     guilty = [group for group in best if not _keeps(group)]
     if not guilty:
         return ""
@@ -121,7 +121,7 @@ def _winners(groups: Groups) -> Iterator[str]:
 
 
 def _ours(groups: Groups) -> Iterator[str]:
-    """Yield what Dovetail is not best at, and by how much others lead."""
+    """Yield the metrics at which Dovetail is not best, and the lead of others."""
     for group in groups.every:
         if group.policy.partition(":")[0] != _OURS:
             continue
@@ -129,7 +129,7 @@ def _ours(groups: Groups) -> Iterator[str]:
         if behind:
             yield f"{group.policy} is not the best at {enumerated(behind)}."
         elif len(groups.every) > 1:
-            yield f"Nobody is better than {group.policy} at any of these."
+            yield f"No policy is better than {group.policy} at any of these."
 
 
 def _behind(groups: Groups, group: Group, metric: str) -> str:
@@ -143,7 +143,7 @@ def _behind(groups: Groups, group: Group, metric: str) -> str:
 
 
 def _caution(groups: Groups) -> Iterator[str]:
-    """Yield what keeps the figures from saying more than they do."""
+    """Yield the limits of these figures."""
     best = groups.best("jct_mean_s")
     if groups.left_out:
         names = enumerated([str(seed) for seed in groups.left_out])

@@ -1,4 +1,4 @@
-"""How simulated runs and their figures are told."""
+"""Texts for simulated runs and their figures."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def multiple(gain: float) -> str:
 
 
 def apart(ratio: float) -> str:
-    """Return how far a value is from another one whose multiple it is."""
+    """Return the difference of two values as words, from their ratio."""
     part = abs(ratio - 1)
     if part < 0.0005:
         return "the same"
