@@ -50,8 +50,10 @@ def simulate(options: Namespace) -> int:
     _compile_ahead([options.policy], len(scenario.trace.jobs))
     jobs = len(scenario.trace.jobs)
     with counting("simulating") as show:
-        report = show and (lambda ended: show("jobs that have ended", ended, jobs))
-        history = scenario.simulate(policy, report)
+        history = scenario.simulate(
+            policy,
+            None if show is None else lambda ended: show("jobs that have ended", ended, jobs),
+        )
     result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)
