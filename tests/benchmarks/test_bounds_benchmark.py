@@ -4,12 +4,15 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import pytest
+
 from dovetail.predictors.rows import training_rows
 from tests.predictors.synthetic import synthetic
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "bounds.py"
 
 
+@pytest.mark.slow
 def test_small_rounds(monkeypatch, tmp_path, capsys):
     spec = spec_from_file_location("bounds_benchmark", FILE)
     benchmark = module_from_spec(spec)

@@ -45,6 +45,7 @@ def test_without_data_it_says_so(benchmark, monkeypatch, tmp_path, capsys):
     assert len(lines) == len(benchmark.PARTS)
 
 
+@pytest.mark.slow
 def test_it_runs_on_made_up_rows(benchmark, monkeypatch, tmp_path, capsys):
     gavel = tmp_path / "gavel"
     gavel.mkdir()

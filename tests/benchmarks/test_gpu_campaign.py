@@ -43,6 +43,7 @@ def report(out):
     return (out / "report" / "report.md").read_text()
 
 
+@pytest.mark.slow
 @needs_torch
 def test_dry_run_end_to_end(tmp_path):
     out = tmp_path / "out"
@@ -152,6 +153,7 @@ def test_without_pytorch_one_line_says_so_and_nothing_counts_as_tried(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_report_of_no_campaign_is_refused_in_one_line(tmp_path):
     pytest.importorskip("sklearn", reason="needs scikit-learn (extra train)")
     command = [sys.executable, FOLDER / "report.py", tmp_path / "none"]
@@ -172,6 +174,7 @@ def test_the_parts_of_the_campaign_are_those_of_the_plan(slices, tmp_path):
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_acceptance_suite_can_be_run(slices, tmp_path):
     collected = {}
     for step in slices.gpu_steps(tmp_path):
@@ -199,6 +202,7 @@ def test_report_of_a_synthetic_campaign(tmp_path):
     assert load_model(tmp_path / "report" / "model.dovetail").gpu_models == ("synthetic",)
 
 
+@pytest.mark.slow
 def test_report_of_a_campaign_that_has_just_begun(tmp_path):
     synthetic_campaign.write(tmp_path, most=2)
     (tmp_path / "pairs.csv").unlink()

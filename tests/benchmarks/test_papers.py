@@ -106,6 +106,7 @@ def test_gavel_takes_utilisations_of_the_nearest_batch_of_the_same_model():
     assert len(world.places) == 16
 
 
+@pytest.mark.slow
 def test_tensorshare_in_a_tiny_form_and_again_from_its_file(tmp_path):
     need("muri")
     need("gavel")
@@ -131,6 +132,7 @@ def test_tensorshare_in_a_tiny_form_and_again_from_its_file(tmp_path):
     assert len(rows_of(out)) == 4
 
 
+@pytest.mark.slow
 def test_castor_and_coscheml_in_tiny_forms(tmp_path):
     need("philly")
     need("lucid")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 PATH = Path(__file__).parents[2] / "benchmarks" / "sets_energy.py"
 
 
+@pytest.mark.slow
 def test_all_rows_are_ratios_to_pairs_at_no_price(capsys):
     spec = importlib.util.spec_from_file_location("sets_energy_benchmark", PATH)
     module = importlib.util.module_from_spec(spec)
