@@ -8,8 +8,9 @@ import pytest
 from hypothesis import settings
 
 # Machines that run tests are busy; how long one example takes says nothing about the code.
-settings.register_profile("dovetail", deadline=None)
-settings.load_profile("dovetail")
+settings.register_profile("quick", deadline=None, max_examples=30)
+settings.register_profile("deep", deadline=None, max_examples=500)
+settings.load_profile("quick")  # pytest --hypothesis-profile=deep takes the other
 
 # The acceptance suite of GPUs has its own configuration: pytest tests/gpu.
 collect_ignore = ["gpu"]

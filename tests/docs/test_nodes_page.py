@@ -22,6 +22,7 @@ SUBMIT = re.compile(r"^dovetail submit .*$", re.M)
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.slow,
     # Nodes import Dovetail from where their `ray` is.
     pytest.mark.skipif(not BIN.joinpath("ray").exists(), reason="needs dovetail[live,ray]"),
 ]

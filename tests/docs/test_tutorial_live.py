@@ -33,6 +33,7 @@ def benchmark():
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tenths", "watch"),
     [

@@ -201,16 +201,16 @@ def test_an_answer_in_no_time_is_valid_and_honest(monkeypatch, objective, kind):
         assert late.plan.objective.placed_weight_bound >= weight
 
 
-@pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("objective", ["throughput", "jct", "completion"])
-def test_no_plan_gains_more_than_the_ceiling(seed, objective):
-    instance = random_instance(Random(seed))
-    problem = Problem.of(instance, objective)
-    most = gain_ceiling(problem.round, problem.values)
-    assert most >= optimum(instance, objective).value * (1 - 1e-9)
-    idle = score(problem.groups, problem.values, problem.idle_counts)
-    assert math.isfinite(most)
-    assert most >= idle.gain - 1e-9
+def test_no_plan_gains_more_than_the_ceiling(objective):
+    for seed in range(40):
+        instance = random_instance(Random(seed))
+        problem = Problem.of(instance, objective)
+        most = gain_ceiling(problem.round, problem.values)
+        assert most >= optimum(instance, objective).value * (1 - 1e-9), seed
+        idle = score(problem.groups, problem.values, problem.idle_counts)
+        assert math.isfinite(most)
+        assert most >= idle.gain - 1e-9
 
 
 def test_a_ceiling_by_hand():

@@ -40,7 +40,7 @@ class TestMilp(ExactContract):
     solver = "milp"
     families = ("everything",)
     examples = 1
-    step = 20
+    step = 100
 
 
 @pytest.mark.skipif(find_spec("highspy") is None, reason="highspy is not installed")
@@ -48,7 +48,7 @@ class TestMilpHighs(ExactContract):
     solver = "milp:HiGHS"
     families = ("everything",)
     examples = 1
-    step = 20
+    step = 100
 
 
 class TestGreedy(ValidityContract):

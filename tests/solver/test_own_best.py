@@ -11,7 +11,7 @@ from tests.oracle import optimum
 
 def test_equals_enumeration_where_nobody_is_in_anothers_way():
     proven = searched = 0
-    for instance in partial_rounds(120):
+    for instance in partial_rounds(60):
         problem = Problem.of(instance, "completion")
         choice = own_best(problem)
         if choice is None:
@@ -22,17 +22,17 @@ def test_equals_enumeration_where_nobody_is_in_anothers_way():
         assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
         assert choice.proof(problem) == Proven(pytest.approx(choice.bound), ())
         proven += 1
-    assert proven > 50
-    assert searched > 30
+    assert proven > 20
+    assert searched > 12
 
 
 def test_prices_that_are_too_low_prove_nothing():
     tried = 0
-    for instance in partial_rounds(60):
+    for instance in partial_rounds(30):
         problem = Problem.of(instance, "completion")
         choice = own_best(problem)
         if choice is not None and choice.value > 1e-3:
             worth = choice.proof.args[0]
             assert choice.proof.func(worth * 0.9, problem).errors
             tried += 1
-    assert tried > 10
+    assert tried > 5

@@ -22,7 +22,7 @@ from tests.oracle import TWO_STAGE, optimum
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_equals_enumeration(objective):
     searched = 0
-    for instance in partial_rounds(90):
+    for instance in partial_rounds(45):
         problem = Problem.of(instance, objective)
         try:
             _ = problem.graph
@@ -36,15 +36,15 @@ def test_equals_enumeration(objective):
         if objective in TWO_STAGE:
             assert choice.weight_bound == pytest.approx(best.placed_weight)
         searched += 1
-    assert searched > 15
+    assert searched > 7
 
 
 @pytest.mark.parametrize(
     ("jobs", "objective", "options"),
     [
-        (60, "throughput", {"seed": 3}),
-        (60, "jct", {"seed": 4, "running": 0.3}),
-        (50, "slowdown", {"seed": 5, "weighted": True}),
+        (40, "throughput", {"seed": 3}),
+        (40, "jct", {"seed": 4, "running": 0.3}),
+        (40, "slowdown", {"seed": 5, "weighted": True}),
         pytest.param(60, "energy", {"seed": 1}, marks=pytest.mark.long),
         pytest.param(100, "sensitivity", {"seed": 2}, marks=pytest.mark.long),
         pytest.param(200, "throughput", {"seed": 6, "running": 0.2}, marks=pytest.mark.long),
@@ -60,23 +60,23 @@ def test_agrees_with_an_integer_program(jobs, objective, options):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("time_limit", [0.0, 0.05, 0.3])
-def test_out_of_time_the_plan_is_valid_and_the_bounds_true(objective, time_limit):
-    instance = generate(60, seed=7, weighted=True, running=0.2)
+def test_out_of_time_the_plan_is_valid_and_the_bounds_true(objective):
+    instance = generate(40, seed=7, weighted=True, running=0.2)
     best = solve(instance, objective, "matching")
     assert best.status == "optimal"
-    cut = solve(instance, objective, "matching", time_limit=time_limit)
-    assert check(instance, cut.plan, objective).valid
     sign = -1 if objective in ("slowdown", "sensitivity") else 1
-    if cut.bound is not None:
-        assert sign * (cut.bound - best.objective) >= -1e-6 * abs(best.objective)
-    weight = cut.plan.objective.placed_weight_bound
-    if weight is not None:
-        assert weight >= best.plan.objective.placed_weight - 1e-9
+    for time_limit in (0.0, 0.05):
+        cut = solve(instance, objective, "matching", time_limit=time_limit)
+        assert check(instance, cut.plan, objective).valid
+        if cut.bound is not None:
+            assert sign * (cut.bound - best.objective) >= -1e-6 * abs(best.objective)
+        weight = cut.plan.objective.placed_weight_bound
+        if weight is not None:
+            assert weight >= best.plan.objective.placed_weight - 1e-9
 
 
 def test_a_gap_to_stop_at():
-    instance = generate(120, seed=3)
+    instance = generate(80, seed=3)
     rough = solve(instance, solver="matching", gap=0.02)
     assert check(instance, rough.plan).valid
     assert rough.gap <= 0.02
@@ -84,9 +84,9 @@ def test_a_gap_to_stop_at():
 
 
 def test_prices_of_the_last_round_begin_the_next():
-    instance = generate(110, seed=2)
-    first = instance.replace(jobs=instance.jobs[:100])
-    second = instance.replace(jobs=instance.jobs[5:105])
+    instance = generate(70, seed=2)
+    first = instance.replace(jobs=instance.jobs[:60])
+    second = instance.replace(jobs=instance.jobs[5:65])
     last = solve(first, solver="matching")
     assert last.prices is not None
     assert last.prices.jobs == tuple(job.id for job in first.jobs)

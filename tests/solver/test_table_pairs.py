@@ -54,7 +54,7 @@ def listed(problem, monkeypatch):
 @pytest.mark.parametrize("objective", ["slowdown", "sensitivity"])
 def test_two_stages_agree_with_the_listed_groups(objective, monkeypatch):
     tabled = 0
-    for problem in random_problems(PAIRS, range(250), objective):
+    for problem in random_problems(PAIRS, range(80), objective):
         large = table_pairs(problem)
         if large is None:
             continue
@@ -64,12 +64,12 @@ def test_two_stages_agree_with_the_listed_groups(objective, monkeypatch):
         assert found.value == pytest.approx(best.value, rel=1e-9)
         assert found.bound == pytest.approx(best.bound, rel=1e-6)
         tabled += 1
-    assert tabled > 50
+    assert tabled > 15
 
 
 def test_the_optimum_of_the_listed_groups(monkeypatch):
     tabled = joined = fixed = gangs = 0
-    for problem in random_problems(PAIRS, range(900)):
+    for problem in random_problems(PAIRS, range(200)):
         large = table_pairs(problem)
         if large is None:
             continue
@@ -86,13 +86,13 @@ def test_the_optimum_of_the_listed_groups(monkeypatch):
         joined += bool(
             (running & taken & np.repeat(found.groups.sizes == 2, found.groups.sizes)).any()
         )
-    assert tabled > 100
-    assert min(joined, fixed, gangs) > 10
+    assert tabled > 20
+    assert min(joined, fixed, gangs) > 0
 
 
 @pytest.mark.parametrize("shape", [PAIRS, ANY])
 def test_tables_only_where_plans_are_matchings(shape):
-    for seed in range(300):
+    for seed in range(80):
         problem = Problem.of(random_instance(Random(seed), shape), "throughput")
         if table_pairs(problem) is not None:
             assert problem.graph.jobs == len(problem.round)
@@ -101,7 +101,7 @@ def test_tables_only_where_plans_are_matchings(shape):
 @pytest.mark.parametrize("objective", ["throughput", "slowdown", "sensitivity"])
 def test_every_pair_is_worth_what_its_best_listed_group_is(objective):
     compared = 0
-    for problem in random_problems(PAIRS, range(250), objective):
+    for problem in random_problems(PAIRS, range(80), objective):
         large = table_pairs(problem)
         if large is None:
             continue
@@ -120,12 +120,12 @@ def test_every_pair_is_worth_what_its_best_listed_group_is(objective):
         pair[undecided, undecided] = -np.inf
         assert np.array_equal(best, pair)
         compared += 1
-    assert compared > 50
+    assert compared > 15
 
 
 @pytest.mark.parametrize("preempt", [False, True])
 def test_plans_pass_the_checker(preempt):
-    for seed in range(60):
+    for seed in range(25):
         instance = alike(random_instance(Random(seed), PAIRS))
         try:
             result = solve(instance, solver="matching", preempt=preempt)

@@ -39,7 +39,7 @@ for port in sorted(ports):
             print(told if b"dovetail" in told or b"incarnation" in told else "nothing")
 """
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ WAIT = "while [ ! -e go ]; do sleep 0.1; done"
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_the_twelve_jobs_of_the_tutorial_run_once_each_as_gangs_over_nodes(bench):
     with bench.serving(PILOT, "--watch", WATCH):
         with bench.client() as client:
