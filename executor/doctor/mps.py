@@ -19,17 +19,14 @@ from dovetail.executor.mps.processes import (
     PROGRAM,
     SERVER,
     Process,
-    look,
 )
-from dovetail.instances._record import listed
 
-DEFAULT_DIRECTORY: Final = Path("/tmp/nvidia-mps")
+_DEFAULT_DIRECTORY: Final = "/tmp/nvidia-mps"
 """CUDA's default pipe directory."""
 
 _ANSWER_S: Final = 5.0
 _VERSION: Final = re.compile(r"\b(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\b")
 _VERSION_TEXT: Final = re.compile(rb"\0(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\0")
-_PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 _SOME_GPU: Final = "GPU-00000000-0000-0000-0000-000000000000"
 _LONGEST_UID: Final = 65_534
 
@@ -111,7 +108,7 @@ def ours(base: Path, running: Sequence[Process], *, serving: bool) -> Iterator[F
     """Report daemons and servers below the service's directory; ``serving`` if it runs."""
     mine = [one for one in running if _is_ours(one, base)]
     for one in mine:
-        text = f"{_program(one)} {one.pid} of uid {one.uid}"
+        text = f"{one.program} {one.pid} of uid {one.uid}"
         if serving:
             yield Finding(f"{text}, of the service that runs")
         else:
@@ -119,39 +116,16 @@ def ours(base: Path, running: Sequence[Process], *, serving: bool) -> Iterator[F
             yield note(f"{text}, and no service runs", remedy)
 
 
-def pid_files(base: Path) -> Finding | None:
-    """Report pid files whose process is no daemon."""
-    lying = []
-    for path in sorted(base.glob(f"*/{_PID_FILE}")):
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        process = look(int(text)) if text.isdecimal() else None
-        if process is None or not process.runs(PROGRAM):
-            lying.append(str(path))
-    if not lying:
-        return None
-    text = f"{listed(lying)}: no daemon has that pid"
-    return note(text, "a daemon was killed; the next takes its directory over")
-
-
 def others(base: Path, running: Sequence[Process]) -> Iterator[Finding]:
     """Report MPS of others, and how its owner can end it."""
     theirs = [one for one in running if not _is_ours(one, base)]
     for one in theirs:
-        default = str(DEFAULT_DIRECTORY)
-        if not os.access(f"/proc/{one.pid}/environ", os.R_OK):
-            default = "that may not be seen"
+        default = _DEFAULT_DIRECTORY if one.environment else "that may not be seen"
         pipes = one.pipe_directory or default
-        text = f"{_program(one)} {one.pid} of uid {one.uid}, pipe directory {pipes}"
+        text = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {pipes}"
         yield lacking(text, f"if nobody needs it, for its owner: {_ending(one, theirs)}")
     if not theirs:
         yield Finding("no MPS of others runs")
-
-
-def _program(one: Process) -> str:
-    return SERVER if one.runs(SERVER) else PROGRAM
 
 
 def _ending(one: Process, running: Sequence[Process]) -> str:
@@ -162,12 +136,3 @@ def _ending(one: Process, running: Sequence[Process]) -> str:
         return f"kill {one.pid}" if orphaned else "it ends with its daemon"
     named = f"{PIPE_DIRECTORY}={one.pipe_directory} " if one.pipe_directory else ""
     return f"echo quit | {named}{PROGRAM}"
-
-
-def stale(running: Sequence[Process], default: Path = DEFAULT_DIRECTORY) -> Finding | None:
-    """Report the remains of a daemon in CUDA's default pipe directory."""
-    used = any(Path(one.pipe_directory or default) == default for one in running)
-    if used or not (default / "control").exists():
-        return None
-    text = f"{default} has the sockets of a daemon that is gone"
-    return note(text, f"harmless: jobs are kept from it; rm -r {default} if it is nobody's")

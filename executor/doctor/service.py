@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -21,8 +20,6 @@ _LONGEST_SOCKET: Final = 107
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph"}
 )
-_LISTENS: Final = "0A"
-"""State of a listening socket in ``/proc/net/tcp`` (``TCP_LISTEN`` of the kernel)."""
 
 
 def running(directory: Path, pid: int | None) -> Finding:
@@ -124,30 +121,9 @@ def port(address: tuple[str, int] | None) -> Finding | None:
             address, family=socket.AF_INET6 if ":" in host else socket.AF_INET
         ).close()
     except (OSError, OverflowError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
-            text = f"{where} is in use: {_process(_port_holder(number))} listens there"
-            return broken(text, other)
-        return broken(f"{where} cannot be had: {getattr(error, 'strerror', None) or error}", other)
+        reason = getattr(error, "strerror", None) or error
+        return broken(f"{where} cannot be used: {reason}", other)
     return Finding(f"{where} is free")
-
-
-def _port_holder(port: int) -> int:
-    """Return the pid that listens on a TCP port; 0 if this user may not see it."""
-    wanted = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError), open(table) as lines:
-            for fields in map(str.split, list(lines)[1:]):
-                if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                    wanted.add(f"socket:[{fields[9]}]")
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        # It has ended, or is another user's.
-        with suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                # One that was closed meanwhile says nothing of the others.
-                with suppress(FileNotFoundError):
-                    if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
-                        return int(pid)
-    return 0
 
 
 def _process(pid: int) -> str:

@@ -64,10 +64,15 @@ class Process(NamedTuple):
         """Return whether it may see a GPU: a process of unknown devices may see all."""
         return may_see(self.environment.get(DEVICES), uuid)
 
+    @property
+    def program(self) -> str:
+        """Which program of MPS it runs, if it belongs to MPS."""
+        return SERVER if self.runs(SERVER) else PROGRAM
+
     def __str__(self) -> str:
         """Return how error messages name a daemon or a server."""
-        program = SERVER if self.runs(SERVER) else PROGRAM
-        return f"{program} {self.pid} of user {self.uid} (pipe directory {self.pipe_directory})"
+        place = f"(pipe directory {self.pipe_directory})"
+        return f"{self.program} {self.pid} of user {self.uid} {place}"
 
 
 def look(pid: int) -> Process | None:

@@ -1,4 +1,4 @@
-"""What a test works with: control daemons and clients of its own, and every word that they say."""
+"""The tools of a test: daemons and clients of its own, and a transcript of all their output."""
 
 import json
 import os
@@ -30,27 +30,27 @@ from dovetail.executor.mps.recovery import Patience
 CLIENT = Path(__file__).with_name("client.py")
 
 READY_S = 30.0
-"""For a client's first word after its context: the first on a machine may load much."""
+"""Timeout of a client's ``ready`` event; the first client on a machine may load much."""
 
 LEAVES_S = 3.0
 KILLED_S = 10.0
-"""A process that waits for a broken driver may not even die by SIGKILL."""
+"""Timeout after SIGKILL: a process that waits for a broken driver may not die."""
 
 ANSWER_S = 10.0
 WINDOW_S, SETTLE_S = 4.0, 0.3
-"""For which rates are counted, and what passes before."""
+"""Length of a rate measurement, and of the time before it."""
 
 LATE_S = 30.0
-"""For a server to come back after a fault."""
+"""Timeout of a server's recovery from a fault."""
 
 COUNTED_S = 5.0
-"""For which the energy counter is watched."""
+"""Length of the observation of the energy counter."""
 
 NOTICES_S = 6.0
-"""For errors, states and Xids to show themselves."""
+"""Timeout for errors, states and Xids to appear."""
 
 QUICK = Patience(answer_s=5.0, active_s=8.0, terminate_s=10.0, quit_s=5.0)
-"""Shorter than the service's, so that a rung that does not help is left soon."""
+"""Shorter than the service's, so that a step that does not help ends soon."""
 
 _ENDS = Patience(answer_s=5.0, active_s=1.0, terminate_s=5.0, quit_s=2.0)
 _CUTTING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -58,7 +58,7 @@ _KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG")
 
 
 class Client:
-    """A process of ``client.py``, or of another program that speaks as it does."""
+    """A process of ``client.py``, or of another program with the same protocol."""
 
     def __init__(self, bench, name, command, environment, uid=None):
         self.name, self._bench = name, bench
@@ -85,34 +85,34 @@ class Client:
         return [event for event in list(self._events) if event["event"] in kinds]
 
     def wait(self, *kinds, within_s=READY_S):
-        """Wait for the first event of these kinds; None where none came, or none will."""
+        """Wait for the first event of these kinds; None if none comes."""
         awaited(lambda: self.events(*kinds) or not self._reader.is_alive(), within_s)
         return next(iter(self.events(*kinds)), None)
 
     def wait_or_skip(self, *kinds, within_s=READY_S):
-        """Wait for an event; an error, or none in time, means that the test cannot be made."""
+        """Wait for an event; skip the test after an error or a timeout."""
         event = self.wait(*kinds, "error", within_s=within_s)
         if event is None:
             pytest.skip(f"{self.name}: no {' or '.join(kinds)} within {within_s:.0f} s")
         if event["event"] == "error":
-            pytest.skip(f"{self.name}: {error_told(event)}")
+            pytest.skip(f"{self.name}: {error_text(event)}")
         return event
 
     def ready(self):
-        """Wait until it holds a context, and return what it sees."""
+        """Wait until it has a context, and return its ``ready`` event."""
         return self.wait_or_skip("ready")
 
     def error(self, within_s=0.0):
         return self.wait("error", within_s=within_s)
 
     def order(self):
-        """Tell it to go on."""
+        """Send it the order to proceed."""
         with suppress(OSError):
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
 
     def leave(self, within_s=LEAVES_S):
-        """Tell it to quit, and return whether it did."""
+        """Ask it to quit, and return whether it did."""
         with suppress(OSError):
             self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
@@ -127,12 +127,12 @@ class Client:
         return self.process.poll() is None
 
     def goes_on(self):
-        """Whether a busy client still finishes kernels."""
+        """Return whether a busy client still completes kernels."""
         soon = time.monotonic() + 0.2
         return awaited(lambda: any(step["at"] > soon for step in self.events("steps")), 2.0)
 
     def end(self):
-        """Make sure that it is gone, or note that it does not die."""
+        """Kill it, or note that it does not die."""
         self.process.kill()
         try:
             self.process.wait(KILLED_S)
@@ -148,13 +148,13 @@ class Client:
         with suppress(ValueError):
             for line in self.process.stdout:
                 self._bench.line(f"{self.name} {self.pid}", line)
-                # What the interpreter or a library says is no event.
+                # Output of the interpreter or a library is no event.
                 if line.startswith('{"event"'):
                     self._events.append(json.loads(line))
 
 
 class Daemon:
-    """A control daemon in a directory of its own; it does not run yet."""
+    """A control daemon in a directory of its own, not yet running."""
 
     def __init__(self, bench, patience):
         self._bench, self._uuid, uid = bench, bench.gpu.uuid, os.geteuid()
@@ -180,11 +180,11 @@ class Daemon:
         return client_environment(self.control.directory, self._uuid, share, None, latency)
 
     def say(self, command, *options, within_s=ANSWER_S):
-        """Send a command, whatever comes of it."""
+        """Send a command, and return the reply whatever it is."""
         return self.control.say(options, command, within_s)
 
     def server(self):
-        """Return the pid of its server, once there is one."""
+        """Wait for its server, and return the pid."""
         found = awaited(self.control.servers, ANSWER_S) or pytest.skip("no server was listed")
         self._bench.pids["server"] = found[0]
         return found[0]
@@ -192,23 +192,23 @@ class Daemon:
     def status(self, server):
         """Return a server's state in words."""
         try:
-            told = self.control.status(server)
+            state = self.control.status(server)
         except NoServerError:
             return "gone"
         except MpsError as error:
             return f"error: {error}"
-        return "not told" if told is HealthState.UNTOLD else told.value
+        return "unknown" if state is HealthState.UNTOLD else state.value
 
     def is_healthy_again(self, server):
-        """Wait until the server is not in fault any more, or gone."""
+        """Wait until the server is active again or has ended."""
         return awaited(lambda: self.status(server) in ("active", "gone"), LATE_S)
 
     def newcomer(self, name="newcomer", within_s=READY_S):
-        """Start a client that reports, and return what it was told first."""
+        """Start a client that reports, and return its first event."""
         return self.client("report", name=name).wait("ready", "error", within_s=within_s)
 
     def end(self):
-        """End it and its servers for certain."""
+        """End it and its servers, by force if need be."""
         left = [*self.control.server_processes()]
         if (daemon := self.control.daemon()) is not None:
             left.append(daemon)
@@ -234,11 +234,11 @@ class Bench:
     program : str or None
         Path of the control program; None: there is none, and nothing that needs MPS can be tried.
     seen, values : str, dict
-        What the test has seen, in words (long values cut short), and as it was.
+        Findings of the test, in words (long values shortened) and as data.
     commands, lines : list of dict
-        Every run of the control program, and what logs, clients, NVML and the test itself said.
+        Every run of the control program, and lines of logs, clients, NVML and the test.
     pids : dict
-        Whose the pids are at the moment: ``server``, ``client``, ``client 2``.
+        Present pids by role: ``server``, ``client``, ``client 2``.
     """
 
     def __init__(self, gpu, nvml, program):
@@ -253,21 +253,21 @@ class Bench:
         return time.monotonic() - self._begun
 
     def saw(self, **values):
-        """Keep what was seen, before it is judged; names say what it is, with its unit."""
-        told = (f"{name.replace('_', ' ')}: {shown(value)}" for name, value in values.items())
-        self.seen, self.values = "; ".join(told), values
+        """Record findings before they are judged; their names contain the unit."""
+        texts = (f"{name.replace('_', ' ')}: {shown(value)}" for name, value in values.items())
+        self.seen, self.values = "; ".join(texts), values
 
     def heard(self, spoken):
-        """Keep a run of the control program."""
+        """Record a run of the control program."""
         at_s = max(0.0, self.now() - spoken.seconds)
         self.commands.append({"at_s": at_s, "pids": dict(self.pids), **spoken._asdict()})
 
     def line(self, source, text):
-        """Keep a line that somebody said."""
+        """Record a line of output."""
         self.lines.append({"at_s": self.now(), "source": source, "text": text.rstrip("\n")})
 
     def xids(self):
-        """Return the critical errors since this was asked last."""
+        """Return the critical errors since the last call."""
         found = [xid.code for xid in self.nvml.xids()]
         for code in found:
             self.line("nvml", f"Xid {code}")
@@ -288,7 +288,7 @@ class Bench:
         return found
 
     def alone(self, mode, *options, name=""):
-        """Start a client that meets no daemon."""
+        """Start a client without MPS."""
         nowhere = MpsManager(Path(tempfile.gettempdir()) / "dt-none")
         return self.start(name, [mode, *options], nowhere.without_mps(self.gpu.uuid))
 
@@ -302,7 +302,7 @@ class Bench:
         return client
 
     def close(self):
-        """Leave nothing behind: neither daemons nor clients."""
+        """End all daemons and clients."""
         with _undisturbed(), ExitStack() as last:
             for daemon in self._daemons:
                 last.callback(daemon.end)
@@ -325,7 +325,7 @@ class Bench:
 
 
 def awaited(look, within_s):
-    """Look until there is something, and return what is there in the end."""
+    """Poll until the result is truthy or time is up, and return it."""
     end = time.monotonic() + within_s
     while not (found := look()) and time.monotonic() < end:
         time.sleep(0.01)
@@ -333,7 +333,7 @@ def awaited(look, within_s):
 
 
 def settled(*clients):
-    """Wait until clients hold contexts, and the busy ones finish kernels."""
+    """Wait until clients have contexts, and the busy ones complete kernels."""
     for client in clients:
         client.ready()
     for client in clients:
@@ -342,7 +342,7 @@ def settled(*clients):
 
 
 def together(*clients):
-    """Return how many kernels a second busy clients finish beside each other; then they leave."""
+    """Return the kernels per second of busy clients together, and end them."""
     for client in clients:
         client.ready()
         client.wait_or_skip("steps")
@@ -362,23 +362,23 @@ def together(*clients):
 
 
 def alone(client):
-    """Return the pace of a client alone, and the work that others must have to be compared."""
+    """Return the rate of a client alone, and the work options that make others comparable."""
     begun = client.wait_or_skip("begun")
     # Under a cap the client sees fewer SMs, and would queue fewer blocks of its own accord.
     return together(client)[0], (f"work={begun['work']}", f"blocks={begun['blocks']}")
 
 
 def shown(value):
-    """Return a value in words, cut short where it is long."""
+    """Return a value in words, shortened if it is long."""
     if isinstance(value, dict):
         value = [f"{name} {shown(one)}" for name, one in value.items()]
     if isinstance(value, list | tuple):
         value = ", ".join(map(shown, value)) or "none"
-    told = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return textwrap.shorten(told, 160, placeholder=" ...")
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return textwrap.shorten(text, 160, placeholder=" ...")
 
 
-def error_told(event):
+def error_text(event):
     """Return an error of CUDA in words."""
     if event is None:
         return "no error"
@@ -386,11 +386,11 @@ def error_told(event):
 
 
 def outcome(event):
-    """Return what a newcomer was told, in words."""
+    """Return what happened to a new client, in words."""
     if event is None:
         return "nothing was said"
     if event["event"] == "error":
-        return error_told(event)
+        return error_text(event)
     return "is served" if event["mps"] else "runs WITHOUT MPS"
 
 
@@ -402,7 +402,7 @@ def said(spoken):
 
 @contextmanager
 def limited(seconds):
-    """Skip in here when the time is over: the test could not be made to its end."""
+    """Skip the test if the block takes longer."""
 
     def over(*_):
         pytest.skip(f"it took longer than {seconds:.0f} s")
@@ -418,7 +418,7 @@ def limited(seconds):
 
 @contextmanager
 def _undisturbed():
-    """Let neither Ctrl-C nor a limit cut short what would leave processes; they count after it."""
+    """Delay Ctrl-C and time limits until the end of the block, so that no process is left."""
     if threading.current_thread() is not threading.main_thread():
         # Handlers of signals never run here.
         yield

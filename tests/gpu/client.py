@@ -1,21 +1,21 @@
-"""A small CUDA program in one file: what a client of MPS sees, does, and is told.
+"""A small CUDA program in one file that acts as a client of MPS and reports what it sees.
 
 It needs Python and NVIDIA's driver, no toolkit and no packages: it calls ``libcuda.so.1`` through
 ``ctypes``, and its kernels are the PTX below (ISA 6.4 for sm_70 and newer; the driver compiles
 them). It is a program of its own::
 
     python client.py report            SMs, whether under MPS, memory; then end
-    python client.py idle              the same, then hold a context until told
+    python client.py idle              the same, then hold a context until input
     python client.py busy [work=N] [ms=N] [blocks=N]
-                                       run kernels of a fixed amount of work until told
+                                       run kernels of a fixed amount of work until input
     python client.py allocate mib=N [step=N]
-                                       take N MiB by pieces of ``step``, then hold them until told
-    python client.py illegal           once told to, store to an address that is not mapped
-    python client.py trap              once told to, run into a trap
+                                       take N MiB by pieces of ``step``, then hold them until input
+    python client.py illegal           on input, store to an address that is not mapped
+    python client.py trap              on input, run into a trap
 
 It prints one JSON object a line. ``{"event": "ready", ...}`` comes first, ``at`` is
 CLOCK_MONOTONIC. An error of CUDA is ``{"event": "error", "call", "number", "name"}``, and the
-program then waits, as a job that holds on to its broken context would, until it is told anything.
+program then waits for input, like a job that keeps its broken context.
 The end of input means ``quit``. Source of the calls and numbers: ``cuda.h``.
 """
 
@@ -106,9 +106,9 @@ class Cuda:
         """Call a function that returns nothing but its status."""
         status = getattr(self._library, name)(*arguments)
         if status:
-            told = ctypes.c_char_p()
-            self._library.cuGetErrorName(status, ctypes.byref(told))
-            raise CudaError(name, status, (told.value or b"unknown").decode())
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorName(status, ctypes.byref(text))
+            raise CudaError(name, status, (text.value or b"unknown").decode())
 
     def number(self, name, kind, *arguments):
         """Call a function that returns a number through its first argument."""
@@ -145,8 +145,8 @@ class Cuda:
         self.call("cuCtxSynchronize")
 
 
-def say(event, **told):
-    print(json.dumps({"event": event, "at": time.monotonic(), **told}), flush=True)
+def say(event, **fields):
+    print(json.dumps({"event": event, "at": time.monotonic(), **fields}), flush=True)
 
 
 def order(within_s=None):
@@ -172,25 +172,25 @@ def report(cuda):
 
 
 def idle(cuda):
-    """Hold the context; ask the driver now and then, to be told of trouble."""
+    """Hold the context; ask the driver now and then, so that errors show."""
     while order(0.05) is None:
         cuda.finish()
 
 
 def busy(cuda, work=0, ms=5, blocks=0):
-    """Run kernels until told to quit; each has the same work, whatever share it is given."""
+    """Run kernels until input; all do the same work, whatever the share."""
     out = cuda.allocate(4 * THREADS)
     blocks = blocks or 8 * cuda.attribute(SMS)
     work = work or calibrated(cuda, out, blocks, ms)
     say("begun", work=work, blocks=blocks)
-    done, told = 0, time.monotonic()
+    done, reported_s = 0, time.monotonic()
     while order(0) is None:
         for _ in range(QUEUED):
             cuda.launch("work", blocks, out, work)
         cuda.finish()
         done += QUEUED
-        if time.monotonic() - told > 0.1:
-            told = time.monotonic()
+        if time.monotonic() - reported_s > 0.1:
+            reported_s = time.monotonic()
             say("steps", n=done)
     say("stopped", n=done)
 
@@ -232,7 +232,7 @@ def trap(cuda):
 
 
 def fail(cuda, kernel, *arguments):
-    """Run a kernel that breaks the context, once told to; the end of input is no such order."""
+    """Run a kernel that breaks the context, on input; the end of input does not count."""
     if order():
         say("launching")
         cuda.launch(kernel, 1, *arguments)

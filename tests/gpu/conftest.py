@@ -1,14 +1,13 @@
-"""What only a GPU can settle: what Dovetail takes for granted of GPUs, drivers and MPS.
+"""Acceptance tests on a GPU: Dovetail's assumptions about GPUs, drivers and MPS.
 
-    pytest tests/gpu                       what breaks nothing
-    pytest tests/gpu -m ""                 all, what breaks things on purpose at the end
-    pytest tests/gpu --proof proof.json    keep what was seen, and go on where a run has stopped
+    pytest tests/gpu                       tests that break nothing
+    pytest tests/gpu -m ""                 all, those that break things on purpose last
+    pytest tests/gpu --proof proof.json    store the findings, and continue an earlier run
 
-A test passes where what it sees is taken for granted, fails where it is otherwise, and skips where
-it could not be tried. One whose docstring and marker say that nothing is taken for granted records
-what it sees, and passes. It takes the first GPU that nobody uses, and skips where there is none;
-nothing is touched but daemons and clients of the test, in new directories below ``/tmp``.
-The exit status is pytest's; also 5 where no GPU is free, and 6 where ``--minutes`` were too few.
+A test passes if its assumption holds, fails if it does not, and skips if it could not be tried. A
+test whose marker assumes nothing records what it sees, and passes. The suite uses the first idle
+GPU, and skips without one. It affects only its own daemons and clients, in new directories below
+``/tmp``. The exit status is pytest's, 5 if no GPU is free, and 6 if ``--minutes`` were too few.
 """
 
 import math
@@ -32,7 +31,7 @@ from .proof import AS_TAKEN, NOT_TRIED, OTHERWISE, begun, free_gpu, machine_of, 
 VERDICT = pytest.StashKey()
 TIME_UP = 6
 EACH_S = 10.0
-"""What starting and ending a test may take beside it."""
+"""Extra seconds for starting and ending a test."""
 
 
 def pytest_addoption(parser):
@@ -56,7 +55,7 @@ def pytest_configure(config):
 
 
 class Acceptance:
-    """Runs tests on a free GPU, and keeps what comes of each as soon as it is there."""
+    """Runs tests on a free GPU, and stores the outcome of each at once."""
 
     def __init__(self, option):
         self.option = option
@@ -65,7 +64,7 @@ class Acceptance:
         self.refusal, self.left = "", False
 
     def pytest_sessionstart(self):
-        # What ends us from outside clears up as Ctrl-C does.
+        # SIGTERM cleans up like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.program = shutil.which(PROGRAM)
         try:
@@ -111,7 +110,7 @@ class Acceptance:
         return report
 
     def keep(self, item, bench):
-        """Keep what came of a test; clearing up behind it has added its lines by now."""
+        """Store the outcome of a test, after its cleanup has added its lines."""
         params = item.callspec.params if hasattr(item, "callspec") else {}
         check = {
             "id": check_id(item),
@@ -151,21 +150,21 @@ class Acceptance:
 
 
 def judged(bench, excinfo):
-    """Return the verdict on a test that has ended, and keep the words it has ended with."""
+    """Return the verdict on a test that has ended, and record its error."""
     if excinfo is None:
         return AS_TAKEN
     if excinfo.errisinstance(AssertionError) and bench.seen:
         bench.line("assert", excinfo.exconly())
         return OTHERWISE
     if not excinfo.errisinstance(pytest.skip.Exception):
-        # What nobody thought of.
+        # An unexpected error.
         bench.line("trouble", str(excinfo.getrepr(style="native")))
     bench.seen = " ".join(str(excinfo.value).split()) or excinfo.typename
     return NOT_TRIED
 
 
 def check_id(item):
-    """Return what a proof calls a test: ``fault-alone`` for ``test_fault[alone]``."""
+    """Return the id of a test in proofs: ``fault-alone`` for ``test_fault[alone]``."""
     name = item.name.removeprefix("test_")
     return name.rstrip("]").replace("_", "-").replace("[", "-")
 
@@ -185,7 +184,7 @@ def breaks_things(item):
 
 @pytest.fixture
 def bench(request, monkeypatch):
-    """What the test works with; nothing of it is left behind."""
+    """The tools of the test, which leave nothing behind."""
     plugin = request.config.pluginmanager.get_plugin("acceptance")
     made = Bench(plugin.gpu, plugin.nvml, plugin.program)
     say = Control.say
@@ -202,5 +201,5 @@ def bench(request, monkeypatch):
 
 @pytest.fixture
 def daemon(bench):
-    """A control daemon of the test, started."""
+    """A running control daemon of the test."""
     return bench.daemon()

@@ -1,4 +1,4 @@
-"""The proof: what was seen of a GPU, kept test by test, and told as a table.
+"""The proof: what was seen of a GPU, stored test by test, and its table.
 
 python -m tests.gpu.proof FILE    print a proof as Markdown, for docs/evidence/hardware.md
 """
@@ -19,7 +19,7 @@ AS_TAKEN, OTHERWISE, NOT_TRIED = "as taken for granted", "otherwise", "could not
 
 
 def free_gpu(nvml):
-    """Return the first GPU that nobody uses."""
+    """Return the first idle GPU."""
     why = "there is no GPU"
     for gpu in nvml.gpus():
         pids = sorted(nvml.processes(gpu.uuid))
@@ -27,15 +27,17 @@ def free_gpu(nvml):
         if gpu.mig or gpu.compute_mode == "prohibited":
             why = f"{gpu.uuid[:12]} is cut up by MIG, or in compute mode PROHIBITED"
         elif pids or others:
-            told = ", ".join(map(str, [*pids, *others]))
-            why = f"{gpu.uuid[:12]} is in use (pid {told}): drain it, end its MPS, and try again"
+            pids_text = ", ".join(map(str, [*pids, *others]))
+            why = (
+                f"{gpu.uuid[:12]} is in use (pid {pids_text}): drain it, end its MPS, and try again"
+            )
         else:
             return gpu
     raise UnsupportedError(why)
 
 
 def machine_of(nvml, gpu, program):
-    """Return what tells this GPU, driver and control program from others."""
+    """Return the description of this GPU, driver and control program."""
     return {
         **stand_in(program),
         "gpu_model": gpu.name,
@@ -53,7 +55,7 @@ def machine_of(nvml, gpu, program):
 
 
 def stand_in(program):
-    """Say so where the control program is no binary, whoever has put it there: not NVIDIA's."""
+    """Report a control program that is no binary, hence not NVIDIA's."""
     if program is not None:
         with open(program, "rb") as file:
             if file.read(4) != b"\x7fELF":
@@ -62,7 +64,7 @@ def stand_in(program):
 
 
 def begun(path, machine):
-    """Return the proof that is gone on with: a new one, or that of the file."""
+    """Return the proof to continue: a new one, or that of the file."""
     if path is None or not os.path.exists(path):
         return {"format": FORMAT, "machine": machine, "checks": []}
     try:
@@ -71,7 +73,7 @@ def begun(path, machine):
         raise pytest.UsageError(str(error)) from None
     if not isinstance(proof, dict) or proof.get("format") != FORMAT:
         raise pytest.UsageError(f"{path}: format: must be {FORMAT!r}")
-    # Another GPU of the model may go on, as in a campaign.
+    # Another GPU of the same model may continue, as in a campaign.
     for name in ("stand_in", "gpu_model", "driver", "control"):
         before, now = proof["machine"].get(name), machine.get(name)
         if before != now:
@@ -91,8 +93,8 @@ def markdown(proof):
         "|---|---|---|---|---|---|",
     ]
     for check in proof["checks"]:
-        told = [check[name] for name in ("looked_at", "taken", "seen", "verdict")]
-        cells = [f"`{check['id']}`", *told, f"{check['seconds']:.0f}"]
+        texts = [check[name] for name in ("looked_at", "taken", "seen", "verdict")]
+        cells = [f"`{check['id']}`", *texts, f"{check['seconds']:.0f}"]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 

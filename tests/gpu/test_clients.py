@@ -55,7 +55,7 @@ def test_clients(bench, daemon):
     assert process is not None
     assert process.runs(SERVER)
     assert listed == started
-    assert bench.values["state"] in ("active", "not told")
+    assert bench.values["state"] in ("active", "unknown")
 
 
 @pytest.mark.check("they reach later clients", usual_s=4)

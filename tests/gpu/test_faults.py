@@ -12,7 +12,7 @@ from dovetail.executor.mps import processes
 from dovetail.executor.mps.recovery import PATIENCE
 
 from . import bench as benches
-from .bench import CLIENT, error_told, outcome, said, settled
+from .bench import CLIENT, error_text, outcome, said, settled
 
 pytestmark = pytest.mark.faults
 
@@ -71,7 +71,7 @@ def test_terminate(bench, daemon):
     bench.saw(
         answer=said(answer),
         after_s=answer.seconds,
-        client_told=error_told(error),
+        client_error=error_text(error),
         server_after_SIGKILL=daemon.status(server),
         partner_goes_on=goes_on,
         newcomer=outcome(daemon.newcomer()),
@@ -194,7 +194,7 @@ def watched(bench, daemon, server, clients, begun):
         time.sleep(0.02)
     errors = {client.name: client.error() for client in clients}
     return {
-        "errors": {name: error_told(error) for name, error in errors.items()},
+        "errors": {name: error_text(error) for name, error in errors.items()},
         "errors_after_s": {name: error["at"] - begun for name, error in errors.items() if error},
         "xids": xids,
         "states": states,

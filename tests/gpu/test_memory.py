@@ -9,7 +9,7 @@ import pytest
 from dovetail.executor.mps.processes import MEMORY
 from dovetail.executor.pools.gpu import RESERVE_MIB
 
-from .bench import error_told
+from .bench import error_text
 
 OUT_OF_MEMORY = 2
 """CUDA_ERROR_OUT_OF_MEMORY (cuda.h)."""
@@ -42,7 +42,7 @@ def taken(client):
     client.wait("memory", "error")
     error = client.error()
     seen = {key: ready[key] for key in ("total_mib", "free_mib")}
-    return {"mib": mib, "told": error_told(error), "error": error and error["number"], **seen}
+    return {"mib": mib, "text": error_text(error), "error": error and error["number"], **seen}
 
 
 @pytest.mark.check(f"{RESERVE_MIB:.0f} MiB are enough", usual_s=4)

@@ -37,7 +37,7 @@ class Asking:
             self._line("nvml", f"{name}: {plain(found)}")
         return found
 
-    def told(self, name, *arguments):
+    def plain(self, name, *arguments):
         """Return in plain data what a call says of the GPU, an error's words included."""
         try:
             return plain(self(name, self.handle, *arguments))
@@ -67,7 +67,7 @@ def test_nvml_lists(bench, daemon):
     holder.wait("memory")
     time.sleep(1.0)
     values = {
-        name: asking.told(f"nvmlDeviceGet{name}", *more)
+        name: asking.plain(f"nvmlDeviceGet{name}", *more)
         for name, *more in (
             ("ComputeRunningProcesses",),
             ("MPSComputeRunningProcesses",),
@@ -171,8 +171,8 @@ def test_energy(bench):
         period_s=period,
         step_mj=step,
         counted_w=step / 1000 / period,
-        told_w=asking("nvmlDeviceGetPowerUsage", asking.handle) / 1000,
-        instant=asking.told("nvmlDeviceGetFieldValues", [pynvml.NVML_FI_DEV_POWER_INSTANT]),
+        reported_w=asking("nvmlDeviceGetPowerUsage", asking.handle) / 1000,
+        instant=asking.plain("nvmlDeviceGetFieldValues", [pynvml.NVML_FI_DEV_POWER_INSTANT]),
     )
     assert period <= 1.0
 

@@ -1,4 +1,4 @@
-"""The ladder of recovery: how far it has to be climbed, and how long that takes."""
+"""The recovery of MPS: how many steps it takes, and how long."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def signal_daemon(bench, daemon, sent):
     os.kill(pid, sent)
 
 
-@pytest.mark.check("at most {rungs} rungs, and newcomers are served", usual_s=15)
+@pytest.mark.check("at most {rungs} steps, and newcomers are served", usual_s=15)
 @pytest.mark.parametrize(
     ("when", "rungs", "trouble"),
     [

@@ -16,8 +16,8 @@ SMALL = ((16, 100, 64), (33, 65, 129))
 STEP_MIB = 64
 
 
-def say(event, **told):
-    print(json.dumps({"event": event, "at": time.monotonic(), **told}), flush=True)
+def say(event, **fields):
+    print(json.dumps({"event": event, "at": time.monotonic(), **fields}), flush=True)
 
 
 def reuse(torch, device):
@@ -36,15 +36,15 @@ def reuse(torch, device):
 
 def expandable(torch, mib):
     """Take memory by pieces until that fails."""
-    held, told = [], "no error"
+    held, error_text = [], "no error"
     try:
         while len(held) * STEP_MIB < mib:
             held.append(torch.ones(STEP_MIB << 20, dtype=torch.uint8, device="cuda"))
         torch.cuda.synchronize()
     except RuntimeError as error:
-        told = str(error).splitlines()[0]
+        error_text = str(error).splitlines()[0]
     free, total = (value >> 20 for value in torch.cuda.mem_get_info())
-    say("taken", mib=len(held) * STEP_MIB, told=told, free_mib=free, total_mib=total)
+    say("taken", mib=len(held) * STEP_MIB, error_text=error_text, free_mib=free, total_mib=total)
 
 
 def main():

@@ -80,23 +80,6 @@ def test_our_daemons_are_stale_only_without_a_service(base):
     assert used.level is Level.GOOD
 
 
-@NEEDS_MPS
-def test_what_a_daemon_leaves_in_cudas_own_directory_is_told(base):
-    default = base / "nvidia-mps"
-    with running(default):
-        assert mps.stale(tuple(every_mps()), default) is None
-    if (default / "control").exists():
-        assert mps.stale(tuple(every_mps()), default).level is Level.NOTE
-
-
-def test_pid_files_that_lie_are_told(base):
-    place = base / "12345678-0"
-    place.mkdir()
-    # this test's own pid lives, and is no daemon
-    (place / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
-    assert mps.pid_files(base).text.endswith("no daemon has that pid")
-
-
 def test_a_path_too_long_for_sockets_is_told(base):
     told = mps.directory(base / ("x" * 60) / "mps")
     assert told.level is Level.LACKING

@@ -114,9 +114,9 @@ class GpuMachine:
         library.processes = {"compute": [], "mps": []}
         library.xids = []
 
-    def pool(self, splits=None):
+    def pool(self, splits=None, patience=HASTY):
         """Return a pool of the made-up GPUs."""
-        mps = MpsManager(self.place / "m", program=self.program, patience=HASTY)
+        mps = MpsManager(self.place / "m", program=self.program, patience=patience)
         return GpuPool(self.state, Nvml(), mps, splits or Splits())
 
     @contextmanager
