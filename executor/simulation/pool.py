@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -208,13 +208,18 @@ class SimulatedPool:
         """
         touched: set[int] = set()
         for job in decision.stops:
-            self._refuse(job.phase != "running", f"stops {job.id!r}, which does not run")
+            if job.phase != "running":
+                raise self._broken(f"stops {job.id!r}, which does not run")
             touched.update(job.gpus)
             self._leave(job, "stopped")
-        self._check(decision)
+        if decision.proof is not None:
+            # Some policies without a proof break rules of the round problem by design.
+            for rule in violations(self.state, decision.starts):
+                raise self._broken(f"breaks a rule: {rule}")
         self.state.reserved = dict(decision.reserved)
         for start in decision.starts:
-            self._check_place(start)
+            for why in self._refusals(start):
+                raise self._broken(why)
             obstacles = self._cluster.obstacles(start)
             if obstacles:
                 self._crash(start, obstacles)
@@ -224,46 +229,36 @@ class SimulatedPool:
         self._cluster.renew_rates(touched)
         self._wish += 1
         if decision.wake_s is not None:
-            self._refuse(decision.wake_s <= self.state.now, "asks to be woken in the past")
+            if decision.wake_s <= self.state.now:
+                raise self._broken("asks to be woken in the past")
             self._cluster.push(decision.wake_s, _WAKE, version=self._wish)
         self._note(decision, decide_s)
 
-    def _check(self, decision: Decision) -> None:
-        """Refuse a decision that the checker does not pass, if its policy proves what it does.
-
-        Policies without a proof break the rules of the round problem by design, some of them.
-        """
-        if decision.proof is not None:
-            for broken in violations(self.state, decision.starts):
-                self._refuse(True, f"breaks a rule: {broken}")
-
-    def _check_place(self, start: Start) -> None:
-        machines, job = self.state.machines, start.job
-        for why in malformed(self.state, start):
-            self._refuse(True, why)
-        models = {machines.model[gpu] for gpu in start.gpus}
-        self._refuse(len(models) > 1, f"mixes GPU models for {job.id!r}")
+    def _refusals(self, start: Start) -> Iterator[str]:
+        """Yield the limits of the cluster that a start breaks, memory aside."""
+        state, job = self.state, start.job
+        machines = state.machines
+        yield from malformed(state, start)
+        if len({machines.model[gpu] for gpu in start.gpus}) > 1:
+            yield f"mixes GPU models for {job.id!r}"
         for gpu, share in zip(start.gpus, start.shares or (None,) * job.workers, strict=True):
-            why = self._seat_refusal(start, gpu, share)
-            self._refuse(bool(why), f"puts {job.id!r} on {machines.gpu_ids[gpu]}: {why}")
-
-    def _seat_refusal(self, start: Start, gpu: int, share: int | None) -> str:
-        state = self.state
-        if state.machines.node[gpu] in state.down:
-            return "its node is down"
-        there = state.residents[gpu]
-        sharers = [state.sharer(other, other.share_on(gpu), other.mode) for other in there]
-        sharers.append(state.sharer(start.job, share, start.mode))
-        if not state.tails_kept(state.machines.model[gpu], sharers):
-            return "a latency-critical job would be over its gSLA"
-        return seat_refusal(state.machines.rules, [one.share for one in sharers[:-1]], share)
+            there = state.residents[gpu]
+            sharers = [state.sharer(other, other.share_on(gpu), other.mode) for other in there]
+            sharers.append(state.sharer(job, share, start.mode))
+            why = seat_refusal(machines.rules, [one.share for one in sharers[:-1]], share)
+            if machines.node[gpu] in state.down:
+                why = "its node is down"
+            elif not state.tails_kept(machines.model[gpu], sharers):
+                why = "a latency-critical job would be over its gSLA"
+            if why:
+                yield f"puts {job.id!r} on {machines.gpu_ids[gpu]}: {why}"
 
     def _crash(self, start: Start, obstacles: Iterable[tuple[int, Job]]) -> None:
         """Let a start fail for lack of memory, and note which workloads clash."""
         state, job, now = self.state, start.job, self.state.now
         for gpu, other in obstacles:
             if other is job:
-                self._refuse(True, f"puts {job.id!r} on a GPU with too little memory for it")
+                raise self._broken(f"puts {job.id!r} on a GPU with too little memory for it")
             model = state.machines.model[gpu]
             state.clashes.add((model, job.workload, other.workload))
             state.clashes.add((model, other.workload, job.workload))
@@ -395,8 +390,8 @@ class SimulatedPool:
                 raise InputError(rule, f"jobs[{k}].workers", trace.name)
 
     def _refuse_starvation(self, at: float) -> None:
-        stuck = math.isinf(at) or self._only_failures_ahead()
-        self._refuse(stuck, f"leaves {len(self.state.pending)} jobs waiting for ever")
+        if math.isinf(at) or self._only_failures_ahead():
+            raise self._broken(f"leaves {len(self.state.pending)} jobs waiting for ever")
 
     def _only_failures_ahead(self) -> bool:
         """Return whether no job runs or arrives and nothing but failures of nodes lies ahead."""
@@ -408,9 +403,8 @@ class SimulatedPool:
             and self._cluster.kinds_ahead() <= {_FAIL}
         )
 
-    def _refuse(self, broken: bool, what: str) -> None:
-        if broken:
-            raise PolicyError(f"the policy {what} (at {self.state.now:.0f} s)")
+    def _broken(self, what: str) -> PolicyError:
+        return PolicyError(f"the policy {what} (at {self.state.now:.0f} s)")
 
 
 def _next_multiple(at: float, step: float) -> float:
