@@ -44,6 +44,19 @@ DEFAULT_GPU_MODEL = "V100"
 DEFAULT_REPAIR_H = 1.0
 DEFAULT_GSLAS = "uniform:1:2"
 """As TensorShare draws them (section 4.1)."""
+_WORLD_FLAGS = {
+    "nodes": "--nodes",
+    "gpus_per_node": "--gpus-per-node",
+    "gpu_models": "--gpu-model",
+    "gpu_model": "--gpu-model",
+}
+_RULE_FLAGS = {
+    "round_s": "--round",
+    "restart_s": "--restart",
+    "node_mtbf_s": "--mtbf",
+    "repair_s": "--repair",
+    "estimate_error": "--estimate-error",
+}
 _BELIEFS_TEXT = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
 
 
@@ -105,7 +118,7 @@ def request(options: Namespace) -> Request:
 
 def _check_draws(setup: Setup) -> None:
     jobs = setup.trace.jobs
-    with _about("--gsla"):
+    with _naming("--gsla"):
         with_gslas(setup.trace.replace(jobs[:1]), setup.gslas, 0)
     if setup.sample is not None and setup.sample > len(jobs):
         rule = f"must be <= {len(jobs)} (jobs that there are), got {setup.sample}"
@@ -167,23 +180,24 @@ def _filtered(trace: Trace, options: Namespace) -> Trace:
     if options.max_workers:
         trace = largest(trace, options.max_workers)
     if options.busiest:
-        with _about("--busiest"):
+        with _naming("--busiest"):
             trace = busiest(trace, options.busiest)
     if not trace.jobs:
         raise InputError("must leave at least one job, left none", "--window, --max-workers")
     if options.load is not None:
-        with _about("--load"):
+        with _naming("--load"):
             trace = at_load(trace, options.load)
     return from_zero(trace)
 
 
 @contextmanager
-def _about(flag: str) -> Iterator[None]:
-    """Name the option in errors that know the rule only."""
+def _naming(flag: str = "", flags: Mapping[str, str] = {}, source: str = "") -> Iterator[None]:
+    """Name options instead of arguments in errors: that of ``flags``, or else ``flag``."""
     try:
         yield
     except InputError as error:
-        raise InputError(error.rule, flag) from None
+        place = flags.get(error.path, flag or error.path)
+        raise InputError(error.rule, place, source) from None
 
 
 def _world(options: Namespace) -> tuple[str | None, Instance]:
@@ -193,7 +207,7 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
     gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
     if source is None:
         size = _nodes(options, gpus_per_node), gpus_per_node
-        with _about_world(""):
+        with _naming(flags=_WORLD_FLAGS):
             made = synthetic_world(SYNTHETIC_WORKLOADS, *size, models or (DEFAULT_GPU_MODEL,))
         return None, made
     found = _source(source)
@@ -203,7 +217,7 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
     asks = options.nodes or options.gpus_per_node or models
     keeps_cluster = isinstance(found, Instance) and not asks
     nodes = None if keeps_cluster else _nodes(options, gpus_per_node)
-    with _about_world(source_name(source)):
+    with _naming(flags=_WORLD_FLAGS, source=source_name(source)):
         world = world_of(found, nodes, gpus_per_node, models)
     if not world.workloads:
         raise InputError("must have at least one workload, got none", "--world", source)
@@ -265,17 +279,6 @@ def _source(source: str) -> Instance | DataSet:
     return library_world(name) if name in trace_names() else library.load(name)
 
 
-@contextmanager
-def _about_world(source: str) -> Iterator[None]:
-    """Name option and file in errors that know the argument only."""
-    flags = {"nodes": "--nodes", "gpus_per_node": "--gpus-per-node"}
-    flags |= dict.fromkeys(("gpu_models", "gpu_model"), "--gpu-model")
-    try:
-        yield
-    except InputError as error:
-        raise InputError(error.rule, flags.get(error.path, error.path), source) from None
-
-
 def _default_gslas(trace: Trace) -> str:
     return "none" if any(job.gsla is not None for job in trace.jobs) else DEFAULT_GSLAS
 
@@ -288,13 +291,6 @@ def _beliefs(text: str) -> Beliefs:
 
 
 def _rules(options: Namespace) -> Options:
-    flags = {
-        "round_s": "--round",
-        "restart_s": "--restart",
-        "node_mtbf_s": "--mtbf",
-        "repair_s": "--repair",
-        "estimate_error": "--estimate-error",
-    }
     for flag, hours in (("--mtbf", options.mtbf), ("--repair", options.repair)):
         if hours is not None and not hours > 0:
             raise InputError(f"must be > 0 (hours), got {hours:g}", flag)
@@ -302,7 +298,7 @@ def _rules(options: Namespace) -> Options:
         raise InputError("needs --mtbf: without it no node fails", "--repair")
     mtbf_s = math.inf if options.mtbf is None else options.mtbf * HOUR_S
     repair_h = DEFAULT_REPAIR_H if options.repair is None else options.repair
-    try:
+    with _naming(flags=_RULE_FLAGS):
         return Options(
             round_s=options.round,
             restart_s=options.restart,
@@ -310,8 +306,6 @@ def _rules(options: Namespace) -> Options:
             repair_s=repair_h * HOUR_S,
             estimate_error=options.estimate_error,
         )
-    except InputError as error:
-        raise InputError(error.rule, flags.get(error.path, error.path)) from None
 
 
 def _trace_text(trace: Trace, whole: int) -> str:
