@@ -53,6 +53,9 @@ COMPACTED_VERSION: Final = 2
 EVENTS_A_CHECKPOINT: Final = 2_500
 """Events between two checkpoints: so many are read at a start, within a quarter of a second."""
 
+_LOG_BYTES: Final = 2**22
+"""As long SQLite's log gets, about, before it is written over from its beginning (1,000 pages)."""
+
 _WAIT_S = 10.0
 _LEAST_BYTES = 512
 
@@ -159,8 +162,14 @@ class Journal:
         log = self._path.with_name(f"{self._path.name}-wal")
         # Where there is no log, SQLite has put all of it into the journal's file.
         with _faults(self._path, "written"), suppress(FileNotFoundError):
-            descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
             try:
+                # A file that keeps its length needs no transaction of the file system, in which
+                # others' changes would have to be waited for. SQLite reads no further than to the
+                # zeros, and writes over them.
+                size = os.fstat(descriptor).st_size
+                with suppress(OSError):
+                    os.pwrite(descriptor, bytes(max(0, _LOG_BYTES - size)), size)
                 os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
+from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import BusyError
@@ -137,6 +138,8 @@ class Ledger:
         pool : NodePool or None
             None drops the commands. A command that fails is tried again at the next call.
         """
+        if pool is not None:
+            self._prelaunch(pool)
         if self._sync():
             return False
         commands, self.commands = self.commands, []
@@ -152,12 +155,24 @@ class Ledger:
             self._troubles.clear("pool")
         return True
 
+    def _prelaunch(self, pool: NodePool) -> None:
+        """Let the pool prepare launches while their events become durable."""
+        for command in self.commands:
+            if isinstance(command, Launch) and self._is_wanted(command.run):
+                try:
+                    pool.prelaunch(command.run)
+                except Exception as error:
+                    self._troubles.report("pool", error)
+
+    def _is_wanted(self, run: Run) -> bool:
+        """Return whether a run was neither stopped nor replaced by another."""
+        job = self._machine.holding.get(run.job)
+        return job is not None and job.run == run and job.state is not JobState.STOPPING
+
     def _carry_out(self, command: Command, pool: NodePool) -> None:
         match command:
             case Launch(run):
-                job = self._machine.holding.get(run.job)
-                # The run may have been stopped, or another may have taken its place.
-                if job is not None and job.run == run and job.state is not JobState.STOPPING:
+                if self._is_wanted(run):
                     pool.launch(run)
             case Stop(run, grace_s):
                 pool.stop(run, grace_s)

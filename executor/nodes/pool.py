@@ -317,6 +317,9 @@ class NodesPool:
             self._taken_up = True
             return [*self._beyond.values()]
 
+    def prelaunch(self, run: Run) -> None:
+        """Do nothing: orders to nodes wait until the start is durable."""
+
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
         with self._lock:

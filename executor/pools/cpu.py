@@ -67,6 +67,7 @@ class CpuPool(LocalPool):
     """
 
     name = "cpu"
+    quick_hooks = True
 
     def __init__(
         self,
@@ -85,12 +86,16 @@ class CpuPool(LocalPool):
             raise InputError("shares must not be quota: no cgroup can be limited here", "--pool")
         kept_by = "no shares, as was asked" if shares == "none" else KEPT_BY[self.shares]
         self.notice = f"{_NOTICE}; {kept_by}"
+        self._cluster = self._described()
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
         self._usage = _Meter(self._cores)
 
     def cluster(self) -> Cluster:
         """Return the devices: each has its part of the machine's memory."""
+        return self._cluster
+
+    def _described(self) -> Cluster:
         memory = os.sysconf("SC_PHYS_PAGES") * _PAGE_MIB // len(self._cores)
         gpus = tuple(
             Gpu(id=device, model=f"cpu-{len(cores)}-core", memory_mib=memory)
@@ -189,7 +194,7 @@ class CpuPool(LocalPool):
                 others = Counter(
                     core
                     for (other, _), taken in self._taken.items()
-                    if other != run.id
+                    if other != run.id and not self.is_over(other)
                     for core in taken
                 )
                 cores = tuple(sorted(sorted(cores, key=lambda core: others[core])[:count]))

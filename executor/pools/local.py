@@ -29,10 +29,11 @@ from dovetail.executor.pools.run_files import (
     RunFiles,
     home_token,
     remove_old,
+    write_lasting,
 )
 from dovetail.executor.pools.run_supervisor import LEAVE_S, RunSupervisor
 from dovetail.executor.pools.start_barrier import ForkServer, LaunchError
-from dovetail.executor.system.clock import boot_s
+from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.executor.system.descriptors import FOR_JOBS
 from dovetail.instances.instance import Cluster
 
@@ -68,6 +69,8 @@ class LocalPool:
     name = "local"
     notice = ""
     awaited = ""
+    quick_hooks = False
+    """Whether ``rank_environment`` and ``rank_bounds`` never wait, so that any thread may call."""
 
     def __init__(
         self, directory: Path, log_bytes: int = LOG_BYTES, log_files: int = LOG_FILES
@@ -82,8 +85,9 @@ class LocalPool:
         self._wake: Callable[[], None] = lambda: None
         self._ports = threading.Lock()
         self.fork_server = ForkServer(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(PASS_THROUGH)
+        for folder in (directory, directory / "runs"):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(PASS_THROUGH)
 
     # Hooks.
 
@@ -151,6 +155,8 @@ class LocalPool:
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, and return what was found beyond them."""
         self.fork_server.start()
+        if self._lease is None:
+            self._note_boot(runs)
         for run in runs:
             self._keep(self.files(run.id).read_part() or whole(run))
         unreleased = {run.id for run in self.unreleased()}
@@ -164,6 +170,28 @@ class LocalPool:
                 self._keep(found)
                 beyond.append(found.run)
         return beyond
+
+    def _note_boot(self, runs: Sequence[Run]) -> None:
+        """Mark ranks without a trace as started in an earlier boot, if there was one.
+
+        Without a lease, what is durable of a start is the journal's event. The trace of a rank
+        that ran may have been lost with the machine, so the rank must not be started any more.
+        """
+        file, now = self.directory / "boot", boot_id()
+        before = file.read_text(encoding="ascii") if file.exists() else now
+        if before != now:
+            for run in runs:
+                for rank in range(len(run.seats)):
+                    self.files(run.id).rank(rank).assume_started(before)
+        if before != now or not file.exists():
+            write_lasting(file, now.encode())
+
+    def prelaunch(self, run: Run) -> None:
+        """Bring every rank of the run to the start barrier, for a launch that will follow."""
+        if self.quick_hooks and len(run.seats) == 1 and run.id not in self._supervisors:
+            self._keep(whole(run), bring=True)
+        else:
+            self._kept_as(whole(run)).order_prelaunch()
 
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
@@ -321,6 +349,11 @@ class LocalPool:
         """Return the runs that are not released."""
         return [supervisor.kept for supervisor in list(self._supervisors.values())]
 
+    def is_over(self, run: str) -> bool:
+        """Return whether every rank of a run is over: it is kept, if at all, for its release."""
+        supervisor = self._supervisors.get(run)
+        return supervisor is None or supervisor.over
+
     def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
         """Return what the shim of a rank is to run."""
         run, own = part.run, files.rank(rank)
@@ -362,10 +395,11 @@ class LocalPool:
             self._keep(part)
         return self._supervisors[part.run.id]
 
-    def _keep(self, part: Part) -> None:
-        self._supervisors[part.run.id] = RunSupervisor(
+    def _keep(self, part: Part, bring: bool = False) -> None:
+        supervisor = self._supervisors[part.run.id] = RunSupervisor(
             part, self.files(part.run.id), self, self._tell, self._tell_prepared, self._lease
         )
+        supervisor.start(bring)
 
     def _tell_prepared(self, part: Prepared) -> None:
         self._prepared.put(part)

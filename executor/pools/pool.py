@@ -149,6 +149,14 @@ class NodePool(Protocol):
         """
         ...
 
+    def prelaunch(self, run: Run) -> None:
+        """Prepare the start of a run as far as possible before any of its programs runs.
+
+        The launch follows once the start is durable. Without it the run is refused, through no
+        fault of its job, after a minute, or leaves no trace if this process ends.
+        """
+        ...
+
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
         ...

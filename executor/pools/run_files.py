@@ -23,13 +23,14 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.parts import Part, Rendezvous, whole
 from dovetail.executor.pools.processes import Process
-from dovetail.executor.pools.shim.durable import claim, write_new
+from dovetail.executor.pools.shim.durable import claim, sync, write_new
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import DovetailError, InputError
 
@@ -54,7 +55,8 @@ class Started(NamedTuple):
     """What ``started.json`` says.
 
     ``at_s``: when, in seconds since that boot. Of a rank that may never be started it says why,
-    ``never``, and there are no processes; ``later``: nothing is wrong with its job.
+    ``never``, and there are no processes; ``later``: nothing is wrong with its job. There are none
+    either of a rank that may have been started before the machine was restarted.
     """
 
     rank: Process | None
@@ -111,13 +113,10 @@ class RunFiles:
 
     def make(self, part: Part) -> None:
         """Make the directories of the part's ranks and say what it is."""
-        for path in (self.directory.parent, self.directory):
+        for path in (self.directory, *(self.rank(rank).directory for rank in part.ranks)):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(PASS_THROUGH)
-        for rank in part.ranks:
-            self.rank(rank).directory.mkdir(exist_ok=True)
-            self.rank(rank).directory.chmod(PASS_THROUGH)
-        _replace(self.directory / "run.json", _text(part).encode())
+        _write(self.directory / "run.json", _text(part).encode())
 
     def read_part(self) -> Part | None:
         """Return what is kept of the run; None where that is not known."""
@@ -182,7 +181,7 @@ class RankFiles(NamedTuple):
 
     def write_spec(self, spec: dict[str, Any]) -> None:
         """Say what the shim is to run."""
-        _replace(self.directory / "spec.json", json.dumps(spec).encode())
+        _write(self.directory / "spec.json", json.dumps(spec).encode())
 
     def spec(self) -> dict[str, Any] | None:
         """Return what the shim was to run; None where that is not known."""
@@ -205,6 +204,8 @@ class RankFiles(NamedTuple):
             return None
         if "never" in found:
             return Started(None, None, "", 0.0, str(found["never"]), bool(found.get("later")))
+        if found.keys() == {"boot"}:
+            return Started(None, None, str(found["boot"]))
         try:
             rank = Process(int(found["pid"]), int(found["pid_started"]))
             shim = Process(int(found["shim"]), int(found["shim_started"]))
@@ -238,6 +239,11 @@ class RankFiles(NamedTuple):
         self.directory.mkdir(parents=True, exist_ok=True)
         return claim(str(self.directory), {"never": reason, "later": later})
 
+    def assume_started(self, boot: str) -> None:
+        """Mark it as started in an earlier boot, unless it has a trace."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        claim(str(self.directory), {"boot": boot})
+
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name
         try:
@@ -251,6 +257,7 @@ class RankFiles(NamedTuple):
         return found
 
 
+@cache
 def home_token(directory: Path) -> str:
     """Return what tells the processes of one state directory from those of another."""
     return hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
@@ -292,7 +299,18 @@ def _part(data: bytes) -> Part:
     return Part(run, tuple(ranks), None if rendezvous is None else Rendezvous(*rendezvous))
 
 
+def _write(path: Path, data: bytes) -> None:
+    os.close(write_new(str(path), data))
+
+
+def write_lasting(path: Path, data: bytes) -> None:
+    """Write a file that is on the disk when this returns."""
+    _replace(path, data)
+    for each in (path, path.parent):
+        sync(str(each))
+
+
 def _replace(path: Path, data: bytes) -> None:
     beside = path.with_name(f"{path.name}.tmp")
-    os.close(write_new(str(beside), data))
+    _write(beside, data)
     beside.replace(path)

@@ -105,6 +105,7 @@ class _Rank:
 class _Orders:
     """What the service wants and the run's thread has not taken up yet."""
 
+    bring: bool = False
     launch: bool = False
     prepare: bool = False
     commit: bool = False
@@ -154,19 +155,35 @@ class RunSupervisor:
         self._thread = threading.Thread(
             target=self._keep, name=f"supervisor of {self.kept.id}", daemon=True
         )
+
+    def start(self, bring: bool = False) -> None:
+        """Begin; called once.
+
+        Parameters
+        ----------
+        bring : bool
+            Send a run of one rank to the start barrier at once, in the caller's thread.
+        """
+        if bring:
+            self._bring_to_barrier(together=False)
         self._thread.start()
 
     # Orders, from the service's thread.
 
+    def order_prelaunch(self) -> None:
+        """Bring every rank without a trace to the start barrier: a launch will follow."""
+        with self._ordered() as orders:
+            orders.bring = True
+
     def order_launch(self) -> None:
         """Start every rank that has no trace, unless the run is being stopped."""
         with self._ordered() as orders:
-            orders.launch = True
+            orders.bring = orders.launch = True
 
     def order_prepare(self) -> None:
         """Bring every rank without a trace to the start barrier, and report when all are there."""
         with self._ordered() as orders:
-            orders.prepare = True
+            orders.bring = orders.prepare = True
 
     def order_commit(self) -> None:
         """Start what stands at the start barrier, and refuse what has no trace and does not."""
@@ -203,6 +220,11 @@ class RunSupervisor:
             os.close(self._wake)
 
     @property
+    def over(self) -> bool:
+        """Whether every rank is over."""
+        return all(rank.phase is _Phase.OVER for rank in self._ranks)
+
+    @property
     def trouble(self) -> str:
         """Why nobody can say how the run is, or end it; empty where that is known."""
         told = [self._failure, *(rank.lost or rank.trouble for rank in self._ranks)]
@@ -232,8 +254,7 @@ class RunSupervisor:
                 self._unwatch(rank)
 
     def _goes_on(self) -> bool:
-        over = all(rank.phase is _Phase.OVER for rank in self._ranks)
-        return not over and not self._leaving
+        return not self.over and not self._leaving
 
     def _guarded_step(self) -> None:
         try:
@@ -306,8 +327,8 @@ class RunSupervisor:
             time.sleep(_SIGNALLED_S)
 
     def _bring_about(self, orders: _Orders) -> None:
-        if orders.launch or orders.prepare:
-            self._bring_to_barrier(orders.launch)
+        if orders.bring:
+            self._bring_to_barrier(orders.prepare)
         if orders.prepare:
             self._tell_held()
         if orders.launch or orders.commit:
@@ -363,10 +384,11 @@ class RunSupervisor:
 
     # Launching: all ranks come to the start barrier, then it opens for all, or none.
 
-    def _bring_to_barrier(self, launch: bool) -> None:
+    def _bring_to_barrier(self, together: bool) -> None:
+        """Send ranks to the start barrier; of several, or where they are reported, await all."""
         idle = self._those(_Phase.IDLE)
-        # One that waits for no other is let go before it is there.
-        at_once = launch and len(idle) == 1
+        if not idle:
+            return
         try:
             if self._lapsed():
                 raise NotNowError(LAPSED)
@@ -378,9 +400,7 @@ class RunSupervisor:
                     rank.barrier = StartBarrier(self._hooks.fork_server, rank.files)
                 except ConnectionError as error:
                     raise NotNowError(f"rank {rank.number}: {complaint('')}") from error
-                if at_once:
-                    rank.barrier.open()
-            if not at_once:
+            if together or len(idle) > 1:
                 self._await_barrier(idle)
         except Exception as error:
             if not isinstance(error, LaunchError | OSError):
@@ -473,8 +493,10 @@ class RunSupervisor:
     def _hold(self, rank: _Rank) -> None:
         """Keep a rank at the start barrier as long as it may come to its start."""
         assert rank.barrier is not None
-        if rank.barrier.speaks:
-            self._give_up(f"rank {rank.number}: its launcher died before the start", later=True)
+        answer = rank.barrier.heard()
+        if answer is not None and answer != "prepared":
+            reason = complaint(answer) if answer else "its launcher died before the start"
+            self._give_up(f"rank {rank.number}: {reason}", later=is_blameless(answer))
         elif self._lapsed():
             self._give_up(LAPSED, later=True)
         elif boot_s() >= rank.held_until_s:

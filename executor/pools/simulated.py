@@ -157,6 +157,9 @@ class SimulatedNode:
         self._set_alarm()
         return [old.run for old in saved.runs if old.run.id not in self._awaited]
 
+    def prelaunch(self, run: Run) -> None:
+        """Do nothing: a start takes no preparation."""
+
     def launch(self, run: Run) -> None:
         """Start a run that has no trace yet."""
         self._awaited[run.id] = run

@@ -122,10 +122,19 @@ class StartBarrier:
             self._line.close()
             raise
 
-    def answer(self, deadline_s: float) -> str:
-        """Return the next line that the shim says; empty when it is gone, or too slow."""
+    def heard(self) -> str | None:
+        """Return the next line that the shim has said; None if it has not, empty if it is gone."""
         while not (line := self._next_line()):
-            if not _readable(self._line.fileno(), deadline_s - boot_s()) or not self._read():
+            if not self.speaks:
+                return None
+            if not self._read():
+                return ""
+        return line
+
+    def answer(self, deadline_s: float) -> str:
+        """Return the next line that the shim says; empty if it is gone, or too slow."""
+        while (line := self.heard()) is None:
+            if not _readable(self.descriptor, deadline_s - boot_s()):
                 return ""
         return line
 

@@ -13,53 +13,53 @@ RESERVED_BYTES = 1024
 _RETRY_S = 1.0
 
 
-def write_new(path: str, data: bytes) -> int:
-    """Write a file that nobody else may read, whole, and return it open."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(path, flags, 0o600)
+def write_new(path: str, data: bytes, exclusive: bool = False) -> int:
+    """Write a file that only its owner may read, and return it open.
+
+    If it has to be exclusive and exists, FileExistsError is raised.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags | (os.O_EXCL if exclusive else os.O_TRUNC), 0o600)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(file, view) :]
     except BaseException:
         os.close(file)
+        if exclusive:
+            os.unlink(path)
         raise
     return file
 
 
-def claim(directory: str, record: dict[str, object]) -> bool:
-    """Make ``started.json``, whole and durable; return False where there is one already.
+def claim(directory: str, record: dict[str, object], lasting: bool = True) -> bool:
+    """Make ``started.json``; return False if there is one already.
 
-    It is on the disk when this returns. If the machine stops before, there may be a file that
-    cannot be read; that, too, keeps the rank from being started.
+    If it is to be lasting, it is on the disk when this returns. If this process or the machine
+    ends meanwhile, there may be a file that cannot be read; that, too, keeps the rank from being
+    started.
     """
-    beside = os.path.join(directory, f"started.{os.getpid()}.tmp")
-    file = -1
     try:
-        try:
-            file = write_new(beside, json.dumps(record).encode())
-            os.link(beside, os.path.join(directory, "started.json"))
-        except FileExistsError:
-            return False
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(beside)
-        # After all names are made: most file systems write data and names in one go then.
-        os.fsync(file)
+        path = os.path.join(directory, "started.json")
+        file = write_new(path, json.dumps(record).encode(), exclusive=True)
+    except FileExistsError:
+        return False
+    try:
+        if lasting:
+            os.fsync(file)
+            sync(directory)
     finally:
-        if file >= 0:
-            os.close(file)
-    sync_directory(directory)
+        os.close(file)
     return True
 
 
-def sync_directory(path: str) -> None:
-    """Wait until the names in a directory are on the disk."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: str) -> None:
+    """Wait until a file's content, or a directory's names, are on the disk."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)
+        os.fsync(file)
     finally:
-        os.close(directory)
+        os.close(file)
 
 
 class ExitFile:
@@ -96,12 +96,8 @@ class ExitFile:
     def sync(self) -> None:
         """Wait until the status is on the disk, if the disk takes it."""
         with contextlib.suppress(OSError):
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
-            sync_directory(self._directory)
+            sync(self._path)
+            sync(self._directory)
 
     def _written(self, data: bytes) -> bool:
         try:

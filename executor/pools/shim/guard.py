@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -28,16 +27,17 @@ import traceback
 from typing import TYPE_CHECKING
 
 from .durable import ExitFile, claim
-from .kernel import PR_SET_CHILD_SUBREAPER, boot_id, boot_s, descendants, prctl, send, stat_of, told
+from .kernel import boot_s, descendants, send, told
 from .lease import LAPSED, Alarm, Lease, Reader
 from .output import readers_of
-from .rank import Child
+from .rank import read_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
     from .output import Readers
+    from .rank import Child
 
 LINGER_S = 2.0
 """Seconds that what outlives a rank's own process gets after SIGTERM."""
@@ -46,24 +46,25 @@ _SWEEP_S = 0.1
 _CHUNK = 65536
 
 
-def guard_rank(directory: str, at_barrier: Callable[[], object]) -> None:
-    """Start the rank that ``spec.json`` in a directory tells of, and guard it until its end.
+def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], object]) -> None:
+    """Start the rank that ``spec.json`` in a directory describes, and guard it until its end.
 
     Parameters
     ----------
     directory : str
         Of the rank.
-    at_barrier : callable
-        Called once the rank stands at the start barrier.
+    child : Child
+        On its way to the start barrier of this rank.
+    ask_for_another : callable
+        Asks for the shim of the next rank. It is called once, when this one has to wait or its
+        program runs: forking takes the time of a core.
     """
-    with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
-        spec = json.load(file)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    spec = read_spec(os.fsencode(directory))
     lease = Lease(**spec["lease"]) if "lease" in spec else None
     if _lapsed(lease):
+        child.give_up()
         _say(f"later {LAPSED}")
         return
-    child = Child(spec)
     try:
         # While the child goes to the start barrier.
         readers, ending = readers_of(directory, spec), ExitFile(directory)
@@ -75,19 +76,14 @@ def guard_rank(directory: str, at_barrier: Callable[[], object]) -> None:
         _say(f"{'later' if later else 'refused'} {refused or told(error)}")
         return
     refused = child.prepared()
-    if refused:
-        _say(f"refused {refused}")
-    else:
-        _say("prepared")
-        at_barrier()
-    if refused or os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child):
+    _say(f"refused {refused}" if refused else "prepared")
+    if not select.select([0], [], [], 0.0)[0]:
+        ask_for_another()
+        ask_for_another = bool
+    if refused or os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child, lease):
         child.give_up()
         ending.give_up()
         return
-    _guard(child, lease, readers, ending)
-
-
-def _guard(child: Child, lease: Lease | None, readers: list[Readers], ending: ExitFile) -> None:
     lapsed = _lapsed(lease)
     refused = LAPSED if lapsed else child.release()
     if refused:
@@ -100,6 +96,7 @@ def _guard(child: Child, lease: Lease | None, readers: list[Readers], ending: Ex
     if lease is not None:
         guard.heed(lease)
     _say("started")
+    ask_for_another()
     ending.write(guard.wait(), lapsed=guard.lapsed)
     if not _say("ended"):
         ending.sync()
@@ -113,28 +110,15 @@ def _lapsed(lease: Lease | None) -> bool:
     return lease.lapsed
 
 
-def _claimed(directory: str, child: Child) -> bool:
+def _claimed(directory: str, child: Child, lease: Lease | None) -> bool:
     try:
-        if claim(directory, _started(child)):
+        # Without a lease, the journal is on this machine, and has the start on the disk.
+        if claim(directory, {**child.identity, "at_s": boot_s()}, lasting=lease is not None):
             return True
         _say("taken")
     except OSError as error:
         _say(f"later {told(error)}")
     return False
-
-
-def _started(child: Child) -> dict[str, object]:
-    shim, rank = stat_of(os.getpid()), stat_of(child.pid)
-    assert shim is not None
-    assert rank is not None
-    return {
-        "pid": child.pid,
-        "pid_started": rank.started,
-        "shim": shim.pid,
-        "shim_started": shim.started,
-        "boot": boot_id(),
-        "at_s": boot_s(),
-    }
 
 
 def _say(text: str) -> bool:
@@ -157,7 +141,8 @@ class Guard:
 
     def __init__(self, child: Child, readers: list[Readers]) -> None:
         self._pid = child.pid
-        self._outputs = list(zip(child.outputs, readers, strict=True))
+        # Without a file of its own, standard error goes with standard output.
+        self._outputs = list(zip(child.outputs, readers, strict=False))
         self._status: int | None = None
         self._alone = False
         self._asked = self._killing = False
@@ -166,7 +151,7 @@ class Guard:
         self._woken = _wake_on_signals(self._on_signal)
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
-        for output in child.outputs:
+        for output, _ in self._outputs:
             self._poll.register(output, select.POLLIN)
 
     def wait(self) -> int:

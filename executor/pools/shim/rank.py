@@ -4,55 +4,85 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import resource
 import shutil
 import signal
-from typing import Any, NoReturn
+import socket
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from .kernel import PR_SET_PDEATHSIG, prctl, told
+from .kernel import PR_SET_PDEATHSIG, boot_id, prctl, stat_of, told
+
+if TYPE_CHECKING:
+    from .kernel import EnvironmentEntry
 
 _CHUNK = 65536
 _READY = b"ready"
+_GO = b"go"
+
+
+def read_spec(directory: bytes) -> dict[str, Any]:
+    """Return what ``spec.json`` says of the rank of a directory."""
+    with open(os.path.join(directory, b"spec.json"), encoding="utf-8") as file:
+        spec: dict[str, Any] = json.load(file)
+    return spec
 
 
 class Child:
-    """The rank's own process, held at a start barrier until it is released.
+    """The process that becomes a rank. It is forked before the rank is known.
 
     Attributes
     ----------
     pid : int
-        Of the process.
+        Its process id.
     outputs : list of int
-        Where its output is read; its standard error apart where that has a file of its own.
+        The pipes of its standard output and, if that has a file of its own, standard error.
+    line : socket.socket
+        Readable once the process has said more, or has ended.
+    identity : dict
+        By what the process and its shim are found again: pids, start times and boot.
     """
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        barrier_out, self._barrier = os.pipe()
-        self._report, report_in = os.pipe()
-        pipes = [os.pipe() for _ in spec["copies"]]
+    def __init__(self, token: EnvironmentEntry) -> None:
+        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pipes = [os.pipe(), os.pipe()]
         self.outputs, outputs_in = [out for out, _ in pipes], [end for _, end in pipes]
         shim = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            # Without this the start barrier would never see the shim's end of it close.
-            os.close(self._barrier)
-            _become(spec, shim, barrier_out, report_in, outputs_in)
-        for end in (barrier_out, report_in, *outputs_in):
+            self.line.close()
+            _become(theirs, token, shim, outputs_in)
+        theirs.close()
+        for end in outputs_in:
             os.close(end)
         for output in self.outputs:
             os.set_blocking(output, False)
+        self.identity: dict[str, object] = {
+            "pid": self.pid,
+            "pid_started": _started(self.pid),
+            "shim": shim,
+            "shim_started": _started(shim),
+            "boot": boot_id(),
+        }
+        # What is used for the first time after a fork is slow, and a rank would wait for it.
+        json.loads(json.dumps(self.identity))
+
+    def prepare(self, directory: bytes, token: bytes) -> None:
+        """Send it to the start barrier of a rank."""
+        with contextlib.suppress(OSError):
+            self.line.send(directory + b"\0" + token)
 
     def prepared(self) -> str:
-        """Wait until it stands at the start barrier, and return why it cannot."""
-        told = os.read(self._report, _CHUNK)
-        return "" if told == _READY else told.decode(errors="replace") or "it died at its start"
+        """Wait until it stands at the start barrier; return why it cannot."""
+        answer = self._answer()
+        return "" if answer == _READY else answer.decode(errors="replace") or "it died at its start"
 
     def release(self) -> str:
-        """Open the start barrier, and return why its program could not be run."""
-        os.write(self._barrier, b"g")
-        os.close(self._barrier)
-        return os.read(self._report, _CHUNK).decode(errors="replace")
+        """Open the start barrier; return why the program could not be run."""
+        with contextlib.suppress(OSError):
+            self.line.send(_GO)
+        return self._answer().decode(errors="replace")
 
     def give_up(self) -> None:
         """End it at the start barrier."""
@@ -60,31 +90,62 @@ class Child:
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
+    def _answer(self) -> bytes:
+        """Return what it says next; empty once it has closed its end, which execve does."""
+        try:
+            return self.line.recv(_CHUNK)
+        except ConnectionResetError:
+            return b""
+
 
 def _become(
-    spec: dict[str, Any], shim: int, barrier: int, report: int, outputs: list[int]
+    line: socket.socket, token: EnvironmentEntry, shim: int, outputs: list[int]
 ) -> NoReturn:
     """Turn the forked child into the rank: everything up to its program, then the start barrier."""
     try:
         os.setsid()
+        os.umask(0o022)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        _default_signals()
+        _end_with(shim)
+        request = line.recv(_CHUNK)
+        if not request:
+            os._exit(1)
+        directory, held = request.split(b"\0")
+        token.write(held)
+        spec = read_spec(directory)
         _refuse_unspeakable(spec)
         _take_seat(spec)
-        _take_streams(outputs)
-        _take_user(spec)
-        # Only now: a change of user would clear it.
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != shim:
-            os._exit(1)
+        os.dup2(outputs[0], 1)
+        os.dup2(outputs[len(spec["copies"]) - 1], 2)
+        if spec["user"] is not None:
+            os.setgroups(spec["user"]["groups"])
+            os.setgid(spec["user"]["gid"])
+            os.setuid(spec["user"]["uid"])
+            # A change of user clears it.
+            _end_with(shim)
         os.chdir(spec["cwd"])
         program = _program(spec["command"][0], spec["env"].get("PATH", os.defpath))
-        _default_signals()
-        os.write(report, _READY)
-        if os.read(barrier, 1) != b"g":
+        line.send(_READY)
+        if line.recv(_CHUNK) != _GO:
             os._exit(1)
         os.execve(program, spec["command"], spec["env"])
     except BaseException as error:
-        os.write(report, told(error).encode(errors="replace")[:_CHUNK])
+        line.send(told(error).encode(errors="replace")[:_CHUNK])
     os._exit(1)
+
+
+def _started(pid: int) -> int:
+    stat = stat_of(pid)
+    assert stat is not None
+    return stat.started
+
+
+def _end_with(shim: int) -> None:
+    """Have the kernel kill this process when its shim ends."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != shim:
+        os._exit(1)
 
 
 def _refuse_unspeakable(spec: dict[str, Any]) -> None:
@@ -103,22 +164,6 @@ def _take_seat(spec: dict[str, Any]) -> None:
         os.sched_setaffinity(0, spec["cpus"])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(spec["descriptors"], most), most))
-
-
-def _take_streams(outputs: list[int]) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(outputs[0], 1)
-    os.dup2(outputs[-1], 2)
-
-
-def _take_user(spec: dict[str, Any]) -> None:
-    user = spec["user"]
-    if user is not None:
-        os.setgroups(user["groups"])
-        os.setgid(user["gid"])
-        os.setuid(user["uid"])
-    os.umask(0o022)
 
 
 def _program(name: str, path: str) -> str:

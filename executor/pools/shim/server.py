@@ -19,7 +19,8 @@ from functools import partial
 from typing import NoReturn
 
 from .guard import guard_rank
-from .kernel import PR_SET_NAME, EnvironmentEntry, prctl
+from .kernel import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, EnvironmentEntry, prctl
+from .rank import Child
 
 _REQUEST_BYTES = 8192
 _AGAIN_S = 1.0
@@ -69,16 +70,23 @@ def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) ->
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        child = Child(token)
+        # A spare without its child is of no use; then it ends, and is replaced.
+        ready, _, _ = select.select([requests, child.line], [], [])
+        if child.line in ready:
+            time.sleep(_AGAIN_S)
+            os._exit(1)
         request, barriers, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
         if barriers:
             directory, held = request.split(b"\0")
+            child.prepare(directory, held)
             _take_streams(directory, barriers[0])
             token.write(held)
             # As an administrator sees it in ``ps`` and ``top``.
             prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
             _introduce(barriers[0])
-            # Not before: forking takes the time of a core, which this rank can use better.
-            guard_rank(os.fsdecode(directory), at_barrier=partial(_ask_for_another, free))
+            guard_rank(os.fsdecode(directory), child, partial(_ask_for_another, free))
     except BaseException:
         traceback.print_exc()
     finally:

@@ -65,7 +65,9 @@ def test_a_submission_goes_through_the_functions_of_the_diagram(directory, calle
         called.clear()
         client.submit([{"command": ["true"], "workload": "w", "cwd": str(directory), "env": ENV}])
         wait_until(lambda: not service.api.jobs())
-    assert [*called] == here
+    # What two threads do at the same time has no order.
+    assert sorted(called) == sorted(here)
+    assert [*called][:9] == here[:9]
 
 
 @pytest.mark.parametrize("step", [step for step in steps() if step[0].startswith(SHIM)])

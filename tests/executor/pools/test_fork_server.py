@@ -78,6 +78,15 @@ def test_a_spare_that_is_killed_is_replaced(pool, number):
     runs(pool, "j1.1")
 
 
+def test_a_spare_whose_child_is_killed_is_replaced(pool):
+    first = spare(pool)
+    wait_until(lambda: descendants(first))
+    (child,) = descendants(first)
+    os.kill(child.pid, signal.SIGKILL)
+    wait_until(lambda: spare(pool) not in (None, first))
+    runs(pool, "j1.1")
+
+
 def test_a_fork_server_that_is_killed_is_replaced_and_its_shims_go_on(pool):
     pool.pool.launch(a_run("exec sleep 600"))
     pool.wait_for("rank_ready")
@@ -129,10 +138,10 @@ def test_a_service_that_is_killed_leaves_no_spare(tmp_path):
     command = [sys.executable, "-c", SERVICE, str(tmp_path / "state")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
         forking = int(service.stdout.readline())
-        wait_until(lambda: descendants(forking))
-        (waits,) = descendants(forking)
+        wait_until(lambda: len(descendants(forking)) == 2)
+        waits = [each.pid for each in descendants(forking)]
         service.kill()
-    for pid in (forking, waits.pid):
+    for pid in (forking, *waits):
         wait_until(lambda pid=pid: stat_of(pid) is None or stat_of(pid).state == "Z")
 
 

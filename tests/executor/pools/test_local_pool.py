@@ -506,6 +506,17 @@ class TestFoundAgain:
         pool = make(run)
         assert pool.wait_for("rank_gone").reason == "the machine was restarted"
 
+    def test_after_a_restart_of_the_machine_a_run_without_a_trace_is_gone(self, make, state):
+        run = a_run("touch started", cwd=str(state))
+        make().pool.close()
+        (state / "boot").write_text("another")
+        for _ in range(2):
+            pool = make(run)
+            assert pool.wait_for("rank_gone").reason == "the machine was restarted"
+            pool.pool.launch(run)
+            pool.pool.close()
+        assert not (state / "started").exists()
+
     def test_another_process_with_its_number_is_not_taken_for_it(self, make, left, state):
         run, path = left
         record = json.loads(path.read_text())

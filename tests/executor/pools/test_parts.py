@@ -6,6 +6,7 @@ A node is a pool with a directory of its own; they are on one machine here.
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -190,15 +191,16 @@ class TestNothingOfItRuns:
     def test_when_that_cannot_be_kept_yet(self, node, tmp_path):
         run, starts = noted(tmp_path)
         pool = node()
-        # What a full disk does: the file that says so cannot be made.
-        rank = RunFiles(tmp_path / "n1", run.id).rank(0).directory
-        in_the_way = rank / f"started.{os.getpid()}.tmp"
-        in_the_way.mkdir(parents=True)
-        pool.pool.keep(Part(run, (0,), Rendezvous("127.0.0.1", 20_000)))
-        pool.pool.abort(run.id, "n2 cannot")
-        time.sleep(0.5)
-        assert pool.kinds() == []
-        in_the_way.rmdir()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # As on a full disk, nothing can be written.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            pool.pool.keep(Part(run, (0,), Rendezvous("127.0.0.1", 20_000)))
+            pool.pool.abort(run.id, "n2 cannot")
+            wait_until(lambda: "File too large" in pool.pool.trouble)
+            assert pool.kinds() == []
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         refused = pool.wait_for("rank_refused", 0)
         assert (refused.reason, refused.later) == ("n2 cannot", True)
         assert starts() == {}
