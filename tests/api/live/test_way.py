@@ -67,7 +67,7 @@ def test_a_submission_goes_through_the_functions_of_the_diagram(directory, calle
         wait_until(lambda: not service.api.jobs())
     # What two threads do at the same time has no order.
     assert sorted(called) == sorted(here)
-    assert [*called][:9] == here[:9]
+    assert [*called][:10] == here[:10]
 
 
 @pytest.mark.parametrize("step", [step for step in steps() if step[0].startswith(SHIM)])
