@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.executor.doctor.diagnosis import Diagnosis, Preflight, diagnose
-from dovetail.executor.doctor.finding import Finding, Level
+from dovetail.executor.doctor.finding import Level
 from dovetail.executor.doctor.shares import ShareRow, ShareTable
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.instances.errors import InputError
@@ -68,24 +68,18 @@ def _preflight(options: Namespace) -> Preflight:
 
 def _view(diagnosis: Diagnosis) -> RenderableType:
     table = plain_table("", "what", "what was seen, and what to do")
-    for heading, findings in groupby(diagnosis.findings, _heading):
+    for (part, gpu), findings in groupby(diagnosis.findings, lambda one: (one.part, one.gpu)):
         if table.row_count:
             table.add_row()
-        table.add_row("", Text(heading, "bold"))
+        table.add_row("", Text(f"{_HEADINGS[part]} {gpu}".rstrip(), "bold"))
         for finding in findings:
             word, style = _MARKS[finding.level]
-            table.add_row(Text(word, style), Text(finding.title), _line(finding))
+            line = Text(finding.text)
+            if finding.remedy:
+                line.append(f"\n-> {finding.remedy}", "italic")
+            table.add_row(Text(word, style), Text(finding.title), line)
     verdict = Text(diagnosis.usable.text, "bold")
     return Group(table, Text(), *_share_views(diagnosis.shares), verdict)
-
-
-def _line(finding: Finding) -> Text:
-    remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
-    return Text(finding.text).append(remedy, "italic")
-
-
-def _heading(finding: Finding) -> str:
-    return f"{_HEADINGS[finding.part]} {finding.gpu}".rstrip()
 
 
 def _share_views(tables: Sequence[ShareTable]) -> Iterator[RenderableType]:

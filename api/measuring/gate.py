@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
     if why_not is not None:
         raise UnsupportedError(f"shares cannot be measured: {why_not}")
     with Nvml() as nvml:
-        for gpu in _one_of_each(nvml):
+        for gpu in {one.name: one for one in reversed(nvml.gpus()) if not one.mig}.values():
             _refuse_busy(nvml, gpu)
             # Not in the directory itself, as a running service keeps its runs there.
             pool = GpuPool(directory / "probes", Nvml(), mps, Splits(), (gpu.uuid,))
@@ -65,10 +65,6 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
                     _count(probe, options.shares or EVERY_SHARE, directory)
                 if options.splits:
                     _compare(probe, options.shares or CANDIDATES, directory, again=options.again)
-
-
-def _one_of_each(nvml: Nvml) -> Iterator[Gpu]:
-    yield from {gpu.name: gpu for gpu in reversed(nvml.gpus()) if not gpu.mig}.values()
 
 
 def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
@@ -100,7 +96,8 @@ def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: boo
         for done, evidence in enumerate(found, 1):
             keep_splits(directory, evidence)
             rest_s = (time.monotonic() - began) / done * (len(left) - done)
-            print(f"{_text(evidence)} ({_progress(done, len(left), rest_s)})", file=sys.stderr)
+            rest = f", about {rest_s:.0f} s left" if done < len(left) else ""
+            print(f"{_text(evidence)} ({done} of {len(left)}{rest})", file=sys.stderr)
 
 
 def _measured(probe: Probe, splits: Splits) -> frozenset[int]:
@@ -121,7 +118,3 @@ def _text(evidence: SplitEvidence) -> str:
         f"{evidence.gpu_model}: {evidence.share} % is {evidence.sms} SMs and computes "
         f"{verdict} of {len(evidence.products)} products"
     )
-
-
-def _progress(done: int, of: int, rest_s: float) -> str:
-    return f"{done} of {of}" + (f", about {rest_s:.0f} s left" if done < of else "")

@@ -158,7 +158,9 @@ def sharing_table(ways: Iterable[Sharing]) -> RenderableType:
             two_digits(one.combined),
             two_digits(one.combined_least),
             two_digits(one.combined_most),
-            _over(one),
+            NO_FIGURE
+            if one.over_time_sliced is None
+            else f"{one.over_time_sliced:.2f} x of {one.compared}",
         )
         for one in ways
     ]
@@ -169,16 +171,12 @@ def sharing_table(ways: Iterable[Sharing]) -> RenderableType:
 def pair_table(together: Iterable[Together]) -> RenderableType:
     """Return the table of the least and the most slowed pairs of each way to share."""
     columns = ("slowdowns", "combined", "W", "p99 ms", "repeats")
-    rows = [_pair_row(one) for group in _by_way(together) for one in _extremes(group)]
-    line = f"the {MOST_SHOWN} least and the {MOST_SHOWN} most slowed pairs of each setting"
-    return Group(_table(("pair", "setting"), columns, rows), Text(line, "dim"))
-
-
-def _by_way(together: Iterable[Together]) -> Iterator[list[Together]]:
     ways: dict[str, list[Together]] = defaultdict(list)
     for one in together:
         ways[_way(one.mode, one.shares, any(one.first))].append(one)
-    return iter(ways.values())
+    rows = [_pair_row(one) for group in ways.values() for one in _extremes(group)]
+    line = f"the {MOST_SHOWN} least and the {MOST_SHOWN} most slowed pairs of each setting"
+    return Group(_table(("pair", "setting"), columns, rows), Text(line, "dim"))
 
 
 def _extremes(group: Iterable[Together]) -> list[Together]:
@@ -240,18 +238,9 @@ def _left_out(found: Summary) -> Iterator[RenderableType]:
 
 
 def _way(mode: str, shares: Sequence[int | None], preferred: bool = False) -> str:
-    caps = "no cap" if set(shares) == {None} else " + ".join(map(_cap, shares))
+    texts = ("none" if share is None else f"{share} %" for share in shares)
+    caps = "no cap" if set(shares) == {None} else " + ".join(texts)
     return ", ".join(filter(None, (_MODES[mode], caps, "one preferred" if preferred else "")))
-
-
-def _cap(share: int | None) -> str:
-    return "none" if share is None else f"{share} %"
-
-
-def _over(one: Sharing) -> str:
-    if one.over_time_sliced is None:
-        return NO_FIGURE
-    return f"{one.over_time_sliced:.2f} x of {one.compared}"
 
 
 def _count(amount: int) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import stat
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -177,20 +178,13 @@ def past_errors(log: Path, module: str | None) -> Finding | None:
 
 def _kernel_log(path: Path) -> str:
     """Return the kernel's log; each read returns one record."""
-    handle, records = os.open(path, os.O_RDONLY | os.O_NONBLOCK), list[bytes]()
+    handle, records = os.open(path, os.O_RDONLY | os.O_NONBLOCK), [b" "]
     try:
-        while record := _record(handle):
-            records.append(record)
+        while records[-1]:
+            with suppress(BrokenPipeError):  # overwritten meanwhile; the next record follows
+                records.append(os.read(handle, 8192))
+    except BlockingIOError:
+        pass
     finally:
         os.close(handle)
     return b"".join(records).decode(errors="replace")
-
-
-def _record(handle: int) -> bytes:
-    while True:
-        try:
-            return os.read(handle, 8192)
-        except BrokenPipeError:  # overwritten while it was read; the next is there
-            continue
-        except BlockingIOError:
-            return b""

@@ -219,16 +219,14 @@ class WorkerPool:
 
     def _make_room(self, seat: Seat, kept: Collection[object]) -> bool:
         """End the least recently used workers until there is room; return whether there is."""
-        while not (room := self._has_room(seat)):
+        while True:
+            free_mib = self._device.free_mib()
+            starting = [seat, *(worker.seat for worker in self._starting())]
+            needed_mib = SPARE_MIB + sum(self._need_mib.get(one.workload, 0.0) for one in starting)
+            few = len(self._workers) < self._limits.workers
+            if few and (free_mib is None or free_mib >= needed_mib):
+                return True
             idle = [one for one in self._workers if one not in kept]
             if not idle:
-                break
+                return False
             self.dismiss([min(idle, key=lambda one: one.used_s)])
-        return room
-
-    def _has_room(self, seat: Seat) -> bool:
-        free_mib = self._device.free_mib()
-        starting = [seat, *(worker.seat for worker in self._starting())]
-        needed_mib = SPARE_MIB + sum(self._need_mib.get(one.workload, 0.0) for one in starting)
-        few = len(self._workers) < self._limits.workers
-        return few and (free_mib is None or free_mib >= needed_mib)

@@ -64,7 +64,7 @@ class HealthState(StrEnum):
     """A daemon runs without a server; the first client starts one."""
     ACTIVE = "active"
     """All servers serve clients."""
-    UNTOLD = "untold"
+    UNREPORTED = "unreported"
     """A server runs; the installed control program cannot report its state (before 555)."""
     STARTING = "starting"
     """A server is initialising."""
@@ -209,7 +209,7 @@ class Control:
         try:
             lines = self.ask(command)
         except UnknownCommandError:
-            return HealthState.UNTOLD
+            return HealthState.UNREPORTED
         words = {word.strip(":.,") for word in " ".join(lines).split()}
         found = [state for word, state in _STATUS.items() if word in words]
         if len(found) != 1:

@@ -82,7 +82,7 @@ def _is_healthy(control: Control, health: Health) -> bool:
     """
     if any(server.pid not in health.servers for server in control.server_processes()):
         return False
-    if health.state is HealthState.UNTOLD:
+    if health.state is HealthState.UNREPORTED:
         return not health.clients
     return health.state in (HealthState.IDLE, HealthState.ACTIVE)
 

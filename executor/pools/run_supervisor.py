@@ -54,7 +54,7 @@ _SWEEP_S: Final = 0.2
 _TROUBLE_S: Final = 2.0
 _OVERDUE_S: Final = 2.0
 _LOOK_S: Final = 15.0
-_UNTOLD_S: Final = 20.0
+_UNREPORTED_S: Final = 20.0
 
 _SIGNALLED_S: Final = 0.01
 _SIGNALLED_AT_MOST: Final = 100
@@ -546,7 +546,7 @@ class RunSupervisor:
         if process.alive:
             rank.alive_s = now
         _due(rank, now + _LOOK_S)
-        return now > rank.alive_s + _UNTOLD_S
+        return now > rank.alive_s + _UNREPORTED_S
 
     def _try_ready(self, rank: _Rank, pid: int) -> None:
         rank.ready = self._hooks.is_ready(self.kept, rank.number, pid)

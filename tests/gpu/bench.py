@@ -197,7 +197,7 @@ class Daemon:
             return "gone"
         except MpsError as error:
             return f"error: {error}"
-        return "unknown" if state is HealthState.UNTOLD else state.value
+        return "unknown" if state is HealthState.UNREPORTED else state.value
 
     def is_healthy_again(self, server):
         """Wait until the server is active again or has ended."""

@@ -1,7 +1,7 @@
-"""Makes a transcript for the stand-in from a proof: ``python from_proof.py proof.json NAME``.
+"""Make a transcript for the stand-in from a proof: ``python from_proof.py proof.json NAME``.
 
-It writes ``transcripts/NAME.json``; the contract tests hold the stand-in to its answers from then
-on. A proof of a stand-in is refused: it would be held to itself.
+It writes ``transcripts/NAME.json``, which the contract tests then compare with the stand-in. A
+proof of a stand-in is refused, as it would be compared with itself.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def transcript(proof):
             for _, one in spoken
         ],
         "answers": [
-            {"command": command, "pattern": pattern, "source": told}
-            for (command, pattern), told in answers.items()
+            {"command": command, "pattern": pattern, "source": origin}
+            for (command, pattern), origin in answers.items()
         ],
     }
 
 
 def named(text, pids, otherwise=str):
-    """Return a text with names in braces in place of pids, and the rest of it as it is told to."""
+    """Return a text with names in braces in place of pids; the rest goes through ``otherwise``."""
     names = {str(pid): f"{{{name}}}" for name, pid in pids.items()}
     return "".join(names.get(part) or otherwise(part) for part in re.split(r"(\d+)", text))
 

@@ -62,7 +62,7 @@ class Daemon:
         self.thread = threading.Thread
 
     def listen(self):
-        """Listen, give back control once, and serve until told to quit."""
+        """Listen, give back control once, and serve until ``quit``."""
         path = os.path.join(self.pipes, "control")
         if os.path.exists(path):
             os.unlink(path)
@@ -121,14 +121,14 @@ class Daemon:
         return f'Unknown command "{name}"\n'
 
     def of_a_server(self):
-        told = {
+        commands = {
             "get_client_list": lambda _: self.listed(self.clients),
             "terminate_client": self.terminate,
             "shutdown_server": self.shut_down,
         }
         if self.version != "535":
-            told["get_server_status"] = lambda _: "FAULT\n" if self.fault else "ACTIVE\n"
-        return told
+            commands["get_server_status"] = lambda _: "FAULT\n" if self.fault else "ACTIVE\n"
+        return commands
 
     def listed(self, pids):
         if "babble" in self.moods:
@@ -174,8 +174,8 @@ class Daemon:
 
 def not_found(name, arguments):
     server = arguments[0] if arguments else "0"
-    told = f"Server {server} not found\n"
-    return f"{told}Server {server} not found!\n1\n" if name == "terminate_client" else told
+    line = f"Server {server} not found\n"
+    return f"{line}Server {server} not found!\n1\n" if name == "terminate_client" else line
 
 
 def tell(stream, word):

@@ -73,8 +73,8 @@ def test_it_answers_as_was_recorded(program, control, request):
     for step in RECORDED["steps"]:
         what = " ".join((*step["options"], step["command"])).strip()
         if real or what.startswith(SPOKEN_BY_STANDIN):
-            told = record.say(program, control.directory, step["options"], step["command"])
-            assert told == step
+            reply = record.say(program, control.directory, step["options"], step["command"])
+            assert reply == step
 
 
 @every_program
@@ -188,17 +188,17 @@ class TestServersOfStandin:
         for answer in ANSWERS:
             if answer.get("since", "") > Path(program).parent.name:
                 continue
-            told = record.say(program, control.directory, [], answer["command"].format(**pids))
-            assert re.fullmatch(answer["pattern"].format(**pids), told["out"])
-            assert told["exit"] == 0
+            reply = record.say(program, control.directory, [], answer["command"].format(**pids))
+            assert re.fullmatch(answer["pattern"].format(**pids), reply["out"])
+            assert reply["exit"] == 0
 
     def test_status_where_the_program_can_tell(self, control, start_client, program):
         control.start()
         client = start_client({PIPE_DIRECTORY: str(control.directory)})
         assert client.learns() == "attached"
         (server,) = control.servers()
-        told = control.status(server)
-        assert told == (HealthState.UNTOLD if "535" in program else HealthState.ACTIVE)
+        reply = control.status(server)
+        assert reply == (HealthState.UNREPORTED if "535" in program else HealthState.ACTIVE)
         wait_until(control.server_processes)
         assert [process.pid for process in control.server_processes()] == [server]
 

@@ -756,7 +756,7 @@ class TestAKeeperInTrouble:
 
     def test_an_end_that_a_stopped_launcher_does_not_tell(self, make, monkeypatch):
         monkeypatch.setattr("dovetail.executor.pools.run_supervisor._LOOK_S", 0.05)
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._UNTOLD_S", 0.2)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._UNREPORTED_S", 0.2)
         pool = make()
         pool.pool.launch(a_run(("sleep", "600")))
         pid = pool.wait_for("rank_started").pid

@@ -2,7 +2,7 @@
 
    It lets tests run the program that speaks to CUDA: every argument is checked as cuda.h declares
    it. As a client of MPS it speaks to the stand-in daemon (tests/executor/mps/standin.py):
-   it attaches on cuInit, is told of faults, and makes them where a "kernel" does. Numbers (132 SMs,
+   it attaches on cuInit, hears of faults, and makes them where a "kernel" does. Numbers (132 SMs,
    81920 MiB, 2 ms a kernel at a full share) are made up. */
 #include <pthread.h>
 #include <stddef.h>
