@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -44,6 +44,7 @@ _LONGEST_WAIT_S: Final = 3600.0
 _BEGIN, _KILL = FIRST_KIND, FIRST_KIND + 1
 _SIGTERM, _SIGKILL = 15, 9
 _OUT_OF_MEMORY: Final = 1
+_Seen = TypeVar("_Seen", RankStarted, RankReady, RankRefused, RankGone)
 
 
 @dataclass
@@ -153,7 +154,7 @@ class SimulatedNode:
         self._news = [event for one in self._runs.values() for event in one.events()]
         for run in runs:
             if self._is_past(run):
-                self._news += _gone(run, _PAST)
+                self._news += _of_ranks(RankGone, run, reason=_PAST)
         self._set_alarm()
         return [old.run for old in saved.runs if old.run.id not in self._awaited]
 
@@ -166,11 +167,11 @@ class SimulatedNode:
         if run.id in self._runs:
             return
         if self._is_past(run):
-            self._news += _gone(run, _PAST)
+            self._news += _of_ranks(RankGone, run, reason=_PAST)
         elif refusal := self._refusal(run):
-            self._news += _refused(run, refusal)
+            self._news += _of_ranks(RankRefused, run, reason=refusal)
         elif failure := self._start(run):
-            self._news += _refused(run, failure, later=True)
+            self._news += _of_ranks(RankRefused, run, reason=failure, later=True)
         self._set_alarm()
 
     def stop(self, run: str, grace_s: float) -> None:
@@ -180,7 +181,8 @@ class SimulatedNode:
             self._ask_to_end(self._runs[run], grace_s)
             self._save()
         elif run in self._awaited:
-            self._news += _refused(self._awaited[run], "stopped before it was started")
+            reason = "stopped before it was started"
+            self._news += _of_ranks(RankRefused, self._awaited[run], reason=reason)
         self._set_alarm()
 
     def pause(self, run: str, on: bool) -> None:
@@ -265,7 +267,7 @@ class SimulatedNode:
         except InputError as error:
             del self._runs[run.id], self._jobs[run.id]
             return str(error)
-        self._report(RankStarted(at_s=0.0, run=run.id, rank=k) for k in range(len(statuses)))
+        self._report(_of_ranks(RankStarted, run))
         return ""
 
     def _add(self, simulated: SimulatedRun) -> None:
@@ -338,8 +340,7 @@ class SimulatedNode:
         else:
             simulated.began = True
             self._place(simulated)
-            run, ranks = simulated.run.id, range(len(simulated.statuses))
-            self._report(RankReady(at_s=0.0, run=run, rank=rank) for rank in ranks)
+            self._report(_of_ranks(RankReady, simulated.run))
 
     def _ask_to_end(self, simulated: SimulatedRun, grace_s: float) -> None:
         """Ask a run to end; one that ignores that is killed after its grace."""
@@ -420,10 +421,10 @@ class SimulatedNode:
 
     def _note_start(self, run: Run) -> None:
         """Log a start if the service was killed after it and before its log had a line."""
-        for rank in range(len(run.seats)):
-            log = self._log_file(run.id, rank)
+        for started in _of_ranks(RankStarted, run):
+            log = self._log_file(run.id, started.rank)
             if not (log.exists() and log.stat().st_size):
-                self._log(RankStarted(at_s=0.0, run=run.id, rank=rank))
+                self._log(started)
 
     def _log(self, event: AnyEvent) -> None:
         if event.kind == "rank_started":
@@ -468,13 +469,7 @@ def _metrics(residents: Sequence[Workload]) -> Mapping[str, float]:
     return residents[0].metrics.model_dump(exclude_none=True)
 
 
-def _gone(run: Run, reason: str) -> list[AnyEvent]:
-    ranks = range(len(run.seats))
-    return [RankGone(at_s=0.0, run=run.id, rank=rank, reason=reason) for rank in ranks]
-
-
-def _refused(run: Run, reason: str, later: bool = False) -> list[AnyEvent]:
-    ranks = range(len(run.seats))
-    return [
-        RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason, later=later) for rank in ranks
-    ]
+def _of_ranks(kind: type[_Seen], run: Run, **fields: object) -> list[_Seen]:
+    """Return an event of this kind for each rank of a run; the service sets ``at_s``."""
+    common = {"at_s": 0.0, "run": run.id, **fields}
+    return [kind.model_validate({**common, "rank": rank}) for rank in range(len(run.seats))]
