@@ -85,7 +85,7 @@ def request(options: Namespace) -> Request:
     Raises
     ------
     InputError, UnsupportedError
-        Naming the option or the file.
+        With the name of the option or the file.
     """
     source, world = _world(options)
     reference = _reference(world)
@@ -201,7 +201,7 @@ def _naming(flag: str = "", flags: Mapping[str, str] = {}, source: str = "") -> 
 
 
 def _world(options: Namespace) -> tuple[str | None, Instance]:
-    """Return where the slowdowns come from (None: nowhere) and the world."""
+    """Return the source of the slowdowns (None = synthetic) and the world."""
     source = options.world or _own_world(options.trace)
     models = options.gpu_model
     gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
@@ -252,7 +252,7 @@ def _gpus_of_models(world: Instance) -> Counter[str]:
 
 
 def _times_text(measured_on: str, reference: str) -> str:
-    """Return on which GPU model the run times of the trace hold."""
+    """Return the GPU model on which the run times of the trace hold, as a phrase."""
     if measured_on.casefold() == reference.casefold():
         return f"hold on {measured_on}"
     return f"hold on {measured_on}; taken for those on {reference}, which are not known"
@@ -351,7 +351,7 @@ def _pace(trace: Trace, world: Instance) -> float:
 
 
 def _drawn_text(setup: Setup) -> str:
-    """Return what the trace does not say and seeds draw."""
+    """Return what seeds draw because the trace does not have it."""
     jobs = setup.trace.jobs
     unknown = [job for job in jobs if job.workload not in setup.world.workloads]
     foreign = sum(job.workload is not None for job in unknown)

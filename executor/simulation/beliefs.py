@@ -1,4 +1,4 @@
-"""What policies believe of slowdowns: the truth, the truth with errors, or predictions."""
+"""Slowdowns that policies believe: the true ones, these with errors, or predictions."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Noise:
 class HeldOut:
     """Measurements of a part of the pairs, and a model fitted on these that predicts the rest.
 
-    A pair is measured on all GPU models and at all caps or not at all. Of a pair that is not,
-    nothing is known, not even whether it can run. Upper bounds are the predictor's at 90 % for
-    jobs of one GPU, and of measured pairs the measurement itself.
+    A pair is measured on all GPU models and at all caps or not at all. Of other pairs nothing is
+    known, not even whether they can run. Upper bounds are those of the predictor at 90 % for jobs
+    of one GPU; for measured pairs, the measurement itself.
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ class HeldOut:
     part : float
         The part of the pairs that were measured, in (0, 1).
     families : bool
-        Measured are all pairs within a part of the families of workloads instead, so that what is
-        left out was never seen at all: new workloads.
+        Whether all pairs within a part of the workload families are measured instead, so that the
+        other workloads are new ones, of which nothing was seen.
 
     Raises
     ------
@@ -123,7 +123,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Model:
-    """Predictions of a fitted model; nothing is known by measurement.
+    """Predictions of a fitted model, without any measurement.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ _Pairs = NDArray[np.bool_]
 
 
 def _entered(world: Instance, truth: SlowdownTable) -> _Pairs:
-    """Return which pairs have an entry, whatever it says."""
+    """Return which pairs have an entry, be it null."""
     found = np.zeros((len(truth.workloads),) * 2, dtype=np.bool_)
     for entry in world.slowdowns:
         if entry.pair is not None:
@@ -216,7 +216,7 @@ def _within_families(
 
 
 def _data_set(world: Instance, truth: SlowdownTable, measured: _Pairs) -> DataSet:
-    """Return the solo profiles of a world, and what was measured of its pairs."""
+    """Return the solo profiles of a world, and the measured ones of its pairs."""
     profiles = (
         profile
         for model in truth.models
@@ -271,7 +271,7 @@ def _measurements(world: Instance, truth: SlowdownTable, measured: _Pairs) -> It
 
 
 def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTable) -> SlowdownTable:
-    """Return predictions of every pair that has an entry; of no other is the truth known."""
+    """Return predictions of the pairs with an entry; the truth of others is unknown."""
     splits = [(x or UNCAPPED, y or UNCAPPED) for x, y in truth.caps]
     slowdown, upper = np.full_like(truth.slowdown, np.nan), np.full_like(truth.upper, np.nan)
     unknown = ~_entered(world, truth)

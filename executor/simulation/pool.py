@@ -243,13 +243,14 @@ class SimulatedPool:
             yield f"mixes GPU models for {job.id!r}"
         for gpu, share in zip(start.gpus, start.shares or (None,) * job.workers, strict=True):
             there = state.residents[gpu]
-            sharers = [state.sharer(other, other.share_on(gpu), other.mode) for other in there]
-            sharers.append(state.sharer(job, share, start.mode))
-            why = seat_refusal(machines.rules, [one.share for one in sharers[:-1]], share)
+            why = seat_refusal(machines.rules, [other.share_on(gpu) for other in there], share)
             if machines.node[gpu] in state.down:
                 why = "its node is down"
-            elif not state.tails_kept(machines.model[gpu], sharers):
-                why = "a latency-critical job would be over its gSLA"
+            elif there and not why:
+                sharers = [state.sharer(other, other.share_on(gpu), other.mode) for other in there]
+                sharers.append(state.sharer(job, share, start.mode))
+                if not state.tails_kept(machines.model[gpu], sharers):
+                    why = "a latency-critical job would be over its gSLA"
             if why:
                 yield f"puts {job.id!r} on {machines.gpu_ids[gpu]}: {why}"
 

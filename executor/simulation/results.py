@@ -40,7 +40,7 @@ _KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
         "stays": {"stay": int, "job": int, "gpu": int, "mode": int, "ending": str},
     }
 )
-"""The columns of each table that do not hold floats."""
+"""Types of the columns that are not of floats."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class RunResult:
         )
 
     def write(self, folder: str | Path) -> None:
-        """Write the run as a folder, in place of one that is there; whole or not at all.
+        """Write the run as a folder, completely or not at all; an earlier run there is replaced.
 
         ``summary.json``, and ``jobs``, ``series`` and ``stays`` as Parquet where pyarrow is
         installed, else as packed CSV.
@@ -93,15 +93,15 @@ class RunResult:
         Raises
         ------
         InputError
-            When it cannot be written, or the folder holds anything but a run.
+            If it cannot be written, or the folder holds anything but a run.
         """
-        target, beside = Path(folder), _beside(folder)
+        target, unfinished = Path(folder), _unfinished(folder)
         prepare(target)
         try:
-            beside.mkdir()
-            self._write_files(beside)
+            unfinished.mkdir()
+            self._write_files(unfinished)
             shutil.rmtree(target, ignore_errors=True)
-            beside.rename(target)
+            unfinished.rename(target)
         except OSError as error:
             raise _unwritten(folder, error) from None
         finally:
@@ -109,12 +109,12 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: str | Path, tables: bool = True) -> RunResult:
-        """Read a run that `write` wrote; without its tables they are left empty.
+        """Read a run that `write` wrote; with ``tables`` false, they are left empty.
 
         Raises
         ------
         InputError
-            When it cannot be read or is something else.
+            If it cannot be read or is not a run.
         """
         place = Path(folder)
         policy, seed, metrics, fingerprint = _read_summary(place)
@@ -152,12 +152,12 @@ def _number(value: object) -> float:
 
 
 def prepare(folder: str | Path) -> None:
-    """Make sure that a run can be written as this folder.
+    """Check that a run can be written as this folder.
 
     Raises
     ------
     InputError
-        When it cannot, or the folder holds anything but a run.
+        If it cannot, or the folder holds anything but a run.
     """
     target = Path(folder)
     if target.exists() and not (target / _SUMMARY_FILE).is_file():
@@ -168,18 +168,18 @@ def prepare(folder: str | Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
-        _beside(folder).mkdir()
-        _beside(folder).rmdir()
+        _unfinished(folder).mkdir()
+        _unfinished(folder).rmdir()
     except OSError as error:
         raise _unwritten(folder, error) from None
 
 
 def remove_unfinished(folder: str | Path) -> None:
-    """Remove what an interrupted `RunResult.write` has left."""
-    shutil.rmtree(_beside(folder), ignore_errors=True)
+    """Remove the remains of an interrupted `RunResult.write`."""
+    shutil.rmtree(_unfinished(folder), ignore_errors=True)
 
 
-def _beside(folder: str | Path) -> Path:
+def _unfinished(folder: str | Path) -> Path:
     return Path(folder).with_name(f".{Path(folder).name}.unfinished")
 
 
