@@ -12,13 +12,12 @@ they are stopped.
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from socket_agents import listening, serve
+from socket_agents import serve
 
 from dovetail.executor.jobs.events import AnyEvent, RankEnded, RankReady, RankRefused, RankStarted
 from dovetail.executor.jobs.specs import Run
@@ -165,16 +164,13 @@ class SimulatedRanks:
         self._wake()
 
 
-def serve_nodes(directory: Path, nodes: int, devices: int) -> None:
+async def serve_nodes(directory: Path, nodes: int, devices: int) -> None:
     """Serve the nodes until SIGTERM; a line says that they answer."""
     agents = {
         f"n{k}": Agent(directory / f"n{k}", lambda files: SimulatedRanks(devices), "127.0.0.1")
         for k in range(nodes)
     }
-    serving = (listening(directory), agents)
-    threading.Thread(target=serve, args=serving, daemon=True).start()
-    print("ready", flush=True)
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    await serve(directory, agents)
 
 
 def main() -> None:
@@ -184,8 +180,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--devices", type=int, default=4)
     options = parser.parse_args()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    serve_nodes(options.directory, options.nodes, options.devices)
+    asyncio.run(serve_nodes(options.directory, options.nodes, options.devices))
 
 
 if __name__ == "__main__":

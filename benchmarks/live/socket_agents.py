@@ -2,13 +2,14 @@
 
     python benchmarks/live/socket_agents.py --node n1 --directory DIR --pool cpu --address 127.0.0.2
 
-What goes through it is that of ``dovetail.executor.nodes.calls``. The socket has no file: its
-name is made of the directory.
+What goes through it are the calls of ``dovetail.executor.nodes.caller``. The socket has no file:
+its name is made of the directory.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import signal
 import threading
@@ -19,15 +20,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
-from dovetail.executor.nodes.agent import Agent, hosted
-from dovetail.executor.nodes.calls import (
-    Call,
-    Caller,
-    Method,
-    no_answer,
-    one_line,
-    said_by,
-)
+from dovetail.executor.nodes.agent import Agent, Method, hosted
+from dovetail.executor.nodes.caller import Call, Caller, no_answer
 from dovetail.executor.nodes.ray_finding import Sighted
 
 
@@ -35,29 +29,35 @@ def _name(directory: Path) -> str:
     return f"\0dovetail{str(directory.resolve())[-90:]}"
 
 
-def listening(directory: Path) -> Listener:
-    """Return the socket of the agents of a directory."""
-    return Listener(_name(directory), "AF_UNIX", backlog=16)
+async def serve(directory: Path, agents: Mapping[str, Agent]) -> None:
+    """Let agents answer calls at the socket of a directory, until SIGTERM or SIGINT."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    listener = Listener(_name(directory), "AF_UNIX", backlog=16)
+    threading.Thread(target=_accept, args=(listener, agents, loop), daemon=True).start()
+    print("ready", flush=True)
+    await ended.wait()
 
 
-def serve(listener: Listener, agents: Mapping[str, Agent]) -> None:
-    """Let agents answer whoever connects, for ever."""
+def _accept(
+    listener: Listener, agents: Mapping[str, Agent], loop: asyncio.AbstractEventLoop
+) -> None:
     while True:
         pipe = listener.accept()
-        threading.Thread(target=_serve, args=(pipe, agents), daemon=True).start()
+        threading.Thread(target=_serve, args=(pipe, agents, loop), daemon=True).start()
 
 
-def _serve(pipe: Connection, agents: Mapping[str, Agent]) -> None:
-    lock = threading.Lock()
-
-    def answer(call: Call) -> None:
-        said = said_by(agents[call.node], call.method, call.text)
-        with lock, contextlib.suppress(OSError):  # nobody may wait for it any more
-            pipe.send((call.number, said))
+def _serve(pipe: Connection, agents: Mapping[str, Agent], loop: asyncio.AbstractEventLoop) -> None:
+    async def answer(call: Call) -> None:
+        number, node, method, text = call
+        kind, told = await agents[node].call(method, text)
+        with contextlib.suppress(OSError):  # the caller may have ended
+            pipe.send((number, kind, told))
 
     with pipe, contextlib.suppress(EOFError, OSError):
         while True:
-            threading.Thread(target=answer, args=(pipe.recv(),), daemon=True).start()
+            asyncio.run_coroutine_threadsafe(answer(pipe.recv()), loop)
 
 
 @dataclass
@@ -109,7 +109,7 @@ class SocketNodes:
     def call(self, node: str, method: Method, text: str) -> Future[str]:
         """Have the agent of a node answer a call."""
         if node not in self.known:
-            return no_answer("nobody knows where its agent is")
+            return no_answer("its agent is not known")
         answer: Future[str] = Future()
         if not self.delay_s:
             self._pass_on(node, method, text, answer)
@@ -123,7 +123,7 @@ class SocketNodes:
             try:
                 asked = self._caller(self.known[node]).call(node, method, text)
             except OSError as error:
-                asked = no_answer(one_line(error))
+                asked = no_answer(error.strerror or str(error))
             asked.add_done_callback(lambda told: self._pass_back(node, told, answer))
 
     def _pass_back(self, node: str, told: Future[str], answer: Future[str]) -> None:
@@ -153,20 +153,16 @@ class SocketNodes:
         caller.end("its agent has ended")
 
 
-def main() -> None:
+async def main() -> None:
     """Keep an agent until SIGTERM; a line says that it answers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name in ("node", "pool", "address"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--directory", type=Path, required=True)
     options = parser.parse_args()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with hosted(options.directory, options.pool, options.address) as agent:
-        serving = (listening(options.directory), {options.node: agent})
-        threading.Thread(target=serve, args=serving, daemon=True).start()
-        print("ready", flush=True)
-        signal.sigwait({signal.SIGTERM})
+        await serve(options.directory, {options.node: agent})
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -1,11 +1,12 @@
 """The agent of one node: it keeps the node's jobs for a controller elsewhere.
 
-It has no transport (``ray_agent`` has): it carries out orders on a pool of this machine, keeps what
-happened until the controller has seen it, and lets nothing run longer than its lease.
+It has no transport (``ray_agent`` has): it brings about what a controller wants on a pool of this
+machine, says how ranks and devices are, and lets nothing run longer than its lease.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pwd
@@ -13,43 +14,35 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Literal
 
-from dovetail.executor.jobs.events import AnyEvent, DeviceHealed, DeviceSick, RankRefused
+from dovetail.executor.jobs.events import DeviceHealed, DeviceSick, RankEvent, RankRefused
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
-from dovetail.executor.nodes.condition import Condition
-from dovetail.executor.nodes.fence import Fence, FencedError, Mark, identity
-from dovetail.executor.nodes.log_parts import LogPiece, LogPlace, piece_of
+from dovetail.executor.nodes.fence import Fence, Mark, identity
+from dovetail.executor.nodes.logs import LogPiece, LogPlace, piece_of
 from dovetail.executor.nodes.messages import (
-    Abort,
     Answer,
-    AnyOrder,
-    Attach,
-    Commit,
     Exchange,
     Facts,
-    Launch,
-    News,
-    Pause,
-    Prepare,
-    Release,
-    Stop,
+    FencedError,
+    State,
+    Want,
+    read_message,
 )
 from dovetail.executor.nodes.rank_log import RankLog
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.opening import opener
-from dovetail.executor.pools.parts import Part, Prepared, whole
+from dovetail.executor.pools.parts import Part, Prepared
 from dovetail.executor.pools.run_files import KEEP_S, PASS_THROUGH, PRUNE_S
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import require_own
 from dovetail.instances.errors import DovetailError, InputError
 
-MOST_NEWS: Final = 1000
-"""Events of one answer, but of one that tells all anew; the rest comes with the next."""
+Method = Literal["exchange", "log"]
+Kind = Literal["answer", "fenced", "error"]
 
 
 class EndingError(DovetailError):
@@ -59,26 +52,11 @@ class EndingError(DovetailError):
         super().__init__("the agent ends")
 
 
-@dataclass
-class _Outbox:
-    """What happened and is not known to have been seen."""
-
-    news: list[News] = field(default_factory=list)
-    last: int = 0
-
-    def add(self, event: AnyEvent | Prepared) -> None:
-        self.last += 1
-        self.news.append(News(number=self.last, event=event))
-
-    def confirm(self, seen: int) -> None:
-        self.news = [one for one in self.news if one.number > seen]
-
-
 class Agent:
-    """Keeps the jobs of one node; all methods are safe from any thread.
+    """Keeps the jobs of one node; made and called in one event loop.
 
-    Every controller's state directory has a pool directory of its own, since runs of two are
-    named alike.
+    Every controller's state directory has a pool directory of its own, since two controllers may
+    give runs the same names.
 
     Parameters
     ----------
@@ -93,29 +71,69 @@ class Agent:
     def __init__(
         self, directory: Path, open_pool: Callable[[Path], LocalPool], address: str
     ) -> None:
-        self.incarnation = secrets.token_hex(8)
-        self._directory, self._open_pool, self.address = directory, open_pool, address
+        self._directory, self._open_pool, self._address = directory, open_pool, address
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(PASS_THROUGH)
         self._id = identity(directory / "agent.json")
         self._fence = Fence(directory / "controller.json")
         self._lease = Lease(directory / "lease")
-        self._lock = threading.RLock()
-        self._condition = Condition()
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         self._pool: LocalPool | None = None
-        self._rank_log = RankLog()
-        self._sick: dict[str, DeviceSick | DeviceHealed] = {}
-        self._leaving: set[str] = set()
-        self._outbox, self._done, self._turn = _Outbox(), 0, 0
         self._closed = False
+        self._begin()
         if self._fence.mark is not None:
-            # Jobs are seen to though no controller may come.
+            # Jobs are seen to even if no controller comes.
             self._open(self._fence.mark.home)
 
-    # What a controller asks.
+    def _begin(self) -> None:
+        """Begin anew with a controller."""
+        self.incarnation = secrets.token_hex(8)
+        self._wants: dict[str, Want] = {}
+        self._wanted, self._version, self._keep_others = 0, 1, True
 
-    def exchange(self, asked: Exchange) -> Answer:
-        """Carry out orders, and answer as soon as there is news.
+    def _open(self, home: str) -> LocalPool:
+        self._rank_log, self._sick = RankLog(), dict[str, str]()
+        self._prepared: dict[str, Prepared] = {}
+        pool = self._open_pool(self._directory / "homes" / home)
+        pool.join(self._address, self._lease)
+        pool.attach(self._wake)
+        pool.resume(pool.unreleased())
+        self._pool = pool
+        return pool
+
+    def _wake(self) -> None:
+        """Have requests look for news; from any thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._ring)
+
+    def _ring(self) -> None:
+        """Have every request that waits look for news."""
+        self._changed.set()
+        self._changed.clear()
+
+    # Calls.
+
+    async def call(self, method: Method, text: str) -> tuple[Kind, str]:
+        """Answer a call: with the JSON of an answer, or with one line that says why there is none.
+
+        Parameters
+        ----------
+        method : str
+            ``exchange`` or ``log``.
+        text : str
+            The JSON of an ``Exchange``, or of a ``LogPlace``.
+        """
+        try:
+            if method == "log":
+                return "answer", self._log(read_message(LogPlace, text)).model_dump_json()
+            return "answer", (await self.exchange(read_message(Exchange, text))).model_dump_json()
+        except Exception as error:  # the controller shows it
+            told = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            kind: Kind = "fenced" if isinstance(error, FencedError) else "error"
+            return kind, " ".join(str(told).split())
+
+    async def exchange(self, asked: Exchange) -> Answer:
+        """Bring about what is wanted, and answer as soon as there is news.
 
         Raises
         ------
@@ -124,238 +142,187 @@ class Agent:
         EndingError
             When the agent is closed.
         """
-        with self._lock:
+        if self._closed:
+            # No pool is opened that nothing would close.
+            raise EndingError
+        pool = self._admit(asked)
+        mine = asked.incarnation == self.incarnation
+        until_s = boot_s() + asked.wait_s if mine else 0.0
+        if mine:
+            if asked.renew_s is not None:
+                self._lease.renew_until(asked.renew_s + asked.lease_s)
+            if asked.wants is not None and asked.version > self._wanted:
+                self._bring_about(asked, asked.wants, pool)
+                until_s = 0.0
+        wanted = self._wanted
+        while True:
+            self._take_in(pool)
+            left_s = until_s - boot_s()
+            # A newer request is answered, and this one is not listened to any more.
+            if asked.seen != self._version or wanted != self._wanted or left_s <= 0:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
             if self._closed:
-                # Nothing is opened anew that nobody would close.
+                # Not fenced: if the node never comes back, its ranks would count as lost forever.
                 raise EndingError
-            pool = self._admit(asked)
-            if asked.turn < self._turn:
-                return self._nothing()
-            self._turn = turn = asked.turn
-            done = self._done
-            beyond = (
-                self._carry_out_orders(asked, pool)
-                if asked.incarnation == self.incarnation
-                else None
-            )
-            wait_s = asked.wait_s if self._done == done else 0.0
-        # A request that waits is answered as soon as a newer one has come.
-        self._condition.ring()
-        self._condition.wait_for(lambda: self._has_news(turn), wait_s)
-        with self._lock:
-            return self._answer(asked, beyond, newest=turn == self._turn)
+            if self._fence.mark != _mark(asked):
+                raise FencedError("another controller has come meanwhile")
+        return self._answer(asked, mine, pool)
 
-    def prune(self, keep_s: float) -> None:
-        """Remove what is left of runs that ended longer ago."""
+    def _log(self, place: LogPlace) -> LogPiece:
+        path = None if self._pool is None else self._pool.log_path(place.run, place.rank)
+        return piece_of(Path(path), place.part, place.offset) if path else LogPiece()
+
+    def prune(self) -> None:
+        """Remove what is left of runs that ended long ago; from any thread."""
         pool = self._pool
         if pool is not None:
-            pool.prune(keep_s)
+            pool.prune(KEEP_S)
 
-    def log(self, place: LogPlace) -> LogPiece:
-        """Return a piece of what a rank has written."""
-        pool = self._pool
-        path = None if pool is None else pool.log_path(place.run, place.rank)
-        return piece_of(Path(path), place.part, place.offset) if path else LogPiece()
+    @property
+    def busy(self) -> bool:
+        """Whether runs are kept."""
+        return self._pool is not None and bool(self._pool.kept())
 
     def close(self) -> None:
         """Let go of everything but the jobs, which run on until the lease lapses."""
-        with self._lock:
-            self._closed = True
-            if self._pool is not None:
-                self._pool.close()
-                self._pool = None
-        self._condition.ring()
+        self._closed = True
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+        self._ring()
 
-    # Who asks.
+    # The controller.
 
     def _admit(self, asked: Exchange) -> LocalPool:
-        mark = Mark(home=asked.home, epoch=asked.epoch)
-        before = self._fence.mark
-        if self._fence.admit(mark, not self._lease.lapsed or self._may_run()):
-            # One that has been displaced and comes back has to begin anew, too.
-            self.incarnation = secrets.token_hex(8)
-            self._outbox, self._done, self._turn = _Outbox(), 0, 0
+        """Return the pool of a controller, which may be another than before."""
+        before, mark = self._fence.mark, _mark(asked)
+        is_new = self._fence.admit(mark, not self._lease.lapsed or self._may_run())
+        # A controller that was displaced and comes back has to begin anew, too.
+        if is_new or asked.incarnation is None:
+            self._begin()
+            self._ring()
         if self._pool is not None and before is not None and before.home != mark.home:
             self._pool.close()
             self._pool = None
         return self._pool or self._open(mark.home)
 
-    def is_busy(self) -> bool:
-        """Tell whether runs are kept."""
-        return self._pool is not None and bool(self._pool.kept())
-
     def _may_run(self) -> bool:
-        """Tell whether a rank that is kept is not known to be over.
+        """Return whether a rank that is kept is not known to be over.
 
         Runs that are over wait for their controller in the files of its home.
         """
-        pool = self._pool
-        if pool is None:
+        if self._pool is None:
             return False
-        self._take_in(pool)
-        parts = [pool.part(run.id) for run in pool.kept()]
-        return any(part is not None and not self._is_over(part) for part in parts)
+        self._take_in(self._pool)
+        return any(not self._is_over(part) for part in self._parts(self._pool))
+
+    def _parts(self, pool: LocalPool) -> list[Part]:
+        parts = (pool.part(run.id) for run in pool.kept())
+        return [part for part in parts if part is not None]
 
     def _is_over(self, part: Part) -> bool:
         return all(self._rank_log.over(part.run.id, rank) for rank in part.ranks)
 
-    def _open(self, home: str) -> LocalPool:
-        self._rank_log, self._sick, self._leaving = RankLog(), {}, set()
-        pool = self._open_pool(self._directory / "homes" / home)
-        pool.join(self.address, self._lease)
-        pool.attach(self._condition.ring)
-        pool.resume(pool.unreleased())
-        self._pool = pool
-        return pool
+    def _bring_about(self, asked: Exchange, wants: tuple[Want, ...], pool: LocalPool) -> None:
+        for want in wants:
+            if self._wants.get(want.part.run.id) != want:
+                self._carry_out(want, pool)
+                self._wants[want.part.run.id] = want
+        self._wants = {want.part.run.id: want for want in wants}
+        self._wanted, self._keep_others = asked.version, asked.keep_others
+        # What is beyond the wants has changed with them.
+        self._version += 1
+        if not self._keep_others:
+            for part in self._beyond(pool):
+                pool.stop(part.run.id, 0.0)
 
-    # Orders.
+    def _carry_out(self, want: Want, pool: LocalPool) -> None:
+        """Do what is wanted of a run; all of it may be done twice."""
+        part, run = want.part, want.part.run
+        unknown = why_unknown_here(run.spec.owner)
+        if want.phase in ("launch", "prepare") and unknown:
+            for rank in part.ranks:
+                refused = RankRefused(at_s=0.0, run=run.id, rank=rank, reason=unknown)
+                self._rank_log.take_in(refused)
+            return
+        if want.phase not in ("keep", "launch", "prepare") or pool.has_trace(part):
+            pool.keep(part)
+        match want.phase:
+            case "launch":
+                pool.launch(run)
+            case "prepare":
+                pool.prepare(run, part.ranks, part.rendezvous)
+            case "commit":
+                pool.commit(run.id)
+            case "abort":
+                pool.abort(run.id, want.reason)
+            case "stop":
+                pool.stop(run.id, want.grace_s)
+        if want.paused is not None:
+            pool.pause(run.id, want.paused)
 
-    def _carry_out_orders(self, asked: Exchange, pool: LocalPool) -> tuple[Part, ...] | None:
-        """Carry out what has not been, and return what is kept beyond what was attached."""
-        if asked.renew_s is not None:
-            self._lease.renew_until(asked.renew_s + asked.lease_s)
-        self._outbox.confirm(asked.seen)
-        beyond = None
-        for order in asked.orders:
-            if order.number == self._done + 1:
-                self._carry_out(order, pool)
-                self._done = order.number
-            if isinstance(order, Attach):
-                beyond = self._beyond(order, pool)
-        return beyond
-
-    def _carry_out(self, order: AnyOrder, pool: LocalPool) -> None:
-        match order:
-            case Attach():
-                self._attach(order, pool)
-            case Launch(run=run):
-                if self._may_start(whole(run)):
-                    pool.launch(run)
-            case Prepare(part=part):
-                if self._may_start(part):
-                    pool.prepare(part.run, part.ranks, part.rendezvous)
-            case Commit(part=part):
-                pool.keep(part)
-                pool.commit(part.run.id)
-            case Abort(part=part, reason=reason):
-                pool.keep(part)
-                pool.abort(part.run.id, reason)
-            case Stop(part=part, grace_s=grace_s):
-                pool.keep(part)
-                pool.stop(part.run.id, grace_s)
-            case Pause(run=run, on=on):
-                pool.pause(run, on)
-            case Release(run=run):
-                self._release(run, pool)
-
-    def _attach(self, order: Attach, pool: LocalPool) -> None:
-        """Take up what should be here, and tell all that is known anew."""
-        for part in order.parts:
-            if pool.has_trace(part):
-                pool.keep(part)
-        self._take_in(pool)
-        self._outbox.news = []
-        for told in self._sick.values():
-            self._outbox.add(told)
-        for run in pool.kept():
-            for event in self._rank_log.replayed(run.id):
-                self._outbox.add(event)
-
-    def _beyond(self, order: Attach, pool: LocalPool) -> tuple[Part, ...]:
-        known = {part.run.id for part in order.parts}
-        kept = (pool.part(run.id) for run in pool.kept() if run.id not in known)
-        return tuple(part for part in kept if part is not None)
-
-    def _may_start(self, part: Part) -> bool:
-        reason = why_unknown_here(part.run.spec.owner)
-        if reason is None and not self._lease.lapsed:
-            return True
-        later = reason is None
-        for rank in part.ranks:
-            refused = RankRefused(
-                at_s=0.0,
-                run=part.run.id,
-                rank=rank,
-                reason=reason or "the lease of its node had lapsed",
-                later=later,
-            )
-            self._note(refused)
-        return False
-
-    def _release(self, run: str, pool: LocalPool) -> None:
-        """Let go of a run; one that is not over is ended before."""
-        self._take_in(pool)
-        if pool.part(run) is not None and not self._let_go_if_over(run, pool):
-            pool.stop(run, 0.0)
-            self._leaving.add(run)
-
-    def _let_go_if_over(self, run: str, pool: LocalPool) -> bool:
-        part = pool.part(run)
-        if part is not None and not self._is_over(part):
-            return False
-        pool.release(run)
-        self._rank_log.forget(run)
-        self._leaving.discard(run)
-        return True
-
-    # News.
-
-    def _has_news(self, turn: int) -> bool:
-        with self._lock:
-            if self._pool is not None:
-                self._take_in(self._pool)
-            return bool(self._outbox.news) or turn != self._turn or self._closed
+    # What happens.
 
     def _take_in(self, pool: LocalPool) -> None:
         for event in pool.poll():
-            self._note(event)
+            self._version += 1
+            if isinstance(event, DeviceSick):
+                self._sick[event.gpu] = event.reason
+            elif isinstance(event, DeviceHealed):
+                self._sick.pop(event.gpu, None)
+            elif isinstance(event, RankEvent):
+                self._rank_log.take_in(event)
         for prepared in pool.prepared():
-            self._outbox.add(prepared)
-        for run in [*self._leaving]:
-            self._let_go_if_over(run, pool)
+            self._version += 1
+            self._prepared[prepared.run] = prepared
+        if not self._keep_others:
+            for part in self._beyond(pool):
+                if self._is_over(part):
+                    pool.release(part.run.id)
+            kept = self._wants.keys() | {run.id for run in pool.kept()}
+            for run in self._rank_log.statuses.keys() - kept:
+                self._rank_log.forget(run)
+                self._prepared.pop(run, None)
+                self._version += 1
 
-    def _note(self, event: AnyEvent) -> None:
-        self._rank_log.take_in(event)
-        if isinstance(event, DeviceSick | DeviceHealed):
-            self._sick[event.gpu] = event
-        self._outbox.add(event)
+    def _beyond(self, pool: LocalPool) -> list[Part]:
+        """Return what is kept and not wanted."""
+        return [part for part in self._parts(pool) if part.run.id not in self._wants]
 
     # Answers.
 
-    def _answer(self, asked: Exchange, beyond: tuple[Part, ...] | None, newest: bool) -> Answer:
-        pool = self._pool
-        if pool is None:
-            # Not fenced: of a node whose agent never comes back, ranks would count as lost forever.
-            raise EndingError
-        if self._fence.mark != Mark(home=asked.home, epoch=asked.epoch):
-            raise FencedError("another controller has come meanwhile")
-        if not newest:
-            # All of it comes with the answer to the newer request, or its order would be lost.
-            return self._nothing()
-        new = {getattr(one.event, "run", None) for one in self._outbox.news}
-        watched = [run for run in pool.kept() if asked.watch or run.id in new]
-        # With what is kept comes all that is known of it: of the rest there is no trace.
-        news = self._outbox.news[: MOST_NEWS if beyond is None else None]
-        told = {
-            "done": self._done,
-            "news": tuple(news),
-            "beyond": beyond,
-            "facts": None if asked.incarnation == self.incarnation else facts_of(self._id, pool),
-            "progress": {run.id: tuple(pool.progress(run.id)) for run in watched},
-        }
-        if asked.watch:
-            alive = (run for run in watched if self._rank_log.has_trace(run.id))
-            libraries = {run.id: found for run in alive if (found := pool.library(run))}
-            told |= {"usage": pool.usage(), "libraries": libraries}
-        return self._nothing().model_copy(update=told)
-
-    def _nothing(self) -> Answer:
+    def _answer(self, asked: Exchange, mine: bool, pool: LocalPool) -> Answer:
+        told = not mine or asked.seen != self._version
+        watched = [run for run in pool.kept() if asked.watch or told]
+        alive = [run for run in watched if asked.watch and self._rank_log.has_trace(run.id)]
         return Answer(
             incarnation=self.incarnation,
             clock_s=boot_s(),
             until_s=self._lease.deadline_s,
-            done=0,
+            wanted=self._wanted,
+            version=self._version,
+            state=self._state(pool) if told else None,
+            facts=None if mine else facts_of(self._id, pool),
+            progress={run.id: tuple(pool.progress(run.id)) for run in watched},
+            usage=pool.usage() if asked.watch else {},
+            libraries={run.id: found for run in alive if (found := pool.library(run))},
         )
+
+    def _state(self, pool: LocalPool) -> State:
+        held = (one for one in self._prepared.values() if not self._rank_log.has_trace(one.run))
+        return State(
+            ranks=tuple(self._rank_log.events()),
+            prepared={one.run: one.rendezvous for one in held},
+            beyond=tuple(self._beyond(pool)),
+            sick=self._sick,
+        )
+
+
+def _mark(asked: Exchange) -> Mark:
+    return Mark(home=asked.home, epoch=asked.epoch)
 
 
 @contextmanager
@@ -374,14 +341,14 @@ def hosted(directory: Path, pool: str, address: str) -> Iterator[Agent]:
     Raises
     ------
     InputError
-        When there is no such pool, or the directory cannot be had.
+        When there is no such pool, or the directory cannot be used.
     """
     require_own(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        told = f"cannot be made: {error.strerror}"
-        raise InputError(told, "directory", str(directory)) from None
+        rule = f"cannot be made: {error.strerror}"
+        raise InputError(rule, "directory", str(directory)) from None
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with os.fdopen(os.open(directory / "lock", flags, 0o600), "r+") as lock:
         try:
@@ -400,12 +367,12 @@ def hosted(directory: Path, pool: str, address: str) -> Iterator[Agent]:
 
 def _prune(agent: Agent, over: threading.Event) -> None:
     while not over.wait(PRUNE_S):
-        agent.prune(KEEP_S)
+        agent.prune()
 
 
 def facts_of(agent: str, pool: LocalPool) -> Facts:
     """Return what an agent says of itself and its pool."""
-    first, same, other = (_somebody(uid) for uid in (0, 0, 1))
+    first, same, other = (_run_of_user(uid) for uid in (0, 0, 1))
     models = {gpu.model for node in pool.cluster().nodes for gpu in node.devices}
     return Facts(
         agent=agent,
@@ -421,35 +388,32 @@ def facts_of(agent: str, pool: LocalPool) -> Facts:
     )
 
 
-def _somebody(uid: int) -> Run:
-    """Return a run of a user, to ask a pool who may share."""
+def _run_of_user(uid: int) -> Run:
+    """Return a run of a user, for questions to a pool about sharing."""
     owner = Owner(name=f"user {uid}", uid=uid, gid=uid)
     spec = JobSpec(command=("true",), workload="w", owner=owner, cwd="/")
     return Run(id="j0.0", job="j0", spec=spec, seats=(Seat(gpu="none"),))
 
 
-def why_unknown_here(owner: Owner) -> str | None:
-    """Return why a job's owner is not the same user on this node; None: he is.
+def why_unknown_here(owner: Owner) -> str:
+    """Return why the owner of a job is not the same user on this node; empty: it is the same.
 
-    Where the service is root's, jobs run under the number that their owner has where he submitted
-    them, so names and numbers have to be alike on all nodes.
+    Under root, jobs run under the user number that their owner has where the service runs.
     """
     if os.geteuid() != 0:
-        return None
-    uid = _uid_of(owner)
-    if uid == owner.uid:
-        return None
-    here = "is no user" if uid is None else f"is user {uid}"
+        return ""
+    try:
+        uid = pwd.getpwnam(owner.name).pw_uid
+    except KeyError:
+        # A name may be unknown here where the number is known.
+        if any(user.pw_uid == owner.uid for user in pwd.getpwall()):
+            return ""
+        here = "is no user"
+    else:
+        if uid == owner.uid:
+            return ""
+        here = f"is user {uid}"
     return (
         f"{owner.name} (user {owner.uid}) {here} on {socket.gethostname()}: "
         "users have to be alike on all nodes"
     )
-
-
-def _uid_of(owner: Owner) -> int | None:
-    """Return the number that a name has here; of one that is not known, his own if that is."""
-    try:
-        return pwd.getpwnam(owner.name).pw_uid
-    except KeyError:
-        known = any(user.pw_uid == owner.uid for user in pwd.getpwall())
-        return owner.uid if known else None

@@ -1,4 +1,4 @@
-"""Who may give orders, and who carries them out: the newest controller, and one directory."""
+"""Which controller an agent obeys (the newest of one state directory), and which agent it is."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import Annotated
 
 from pydantic import Field, StrictInt
 
+from dovetail.executor.nodes.messages import FencedError
 from dovetail.executor.system.small_files import write_kept
 from dovetail.instances._record import Name, Record
-from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import read_data
-
-
-class FencedError(DovetailError):
-    """Another controller has this node."""
 
 
 class Mark(Record):
@@ -43,8 +39,8 @@ class _Identity(Record):
 def identity(path: Path) -> str:
     """Return the id of the agent that keeps a directory: drawn once, and durable.
 
-    What was started is known by its directory alone, so another id is an agent that does not know
-    what the last one has started.
+    The directory alone records what was started, so an agent with another id does not know what the
+    last one has started.
 
     Raises
     ------
@@ -67,7 +63,7 @@ def raise_epoch(path: Path) -> Mark:
 
 
 class Fence:
-    """What an agent remembers of controllers.
+    """Remembers the last controller of an agent.
 
     Parameters
     ----------
@@ -80,7 +76,7 @@ class Fence:
         self.mark = Mark.read(path)
 
     def admit(self, mark: Mark, held: bool) -> bool:
-        """Let a controller in, and return whether it is another than the last one.
+        """Admit a controller, and return whether it is another than the last one.
 
         Parameters
         ----------

@@ -1,9 +1,8 @@
-"""How a gang over several nodes starts: all of its parts stand at the start barrier, or none runs.
+"""How a gang over several nodes starts: all of its parts reach the start barrier, or none runs.
 
-Two phases, with the controller as the coordinator: every node prepares its part, the node of
-rank 0 first, since it decides where the gang meets; then all are told to commit. Until the first
-is told, anything that goes wrong aborts all. After that nothing does: what can be started starts,
-and a part that cannot be any more is told as such by its node.
+Two phases, with the controller as the coordinator: every node prepares its part, the node of rank 0
+first, since it decides on the rendezvous; then all start. Until that is decided, any failure aborts
+all. Afterwards nothing does: what can start starts, and a node reports a part that cannot.
 
 Source: J. Gray, Notes on Data Base Operating Systems, 1978 (two-phase commit).
 """
@@ -11,121 +10,85 @@ Source: J. Gray, Notes on Data Base Operating Systems, 1978 (two-phase commit).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from dovetail.executor.nodes.messages import Abort, AnyOrder, Commit, Prepare
-from dovetail.executor.pools.parts import Part, Rendezvous
+from dovetail.executor.nodes.remote import Remote
+from dovetail.executor.pools.parts import Part
 from dovetail.executor.system.clock import boot_s
 
 GANG_S: Final = 45.0
-"""Seconds in which all parts of a gang have to stand at the start barrier."""
+"""Seconds in which all parts of a gang have to reach the start barrier."""
 
 
-@dataclass
-class _Gang:
+class _Gang(NamedTuple):
     parts: Mapping[str, Part]
+    first: str
     due_s: float
-    decided: bool = False
-    rendezvous: Rendezvous | None = None
-    prepared: set[str] = field(default_factory=set)
 
 
 class Gangs:
-    """The gangs that have been launched, by run.
+    """The gangs that are being prepared, by run.
 
     Parameters
     ----------
-    order : callable
-        Takes a node and an order for it.
+    remotes : mapping of str to Remote
+        The nodes.
+    want : callable
+        Takes a node, a part, and changes of what is wanted of it (``Remote.want``).
     """
 
-    def __init__(self, order: Callable[[str, AnyOrder], None]) -> None:
-        self._order = order
+    def __init__(self, remotes: Mapping[str, Remote], want: Callable[..., None]) -> None:
+        self._remotes, self._want = remotes, want
         self._gangs: dict[str, _Gang] = {}
-        self._doubted: set[str] = set()
 
     def begin(self, run: str, parts: Mapping[str, Part]) -> None:
-        """Start a gang, whose parts are given by node and have no rendezvous yet."""
-        self._gangs[run] = _Gang(parts, boot_s() + GANG_S)
+        """Prepare a gang, whose parts are given by node."""
         first = next(node for node, part in parts.items() if 0 in part.ranks)
-        self._order(first, Prepare(part=parts[first]))
-
-    def go_on(self, run: str, parts: Mapping[str, Part]) -> None:
-        """Start what is prepared of a gang that an earlier controller had committed."""
-        gang = self._gangs[run] = _Gang(parts, boot_s())
-        self._commit(gang)
-
-    def has(self, run: str) -> bool:
-        """Tell whether a gang has been launched."""
-        return run in self._gangs
+        self._gangs[run] = _Gang(parts, first, boot_s() + GANG_S)
+        self._want(first, parts[first], phase="prepare")
 
     def is_open(self, run: str) -> bool:
-        """Tell whether a gang may still be given up."""
-        gang = self._gangs.get(run)
-        return gang is not None and not gang.decided
-
-    def note_prepared(self, run: str, node: str, rendezvous: Rendezvous | None) -> None:
-        """Take in that a part stands at the start barrier."""
-        gang = self._gangs.get(run)
-        if gang is None or gang.decided or node in gang.prepared:
-            return
-        gang.prepared.add(node)
-        if gang.rendezvous is None:
-            gang.rendezvous = rendezvous
-            for other, part in gang.parts.items():
-                if other != node:
-                    self._order(other, Prepare(part=part._replace(rendezvous=rendezvous)))
-        self._commit_if_certain(gang)
-
-    def _commit_if_certain(self, gang: _Gang) -> None:
-        """Commit a gang if all parts are prepared and no node of it is in doubt."""
-        if gang.prepared == gang.parts.keys() and self._doubted.isdisjoint(gang.parts):
-            self._commit(gang)
-
-    def _commit(self, gang: _Gang) -> None:
-        gang.decided = True
-        for node, part in gang.parts.items():
-            self._order(node, Commit(part=part))
-
-    def doubt(self, node: str) -> None:
-        """Note that a node does not answer: its agent may have died after it prepared its parts."""
-        self._doubted.add(node)
-
-    def trust(self, node: str) -> None:
-        """Take in that a node answers, and start the gangs that have waited for that."""
-        if node in self._doubted:
-            self._doubted.discard(node)
-            for gang in self._gangs.values():
-                if not gang.decided:
-                    self._commit_if_certain(gang)
-
-    def lost_prepared(self, node: str) -> list[str]:
-        """Return the gangs that lost a prepared part with the former agent of a node."""
-        return [run for run, g in self._gangs.items() if not g.decided and node in g.prepared]
+        """Return whether a gang may still be given up."""
+        return run in self._gangs
 
     def give_up(self, run: str, reason: str) -> bool:
-        """Abort all parts and return true, unless they have been told to start."""
-        if not self.is_open(run):
-            return False
-        gang = self._gangs[run]
-        gang.decided = True
-        for node, part in gang.parts.items():
-            self._order(node, Abort(part=part, reason=reason))
-        return True
+        """Abort all parts of a gang and return true, unless its start has been decided."""
+        gang = self._gangs.pop(run, None)
+        for node, part in gang.parts.items() if gang else ():
+            self._want(node, part, phase="abort", reason=reason)
+        return gang is not None
 
-    def hopeless(self, is_silent: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-        """Yield the gangs that have to be given up by now, each with the reason."""
+    def advance(self) -> Iterator[tuple[str, str]]:
+        """Take the next step of every gang; yield those to be given up, each with the reason."""
         for run, gang in [*self._gangs.items()]:
-            if gang.decided:
-                continue
-            silent = next(filter(is_silent, gang.parts), None)
-            if silent is not None:
-                yield run, f"{silent} does not answer"
-            elif boot_s() > gang.due_s:
-                waited = ", ".join(sorted(gang.parts.keys() - gang.prepared))
-                yield run, f"it was not prepared within {GANG_S:g} s on {waited}"
+            reason = self._why_hopeless(run, gang)
+            if reason:
+                yield run, reason
+            else:
+                self._advance(run, gang)
 
-    def forget(self, run: str) -> None:
-        """Forget a gang."""
-        self._gangs.pop(run, None)
+    def _why_hopeless(self, run: str, gang: _Gang) -> str:
+        silent = [node for node in gang.parts if self._remotes[node].silent]
+        if silent:
+            return f"{silent[0]} does not answer"
+        if boot_s() > gang.due_s:
+            waited = ", ".join(sorted(gang.parts.keys() - self._prepared(run, gang)))
+            return f"it was not prepared within {GANG_S:g} s on {waited}"
+        return ""
+
+    def _advance(self, run: str, gang: _Gang) -> None:
+        prepared = self._prepared(run, gang)
+        if gang.first in prepared:
+            rendezvous = self._remotes[gang.first].state.prepared[run]
+            for node, part in gang.parts.items():
+                if node != gang.first and self._remotes[node].wants[run].phase != "prepare":
+                    self._want(node, part._replace(rendezvous=rendezvous), phase="prepare")
+        # An agent that does not answer may have died with what it had prepared.
+        if prepared == gang.parts.keys() and not any(self._remotes[n].doubted for n in prepared):
+            del self._gangs[run]
+            for node, part in gang.parts.items():
+                self._want(node, part, phase="commit")
+
+    def _prepared(self, run: str, gang: _Gang) -> set[str]:
+        """Return the nodes whose part is at the start barrier, as their agents last said."""
+        return {node for node in gang.parts if run in self._remotes[node].state.prepared}

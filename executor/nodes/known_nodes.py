@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from dovetail.executor.nodes.messages import Facts
 from dovetail.executor.nodes.remote import Remote
@@ -16,72 +15,37 @@ from dovetail.instances.instance import Cluster, Node
 
 _log = logging.getLogger(__name__)
 
-_ENDING: Final = ".json"
 
+class KnownNode(Record):
+    """What a node was when it last answered, and its rack; the file of a node."""
 
-class _Kept(Record):
-    """The file of a node."""
-
-    facts: Facts
+    facts: Facts | None = None
     rack: Name | None = None
 
 
-class KnownNodes:
-    """Facts of nodes: a controller that starts knows the devices of those that do not answer.
-
-    Attributes
-    ----------
-    generation : int
-        Grows whenever any of it changes.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._kept: dict[str, _Kept] = {}
-        self.generation = 0
-        for path in sorted(directory.glob(f"*{_ENDING}")):
-            self._read(path)
-
-    def nodes(self) -> Collection[str]:
-        """Return the nodes that are known."""
-        return [*self._kept]
-
-    def of(self, node: str) -> tuple[Facts | None, str | None]:
-        """Return what a node was when it answered last, and its rack."""
-        kept = self._kept.get(node)
-        return (kept.facts, kept.rack) if kept else (None, None)
-
-    def note(self, remote: Remote) -> bool:
-        """Keep what a node is, and where it stands, and return whether that is news."""
-        if remote.facts is None or self.of(remote.id) == (remote.facts, remote.rack):
-            return False
-        kept = self._kept[remote.id] = _Kept(facts=remote.facts, rack=remote.rack)
-        self.generation += 1
+def read_known(directory: Path) -> dict[str, KnownNode]:
+    """Return the nodes that have a file in a directory; one that is damaged is left out."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
         try:
-            write_data(kept.to_data(), self._directory / f"{remote.id}{_ENDING}")
+            found[path.stem] = KnownNode.from_data(read_data(path), str(path))
         except InputError as error:
-            _log.warning("what %s is cannot be kept: %s", remote.id, error)
-        return True
+            _log.warning("what %s was is not known: %s", path.stem, error)
+    return found
 
-    def forget(self, node: str) -> None:
-        """Forget what a node was."""
-        self._kept.pop(node, None)
-        self.generation += 1
-        (self._directory / f"{node}{_ENDING}").unlink(missing_ok=True)
 
-    def _read(self, path: Path) -> None:
-        node = path.name.removesuffix(_ENDING)
-        try:
-            self._kept[node] = _Kept.from_data(read_data(path), str(path))
-        except InputError as error:
-            _log.warning("what %s was is not known: %s", node, error)
+def write_known(directory: Path, node: str, known: KnownNode) -> None:
+    """Keep what a node is, where there is room for that."""
+    try:
+        write_data(known.to_data(), directory / f"{node}.json")
+    except InputError as error:
+        _log.warning("what %s is cannot be kept: %s", node, error)
 
 
 def merged(remotes: Sequence[Remote]) -> Cluster:
     """Return the cluster of several nodes under the strictest of their rules.
 
-    Its shares are those of any node; ``NodePool.allowed`` says which of them a model takes.
+    Its shares are those of any node; ``NodesPool.allowed`` returns those that a model takes.
     """
     known = [remote for remote in remotes if remote.facts]
     clusters = [remote.facts.cluster for remote in known if remote.facts]

@@ -1,9 +1,9 @@
-"""What a controller and the agents of its nodes say to each other, as JSON.
+"""What the controller of many nodes and the agent of each node tell each other, as JSON.
 
-A controller asks (``Exchange``), an agent answers (``Answer``). Either may be lost, come twice or
-come late: orders and events have numbers, and are repeated until the other side has confirmed
-them. All of a request is for one incarnation of an agent; an agent that has been restarted since
-carries out none of it.
+The controller asks (``Exchange``) and the agent answers (``Answer``). Each side keeps its state
+under a version that grows with every change, and sends all of it as long as the other does not have
+the newest version: the controller, what is to become of each run of the node (``Want``); the agent,
+how its ranks and devices are (``State``). So a message may be lost, come twice, or be overtaken.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, ValidationError
 
-from dovetail.executor.jobs.events import AnyEvent, RankEnded, RankGone, Reason
-from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.parts import Part, Prepared
+from dovetail.executor.jobs.events import RankEvent
+from dovetail.executor.pools.parts import Part, Rendezvous
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances._record import (
     Count,
@@ -26,12 +25,24 @@ from dovetail.instances._record import (
     input_error,
     rule_broken,
 )
+from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Cluster
 
 MOST_WAIT_S: Final = 30.0
 """The longest that an agent is asked to wait for news before it answers."""
 
+ANSWER_S: Final = 3.0
+"""Seconds that an agent has to answer, besides those that it was asked to wait."""
+
 Number0 = Annotated[StrictInt, Field(ge=0)]
+
+
+class NoAnswerError(DovetailError):
+    """An agent has not answered."""
+
+
+class FencedError(NoAnswerError):
+    """An agent has another controller."""
 
 
 def _of_its_run(part: Part) -> Part:
@@ -46,97 +57,56 @@ NodePart = Annotated[Part, AfterValidator(_of_its_run)]
 """The ranks of a run that one node keeps; their numbers are the whole run's."""
 
 
-# Orders.
+class Want(Record):
+    """What is to become of the ranks of a run on one node.
 
-
-class Order(Record):
-    """What an agent is to do; orders are carried out in the order of their numbers, each once."""
-
-    number: Count = 1
-
-
-class Attach(Order):
-    """Take up these parts, tell anew how all ranks are, and what is kept beyond them."""
-
-    kind: Literal["attach"] = "attach"
-    parts: tuple[NodePart, ...]
-
-
-class Launch(Order):
-    """Start every rank of a run that is on this node alone, all or none."""
-
-    kind: Literal["launch"] = "launch"
-    run: Run
-
-
-class Prepare(Order):
-    """Bring every rank of a part to the start barrier, and tell ``Prepared`` when all stand there.
-
-    The agent of rank 0 decides on the rendezvous of the gang; its part comes without one.
+    Attributes
+    ----------
+    part : Part
+        The ranks. The part that has rank 0 of a gang decides on the rendezvous, and has none here.
+    phase : str
+        ``keep``: take up what has been started. ``launch``: start all ranks, or none. ``prepare``:
+        bring all to the start barrier. ``commit``: start what stands there, and refuse the rest.
+        ``abort``: refuse what has not been started. ``stop``: end all, and refuse what has not been
+        started.
+    reason : str
+        Of an abort.
+    grace_s : float
+        Seconds between SIGTERM and SIGKILL of a stop.
+    paused : bool or None
+        Whether all processes are to be stopped where they are; None: they never were.
     """
 
-    kind: Literal["prepare"] = "prepare"
     part: NodePart
+    phase: Literal["keep", "launch", "prepare", "commit", "abort", "stop"] = "keep"
+    reason: str = ""
+    grace_s: NonNegative = 0.0
+    paused: StrictBool | None = None
 
 
-class Commit(Order):
-    """Open the start barrier of a prepared part; ranks that are not there are refused."""
+class State(Record):
+    """How the ranks and devices of a node are.
 
-    kind: Literal["commit"] = "commit"
-    part: NodePart
+    Attributes
+    ----------
+    ranks : tuple of event
+        What repeats how every rank is that the agent knows of; of others there is no trace.
+    prepared : mapping of str to Rendezvous or None
+        The runs whose part stands at the start barrier, and where their gang meets.
+    beyond : tuple of Part
+        What is kept and not wanted.
+    sick : mapping of str to str
+        Devices that are sick, and why.
+    """
 
-
-class Abort(Order):
-    """Give up a prepared part: nothing of it has run, nor will."""
-
-    kind: Literal["abort"] = "abort"
-    part: NodePart
-    reason: Reason
-
-
-class Stop(Order):
-    """End every rank of a part; those without a trace are never started any more."""
-
-    kind: Literal["stop"] = "stop"
-    part: NodePart
-    grace_s: NonNegative
-
-
-class Pause(Order):
-    """Stop every process of a run where it is, or let it go on."""
-
-    kind: Literal["pause"] = "pause"
-    run: Name
-    on: StrictBool
-
-
-class Release(Order):
-    """Give back what a part held; one that is not over is ended first."""
-
-    kind: Literal["release"] = "release"
-    run: Name
-
-
-AnyOrder = Annotated[
-    Attach | Launch | Prepare | Commit | Abort | Stop | Pause | Release, Field(discriminator="kind")
-]
-
-
-# News.
-
-
-class News(Record):
-    """Something that happened on a node."""
-
-    number: Count
-    event: AnyEvent | Prepared
-
-
-# The exchange.
+    ranks: tuple[Annotated[RankEvent, Field(discriminator="kind")], ...] = ()
+    prepared: Mapping[str, Rendezvous | None] = {}
+    beyond: tuple[NodePart, ...] = ()
+    sick: Mapping[str, str] = {}
 
 
 class Facts(Record):
-    """What an agent is: asked for once an incarnation.
+    """What an agent is: sent once an incarnation.
 
     Attributes
     ----------
@@ -172,30 +142,34 @@ class Exchange(Record):
     home, epoch : str, int
         The controller's state directory, and how often it has been started. An agent refuses a
         lower epoch than it has seen, and another home while it holds runs of the first.
-    turn : int
-        Grows with every request of a controller to this agent: requests may overtake each other,
-        and one that was overtaken is no longer listened to.
     incarnation : str or None
-        Of the agent, as it last answered.
+        Of the agent, as it last answered; ``wants`` and ``seen`` are for that one only.
     renew_s : float or None
         The agent's clock, as it last answered: its jobs may run until ``lease_s`` later.
+    version : int
+        Of the wants.
+    wants : tuple of Want or None
+        None where the agent is known to have this version, or where there is none yet.
+    keep_others : bool
+        Whether runs that are not wanted run on: the controller still asks which there are.
     seen : int
-        The number of the last event that has been taken in.
+        The version of the agent's state that the controller has.
     wait_s : float
         For how long the agent may wait for news before it answers.
     watch : bool
         Whether progress, usage and libraries are asked for.
     """
 
-    version: Literal[2] = 2
+    protocol: Literal[3] = 3
     home: Name
     epoch: Count
-    turn: Number0 = 0
     incarnation: Name | None = None
     renew_s: NonNegative | None = None
     lease_s: NonNegative
+    version: Number0 = 0
+    wants: tuple[Want, ...] | None = None
+    keep_others: StrictBool = False
     seen: Number0 = 0
-    orders: tuple[AnyOrder, ...] = ()
     wait_s: Annotated[NonNegative, Field(le=MOST_WAIT_S)] = 0.0
     watch: StrictBool = False
 
@@ -211,52 +185,29 @@ class Answer(Record):
         Its CLOCK_BOOTTIME as it answered.
     until_s : float
         Until when its jobs may run, by the same clock.
-    done : int
-        The number of the last order that it has carried out.
-    news : tuple of News
-        What is not known to have been seen.
-    beyond : tuple of Part, optional
-        What it keeps beyond the parts of the ``Attach`` that was among the orders.
+    wanted : int
+        The version of the wants that it has; 0: none.
+    version : int
+        Of its state.
+    state : State or None
+        None where the controller has this version.
     facts : Facts or None
         Where the request did not name this incarnation.
     progress, usage, libraries
-        By run (an item for each rank of the part), by device, by run; as of a ``NodePool``.
+        By run (an item for each rank of the run), by device, by run; as of a ``NodePool``.
     """
 
-    version: Literal[2] = 2
+    protocol: Literal[3] = 3
     incarnation: Name
     clock_s: NonNegative
     until_s: NonNegative
-    done: Number0
-    news: tuple[News, ...] = ()
-    beyond: tuple[NodePart, ...] | None = None
+    wanted: Number0 = 0
+    version: Number0 = 0
+    state: State | None = None
     facts: Facts | None = None
     progress: Mapping[str, tuple[Progress | None, ...]] = {}
     usage: Mapping[str, Usage] = {}
     libraries: Mapping[str, str] = {}
-
-    @property
-    def failed(self) -> bool:
-        """Whether it tells of a rank that has failed."""
-        return any(_failed(one.event) for one in self.news)
-
-    def excused(self, reason: str) -> Answer:
-        """Return the answer with ranks that have failed told as gone for a reason."""
-        return self.model_copy(update={"news": tuple(_excused(one, reason) for one in self.news)})
-
-
-def _failed(event: AnyEvent | Prepared) -> bool:
-    return isinstance(event, RankEnded) and event.status != 0
-
-
-def _excused(news: News, reason: str) -> News:
-    event = news.event
-    if not (isinstance(event, RankEnded) and _failed(event)):
-        return news
-    return News(
-        number=news.number,
-        event=RankGone(at_s=event.at_s, run=event.run, rank=event.rank, reason=reason),
-    )
 
 
 _M = TypeVar("_M", bound=Record)

@@ -1,22 +1,19 @@
-"""What is known of ranks, as the events that tell it anew."""
+"""What is known of ranks, as the events that repeat it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from dovetail.executor.jobs.events import (
-    AnyEvent,
     RankEnded,
+    RankEvent,
     RankGone,
     RankLost,
     RankReady,
     RankRefused,
     RankStarted,
 )
-
-OVER = (RankEnded, RankGone, RankRefused)
-RankEvent = RankStarted | RankReady | RankRefused | RankEnded | RankLost | RankGone
 
 
 @dataclass
@@ -27,61 +24,64 @@ class RankStatus:
     state: RankReady | RankLost | None = None
     end: RankEnded | RankGone | RankRefused | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Whether it is not known how the rank is."""
+        return self.end is None and isinstance(self.state, RankLost)
+
     def take_in(self, event: RankEvent) -> None:
         """Let an event change what is known; nothing changes an end."""
         if self.end is not None:
             return
-        if isinstance(event, OVER):
+        if isinstance(event, RankEnded | RankGone | RankRefused):
             self.end = event
         elif isinstance(event, RankStarted):
             self.started, self.state = event, None
         else:
             self.state = event
 
-    def replayed(self) -> Iterator[RankEvent]:
-        """Yield what tells all of it anew."""
+    def events(self) -> Iterator[RankEvent]:
+        """Yield the events that repeat it."""
         yield from (event for event in (self.started, self.state, self.end) if event is not None)
 
+    def news_after(self, told: RankStatus) -> Iterator[RankEvent]:
+        """Yield the events that lead from what was told of the rank to this."""
+        known = () if told.lost and not self.lost else tuple(told.events())
+        if told.end is None:
+            yield from (event for event in self.events() if event not in known)
 
-@dataclass
+
 class RankLog:
     """What is known of the ranks of many runs."""
 
-    statuses: dict[str, dict[int, RankStatus]] = field(default_factory=dict)
+    def __init__(self, events: Iterable[RankEvent] = ()) -> None:
+        self.statuses: dict[str, dict[int, RankStatus]] = {}
+        for event in events:
+            self.take_in(event)
 
-    def take_in(self, event: AnyEvent) -> None:
-        """Let an event change what is known of its rank; others are passed over."""
-        if isinstance(event, RankEvent):
-            self.status(event.run, event.rank).take_in(event)
+    def take_in(self, event: RankEvent) -> None:
+        """Let an event change what is known of its rank."""
+        ranks = self.statuses.setdefault(event.run, {})
+        ranks.setdefault(event.rank, RankStatus()).take_in(event)
 
     def status(self, run: str, rank: int) -> RankStatus:
         """Return what is known of a rank."""
-        return self.statuses.setdefault(run, {}).setdefault(rank, RankStatus())
+        return self.statuses.get(run, {}).get(rank) or RankStatus()
 
-    def replayed(self, run: str) -> Iterator[RankEvent]:
-        """Yield what tells anew how the ranks of a run are, in their order."""
-        statuses = self.statuses.get(run, {})
-        for rank in sorted(statuses):
-            yield from statuses[rank].replayed()
+    def events(self) -> Iterator[RankEvent]:
+        """Yield the events that repeat all of it."""
+        for ranks in self.statuses.values():
+            for rank in sorted(ranks):
+                yield from ranks[rank].events()
 
     def has_trace(self, run: str) -> bool:
-        """Tell whether a rank of the run has been started, or is over."""
-        statuses = self.statuses.get(run, {}).values()
-        return any(one.started is not None or one.end is not None for one in statuses)
+        """Return whether a rank of the run has been started, or is over."""
+        ranks = self.statuses.get(run, {}).values()
+        return any(one.started is not None or one.end is not None for one in ranks)
 
     def over(self, run: str, rank: int) -> bool:
-        """Tell whether a rank is known to be over."""
-        found = self.statuses.get(run, {}).get(rank)
-        return found is not None and found.end is not None
-
-    def lost(self, run: str, rank: int) -> bool:
-        """Tell whether nobody can say how a rank is."""
-        found = self.statuses.get(run, {}).get(rank)
-        return found is not None and found.end is None and isinstance(found.state, RankLost)
-
-    def all_over(self, run: str) -> bool:
-        """Tell whether every rank of the run is over of which anything is known."""
-        return all(one.end is not None for one in self.statuses.get(run, {}).values())
+        """Return whether a rank is known to be over."""
+        return self.status(run, rank).end is not None
 
     def forget(self, run: str) -> None:
         """Forget a run."""

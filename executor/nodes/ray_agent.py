@@ -1,29 +1,26 @@
 """The agent of one node as an actor of Ray: what runs in the actor's process, on the node.
 
-Ray is not imported here; ``ray_driver`` makes an actor of the class. Who may call it is for Ray to
-say: who may call actors of a cluster can run what he likes on it anyway. What it is told and tells
-is plain data, as driver and agent may be of two versions.
+Ray is not imported here; ``ray_driver`` makes an actor of the class, and Ray decides who may call
+it. Arguments and results are plain data, as driver and agent may be of two versions.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypedDict
 
-from dovetail.executor.nodes.agent import Agent, hosted
-from dovetail.executor.nodes.calls import Method, said_by
+from dovetail.executor.nodes.agent import Agent, Kind, Method, hosted
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError
 
 KILLS: Final = "RAY_kill_child_processes_on_worker_exit"
-"""What Ray must not do on a node: kill what watches over the jobs when the agent ends."""
+"""What Ray must not do on a node: kill the guards of the jobs when the agent ends."""
 
 OWN_DIRECTORY: Final = "DOVETAIL_AGENT_DIRECTORY"
 OWN_POOL: Final = "DOVETAIL_AGENT_POOL"
-"""What only a node knows of its agent, in place of what is planned: Slurm tells it its GPUs."""
+"""What only a node knows of its agent, in place of what is planned, such as GPUs from Slurm."""
 
 _LEAKED: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 """What Ray sets for its own workers, and what a job or an MPS daemon must not inherit."""
@@ -32,7 +29,7 @@ _LEAKED: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 class AgentPlan(TypedDict):
     """What the agent of a node should be.
 
-    Its name, which also names its directory; where the node is reached; its pool
+    Its node's name, which also names its directory; the node's address; its pool
     (``opening.opener``); where agents keep their state (``agents_directory``); and the version of
     Dovetail that asks for it.
     """
@@ -45,7 +42,7 @@ class AgentPlan(TypedDict):
 
 
 class Status(TypedDict):
-    """How an agent is: what it was started as, the version that it runs, and notes for people."""
+    """How an agent is: its plan, the version that it runs, and notes for people."""
 
     plan: AgentPlan
     version: str
@@ -55,10 +52,7 @@ class Status(TypedDict):
 
 
 class RayAgent:
-    """Keeps the jobs of its node as long as its process lives; Ray starts it anew when it dies.
-
-    Its methods are called from many threads.
-    """
+    """Keeps the jobs of its node as long as its process lives; Ray starts it anew when it dies."""
 
     def __init__(self, plan: AgentPlan) -> None:
         for name in _LEAKED:
@@ -66,28 +60,23 @@ class RayAgent:
         self._plan = plan
         self._agent: Agent | None = None
         self._stack = ExitStack()
-        self._starting = threading.Lock()
-        self._trouble = ""
 
-    def status(self) -> Status:
+    async def status(self) -> Status:
         """Return how the agent is; one that could not start tries again."""
-        with self._starting:
-            if self._agent is None:
-                self._trouble = self._start()
+        trouble = "" if self._agent else self._start()
         return {
             "plan": self._plan,
             "version": VERSION,
             "answers": self._agent is not None,
-            "busy": self._agent is not None and self._agent.is_busy(),
-            "notes": [self._trouble] if self._trouble else warnings(),
+            "busy": self._agent is not None and self._agent.busy,
+            "notes": [trouble] if trouble else warnings(),
         }
 
-    def call(self, method: Method, text: str) -> tuple[str, str]:
-        """Return what the agent says to a call (``calls.said_by``)."""
+    async def call(self, method: Method, text: str) -> tuple[Kind, str]:
+        """Return the agent's answer to a call (``Agent.call``)."""
         if self._agent is None:
-            return "error", self._trouble or "its agent has not been started"
-        kind, told = said_by(self._agent, method, text)
-        return kind, told
+            return "error", "its agent has not been started"
+        return await self._agent.call(method, text)
 
     def _start(self) -> str:
         """Start the agent, and return why that is impossible; empty: it runs."""

@@ -4,10 +4,9 @@
 
     python -m dovetail.executor.nodes.ray_driver PIPE
 
-The pipe is the number of a file descriptor. What comes first through it is a ``RayPlan``, all that
-follows are calls (``calls``); when nothing more can come, the driver ends. It tells what was said
-to them, and every second a ``Sighting``. It is no part of the service, since Ray ends the process
-of a driver that has lost its head node for a minute, and says much on standard error.
+PIPE is the number of a file descriptor. Through it come a ``RayPlan`` and then calls (``caller``);
+the driver returns the answers, and a ``Sighting`` every second. It ends with the pipe. It is no
+part of the service, since Ray ends the process of a driver that has lost its head for a minute.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
-from dovetail.executor.nodes.calls import Call, Said
+from dovetail.executor.nodes.agent import Kind
+from dovetail.executor.nodes.caller import Call
 from dovetail.executor.nodes.ray_agent import AgentPlan, RayAgent, Status
 from dovetail.executor.nodes.ray_finding import RayPlan, Sighted, Sighting
 from dovetail.executor.system.clock import boot_s
@@ -38,13 +38,10 @@ LOOK_S: Final = 1.0
 """Seconds between two looks at the cluster."""
 
 FIRST_S: Final = 15.0
-"""Seconds that agents have to start before the first sighting is told without them."""
+"""Seconds that agents have to start before the first sighting is sent without them."""
 
 MOST_CALLS: Final = 8
-"""Calls to one agent that are under way; of one that hangs, they never end."""
-
-MOST_THREADS: Final = 16
-"""Of an agent's actor: one a call, and those who ask how it is."""
+"""Calls to one agent that are under way; where it hangs, they never end."""
 
 _TWINS: Final = "two nodes of Ray have this name: start each with a label, --labels=node=NAME"
 _OPEN: Final = (
@@ -100,7 +97,7 @@ def _is_wanted(entry: Mapping[str, Any], plan: RayPlan) -> bool:
 
 @dataclass(eq=False)
 class _Kept:
-    """A node that is kept, its actor, and what that has told last."""
+    """A node that is kept, its actor, and the last status of that."""
 
     node: RayNode
     task: asyncio.Task[None] | None = None
@@ -131,7 +128,7 @@ class Driver:
     _named: dict[str, _Kept] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Keep agents and carry calls until the input ends.
+        """Keep agents and hand on calls until the input ends.
 
         Raises
         ------
@@ -169,7 +166,7 @@ class Driver:
     # Sightings.
 
     def _look(self, nodes: Sequence[RayNode]) -> Sighting:
-        """Have agents kept where they should be, and return what is known of them."""
+        """Keep agents where they should be, and return what is known of them."""
         for gone in self._kept.keys() - {node.ray_id for node in nodes}:
             task = self._kept.pop(gone).task
             if task is not None:
@@ -178,14 +175,14 @@ class Driver:
             if node.ray_id not in self._kept:
                 kept = self._kept[node.ray_id] = _Kept(node)
                 kept.task = asyncio.get_running_loop().create_task(self._keep(kept))
-        told = [kept for kept in self._kept.values() if kept.status]
+        known = [kept for kept in self._kept.values() if kept.status]
         self._named = {
             kept.node.name: kept
-            for kept in reversed(told)
+            for kept in reversed(known)
             if kept.status and kept.status["answers"]
         }
         sighted = {name: kept.node.sighted for name, kept in self._named.items()}
-        counted = Counter(kept.node.name for kept in told)
+        counted = Counter(kept.node.name for kept in known)
         twins = [f"{name}: {_TWINS}" for name, count in counted.items() if count > 1]
         return Sighting(sighted, (*self._notes(), *twins))
 
@@ -199,15 +196,16 @@ class Driver:
                 if version != VERSION:
                     notes.append(f"its agent runs Dovetail {version}, this service {VERSION}")
                 if kept.status["busy"] and self._is_other(kept):
-                    told = "its agent was started with other options; replaced once nothing runs"
-                    notes.append(told)
+                    notes.append(
+                        "its agent was started with other options; replaced once nothing runs"
+                    )
             found += [f"{kept.node.name}: {note}" for note in notes]
         return found
 
     # Agents.
 
     async def _keep(self, kept: _Kept) -> None:
-        """Have an agent on a node, as planned, and ask how it is, again and again."""
+        """Keep an agent on a node, as planned, and ask for its status again and again."""
         while True:
             try:
                 if kept.actor is None:
@@ -221,7 +219,7 @@ class Driver:
                 pass  # it is asked again at the next look, and may answer then
             except Exception as error:  # whatever its class's import raised on the node
                 kept.actor = kept.status = None
-                kept.trouble = f"its agent has died: {_last_line(error)}"
+                kept.trouble = f"its agent has died: {_lines(error)[-1]}"
             await asyncio.sleep(LOOK_S)
 
     def _agent_plan(self, node: RayNode) -> AgentPlan:
@@ -250,7 +248,6 @@ class Driver:
             get_if_exists=True,
             num_cpus=0,
             max_restarts=-1,
-            max_concurrency=MOST_THREADS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.ray_id, soft=False),
         )
         return made.remote(self._agent_plan(node))
@@ -258,26 +255,29 @@ class Driver:
     # Calls.
 
     async def _carry(self, call: Call) -> None:
-        """Carry a call to its agent, and tell what that says."""
-        kept = self._named.get(call.node)
+        """Hand a call on to its agent, and return the answer."""
+        number, node, method, text = call
+        kept = self._named.get(node)
+        answer: tuple[Kind, str]
         if kept is None or kept.actor is None:
-            said = Said("error", "Ray knows no agent there")
+            answer = "error", "Ray knows no agent there"
         elif kept.calls >= MOST_CALLS:
-            said = Said("error", "its agent has many calls, and answers none")
+            answer = "error", "its agent has many calls, and answers none"
         else:
             kept.calls += 1
             try:
-                said = Said(*await kept.actor.call.remote(call.method, call.text))
+                answer = await kept.actor.call.remote(method, text)
             except Exception as error:  # Ray's own
-                said = Said("error", f"Ray cannot reach its agent ({type(error).__name__})")
+                answer = "error", f"Ray cannot reach its agent ({type(error).__name__})"
             finally:
                 kept.calls -= 1
-        self.pipe.send((call.number, said))
+        self.pipe.send((number, *answer))
 
 
-def _last_line(error: Exception) -> str:
+def _lines(error: Exception) -> list[str]:
+    """Return what an error says, in lines that are not blank; one at least."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines or [type(error).__name__]
 
 
 def connected(address: str) -> Any:  # noqa: ANN401 (a module)
@@ -300,7 +300,7 @@ def connected(address: str) -> Any:  # noqa: ANN401 (a module)
 
 
 def is_open(address: str) -> bool:
-    """Tell whether a cluster lets in who shows no token, as Ray before 2.52 does."""
+    """Return whether a cluster admits drivers without a token, as Ray before 2.52 does."""
     env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     knock = [sys.executable, "-c", _KNOCK, address]
     done = subprocess.run(knock, env=env, capture_output=True, timeout=_KNOCK_S)
@@ -316,9 +316,8 @@ def main() -> None:
             if not plan.open and is_open(plan.address):
                 raise PermissionError(_OPEN)
             asyncio.run(Driver(plan, ray, pipe).run())
-        except Exception as error:  # told in one line to the service, which tries again
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            pipe.send(Sighting(trouble=lines[0] if lines else type(error).__name__))
+        except Exception as error:  # one line for the service, which tries again
+            pipe.send(Sighting(trouble=_lines(error)[0]))
     # Tasks may wait for calls that never end.
     os._exit(1)
 

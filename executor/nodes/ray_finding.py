@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 from pydantic import StrictBool
 
-from dovetail.executor.nodes.calls import Caller, Method, no_answer
+from dovetail.executor.nodes.agent import Method
+from dovetail.executor.nodes.caller import Caller, no_answer
 from dovetail.executor.nodes.lease import LEASE_S, LEAST_S
 from dovetail.executor.pools.opening import opener
 from dovetail.instances._children import module_command

@@ -1,35 +1,18 @@
-"""What a controller knows of one node, what it still has to tell it, and its calls on their way.
-
-One call waits for news, and orders need not wait for it: they go with a second one.
-"""
+"""What a controller knows of one node and wants of it, and its call to the node's agent."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dovetail.executor.jobs.events import AnyEvent, DeviceHealed, DeviceSick, RankEnded
+from dovetail.executor.jobs.events import RankEnded, RankEvent
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.nodes.calls import ANSWER_S
 from dovetail.executor.nodes.fence import Mark
 from dovetail.executor.nodes.lease import Lease
-from dovetail.executor.nodes.messages import (
-    Answer,
-    AnyOrder,
-    Attach,
-    Commit,
-    Exchange,
-    Facts,
-    Launch,
-    Pause,
-    Prepare,
-    Release,
-    Stop,
-)
+from dovetail.executor.nodes.messages import ANSWER_S, Answer, Exchange, Facts, State, Want
 from dovetail.executor.nodes.rank_log import RankLog
-from dovetail.executor.pools.parts import Part, Prepared
+from dovetail.executor.pools.parts import Part
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Gpu
@@ -39,12 +22,13 @@ _MOST_PAUSE_S: Final = 2.0
 
 
 @dataclass(eq=False)
-class OnItsWay:
-    """A request whose answer is awaited until it is due; infinite while the answer is judged."""
+class Call:
+    """A request whose answer is awaited until it is due; infinite while the answer is examined."""
 
+    version: int
+    waits: bool
     sent_s: float
     due_s: float
-    received_s: float = 0.0
 
 
 @dataclass
@@ -58,19 +42,26 @@ class Remote:
     lease : Lease
         Of its jobs.
     facts : Facts or None
-        As its agent told last.
+        As its agent last sent them.
     rack : str or None
-        Where it stands.
+        Of the node.
     incarnation : str or None
         Of the agent that answered last.
     silent : str
-        Why it is taken not to answer; empty: it does.
-    parts : mapping of str to Part
-        What should be there, as the node names its devices.
-    standing : mapping of str to order
-        The last order about each run, for an agent that is started anew.
-    story : RankLog
-        What this incarnation has told of ranks.
+        Why it counts as not answering; empty: it answers.
+    doubted : bool
+        Whether its last call failed, so that its agent may have died since it last answered.
+    fenced : bool
+        Whether another controller has it.
+    wants : mapping of str to Want
+        By run, as the node names its devices.
+    version, held : int
+        Of the wants, and of those that the agent is known to have. The first are sent once the
+        pool has been resumed.
+    state, rank_log : State, RankLog
+        As this incarnation last sent it, and its ranks.
+    call : Call or None
+        The one whose answer is awaited; it may be replaced while the agent waits for news.
     """
 
     id: str
@@ -79,206 +70,152 @@ class Remote:
     rack: str | None = None
     incarnation: str | None = None
     silent: str = ""
+    doubted: bool = False
     fenced: bool = False
-    taken_up: bool = False
-    parts: dict[str, Part] = field(default_factory=dict)
-    standing: dict[str, AnyOrder] = field(default_factory=dict)
+    wants: dict[str, Want] = field(default_factory=dict)
+    version: int = 1
+    held: int = 0
+    state: State = field(default_factory=State)
     rank_log: RankLog = field(default_factory=RankLog)
-    progress: dict[str, Sequence[Progress | None]] = field(default_factory=dict)
+    progress: Mapping[str, Sequence[Progress | None]] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     libraries: dict[str, str] = field(default_factory=dict)
-    _calls: list[OnItsWay] = field(default_factory=list)
-    _pause_s: float = _PAUSE_S
-    _paused_s: float = 0.0
-    _orders: list[AnyOrder] = field(default_factory=list)
-    _numbered: int = 0
-    _turn: int = 0
-    _sent: int = 0
-    _done: int = 0
-    _attach: int = 0
+    call: Call | None = None
     _seen: int = 0
     _offset_s: float = 0.0
-    _devices: tuple[Gpu, ...] | None = None
+    _pause_s: float = _PAUSE_S
+    _paused_s: float = 0.0
 
-    # What it is told.
+    # What is wanted of it.
 
-    def order(self, order: AnyOrder) -> None:
-        """Add an order; it is repeated until it has been carried out."""
-        self._numbered += 1
-        numbered = order.model_copy(update={"number": self._numbered})
-        if not isinstance(numbered, Attach):
-            self.standing[run_of(numbered)] = numbered
-        self._orders.append(numbered)
+    def want(self, part: Part, **changes: object) -> None:
+        """Want something of a part of a run, in place of what was wanted before."""
+        known = self.wants.get(part.run.id) or Want(part=part)
+        self.wants[part.run.id] = known.model_copy(update={"part": part, **changes})
+        self.version += 1
 
-    def take_up(self) -> None:
-        """Have all parts taken up, and everything told anew, by every agent from now on."""
-        self.taken_up = True
-        if self.incarnation is not None:
-            self._ask_to_attach()
-
-    def _ask_to_attach(self) -> None:
-        self.order(Attach(parts=tuple(self.parts.values())))
-        self._attach = self._numbered
+    def release(self, run: str) -> None:
+        """Want nothing of a run any more: its agent ends what is left of it, and lets go of it."""
+        self.wants.pop(run, None)
+        self.libraries.pop(run, None)
+        self.version += 1
 
     def is_other(self, answer: Answer) -> bool:
-        """Tell whether an answer is of another agent's directory than the last ones."""
-        known, told = self.facts, answer.facts
-        return known is not None and told is not None and known.agent != told.agent
+        """Return whether an answer is of another agent's directory than the last ones."""
+        known, new = self.facts, answer.facts
+        return known is not None and new is not None and known.agent != new.agent
 
     def displace(self) -> None:
-        """Let another agent, which knows nothing of this one's runs, never start them again."""
-        for run, order in self.standing.items():
-            if isinstance(order, Launch | Prepare | Commit):
-                self.standing[run] = Stop(part=self.parts[run], grace_s=0.0)
+        """Never have another agent start the runs of this one, of which it knows nothing."""
+        for want in [*self.wants.values()]:
+            if want.phase in ("launch", "prepare", "commit"):
+                self.want(want.part, phase="stop", grace_s=0.0)
 
     @property
     def attached(self) -> bool:
-        """Whether what it tells is all that there is."""
-        return 0 < self._attach <= self._done
+        """Whether what it has sent is all that there is."""
+        return self.held > 0
 
-    @property
-    def urgent(self) -> bool:
-        """Whether there are orders that have not been sent."""
-        return self.incarnation is not None and self._numbered > self._sent
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there are orders that it is not known to have carried out."""
-        return bool(self._orders)
+    # Calls.
 
     @property
     def askable(self) -> bool:
-        """Whether a request may be sent; a second one only where it is urgent."""
-        most = 2 if self.urgent else 1
-        return boot_s() >= self._paused_s and len(self._calls) < most
+        """Whether a request may be sent."""
+        replaceable = self.call is None or (self.call.waits and self.call.version < self.version)
+        return replaceable and boot_s() >= self._paused_s
 
-    def request(self, mark: Mark, wait_s: float, watch: bool) -> tuple[OnItsWay, Exchange]:
-        """Return what it is asked next, which is on its way from now on."""
+    def request(
+        self, mark: Mark, wait_s: float, *, watch: bool, resumed: bool, keep_others: bool
+    ) -> tuple[Call, Exchange]:
+        """Return the next request, and the call with it, which is awaited from now on.
+
+        Parameters
+        ----------
+        mark : Mark
+            The controller's.
+        wait_s : float
+            How long the agent may wait for news, if there is nothing else to do.
+        watch : bool
+            Whether progress, usage and libraries are asked for.
+        resumed : bool
+            Whether the wants are complete.
+        keep_others : bool
+            Whether runs that are not wanted run on.
+        """
         known = self.incarnation is not None
-        self._sent = self._numbered
-        self._turn += 1
-        hurried = not known or any(isinstance(order, Attach) for order in self._orders)
+        sends = known and resumed and self.held < self.version
+        waits = known and not sends and not self.silent
+        sent_s = boot_s()
         asked = Exchange(
             home=mark.home,
             epoch=mark.epoch,
-            turn=self._turn,
             incarnation=self.incarnation,
             renew_s=self.lease.quoted_s,
             lease_s=self.lease.length_s,
+            version=self.version,
+            wants=tuple(self.wants.values()) if sends else None,
+            keep_others=keep_others,
             seen=self._seen,
-            orders=tuple(self._orders) if known else (),
-            wait_s=0.0 if hurried or self.silent else wait_s,
-            watch=watch or hurried,
+            wait_s=wait_s if waits else 0.0,
+            watch=watch or not known,
         )
-        sent_s = boot_s()
         self.lease.asked(sent_s)
-        self._calls.append(OnItsWay(sent_s, sent_s + asked.wait_s + ANSWER_S))
-        return self._calls[-1], asked
-
-    def hold(self, call: OnItsWay, received_s: float) -> bool:
-        """Take in that an answer has come, and return whether it is to be listened to.
-
-        What was given up is not; nor is anything while an earlier answer is being judged.
-        """
-        if call not in self._calls or any(math.isinf(one.due_s) for one in self._calls):
-            self.drop(call)
-            return False
-        call.due_s, call.received_s = math.inf, received_s
-        return True
-
-    def drop(self, call: OnItsWay) -> None:
-        """Take in that a call is over."""
-        self._calls = [one for one in self._calls if one is not call]
+        self.call = Call(self.version, waits, sent_s, sent_s + asked.wait_s + ANSWER_S)
+        return self.call, asked
 
     def overdue(self) -> bool:
-        """Tell whether a call should have been answered by now."""
-        return any(call.due_s <= boot_s() for call in self._calls)
+        """Return whether its call should have been answered by now."""
+        return self.call is not None and self.call.due_s <= boot_s()
 
     def broken_off(self) -> None:
-        """Take in that it does not answer: what was sent may not have come, and a pause is made."""
-        self._calls, self._sent = [], self._done
+        """Take in that it does not answer, and pause before the next request."""
+        self.call, self.doubted = None, True
         self._paused_s = boot_s() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
 
-    # What it tells.
+    # Answers.
 
-    def take_in(
-        self, answer: Answer, sent_s: float, received_s: float
-    ) -> list[AnyEvent | Prepared]:
-        """Take in an answer, and return what is new in it, as the controller names devices."""
+    def take_in(self, answer: Answer, sent_s: float, received_s: float) -> None:
+        """Take in an answer."""
         if answer.incarnation != self.incarnation:
             if answer.facts is None:
-                return []
-            self._meet(answer, sent_s, received_s)
+                return
+            self.incarnation, self.facts = answer.incarnation, answer.facts
+            self.lease.forget_clock()
+            self._offset_s = (sent_s + received_s) / 2 - answer.clock_s
         self.lease.heard(answer.clock_s, answer.until_s, received_s)
-        self.silent, self.fenced, self._pause_s = "", False, _PAUSE_S
-        self._done = max(self._done, answer.done)
-        for order in self._orders:
-            if isinstance(order, Release) and order.number <= self._done:
-                self._settle(order)
-        self._orders = [order for order in self._orders if order.number > self._done]
+        self.silent, self.doubted, self.fenced, self._pause_s = "", False, False, _PAUSE_S
+        self.held, self._seen = answer.wanted, answer.version
+        if answer.state is not None:
+            self.state, self.rank_log = answer.state, RankLog(map(self._here, answer.state.ranks))
         self._note_readings(answer)
-        new = [self._outside(one.event) for one in answer.news if one.number > self._seen]
-        self._seen = max([self._seen, *(one.number for one in answer.news)])
-        for event in new:
-            if not isinstance(event, Prepared):
-                self.rank_log.take_in(event)
-        return new
 
-    def _meet(self, answer: Answer, sent_s: float, received_s: float) -> None:
-        """Begin anew with an agent that was not known."""
-        self.incarnation, self.facts = answer.incarnation, answer.facts
-        self.lease.forget_clock()
-        self._offset_s = (sent_s + received_s) / 2 - answer.clock_s
-        self._orders, self._numbered, self._sent, self._done, self._seen = [], 0, 0, 0, 0
-        self._attach, self.rank_log, self._devices = 0, RankLog(), None
-        if self.taken_up:
-            self._ask_to_attach()
-            for order in [*self.standing.values()]:
-                self.order(order)
+    def _here(self, event: RankEvent) -> RankEvent:
+        if isinstance(event, RankEnded) and event.ended_s is not None:
+            return event.replace(ended_s=event.ended_s + self._offset_s)
+        return event
 
     def _note_readings(self, answer: Answer) -> None:
-        for run, progress in answer.progress.items():
-            self.progress[run] = [self._of_here(one) for one in progress]
+        def here(progress: Progress | None) -> Progress | None:
+            return progress and progress._replace(at_s=progress.at_s + self._offset_s)
+
+        if answer.progress:
+            self.progress = {run: [*map(here, told)] for run, told in answer.progress.items()}
         for device, usage in answer.usage.items():
-            here = usage._replace(at_s=usage.at_s + self._offset_s)
-            self.usage[self.outside_device(device)] = here
+            shifted = usage._replace(at_s=usage.at_s + self._offset_s)
+            self.usage[self.outside_device(device)] = shifted
         self.libraries.update(answer.libraries)
-
-    def _of_here(self, progress: Progress | None) -> Progress | None:
-        if progress is None:
-            return None
-        return progress._replace(at_s=progress.at_s + self._offset_s)
-
-    def _settle(self, release: Release) -> None:
-        if self.standing.get(release.run) == release:
-            del self.standing[release.run]
-
-    def forget_released(self) -> None:
-        """Forget the runs that are released, once the node has told that they are over.
-
-        A release is carried out as soon as what still runs is being ended.
-        """
-        kept = self.parts.keys() | self.standing.keys()
-        for run in self.rank_log.statuses.keys() - kept:
-            if self.rank_log.all_over(run):
-                self.rank_log.forget(run)
-        for known in (self.progress, self.libraries):
-            for run in known.keys() - kept:
-                del known[run]
 
     # Names of devices.
 
     def devices(self) -> tuple[Gpu, ...]:
         """Return its devices as the controller names them."""
-        if self._devices is None:
-            nodes = () if self.facts is None else self.facts.cluster.nodes
-            self._devices = tuple(
-                gpu.model_copy(update={"id": self.outside_device(gpu.id)})
-                for node in nodes
-                for gpu in node.devices
-            )
-        return self._devices
+        nodes = () if self.facts is None else self.facts.cluster.nodes
+        return tuple(
+            gpu.model_copy(update={"id": self.outside_device(gpu.id)})
+            for node in nodes
+            for gpu in node.devices
+        )
 
     def outside_device(self, device: str) -> str:
         """Return the controller's name of a device."""
@@ -287,25 +224,6 @@ class Remote:
     def outside(self, part: Part) -> Part:
         """Return a part as the controller names the node's devices."""
         return _renamed(part, self.outside_device)
-
-    def _outside(self, event: AnyEvent | Prepared) -> AnyEvent | Prepared:
-        if isinstance(event, DeviceSick | DeviceHealed):
-            return event.replace(gpu=self.outside_device(event.gpu))
-        if isinstance(event, RankEnded) and event.ended_s is not None:
-            return event.replace(ended_s=event.ended_s + self._offset_s)
-        return event
-
-
-def run_of(order: AnyOrder) -> str:
-    """Return the id of the run that an order is about; empty: of all."""
-    match order:
-        case Attach():
-            return ""
-        case Launch(run=run):
-            return run.id
-        case Release(run=run) | Pause(run=run):
-            return run
-    return order.part.run.id
 
 
 def node_of(device: str) -> str:

@@ -25,7 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.nodes.calls import Method, no_answer
+from dovetail.executor.nodes.agent import Method
+from dovetail.executor.nodes.caller import no_answer
 from dovetail.executor.nodes.ray_finding import RayFinder, RayPlan, Sighted, host_and_port
 from dovetail.executor.nodes.slurm_commands import (
     Allocation,

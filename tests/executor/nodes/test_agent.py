@@ -1,25 +1,25 @@
-"""What an agent answers to whom."""
+"""What an agent answers to which controller."""
 
-import itertools
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
-from dovetail.executor.nodes import agent as agent_of_a_node
 from dovetail.executor.nodes.agent import Agent
-from dovetail.executor.nodes.calls import said_by
 from dovetail.executor.nodes.fence import FencedError
-from dovetail.executor.nodes.messages import Answer, Attach, Exchange, Launch
+from dovetail.executor.nodes.messages import Answer, Exchange, Want
 from dovetail.executor.pools.opening import opener
+from dovetail.executor.pools.parts import whole
 from tests.executor.local_runs import a_run, cleared
-from tests.executor.waiting import wait_until
 
 
-@pytest.fixture
-def agent(tmp_path):
-    made = Agent(tmp_path, opener("cpu:devices=1,shares=none", tmp_path), "127.0.0.1")
-    yield made
-    made.close()
+@asynccontextmanager
+async def an_agent(directory):
+    made = Agent(directory, opener("cpu:devices=1,shares=none", directory), "127.0.0.1")
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def asked(**fields):
@@ -27,48 +27,83 @@ def asked(**fields):
 
 
 def told(agent, **fields):
-    return said_by(agent, "exchange", asked(**fields).model_dump_json())
+    return agent.call("exchange", asked(**fields).model_dump_json())
 
 
-def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(agent):
-    def renewed(answer, lease_s, **who):
-        own = {"incarnation": answer.incarnation, "renew_s": answer.clock_s, "lease_s": lease_s}
-        return agent.exchange(asked(turn=2, **own, **who))
+def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(tmp_path):
+    async def both():
+        async with an_agent(tmp_path) as agent:
 
-    first = agent.exchange(asked())
-    renewed(first, 1.0)
-    wait_until(lambda: told(agent, home="g").kind == "answer")
-    again = agent.exchange(asked(home="g", turn=1))
-    assert again.clock_s >= first.clock_s + 1.0
-    renewed(again, 600.0, home="g")
-    with pytest.raises(FencedError, match="a controller with another state directory has this"):
-        agent.exchange(asked(turn=3))
+            async def renewed(answer, lease_s, **who):
+                own = {"incarnation": answer.incarnation, "renew_s": answer.clock_s}
+                return await agent.exchange(asked(lease_s=lease_s, **own, **who))
+
+            first = await agent.exchange(asked())
+            await renewed(first, 0.5)
+            while (await told(agent, home="g"))[0] != "answer":
+                await asyncio.sleep(0.02)
+            again = await agent.exchange(asked(home="g"))
+            assert again.clock_s >= first.clock_s + 0.5
+            await renewed(again, 600.0, home="g")
+            with pytest.raises(FencedError, match="a controller with another state directory"):
+                await agent.exchange(asked())
+
+    asyncio.run(both())
 
 
-def test_who_attaches_is_told_all_at_once(agent, tmp_path, monkeypatch):
-    """What is not told with what is kept counts as not there."""
-    monkeypatch.setattr(agent_of_a_node, "MOST_NEWS", 1)
-    turns = itertools.count(1)
+def test_runs_that_are_not_wanted_are_told_and_end_once_the_controller_has_taken_up_its_own(
+    tmp_path,
+):
+    async def change_controllers():
+        async with an_agent(tmp_path) as agent:
 
-    def ask(*orders, **more):
-        return agent.exchange(asked(orders=orders, turn=next(turns), **more))
+            async def ask(answer, **fields):
+                known = {"incarnation": answer.incarnation, "renew_s": answer.clock_s}
+                return await agent.exchange(asked(**known, **fields))
+
+            want = Want(part=whole(a_run("exec sleep 600")), phase="launch")
+            answer = await ask(await agent.exchange(asked()), version=2, wants=(want,))
+            while not answer.state or len(answer.state.ranks) < 2:
+                answer = await ask(answer, version=2, seen=answer.version, wait_s=30.0)
+            assert [event.kind for event in answer.state.ranks] == ["rank_started", "rank_ready"]
+
+            first = await agent.exchange(asked(epoch=2))
+            none = {"epoch": 2, "wants": ()}
+            answer = await ask(first, version=2, keep_others=True, **none)
+            assert [part.run.id for part in answer.state.beyond] == ["j1.1"]
+            assert len(answer.state.ranks) == 2
+            answer = await ask(answer, version=3, **none)
+            while answer.state is None or answer.state.ranks or answer.state.beyond:
+                answer = await ask(answer, epoch=2, version=3, seen=answer.version, wait_s=30.0)
 
     with cleared(tmp_path / "homes" / "h"):
-        first = ask()
-        known = {"incarnation": first.incarnation, "renew_s": first.clock_s}
-        ask(Launch(number=1, run=a_run("exec sleep 600")), **known)
-        wait_until(lambda: [one.number for one in ask(**known, seen=1).news] == [2])
-        answer = ask(Attach(number=2, parts=()), **known, seen=1)
-        assert [part.run.id for part in answer.beyond] == ["j1.1"]
-        assert [one.event.kind for one in answer.news] == ["rank_started", "rank_ready"]
+        asyncio.run(change_controllers())
 
 
-def test_an_agent_that_ends_tells_nobody_that_another_controller_has_its_node(agent):
-    """Who is told so concludes nothing, though the lease lapse and the node never come back."""
-    incarnation = Answer.model_validate_json(told(agent).text).incarnation
-    with ThreadPoolExecutor() as asking:
-        waits = asking.submit(told, agent, incarnation=incarnation, turn=1, wait_s=30.0)
-        wait_until(lambda: agent._turn == 1)
-        agent.close()
-        assert waits.result() == ("error", "the agent ends")
-    assert told(agent, incarnation=incarnation, turn=2) == ("error", "the agent ends")
+def test_a_request_waits_for_news_and_not_for_longer_than_until_the_next_one(tmp_path):
+    async def overtake():
+        async with an_agent(tmp_path) as agent:
+            first = await agent.exchange(asked())
+            known = {"incarnation": first.incarnation, "seen": first.version}
+            waits = asyncio.create_task(agent.exchange(asked(**known, wait_s=30.0)))
+            await asyncio.sleep(0)
+            newer = await agent.exchange(asked(**known, version=1, wants=()))
+            assert (await waits).wanted == newer.wanted == 1
+
+    asyncio.run(overtake())
+
+
+def test_an_agent_that_ends_does_not_say_that_another_controller_has_its_node(tmp_path):
+    """A controller concludes nothing from that, even if the node never comes back."""
+
+    async def end():
+        async with an_agent(tmp_path) as agent:
+            answer = Answer.model_validate_json((await told(agent))[1])
+            known = {"incarnation": answer.incarnation, "seen": answer.version}
+            waits = asyncio.create_task(told(agent, **known, wait_s=30.0))
+            await asyncio.sleep(0)
+            agent.close()
+            assert await waits == ("error", "the agent ends")
+            assert await told(agent, **known) == ("error", "the agent ends")
+
+    asyncio.run(end())

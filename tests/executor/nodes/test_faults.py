@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.nodes.calls import NoAnswerError
 from dovetail.executor.nodes.lease import LEAST_S
-from dovetail.executor.nodes.log_parts import LogPiece, LogPlace
-from dovetail.executor.nodes.messages import Answer, Attach, Exchange
+from dovetail.executor.nodes.logs import LogPiece, LogPlace
+from dovetail.executor.nodes.messages import Answer, Exchange, NoAnswerError, Want
 from dovetail.executor.nodes.pool import NodesPool
+from dovetail.executor.pools.parts import whole
 from dovetail.executor.system.clock import boot_s
 from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
 from tests.executor.waiting import LIMIT_S, wait_until
@@ -473,9 +473,9 @@ class TestWhoMayAsk:
             self.ask(agent, "[]")
             == "NoAnswerError: must be a mapping of field names to values, got an empty list"
         )
-        version = self.asked().replace('"version":2', '"version":1')
-        assert self.ask(agent, version) == "NoAnswerError: version: must be 2, got 1"
-        assert "epoch" in self.ask(agent, '{"version":2,"home":"h","epoch":0,"lease_s":1}')
+        version = self.asked().replace('"protocol":3', '"protocol":2')
+        assert self.ask(agent, version) == "NoAnswerError: protocol: must be 3, got 2"
+        assert "epoch" in self.ask(agent, '{"protocol":3,"home":"h","epoch":0,"lease_s":1}')
         assert "incarnation" in self.ask(agent, self.asked())
         for place in ({"run": "j1.1"}, {"run": "j1.1", "rank": -1, "part": "", "offset": 0}):
             asked = self._finder.call("n1", "log", json.dumps(place))
@@ -489,50 +489,46 @@ class TestWhoMayAsk:
             asked = self._finder.call("n1", "log", place)
             assert asked.exception(LIMIT_S) is not None or asked.result() == empty
 
-    def test_an_answer_to_attach_that_is_lost_is_given_again(self, make, tmp_path, agents):
+    def test_an_answer_that_is_lost_is_given_again(self, make, tmp_path, agents):
         """The next controller of the directory asks twice, as one does that heard nothing."""
         pool = make()
         pool.pool.launch(counted(tmp_path, "exec sleep 600", nodes=("n1",)))
         pool.wait_for("rank_ready", 0)
         pool.pool.close()
         mark = json.loads((tmp_path / "home/nodes/controller.json").read_text())
-        next_one = {"home": mark["home"], "epoch": mark["epoch"] + 1}
+        next_one = {"home": mark["home"], "epoch": mark["epoch"] + 1, "keep_others": True}
         incarnation = self.ask(agents[0], self.asked(**next_one))["incarnation"]
-        attach = {**next_one, "incarnation": incarnation, "orders": (Attach(number=1, parts=()),)}
-        answers = [
-            Answer.model_validate(self.ask(agents[0], self.asked(**attach))) for _ in range(2)
+        wants = {**next_one, "incarnation": incarnation, "version": 1, "wants": ()}
+        states = [
+            Answer.model_validate(self.ask(agents[0], self.asked(**wants))).state for _ in range(2)
         ]
-        for answer in answers:
-            assert [part.run.id for part in answer.beyond] == ["j1.1"]
-            assert [one.event.kind for one in answer.news] == ["rank_started", "rank_ready"]
-        assert answers[0].news == answers[1].news
+        assert [part.run.id for part in states[0].beyond] == ["j1.1"]
+        assert [event.kind for event in states[0].ranks] == ["rank_started", "rank_ready"]
+        assert states[0] == states[1]
         make().pool.stop("j1.1", 0.0)
 
-    def test_a_request_that_was_overtaken_is_told_nothing(self, agents):
-        """Or what is only in the answer to the newer one would count as told."""
-        incarnation = self.ask(agents[0], self.asked())["incarnation"]
-        known = {"incarnation": incarnation, "seen": 0}
-        attach = (Attach(number=1, parts=()),)
-        newer = self.ask(agents[0], self.asked(**known, turn=3, orders=attach))
-        assert (newer["done"], newer["beyond"]) == (1, [])
-        older = self.ask(agents[0], self.asked(**known, turn=2, wait_s=30.0))
-        assert (older["done"], older["beyond"]) == (0, None)
-        assert self.ask(agents[0], self.asked(**known, turn=4))["done"] == 1
+    def test_wants_that_were_overtaken_change_nothing(self, make, tmp_path, agents):
+        run = counted(tmp_path, "exec sleep 600", nodes=("n1",))
+        known = {"incarnation": self.ask(agents[0], self.asked())["incarnation"]}
+        newer = self.ask(agents[0], self.asked(**known, version=3, wants=()))
+        want = Want(part=whole(run), phase="launch")
+        older = self.ask(agents[0], self.asked(**known, version=2, wants=(want,)))
+        assert newer["wanted"] == older["wanted"] == 3
+        assert older["state"]["ranks"] == []
 
     def test_a_controller_that_was_displaced_for_a_moment_begins_anew(self, agents):
         """A late request of another directory comes in between, while nothing is kept."""
         first = self.ask(agents[0], self.asked())
         self.ask(agents[0], self.asked(home="other"))
-        order = (Attach(number=1, parts=()),)
-        again = {"incarnation": first["incarnation"], "orders": order}
+        again = {"incarnation": first["incarnation"], "version": 1, "wants": ()}
         back = self.ask(agents[0], self.asked(**again))
         assert back["incarnation"] != first["incarnation"]
-        assert (back["done"], back["facts"]) == (0, first["facts"])
+        assert (back["wanted"], back["facts"]) == (0, first["facts"])
 
     def test_a_lower_epoch_is_refused_and_another_home_of_an_idle_agent_is_not(self, agents):
         agent = agents[0]
         assert "incarnation" in self.ask(agent, self.asked(epoch=2))
-        refused = "FencedOutError: a newer controller has this node (epoch 2)"
+        refused = "FencedError: a newer controller has this node (epoch 2)"
         assert self.ask(agent, self.asked(epoch=1)) == refused
         agent.kill()
         agent.start()
@@ -544,7 +540,7 @@ class TestWhoMayAsk:
         pool.pool.launch(counted(tmp_path, "exec sleep 600"))
         pool.wait_for("rank_ready", 0)
         told = self.ask(agents[0], self.asked(home="other", epoch=99))
-        assert told == f"FencedOutError: {ANOTHER}"
+        assert told == f"FencedError: {ANOTHER}"
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_ended", 0)
 
@@ -558,7 +554,7 @@ class TestWhoMayAsk:
         pool.wait_for("rank_ended", 0)
         pool.pool.close()
         other = self.asked(home="other")
-        assert self.ask(agents[0], other).startswith("FencedOutError")
+        assert self.ask(agents[0], other).startswith("FencedError")
         wait_until(lambda: "incarnation" in self.ask(agents[0], other))
         assert make(run, lease_s=LEAST_S).wait_for("rank_ended", 0).status == 7
         assert starts(tmp_path) == {"j1.1-0": 1}

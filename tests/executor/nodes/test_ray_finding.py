@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dovetail.executor.nodes.calls import NoAnswerError
+from dovetail.executor.nodes.messages import NoAnswerError
 from dovetail.executor.nodes.ray_agent import KILLS, agents_directory, warnings
 from dovetail.executor.nodes.ray_driver import wanted_nodes
 from dovetail.executor.nodes.ray_finding import RayFinder, RayPlan, ray_plan

@@ -1,11 +1,11 @@
-"""What a controller makes of one node's answers: orders and events by number, names, clocks."""
+"""What a controller makes of one node's answers: versions, names, clocks."""
 
 import pytest
 
-from dovetail.executor.jobs.events import RankEnded, RankGone, RankStarted
+from dovetail.executor.jobs.events import RankEnded
 from dovetail.executor.nodes.fence import Fence, FencedError, Mark, raise_epoch
 from dovetail.executor.nodes.lease import Lease
-from dovetail.executor.nodes.messages import Answer, Facts, Launch, News, Release, Stop
+from dovetail.executor.nodes.messages import Answer, Facts, State
 from dovetail.executor.nodes.remote import Remote, parts_of
 from dovetail.executor.pools.parts import Part
 from dovetail.executor.pools.pool import Progress
@@ -19,76 +19,68 @@ FACTS = Facts(
     notice="",
     cluster=Cluster(nodes=(Node(id="x", gpus=(Gpu(id="0", model="m", memory_mib=1.0),)),)),
 )
+RUN = a_run("true", gpus=("0",))
 
 
-def answer(incarnation="i", done=0, **more):
+def answer(incarnation="i", wanted=0, **more):
     told = {"clock_s": 1000.0, "until_s": 0.0, "facts": FACTS, **more}
-    return Answer(incarnation=incarnation, done=done, **told)
+    return Answer(incarnation=incarnation, wanted=wanted, **told)
 
 
 @pytest.fixture
 def node():
     remote = Remote("n1", Lease(15.0, 0.0))
-    remote.take_in(answer(), 10.0, 10.0)
+    remote.take_in(answer(version=7), 10.0, 10.0)
     return remote
 
 
-def asked(remote):
-    return remote.request(MARK, 1.0, watch=False)[1]
+def asked(remote, resumed=True):
+    call, request = remote.request(MARK, 1.0, watch=False, resumed=resumed, keep_others=False)
+    assert remote.call is call
+    return request
 
 
-def kinds(remote):
-    return [order.kind for order in asked(remote).orders]
+def phases(remote):
+    wants = asked(remote).wants
+    return None if wants is None else [want.phase for want in wants]
 
 
-def test_orders_are_repeated_until_they_are_done(node):
-    run = a_run("true", gpus=("0",))
-    node.order(Launch(run=run))
-    node.order(Stop(part=Part(run, (0,)), grace_s=1.0))
-    assert node.urgent
-    assert kinds(node) == kinds(node) == ["launch", "stop"]
-    assert not node.urgent
-    node.take_in(answer(done=1), 11.0, 11.0)
-    assert kinds(node) == ["stop"]
-    node.take_in(answer(done=2), 12.0, 12.0)
-    assert not node.waiting
-
-
-def test_an_agent_that_was_restarted_is_told_all_that_still_holds(node):
-    run = a_run("true", gpus=("0",))
-    node.parts[run.id] = Part(run, (0,))
-    node.take_up()
-    node.order(Launch(run=run))
-    node.take_in(answer(done=2), 11.0, 11.0)
-    assert node.attached
-    assert not node.waiting
+def test_wants_are_sent_until_the_agent_has_them(node):
+    assert asked(node, resumed=False).wants is None
+    node.want(Part(RUN, (0,)), phase="launch")
+    assert phases(node) == phases(node) == ["launch"]
+    node.take_in(answer(wanted=node.version), 11.0, 11.0)
+    assert phases(node) is None
+    node.want(Part(RUN, (0,)), phase="stop", grace_s=1.0)
+    assert phases(node) == ["stop"]
     node.take_in(answer("another"), 12.0, 12.0)
     assert not node.attached
-    assert kinds(node) == ["attach", "launch"]
-    assert [order.number for order in asked(node).orders] == [1, 2]
+    assert phases(node) == ["stop"]
+    node.release(RUN.id)
+    assert phases(node) == []
 
 
-def test_events_that_come_twice_are_taken_in_once(node):
-    event = RankStarted(at_s=0.0, run="j1.1", rank=0)
-    news = (News(number=1, event=event),)
-    assert node.take_in(answer(news=news), 11.0, 11.0) == [event]
-    assert node.take_in(answer(news=news), 12.0, 12.0) == []
-    assert asked(node).seen == 1
+def test_a_request_that_waits_for_news_is_replaced_where_something_is_wanted(node):
+    node.take_in(answer(wanted=node.version), 11.0, 11.0)
+    assert asked(node).wait_s == 1.0
+    assert not node.askable
+    node.want(Part(RUN, (0,)), phase="launch")
+    assert node.askable
+    assert asked(node).wait_s == 0.0
+    assert not node.askable
 
 
-def test_a_run_that_is_released_before_it_is_over_is_known_until_it_is(node):
-    run = a_run("true", gpus=("0",))
-    started = RankStarted(at_s=0.0, run=run.id, rank=0)
-    node.take_in(answer(news=(News(number=1, event=started),)), 11.0, 11.0)
-    node.order(Release(run=run.id))
-    node.take_in(answer(done=1, progress={run.id: (None,)}), 12.0, 12.0)
-    node.forget_released()
-    assert not node.rank_log.over(run.id, 0)
-    assert run.id in node.rank_log.statuses
-    gone = RankGone(at_s=0.0, run=run.id, rank=0, reason="its lease lapsed")
-    node.take_in(answer(done=1, news=(News(number=2, event=gone),)), 13.0, 13.0)
-    node.forget_released()
-    assert (node.rank_log.statuses, node.progress, node.standing) == ({}, {}, {})
+def test_another_agent_never_starts_what_the_one_before_may_have_started(node):
+    for phase in ("launch", "prepare", "commit", "abort", "keep"):
+        node.want(Part(RUN.model_copy(update={"id": phase}), (0,)), phase=phase)
+    node.displace()
+    assert phases(node) == ["stop", "stop", "stop", "abort", "keep"]
+
+
+def test_the_agent_is_asked_for_what_is_new(node):
+    assert asked(node).seen == 7
+    node.take_in(answer(version=9), 11.0, 11.0)
+    assert asked(node).seen == 9
 
 
 def test_devices_have_the_node_s_name_outside_and_their_own_inside(node):
@@ -104,8 +96,8 @@ def test_times_are_the_controller_s(node):
     node.take_in(answer(progress={"j1.1": (Progress(5.0, 1003.0), None)}), 14.0, 14.0)
     assert node.progress["j1.1"] == [Progress(5.0, 13.0), None]
     ended = RankEnded(at_s=0.0, run="j1.1", rank=0, status=0, ended_s=1001.0)
-    (told,) = node.take_in(answer(news=(News(number=1, event=ended),)), 14.0, 14.0)
-    assert told.ended_s == 11.0
+    node.take_in(answer(state=State(ranks=(ended,))), 14.0, 14.0)
+    assert node.rank_log.status("j1.1", 0).end.ended_s == 11.0
 
 
 class TestFence:

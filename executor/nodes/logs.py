@@ -1,0 +1,184 @@
+"""The log of a rank on its node, piece by piece, and its copy on the controller's machine.
+
+The shim of a rank rotates its log: one newest file, and older parts. A part is identified by its
+inode, so a reader continues in the part that it has read in part, wherever rotation has moved it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Final
+from weakref import WeakValueDictionary
+
+from pydantic import ConfigDict, Field, StrictInt
+
+from dovetail.executor.pools.run_files import remove_old
+from dovetail.instances._record import Name, Record
+from dovetail.instances.errors import DovetailError
+
+PIECE_BYTES: Final = 1 << 20
+_KEPT_PARTS: Final = 4
+_MOST_PIECES: Final = 256
+
+
+class LogPlace(Record):
+    """How far the log of a rank is known: a part (empty: none yet), and an offset in it."""
+
+    run: Name
+    rank: Annotated[StrictInt, Field(ge=0)]
+    part: str = ""
+    offset: Annotated[StrictInt, Field(ge=0)] = 0
+
+
+class LogPiece(Record):
+    """Bytes of a part of a log, from an offset on.
+
+    Attributes
+    ----------
+    part : str
+        The part that they are from; empty: there is no log yet.
+    data : bytes
+        At most a mebibyte.
+    following : str
+        The next newer part, once all of this one is read; empty: there is none yet.
+    """
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    part: str = ""
+    data: bytes = b""
+    following: str = ""
+
+
+def piece_of(newest: Path, part: str, offset: int) -> LogPiece:
+    """Return the piece of a log that follows an offset of a part.
+
+    It begins with the oldest part where the named one does not exist any more.
+
+    Parameters
+    ----------
+    newest : path
+        The newest file of the log.
+    part, offset : str, int
+        As of a ``LogPlace``.
+    """
+    parts: list[tuple[str, Path]] = []
+    for k in count():
+        path = Path(f"{newest}.{k}") if k else newest
+        try:
+            parts.insert(0, (str(path.lstat().st_ino), path))
+        except FileNotFoundError:
+            break
+    if not parts:
+        return LogPiece()
+    names = [name for name, _ in parts]
+    place = names.index(part) if part in names else 0
+    name, path = parts[place]
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        file.seek(offset if name == part else 0)
+        data = file.read(PIECE_BYTES)
+    is_read = len(data) < PIECE_BYTES
+    following = names[place + 1] if is_read and place + 1 < len(parts) else ""
+    return LogPiece(part=name, data=data, following=following)
+
+
+class CopiedLogs:
+    """Copies of logs, and the node of each rank: logs are read long after a run is over.
+
+    Parameters
+    ----------
+    directory : path
+        Has a folder a run.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._locking = threading.Lock()
+        # An entry stays for as long as a reader holds its lock.
+        self._locks: WeakValueDictionary[tuple[str, int], threading.Lock] = WeakValueDictionary()
+
+    def remember(self, run: str, nodes: Mapping[int, str]) -> None:
+        """Keep the node of each rank of a run."""
+        folder = self._directory / run
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "nodes.json").write_text(json.dumps(nodes), encoding="utf-8")
+
+    def node_of(self, run: str, rank: int) -> str | None:
+        """Return the node of a rank; None where it is not known."""
+        with suppress(OSError, ValueError, AttributeError):
+            text = (self._directory / run / "nodes.json").read_text(encoding="utf-8")
+            node = json.loads(text).get(str(rank))
+            return node if isinstance(node, str) else None
+        return None
+
+    def update(self, run: str, rank: int, ask: Callable[[LogPlace], LogPiece]) -> str | None:
+        """Fetch what has been written since the last time, and return the path of the copy.
+
+        None where nothing has been written.
+
+        Parameters
+        ----------
+        run, rank : str, int
+            Whose log.
+        ask : callable
+            Returns the piece at a place. If it raises, what has been fetched stays.
+        """
+        newest = self._directory / run / f"rank{rank}" / "log"
+        with self._locking:
+            lock = self._locks.setdefault((run, rank), threading.Lock())
+        with lock:
+            with suppress(OSError, DovetailError):
+                _fetch(
+                    newest,
+                    lambda part, offset: ask(
+                        LogPlace(run=run, rank=rank, part=part, offset=offset)
+                    ),
+                )
+            return str(newest) if newest.exists() else None
+
+    def prune(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
+        """Remove what is left of runs that ended longer ago."""
+        remove_old(self._directory, keep_s, is_kept)
+
+
+def _fetch(newest: Path, ask: Callable[[str, int], LogPiece]) -> None:
+    # A rank may write faster than its log is fetched: the reader is answered all the same.
+    for _ in range(_MOST_PIECES):
+        part = _part(newest)
+        piece = ask(part, newest.stat().st_size if part else 0)
+        if not piece.part:
+            return
+        if piece.part != part:
+            _begin(newest, piece.part)
+        with open(newest, "ab") as file:
+            file.write(piece.data)
+        if piece.following:
+            _begin(newest, piece.following)
+        elif len(piece.data) < PIECE_BYTES:
+            return
+
+
+def _part(newest: Path) -> str:
+    """Return the part of the log of which the newest file of the copy is."""
+    try:
+        return Path(f"{newest}.part").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
+
+
+def _begin(newest: Path, part: str) -> None:
+    """Begin a new file of the copy."""
+    newest.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for k in range(_KEPT_PARTS - 1, 0, -1):
+        newer = f"{newest}.{k - 1}" if k > 1 else str(newest)
+        with suppress(FileNotFoundError):
+            os.rename(newer, f"{newest}.{k}")
+    os.close(os.open(newest, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    Path(f"{newest}.part").write_text(part, encoding="ascii")
