@@ -14,7 +14,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
@@ -29,15 +29,28 @@ def _name(directory: Path) -> str:
     return f"\0dovetail{str(directory.resolve())[-90:]}"
 
 
-async def serve(directory: Path, agents: Mapping[str, Agent]) -> None:
+async def serve(directory: Path, agents: Mapping[str, Agent], ready: Callable[[], None]) -> None:
     """Let agents answer calls at the socket of a directory, until SIGTERM or SIGINT."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     listener = Listener(_name(directory), "AF_UNIX", backlog=16)
     threading.Thread(target=_accept, args=(listener, agents, loop), daemon=True).start()
-    print("ready", flush=True)
+    ready()
     await ended.wait()
+
+
+def say_ready() -> None:
+    """Print a line."""
+    print("ready", flush=True)
+
+
+async def keep(
+    node: str, directory: Path, pool: str, address: str, ready: Callable[[], None] = say_ready
+) -> None:
+    """Keep an agent until SIGTERM."""
+    with hosted(directory, pool, address) as agent:
+        await serve(directory, {node: agent}, ready)
 
 
 def _accept(
@@ -153,16 +166,15 @@ class SocketNodes:
         caller.end("its agent has ended")
 
 
-async def main() -> None:
+def main() -> None:
     """Keep an agent until SIGTERM; a line says that it answers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name in ("node", "pool", "address"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--directory", type=Path, required=True)
     options = parser.parse_args()
-    with hosted(options.directory, options.pool, options.address) as agent:
-        await serve(options.directory, {options.node: agent})
+    asyncio.run(keep(options.node, options.directory, options.pool, options.address))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

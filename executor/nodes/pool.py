@@ -534,9 +534,9 @@ class NodesPool:
             elif remote.is_other(told) and not self._displaced(remote):
                 self._missed(remote, NoAnswerError(_OTHER), at_once=True)
             else:
-                was_silent = bool(remote.silent)
+                was_silent, known = bool(remote.silent), remote.facts is not None
                 remote.take_in(told, call.sent_s, received_s)
-                if was_silent:
+                if was_silent and known:
                     _log.warning("%s answers again", remote.id)
                 self._answered(remote, taken_back)
         except Exception as error:  # a node that is never asked again would be lost for ever
@@ -574,7 +574,7 @@ class NodesPool:
         remote.fenced |= fenced
         at_once |= fenced
         if at_once or boot_s() > remote.lease.heard_s + SILENT_S:
-            if not remote.silent:
+            if not remote.silent and remote.facts is not None:
                 _log.warning("%s does not answer: %s", remote.id, why)
             if not remote.silent or at_once:
                 # The reason changes no more, or every try would be reported anew.

@@ -41,53 +41,44 @@ class AgentPlan(TypedDict):
     version: str
 
 
-class Status(TypedDict):
-    """How an agent is: its plan, the version that it runs, and notes for people."""
-
-    plan: AgentPlan
-    version: str
-    answers: bool
-    busy: bool
-    notes: list[str]
-
-
 class RayAgent:
     """Keeps the jobs of its node as long as its process lives; Ray starts it anew when it dies."""
 
-    def __init__(self, plan: AgentPlan) -> None:
+    def __init__(self) -> None:
         for name in _LEAKED:
             os.environ.pop(name, None)
-        self._plan = plan
         self._agent: Agent | None = None
         self._stack = ExitStack()
 
-    async def status(self) -> Status:
-        """Return how the agent is; one that could not start tries again."""
-        trouble = "" if self._agent else self._start()
-        return {
-            "plan": self._plan,
-            "version": VERSION,
-            "answers": self._agent is not None,
-            "busy": self._agent is not None and self._agent.busy,
-            "notes": [trouble] if trouble else warnings(),
-        }
+    async def call(
+        self, plan: AgentPlan, method: Method, text: str
+    ) -> tuple[tuple[Kind, str] | None, list[str]]:
+        """Return the agent's answer to a call (``Agent.call``), and notes for people.
 
-    async def call(self, method: Method, text: str) -> tuple[Kind, str]:
-        """Return the agent's answer to a call (``Agent.call``)."""
+        The answer is None where the agent was started by another plan and keeps no run: it is to be
+        replaced.
+        """
         if self._agent is None:
-            return "error", "its agent has not been started"
-        return await self._agent.call(method, text)
+            try:
+                self._start(plan)
+            except (DovetailError, OSError) as error:
+                # The next call tries again.
+                return ("error", " ".join(str(error).split())), []
+        assert self._agent is not None
+        notes = warnings()
+        if plan["version"] != VERSION:
+            notes.append(f"its agent runs Dovetail {VERSION}, this service {plan['version']}")
+        if self._plan != plan:
+            if not self._agent.busy:
+                return None, []
+            notes.append("its agent was started with other options; replaced once nothing runs")
+        return await self._agent.call(method, text), notes
 
-    def _start(self) -> str:
-        """Start the agent, and return why that is impossible; empty: it runs."""
-        directory = agents_directory(self._plan["directory"]) / self._plan["node"]
-        own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, self._plan["pool"])
-        try:
-            agent = hosted(Path(own or directory), pool, self._plan["address"])
-            self._agent = self._stack.enter_context(agent)
-        except (DovetailError, OSError) as error:
-            return " ".join(str(error).split())
-        return ""
+    def _start(self, plan: AgentPlan) -> None:
+        directory = agents_directory(plan["directory"]) / plan["node"]
+        own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, plan["pool"])
+        agent = hosted(Path(own or directory), pool, plan["address"])
+        self._agent, self._plan = self._stack.enter_context(agent), plan
 
 
 def warnings() -> list[str]:

@@ -25,20 +25,16 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
-from dovetail.executor.nodes.agent import Kind
+from dovetail.executor.nodes.agent import Kind, Method
 from dovetail.executor.nodes.caller import Call
-from dovetail.executor.nodes.ray_agent import AgentPlan, RayAgent, Status
+from dovetail.executor.nodes.ray_agent import AgentPlan, RayAgent
 from dovetail.executor.nodes.ray_finding import RayPlan, Sighted, Sighting
-from dovetail.executor.system.clock import boot_s
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"
 
 LOOK_S: Final = 1.0
 """Seconds between two looks at the cluster."""
-
-FIRST_S: Final = 15.0
-"""Seconds that agents have to start before the first sighting is sent without them."""
 
 MOST_CALLS: Final = 8
 """Calls to one agent that are under way; where it hangs, they never end."""
@@ -95,16 +91,13 @@ def _is_wanted(entry: Mapping[str, Any], plan: RayPlan) -> bool:
     return bool(entry["Resources"].get(plan.needed_resource, 0) > 0)
 
 
-@dataclass(eq=False)
-class _Kept:
-    """A node that is kept, its actor, and the last status of that."""
+@dataclass
+class _Agent:
+    """The actor of a node, its calls under way, and what it last noted for people."""
 
-    node: RayNode
-    task: asyncio.Task[None] | None = None
     actor: Any = None
-    status: Status | None = None
-    trouble: str = ""
     calls: int = 0
+    notes: Sequence[str] = ()
 
 
 @dataclass
@@ -124,11 +117,11 @@ class Driver:
     plan: RayPlan
     ray: Any
     pipe: Connection
-    _kept: dict[str, _Kept] = field(default_factory=dict)
-    _named: dict[str, _Kept] = field(default_factory=dict)
+    _nodes: Mapping[str, RayNode] = field(default_factory=dict)
+    _agents: dict[str, _Agent] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Keep agents and hand on calls until the input ends.
+        """Look at the cluster, and hand on calls, until the pipe ends.
 
         Raises
         ------
@@ -150,89 +143,61 @@ class Driver:
             os._exit(0)
 
         threading.Thread(target=read, daemon=True).start()
-        first_s = boot_s() + FIRST_S
         while True:
             table = await asyncio.to_thread(self.ray.nodes)
             if not any(entry["NodeID"] == ours and entry["Alive"] for entry in table):
-                # Without it, it would reach no actor that is started from now on.
+                # Without it, no actor that starts from now on could be reached.
                 raise ConnectionError("the Ray of its own machine has ended")
-            nodes = wanted_nodes(table, self.plan)
-            sighting = self._look(nodes)
-            if boot_s() > first_s or len(sighting.nodes) == len(nodes):
-                first_s = 0.0
-                self.pipe.send(sighting)
-            await asyncio.sleep(LOOK_S if not first_s else LOOK_S / 4)
-
-    # Sightings.
-
-    def _look(self, nodes: Sequence[RayNode]) -> Sighting:
-        """Keep agents where they should be, and return what is known of them."""
-        for gone in self._kept.keys() - {node.ray_id for node in nodes}:
-            task = self._kept.pop(gone).task
-            if task is not None:
-                task.cancel()
-        for node in nodes:
-            if node.ray_id not in self._kept:
-                kept = self._kept[node.ray_id] = _Kept(node)
-                kept.task = asyncio.get_running_loop().create_task(self._keep(kept))
-        known = [kept for kept in self._kept.values() if kept.status]
-        self._named = {
-            kept.node.name: kept
-            for kept in reversed(known)
-            if kept.status and kept.status["answers"]
-        }
-        sighted = {name: kept.node.sighted for name, kept in self._named.items()}
-        counted = Counter(kept.node.name for kept in known)
-        twins = [f"{name}: {_TWINS}" for name, count in counted.items() if count > 1]
-        return Sighting(sighted, (*self._notes(), *twins))
-
-    def _notes(self) -> list[str]:
-        found = []
-        for kept in self._kept.values():
-            notes = [kept.trouble] if kept.trouble else []
-            if kept.status is not None:
-                notes += kept.status["notes"]
-                version = kept.status["version"]
-                if version != VERSION:
-                    notes.append(f"its agent runs Dovetail {version}, this service {VERSION}")
-                if kept.status["busy"] and self._is_other(kept):
-                    notes.append(
-                        "its agent was started with other options; replaced once nothing runs"
-                    )
-            found += [f"{kept.node.name}: {note}" for note in notes]
-        return found
-
-    # Agents.
-
-    async def _keep(self, kept: _Kept) -> None:
-        """Keep an agent on a node, as planned, and ask for its status again and again."""
-        while True:
-            try:
-                if kept.actor is None:
-                    kept.actor = await asyncio.to_thread(self._actor_on, kept.node)
-                status = kept.status = await kept.actor.status.remote()
-                kept.trouble = ""
-                if not status["busy"] and self._is_other(kept):
-                    self.ray.kill(kept.actor)
-                    kept.actor = kept.status = None
-            except self.ray.exceptions.ActorUnavailableError:
-                pass  # it is asked again at the next look, and may answer then
-            except Exception as error:  # whatever its class's import raised on the node
-                kept.actor = kept.status = None
-                kept.trouble = f"its agent has died: {_lines(error)[-1]}"
+            self.pipe.send(self._look(wanted_nodes(table, self.plan)))
             await asyncio.sleep(LOOK_S)
 
-    def _agent_plan(self, node: RayNode) -> AgentPlan:
-        return {
-            "node": node.name,
-            "address": node.address,
-            "pool": self.plan.pool,
-            "directory": self.plan.directory,
-            "version": VERSION,
-        }
+    def _look(self, nodes: Sequence[RayNode]) -> Sighting:
+        self._nodes = {node.name: node for node in reversed(nodes)}
+        for gone in self._agents.keys() - {node.ray_id for node in nodes}:
+            del self._agents[gone]
+        names = Counter(node.name for node in nodes)
+        notes = [f"{name}: {_TWINS}" for name, count in names.items() if count > 1]
+        for node in nodes:
+            agent = self._agents.get(node.ray_id, _Agent())
+            notes += [f"{node.name}: {note}" for note in agent.notes]
+        return Sighting({node.name: node.sighted for node in nodes}, tuple(notes))
 
-    def _is_other(self, kept: _Kept) -> bool:
-        return kept.status is not None and kept.status["plan"] != self._agent_plan(kept.node)
+    async def _carry(self, call: Call) -> None:
+        """Hand a call on to its agent, and return the answer."""
+        number, name, method, text = call
+        node = self._nodes.get(name)
+        answer: tuple[Kind, str] = "error", "Ray does not name it"
+        if node is not None:
+            answer = await self._answer(node, method, text)
+        self.pipe.send((number, *answer))
+
+    async def _answer(self, node: RayNode, method: Method, text: str) -> tuple[Kind, str]:
+        agent = self._agents.setdefault(node.ray_id, _Agent())
+        if agent.calls >= MOST_CALLS:
+            return "error", "its agent has many calls, and answers none"
+        agent.calls += 1
+        plan = AgentPlan(
+            node=node.name,
+            address=node.address,
+            pool=self.plan.pool,
+            directory=self.plan.directory,
+            version=VERSION,
+        )
+        try:
+            if agent.actor is None:
+                agent.actor = await asyncio.to_thread(self._actor_on, node)
+            answer, agent.notes = await agent.actor.call.remote(plan, method, text)
+            if answer is None:
+                self.ray.kill(agent.actor)
+                agent.actor = None
+            return answer or ("error", "its agent is replaced")
+        except self.ray.exceptions.ActorUnavailableError:
+            return "error", "Ray cannot reach its agent"  # it may answer the next call
+        except Exception as error:  # whatever its class's import raised on the node
+            agent.actor = None
+            return "error", f"its agent has died: {_lines(error)[-1]}"
+        finally:
+            agent.calls -= 1
 
     def _actor_on(self, node: RayNode) -> Any:  # noqa: ANN401 (Ray's own)
         """Return the actor of a node, which is made if there is none.
@@ -250,28 +215,7 @@ class Driver:
             max_restarts=-1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.ray_id, soft=False),
         )
-        return made.remote(self._agent_plan(node))
-
-    # Calls.
-
-    async def _carry(self, call: Call) -> None:
-        """Hand a call on to its agent, and return the answer."""
-        number, node, method, text = call
-        kept = self._named.get(node)
-        answer: tuple[Kind, str]
-        if kept is None or kept.actor is None:
-            answer = "error", "Ray knows no agent there"
-        elif kept.calls >= MOST_CALLS:
-            answer = "error", "its agent has many calls, and answers none"
-        else:
-            kept.calls += 1
-            try:
-                answer = await kept.actor.call.remote(method, text)
-            except Exception as error:  # Ray's own
-                answer = "error", f"Ray cannot reach its agent ({type(error).__name__})"
-            finally:
-                kept.calls -= 1
-        self.pipe.send((number, *answer))
+        return made.remote()
 
 
 def _lines(error: Exception) -> list[str]:

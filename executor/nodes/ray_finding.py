@@ -1,7 +1,4 @@
-"""Finds nodes on a Ray cluster: a driver of Ray in a process of its own keeps an agent on each.
-
-The service itself never imports Ray. Calls to agents go through the driver.
-"""
+"""The nodes of a Ray cluster, as the service finds and calls them."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ from dovetail.instances._record import Name, Positive, Record
 from dovetail.instances.errors import InputError, UnsupportedError
 
 START_S: Final = 60.0
-"""Seconds that Ray has at the start to tell of a node, where none is known from before."""
+"""Seconds that Ray has at the start to name a node, where none is known from before."""
 
 MUTE_S: Final = 90.0
-"""Seconds without a word after which a driver is started anew: Ray itself gives up after 60."""
+"""Seconds of silence after which a driver is started anew: Ray itself gives up after 60."""
 
 _PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 15.0
@@ -48,7 +45,7 @@ class Sighted(NamedTuple):
     Attributes
     ----------
     rack : str or None
-        Where the node stands.
+        Of the node.
     pilot : str or None
         The job of Slurm that lends it.
     leaving : str
@@ -96,12 +93,12 @@ class RayPlan(Record):
 
 
 class Sighting(NamedTuple):
-    """What the driver tells every second.
+    """What the driver reports every second.
 
     Attributes
     ----------
     nodes : mapping of str to Sighted
-        The agents that answer Ray now, by node.
+        The nodes that Ray has now.
     notes : tuple of str
         What people should know, a line each.
     trouble : str
@@ -186,10 +183,11 @@ def unreachable(address: str) -> str:
 
 
 class RayFinder:
-    """Finds nodes on a Ray cluster, has agents run there, and carries calls to them.
+    """Finds the nodes of a Ray cluster, and calls the agents there.
 
-    Methods but ``start`` and ``taken_back`` return at once, and are called from several threads. A
-    node keeps its id for as long as it keeps its agent's directory.
+    A driver of Ray, in a process of its own, does that: Ray ends a process that has lost the head
+    for a minute, and the service never imports Ray. Methods but ``start`` and ``taken_back`` return
+    at once, and are called from several threads.
 
     Parameters
     ----------
@@ -210,30 +208,28 @@ class RayFinder:
         self._known: Mapping[str, Sighted] = {}
         self._caller: Caller | None = None
         self._notes: frozenset[str] = frozenset()
-        self._trouble = self._told = ""
+        self._trouble = self._logged = ""
         self._first = threading.Event()
         self._closing = threading.Event()
-        self._started = False
         self._driver: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin to find nodes.
+        """Begin to find nodes, and wait for the first unless the service has had some before.
 
         Raises
         ------
         UnsupportedError
-            When Ray is not installed, or tells of no node, and the service has had none before.
+            When Ray is not installed, or names no node.
         """
         self.begin()
-        had_nodes = self.had_nodes()
-        self._first.wait(0.0 if had_nodes else START_S)
-        if not self._known and not had_nodes:
-            self.close()
-            told = [self._trouble, *sorted(self._notes)]
-            reason = "; ".join(filter(None, told)) or f"it has told of no node in {START_S:g} s"
-            raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
-        self._started = True
+        if not self.had_nodes():
+            self._first.wait(START_S)
+            if not self._known:
+                self.close()
+                reason = self._trouble or f"it has named no node in {START_S:g} s"
+                raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
+        self._first.set()
 
     def begin(self) -> None:
         """Begin to find nodes, and wait for none.
@@ -249,17 +245,18 @@ class RayFinder:
         threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
 
     def had_nodes(self) -> bool:
-        """Tell whether a service of this directory has had nodes."""
+        """Return whether a service of this directory has had nodes."""
         return any((self._directory / "known").glob("*.json"))
 
     def nodes(self) -> Mapping[str, Sighted]:
-        """Return the nodes that are known now, by id."""
+        """Return the nodes that Ray has named."""
         return self._known
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
-        """Have the agent of a node answer a call (``calls.said_by``); it may take for ever.
+        """Call the agent of a node (``Agent.call``), and return the future of its answer.
 
-        What it answers is told by a thread that waits for nothing, or ``NoAnswerError``.
+        It may never come. It is set, to the answer or to a ``NoAnswerError``, by a thread that
+        waits for nothing.
         """
         caller = self._caller
         return caller.call(node, method, text) if caller else no_answer(self._why_none())
@@ -268,22 +265,16 @@ class RayFinder:
         return f"Ray at {self._plan.address}: {self._trouble or 'its driver is being started'}"
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
-        """Take in how many devices waiting jobs lack, and the nodes that keep runs.
-
-        Who keeps the cluster decides how large it is.
-        """
+        """Take in how many devices waiting jobs lack, and which nodes keep runs: no matter here."""
 
     def awaited(self) -> Sequence[str]:
-        """Return what has no nodes yet, though it is to have some, each in a few words.
-
-        Nodes that may join are known to Ray alone.
-        """
+        """Return what is to bring nodes, each in a few words: nothing that is known here."""
         return ()
 
     def taken_back(self, node: str) -> str:
-        """Return why a rank of a node, which failed just now, may have been ended with its node.
+        """Return why a rank that has just failed may have been ended with its node.
 
-        Empty: it was not, as nobody takes nodes back. It may take seconds.
+        Empty: it was not, as nodes are not taken back here. It may take seconds.
         """
         return ""
 
@@ -294,31 +285,34 @@ class RayFinder:
             if self._driver is not None:
                 self._driver.kill()
 
+    # The driver.
+
     def _drive(self) -> None:
+        """Run one driver after another."""
         pause_s = _PAUSE_S
         while not self._closing.is_set():
             try:
                 # A head that is away is looked for at little cost, and so as soon as it is back.
                 self._trouble = away = unreachable(self._plan.address)
-                told = not away and self._run_driver()
+                worked = not away and self._run_driver()
             except Exception as error:  # a finder that ends would see no node any more
                 _log.exception("Ray cannot be driven")
-                self._trouble, away, told = str(error), "", False
+                self._trouble, away, worked = str(error), "", False
+            # The first trouble of a start is an error there.
+            if self._first.is_set():
+                self._log_trouble(self._trouble or "its driver has ended")
             self._first.set()
-            pause_s = _PAUSE_S if told or away else min(2 * pause_s, _MOST_PAUSE_S)
-            # Who has not started yet is told by an error, once.
-            if self._started:
-                self._tell_trouble(self._trouble or "its driver has ended")
+            pause_s = _PAUSE_S if worked or away else min(2 * pause_s, _MOST_PAUSE_S)
             self._closing.wait(pause_s)
 
-    def _tell_trouble(self, why: str) -> None:
-        if why != self._told and not self._closing.is_set():
+    def _log_trouble(self, why: str) -> None:
+        if why != self._logged and not self._closing.is_set():
             _log.warning("Ray at %s: %s; asked again and again", self._plan.address, why)
-        self._told = why
+        self._logged = why
 
     def _run_driver(self) -> bool:
-        """Run a driver until it ends, and return whether it told of nodes."""
-        self._trouble, told = "", False
+        """Run a driver until it ends, and return whether it has named nodes."""
+        self._trouble, worked = "", False
         ours, theirs = Pipe()
         with ours:
             with theirs, open(self._directory / "ray.log", "wb") as errors, self._lock:
@@ -342,19 +336,19 @@ class RayFinder:
                     ours.send(self._plan)
                     self._caller = caller
                     while ours.poll(MUTE_S):
-                        said = ours.recv()
-                        if isinstance(said, Sighting):
-                            self._take_in(said)
-                            told |= bool(said.nodes)
+                        message = ours.recv()
+                        if isinstance(message, Sighting):
+                            self._take_in(message)
+                            worked |= bool(message.nodes)
                         else:
-                            caller.take_in(*said)
+                            caller.take_in(*message)
                 except (EOFError, OSError):
                     pass  # it has ended; another is started
                 finally:
                     driver.kill()
                     self._caller = None
                     caller.end(self._why_none())
-        return told
+        return worked
 
     def _take_in(self, sighting: Sighting) -> None:
         self._trouble = sighting.trouble
@@ -363,6 +357,6 @@ class RayFinder:
         self._notes = frozenset(sighting.notes)
         self._known = {**self._known, **sighting.nodes}
         if not sighting.trouble:
-            self._told = ""
-        if self._known:  # agents that are still being started are told of later
+            self._logged = ""
+        if self._known:
             self._first.set()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.live import socket_agents
-from benchmarks.live.socket_agents import SocketNodes
+from benchmarks.live.socket_agents import SocketNodes, keep
 from tests.executor.local_runs import cleared
+
+_FORKED = multiprocessing.get_context("forkserver")
+"""Agents are forked by a process that has loaded all they need, and so start at once."""
+_FORKED.set_forkserver_preload(["benchmarks.live.socket_agents"])
 
 
 class AgentProcess:
@@ -26,39 +29,42 @@ class AgentProcess:
     def state(self) -> Path:
         return self.directory / "state"
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, socket_agents.__file__, "--node", self.node),
-                *("--directory", str(self.state), "--pool", self.pool),
-                *("--address", self.address),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline(), f"the agent of {self.node} has not started"
+        answers, told = _FORKED.Pipe(duplex=False)
+        words = (self.node, self.state, self.pool, self.address, told)
+        self.process = _FORKED.Process(target=_keep, args=words)
+        self.process.start()
+        told.close()
+        with answers:
+            assert answers.recv(), f"the agent of {self.node} has not started"
 
     def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.process.stdout.close()
+        self.process.kill()
+        self.process.join()
 
     def freeze(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> None:
         """End it and whatever its jobs have left."""
-        if self.process.poll() is None:
+        if self.process.is_alive():
             self.thaw()
             self.kill()
+        self.process.close()
         for home in (self.state / "homes").glob("*"):
             with cleared(home):
                 pass
+
+
+def _keep(node: str, directory: Path, pool: str, address: str, told) -> None:
+    asyncio.run(keep(node, directory, pool, address, lambda: told.send(True)))
 
 
 def start_agents(directory: Path, count: int, pool: str) -> list[AgentProcess]:

@@ -411,7 +411,7 @@ class TestGangsThatCannotStart:
 @contextmanager
 def files_limited(agent, most_bytes):
     """Let an agent, and what it starts, write no file beyond so many bytes: its disk is full."""
-    pid, kind = agent.process.pid, resource.RLIMIT_FSIZE
+    pid, kind = agent.pid, resource.RLIMIT_FSIZE
     before = resource.prlimit(pid, kind, (most_bytes, resource.RLIM_INFINITY))
     try:
         yield
