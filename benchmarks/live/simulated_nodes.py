@@ -165,7 +165,7 @@ class SimulatedRanks:
 
 
 async def serve_nodes(directory: Path, nodes: int, devices: int) -> None:
-    """Serve the nodes until SIGTERM; a line says that they answer."""
+    """Serve the nodes; a line says that they answer."""
     agents = {
         f"n{k}": Agent(directory / f"n{k}", lambda files: SimulatedRanks(devices), "127.0.0.1")
         for k in range(nodes)

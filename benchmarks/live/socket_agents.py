@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
-from dovetail.executor.nodes.agent import Agent, Method, hosted
+from dovetail.executor.nodes.agent import Agent, Method, started
 from dovetail.executor.nodes.caller import Call, Caller, no_answer
 from dovetail.executor.nodes.ray_finding import Sighted
 
@@ -30,14 +29,12 @@ def _name(directory: Path) -> str:
 
 
 async def serve(directory: Path, agents: Mapping[str, Agent], ready: Callable[[], None]) -> None:
-    """Let agents answer calls at the socket of a directory, until SIGTERM or SIGINT."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    """Let agents answer calls at the socket of a directory, until this process is ended."""
     listener = Listener(_name(directory), "AF_UNIX", backlog=16)
-    threading.Thread(target=_accept, args=(listener, agents, loop), daemon=True).start()
+    accept = (listener, agents, asyncio.get_running_loop())
+    threading.Thread(target=_accept, args=accept, daemon=True).start()
     ready()
-    await ended.wait()
+    await asyncio.Event().wait()
 
 
 def say_ready() -> None:
@@ -48,9 +45,8 @@ def say_ready() -> None:
 async def keep(
     node: str, directory: Path, pool: str, address: str, ready: Callable[[], None] = say_ready
 ) -> None:
-    """Keep an agent until SIGTERM."""
-    with hosted(directory, pool, address) as agent:
-        await serve(directory, {node: agent}, ready)
+    """Keep an agent until this process is ended."""
+    await serve(directory, {node: started(directory, pool, address)}, ready)
 
 
 def _accept(
@@ -167,7 +163,7 @@ class SocketNodes:
 
 
 def main() -> None:
-    """Keep an agent until SIGTERM; a line says that it answers."""
+    """Keep an agent; a line says that it answers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name in ("node", "pool", "address"):
         parser.add_argument(f"--{name}", required=True)

@@ -13,8 +13,9 @@ import pwd
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -39,17 +40,10 @@ from dovetail.executor.pools.parts import Part, Prepared
 from dovetail.executor.pools.run_files import KEEP_S, PASS_THROUGH, PRUNE_S
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import require_own
-from dovetail.instances.errors import DovetailError, InputError
+from dovetail.instances.errors import InputError
 
 Method = Literal["exchange", "log"]
 Kind = Literal["answer", "fenced", "error"]
-
-
-class EndingError(DovetailError):
-    """The agent ends: no other controller has its node, and jobs run on until the lease lapses."""
-
-    def __init__(self) -> None:
-        super().__init__("the agent ends")
 
 
 class Agent:
@@ -78,8 +72,7 @@ class Agent:
         self._fence = Fence(directory / "controller.json")
         self._lease = Lease(directory / "lease")
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-        self._pool: LocalPool | None = None
-        self._closed = False
+        self.pool: LocalPool | None = None
         self._begin()
         if self._fence.mark is not None:
             # Jobs are seen to even if no controller comes.
@@ -98,7 +91,7 @@ class Agent:
         pool.join(self._address, self._lease)
         pool.attach(self._wake)
         pool.resume(pool.unreleased())
-        self._pool = pool
+        self.pool = pool
         return pool
 
     def _wake(self) -> None:
@@ -139,12 +132,7 @@ class Agent:
         ------
         FencedError
             When another controller has this node.
-        EndingError
-            When the agent is closed.
         """
-        if self._closed:
-            # No pool is opened that nothing would close.
-            raise EndingError
         pool = self._admit(asked)
         mine = asked.incarnation == self.incarnation
         until_s = boot_s() + asked.wait_s if mine else 0.0
@@ -164,35 +152,18 @@ class Agent:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
-            if self._closed:
-                # Not fenced: if the node never comes back, its ranks would count as lost forever.
-                raise EndingError
             if self._fence.mark != _mark(asked):
                 raise FencedError("another controller has come meanwhile")
         return self._answer(asked, mine, pool)
 
     def _log(self, place: LogPlace) -> LogPiece:
-        path = None if self._pool is None else self._pool.log_path(place.run, place.rank)
+        path = None if self.pool is None else self.pool.log_path(place.run, place.rank)
         return piece_of(Path(path), place.part, place.offset) if path else LogPiece()
-
-    def prune(self) -> None:
-        """Remove what is left of runs that ended long ago; from any thread."""
-        pool = self._pool
-        if pool is not None:
-            pool.prune(KEEP_S)
 
     @property
     def busy(self) -> bool:
         """Whether runs are kept."""
-        return self._pool is not None and bool(self._pool.kept())
-
-    def close(self) -> None:
-        """Let go of everything but the jobs, which run on until the lease lapses."""
-        self._closed = True
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
-        self._ring()
+        return self.pool is not None and bool(self.pool.kept())
 
     # The controller.
 
@@ -204,20 +175,20 @@ class Agent:
         if is_new or asked.incarnation is None:
             self._begin()
             self._ring()
-        if self._pool is not None and before is not None and before.home != mark.home:
-            self._pool.close()
-            self._pool = None
-        return self._pool or self._open(mark.home)
+        if self.pool is not None and before is not None and before.home != mark.home:
+            self.pool.close()
+            self.pool = None
+        return self.pool or self._open(mark.home)
 
     def _may_run(self) -> bool:
         """Return whether a rank that is kept is not known to be over.
 
         Runs that are over wait for their controller in the files of its home.
         """
-        if self._pool is None:
+        if self.pool is None:
             return False
-        self._take_in(self._pool)
-        return any(not self._is_over(part) for part in self._parts(self._pool))
+        self._take_in(self.pool)
+        return any(not self._is_over(part) for part in self._parts(self.pool))
 
     def _parts(self, pool: LocalPool) -> list[Part]:
         parts = (pool.part(run.id) for run in pool.kept())
@@ -325,9 +296,8 @@ def _mark(asked: Exchange) -> Mark:
     return Mark(home=asked.home, epoch=asked.epoch)
 
 
-@contextmanager
-def hosted(directory: Path, pool: str, address: str) -> Iterator[Agent]:
-    """Have an agent that keeps the jobs of this node; they run on after it.
+def started(directory: Path, pool: str, address: str) -> Agent:
+    """Return the agent of this node, which keeps its jobs until this process ends.
 
     Parameters
     ----------
@@ -350,24 +320,25 @@ def hosted(directory: Path, pool: str, address: str) -> Iterator[Agent]:
         rule = f"cannot be made: {error.strerror}"
         raise InputError(rule, "directory", str(directory)) from None
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with os.fdopen(os.open(directory / "lock", flags, 0o600), "r+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError("another agent keeps it", "directory", str(directory)) from None
+    lock = os.open(directory / "lock", flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         agent = Agent(directory, opener(pool, directory), address)
-        over = threading.Event()
-        threading.Thread(target=_prune, args=(agent, over), daemon=True).start()
-        try:
-            yield agent
-        finally:
-            over.set()
-            agent.close()
+    except Exception as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            raise InputError("another agent keeps it", "directory", str(directory)) from None
+        raise
+    threading.Thread(target=_prune, args=(agent,), name="prunes", daemon=True).start()
+    return agent
 
 
-def _prune(agent: Agent, over: threading.Event) -> None:
-    while not over.wait(PRUNE_S):
-        agent.prune()
+def _prune(agent: Agent) -> None:
+    """Remove what is left of runs that ended long ago, again and again."""
+    while True:
+        time.sleep(PRUNE_S)
+        if agent.pool is not None:
+            agent.pool.prune(KEEP_S)
 
 
 def facts_of(agent: str, pool: LocalPool) -> Facts:

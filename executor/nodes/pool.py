@@ -70,7 +70,7 @@ QUIET_S: Final = 2.0
 """Seconds that an agent waits for news at most."""
 
 _LOOKED_S: Final = 5.0
-_LOOK_S: Final = 0.5
+_LOOK_S: Final = 0.3
 _SHOWN: Final = 3
 _OTHER: Final = "its agent has another directory than before, and does not know what ran there"
 
@@ -149,7 +149,7 @@ class NodesPool:
         self._await_nodes(find_s)
 
     def _look_after(self) -> None:
-        while not self._closing.wait(self._until_lapse_s()):
+        while not self._closing.wait(_LOOK_S):
             for look in (self._look_at_leases, self._follow_nodes):
                 try:
                     look()
@@ -592,11 +592,6 @@ class NodesPool:
         return True
 
     # Leases.
-
-    def _until_lapse_s(self) -> float:
-        with self._lock:
-            left = (remote.lease.gone_s - boot_s() for remote in self._remotes.values())
-            return min([_LOOK_S, *(left_s for left_s in left if left_s > 0)])
 
     def _look_at_leases(self) -> None:
         with self._lock:

@@ -7,11 +7,10 @@ it. Arguments and results are plain data, as driver and agent may be of two vers
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypedDict
 
-from dovetail.executor.nodes.agent import Agent, Kind, Method, hosted
+from dovetail.executor.nodes.agent import Agent, Kind, Method, started
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError
 
@@ -48,7 +47,6 @@ class RayAgent:
         for name in _LEAKED:
             os.environ.pop(name, None)
         self._agent: Agent | None = None
-        self._stack = ExitStack()
 
     async def call(
         self, plan: AgentPlan, method: Method, text: str
@@ -60,11 +58,10 @@ class RayAgent:
         """
         if self._agent is None:
             try:
-                self._start(plan)
+                self._agent, self._plan = _started(plan), plan
             except (DovetailError, OSError) as error:
                 # The next call tries again.
                 return ("error", " ".join(str(error).split())), []
-        assert self._agent is not None
         notes = warnings()
         if plan["version"] != VERSION:
             notes.append(f"its agent runs Dovetail {VERSION}, this service {plan['version']}")
@@ -74,11 +71,11 @@ class RayAgent:
             notes.append("its agent was started with other options; replaced once nothing runs")
         return await self._agent.call(method, text), notes
 
-    def _start(self, plan: AgentPlan) -> None:
-        directory = agents_directory(plan["directory"]) / plan["node"]
-        own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, plan["pool"])
-        agent = hosted(Path(own or directory), pool, plan["address"])
-        self._agent, self._plan = self._stack.enter_context(agent), plan
+
+def _started(plan: AgentPlan) -> Agent:
+    directory = agents_directory(plan["directory"]) / plan["node"]
+    own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, plan["pool"])
+    return started(Path(own or directory), pool, plan["address"])
 
 
 def warnings() -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.jobs.journal import Journal, JournalError
-from dovetail.executor.nodes.agent import hosted
+from dovetail.executor.nodes.agent import started
 from dovetail.executor.system.directories import require_own
 from dovetail.instances.errors import InputError
 
@@ -21,8 +21,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def answered(directory):
-    with hosted(directory, "cpu:devices=1,shares=none", "127.0.0.1"):
-        pass
+    started(directory, "cpu:devices=1,shares=none", "127.0.0.1")
 
 
 @AS_ROOT
