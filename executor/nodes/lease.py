@@ -1,10 +1,10 @@
-"""How long the jobs of a node may run that does not answer: arithmetic without common clocks.
+"""How long the jobs of a node that does not answer may run: arithmetic without a common clock.
 
-An agent tells its clock with every answer, and a renewal quotes that. The agent lets its jobs run
-until ``lease_s`` after the moment that was quoted, however late the renewal comes. The controller
-received that moment at a later one of its own, so the lease ends no later than ``lease_s`` after
-that, by its own clock, but for the rates of the two clocks. What an earlier controller granted is
-in every answer, and before the first one in a file.
+Every answer of an agent carries the agent's clock, and a renewal quotes that. The agent lets its
+jobs run until ``lease_s`` after the quoted moment, however late the renewal arrives. The controller
+received that moment later than it was, by its own clock, so the lease ends no later than
+``lease_s`` after the receipt, but for the rates of the two clocks. Every answer also says until
+when jobs may run by what earlier controllers granted; before the first answer, a file does.
 
 Source: C. G. Gray and D. R. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for
 Distributed File Cache Consistency, SOSP 1989.
@@ -27,8 +27,7 @@ LEASE_S: Final = 15.0
 """Seconds that jobs run on without a renewal, unless asked otherwise."""
 
 LEAST_S: Final = 5.0
-"""The shortest lease: renewals come every two seconds where an agent has nothing to tell, and
-one may have to be repeated."""
+"""The shortest lease: an idle agent is renewed every two seconds, and a renewal may be lost."""
 
 DRIFT: Final = 0.01
 """By how much two machines' clocks may differ in rate: far more than they do."""
@@ -37,22 +36,21 @@ MARGIN_S: Final = 2.0
 """Seconds that killing takes at most."""
 
 VAIN_S: Final = 2.0
-"""Seconds after which a node that was asked, and could answer, would have been heard."""
+"""Seconds within which a node that can answer a request does."""
 
 
 @dataclass
 class Lease:
-    """What a controller knows of the lease of one node; all times on its own clock but one.
+    """What a controller knows of the lease of a node; times but ``quoted_s`` by its own clock.
 
     Parameters
     ----------
     length_s : float
         Of the lease, from the moment that is quoted.
     heard_s : float
-        When the last answer came. Before the first: when this controller started, since nobody
-        can have heard anything later in its place.
+        When the last answer came; before the first, when this controller started.
     left_s : float
-        Seconds that the lease may have had left then by what earlier controllers granted.
+        Seconds that the lease may have had left then, by what earlier controllers granted.
     """
 
     length_s: float
@@ -68,11 +66,11 @@ class Lease:
             self.left_s = max(0.0, until_s - agent_s)
 
     def forget_clock(self) -> None:
-        """Quote no clock any more: the agent is another than the one that told it."""
+        """Quote no clock any more: the agent is another than the one whose clock it was."""
         self.quoted_s = None
 
     def asked(self, at_s: float) -> None:
-        """Take in that the node is asked something; the first time after the lapse is kept."""
+        """Take in that the node is called; the first time after the lapse is kept."""
         if self.asked_s < self.lapsed_s <= at_s:
             self.asked_s = at_s
 
@@ -88,10 +86,10 @@ class Lease:
 
     @property
     def gone_s(self) -> float:
-        """When that may be told; infinite as long as the node has not been asked after the lapse.
+        """When that may be reported; infinite until the node has been called after the lapse.
 
-        A controller that was frozen may have been replaced. The newer one has renewed the lease
-        before the lapse, if at all, and from then on the agent tells everybody else so.
+        A controller that was frozen may have been replaced. If so, the newer one has renewed the
+        lease before the lapse, and the agent refuses any call of this one since then.
         """
         if self.asked_s < self.lapsed_s:
             return math.inf
