@@ -16,8 +16,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.live.admission import Limits
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.service_api import Limits
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.system.descriptors import take_all

@@ -1,10 +1,10 @@
-"""Who may ask for what, and which jobs can never run."""
+"""Requests that are refused: not permitted, or of jobs that can never run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import FIXED, JobSpec, Owner
@@ -33,25 +33,47 @@ _OVERHEAD_BYTES: Final = 9
 """Of each: the zero at its end and the pointer to it."""
 
 
+MOST_GRACE_S: Final = 3600.0
+"""The longest grace that a job may have, unless the administrator allows more."""
+
+
+class Limits(NamedTuple):
+    """What the administrator lets users ask for.
+
+    Attributes
+    ----------
+    grace_s : float
+        The longest grace that a job may have, seconds.
+    waiting : int
+        How many jobs of a user may wait, unless the user is an administrator.
+    any_user : bool, optional
+        Whether jobs may run as other users than the service's; by default if that is root.
+    """
+
+    grace_s: float = MOST_GRACE_S
+    waiting: int = MOST_WAITING
+    any_user: bool | None = None
+
+
 def is_administrator(user: Owner) -> bool:
-    """Tell whether a user is root or the one whom the service runs as."""
+    """Return whether a user is root or the service's own user."""
     return user.uid in (0, os.geteuid())
 
 
 def refuse_others(job: LiveJob, by: Owner, what: str) -> None:
-    """Refuse whom a job does not belong to, unless he is an administrator.
+    """Refuse users who neither own a job nor are administrators.
 
     Raises
     ------
     RefusedError
-        With ``what`` he may not do.
+        Its text says ``what`` they may not do.
     """
     if by.uid != job.spec.owner.uid and not is_administrator(by):
         raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
 
 
 def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
-    """Refuse changes of a job: by others than its owner, too late, or of what has to stay.
+    """Refuse changes of a job by other users, too late, or of fields that cannot change.
 
     Raises
     ------
@@ -73,7 +95,7 @@ def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
 
 
 def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
-    """Refuse a request under the key of another one, whose jobs these are.
+    """Refuse a request under the key of an earlier one for other jobs.
 
     Raises
     ------
@@ -88,7 +110,7 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
 
 
 def refuse_too_many(more: int, by: Owner, machine: StateMachine, most: int) -> None:
-    """Refuse jobs of a user, unless an administrator, of whom too many would wait.
+    """Refuse jobs if too many of the user would wait; administrators have no limit.
 
     Raises
     ------
@@ -121,22 +143,22 @@ def refuse_after(spec: JobSpec, machine: StateMachine, path: str) -> None:
 
 
 def refuse_hopeless(
-    spec: JobSpec, by: Owner, cluster: Cluster | None, any_user: bool, path: str
+    spec: JobSpec, by: Owner, cluster: Cluster | None, limits: Limits, path: str
 ) -> None:
-    """Refuse a job that may not run as its owner, or that fits on no devices.
+    """Refuse a job that may not run as its owner, breaks a limit, or fits on no devices.
 
     Parameters
     ----------
     spec : JobSpec
         The job.
     by : Owner
-        Who submits it.
+        The user who submits it.
     cluster : Cluster or None
-        The pool's devices; None: not all are known yet, and what is too large for them may wait.
-    any_user : bool
-        Whether jobs may run as other users than the service's.
+        The pool's devices; None if more may join, so that jobs too large for these may wait.
+    limits : Limits
+        What users may ask for.
     path : str
-        Where the job stands in the request.
+        Path of the job in the request.
 
     Raises
     ------
@@ -146,19 +168,24 @@ def refuse_hopeless(
     if spec.owner.uid != by.uid and not is_administrator(by):
         rule = f"must be {by.uid} (a user submits for himself), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
+    any_user = os.geteuid() == 0 if limits.any_user is None else limits.any_user
     if spec.owner.uid != os.geteuid() and not any_user:
         rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
     if spec.weight > MOST_WEIGHT and not is_administrator(by):
         rule = f"must be <= {MOST_WEIGHT:g} (administrators: any), got {spec.weight:.15g}"
         raise InputError(rule, f"{path}weight")
+    if spec.grace_s > limits.grace_s:
+        most, got = f"{limits.grace_s:.15g} s", f"{spec.grace_s:.15g}"
+        rule = f"must be <= {most} (the service's --max-grace), got {got}"
+        raise InputError(rule, f"{path}grace_s")
     _refuse_unstartable(spec, path)
     if cluster is not None:
         _refuse_too_large(spec, cluster, path)
 
 
 def _refuse_unstartable(spec: JobSpec, path: str) -> None:
-    """Refuse what the kernel could not start, wherever (execve(2))."""
+    """Refuse what the kernel could start on no machine (execve(2))."""
     if not os.path.isabs(spec.cwd):
         raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
     if "\0" in spec.cwd:
@@ -185,19 +212,6 @@ def _refuse_too_long(spec: JobSpec, path: str) -> None:
     if taken > MOST_WORDS_BYTES:
         rule = f"must have at most {MOST_WORDS_BYTES} bytes with the command, got {taken}"
         raise InputError(rule, f"{path}env")
-
-
-def refuse_long_grace(spec: JobSpec, most_s: float, path: str) -> None:
-    """Refuse a job that could hold its devices for too long after it was asked to end.
-
-    Raises
-    ------
-    InputError
-        When it is refused.
-    """
-    if spec.grace_s > most_s:
-        rule = f"must be <= {most_s:.15g} s (the service's --max-grace), got {spec.grace_s:.15g}"
-        raise InputError(rule, f"{path}grace_s")
 
 
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:

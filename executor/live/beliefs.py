@@ -1,4 +1,4 @@
-"""What live mode believes of two workloads that share a device, and where each number is from.
+"""Beliefs about two workloads that share a device, and the source of each number.
 
 Measured pairs come first, then a fitted model, then the analytic predictor on solo profiles.
 ``docs/internals/live-beliefs.md`` has the rules and their reasons.
@@ -59,7 +59,7 @@ class Source(IntEnum):
 
 
 class Belief(NamedTuple):
-    """The slowdown of a workload beside another.
+    """The slowdown of a workload that shares a device with another.
 
     Attributes
     ----------
@@ -96,20 +96,20 @@ class BeliefTable(SlowdownTable):
     words: Mapping[Source, str]
 
     def belief(self, model: str, caps: Caps, own: str, other: str) -> Belief | None:
-        """Return what is believed of ``own`` beside ``other``; None where nothing is."""
+        """Return the belief about ``own`` sharing with ``other``; None if nothing is known."""
         cell = self._cell(model, caps, own, other)
         if cell is None or self.source[cell] == Source.NONE:
             return None
         return Belief(float(self.slowdown[cell]), float(self.upper[cell]), self._words(cell))
 
     def after(self, broken: Sequence[Separated]) -> BeliefTable:
-        """Return the table in which nothing better is believed than what broke a gSLA."""
+        """Return the table with no belief better than what broke a gSLA."""
         if not broken:
             return self
         slowdown, upper, source = self.slowdown.copy(), self.upper.copy(), self.source.copy()
         p99 = self.p99.copy()
         for pair in broken:
-            # Whoever stood still beside the other may not share with it: NaN spreads.
+            # A workload that stood still may not share with the other: NaN spreads.
             least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
             cell = self._cell(pair.gpu_model, pair.shares, *pair.workloads)
             if cell is None:
@@ -125,7 +125,7 @@ class BeliefTable(SlowdownTable):
     def _cell(
         self, model: str, caps: Caps, own: str, other: str
     ) -> tuple[int, int, int, int] | None:
-        """Return where one workload beside another is, None where it is not."""
+        """Return the cell of one workload sharing with another, None if there is none."""
         place, known = self.place, own in self.place and other in self.place
         if not known or model not in self.models or caps not in self.caps_place:
             return None
@@ -148,7 +148,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, eq=False)
 class Beliefs:
-    """What a repository and a predictor say; a newer repository makes new beliefs.
+    """What a repository and a predictor say; immutable.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ class Beliefs:
         caps: Sequence[Caps],
         workers: Mapping[str, int] | None = None,
     ) -> BeliefTable:
-        """Return what is believed of every two workloads.
+        """Return the beliefs about every two workloads.
 
         Parameters
         ----------
@@ -331,7 +331,7 @@ class _Repeats(NamedTuple):
 def repeats_of(slowdowns: Sequence[float]) -> _Repeats:
     """Return the mean of repeated measurements, and what the next one stays below.
 
-    The mean is that of the speeds. Repeats are taken for draws from a normal distribution whose
+    The mean is that of the speeds. Repeats are modelled as draws from a normal distribution whose
     variance has a conjugate prior, as in ``predictors.memory``: the spread is expected to be
     ``SPREAD`` of the mean, which counts as much as ``WORTH`` measurements. The next one then
     follows Student's t distribution. One failure (NaN) is never forgotten.
@@ -355,10 +355,9 @@ def _directions(found: Measurement) -> tuple[_Cell, _Cell]:
 
 
 def _with_stand_ins(workload: Workload) -> Workload:
-    """Return the workload with utilisations in place of the metrics that nobody could read.
+    """Return the workload with utilisations in place of metrics that could not be read.
 
-    The busy part of the device stands for that of its SMs, and what is not known of memory
-    bandwidth and bus for nothing.
+    The busy part of the device replaces that of its SMs; unknown memory and bus traffic is 0.
     """
     metrics = workload.metrics or Metrics()
     busy = next(

@@ -228,7 +228,7 @@ class Decider:
     def round(self, job: str = "") -> Round:
         """Return the round and what the policy would do.
 
-        A costly preview is made once for all who ask, so that it takes the thread at most one
+        A costly preview is made once for all requests, so that it takes the thread at most one
         part in ``REST`` of its time.
         """
         # Several may have asked at the same time.
@@ -250,7 +250,7 @@ class Decider:
             self._policy.name,
             objective_of(policy),
             lambda job: not self._machine.may_share(self._machine.jobs[job]),
-            lambda job: before.told(self._machine.jobs[job]),
+            lambda job: before.ahead(self._machine.jobs[job]),
             self._pool.notice,
         )
         took_s = time.thread_time() - began

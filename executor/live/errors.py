@@ -1,4 +1,4 @@
-"""Why the service does not do what it is asked for, besides what is wrong with the request."""
+"""Why the service does not carry out a request that is well-formed."""
 
 from __future__ import annotations
 

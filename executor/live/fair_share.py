@@ -1,10 +1,9 @@
-"""Fair shares between users: whoever has less goes first, whatever the policy thinks of the jobs.
+"""Fair shares: the user who has less goes first, whatever value the policy gives the jobs.
 
 Max-min fairness: while jobs of several users wait and not all of them can start, the next idle
-device is for the user who has the fewest devices now. Among equals it is for the one who has used
-the least since they compete (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996;
-``StateMachine.used``). Which of a user's jobs starts there is up to the policy, but for the order
-that the user gave them: the policy is asked of those with the lowest ``nice`` first.
+device goes to the user with the fewest devices now; among equals, to the one with the least use
+since they compete (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996;
+``StateMachine.used``). The policy chooses among the user's jobs with the lowest ``nice`` first.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from dovetail.solver.policies import Decision, Job, Start, State
 
 
 class Standing(NamedTuple):
-    """What a user has, in the order in which users come first.
+    """What a user has; the smallest comes first.
 
     Attributes
     ----------
     devices : float
-        That the user's jobs hold now; of a device that is shared, a part.
+        Devices that the user's jobs hold now; of shared ones, their part.
     used_s : float
-        Device seconds, comparable between users whose jobs wait (``StateMachine.used``).
+        Device seconds, comparable between users with waiting jobs (``StateMachine.used``).
     """
 
     devices: float
@@ -36,7 +35,7 @@ class Standing(NamedTuple):
 
 
 def standings(machine: StateMachine) -> dict[int, Standing]:
-    """Return what each user has whose jobs wait, by uid."""
+    """Return the standing of each user with waiting jobs, by uid."""
     devices, used_s = _devices_of(machine), defaultdict(float, machine.used)
     for job in machine.holding.values():
         used_s[job.spec.owner.uid] += job.spec.workers * job.held_s(machine.now_s)
@@ -52,9 +51,10 @@ def _devices_of(machine: StateMachine) -> dict[int, float]:
 
 
 def without_unfair_stops(decision: Decision, machine: StateMachine) -> Decision:
-    """Return a decision that takes devices from no user for another who would have more.
+    """Return a decision without unfair stops, and without the starts that need them.
 
-    Nor from a job for another of its user that comes after it.
+    Unfair are stops for a user who would then have more devices, and for a job of the same user
+    with a higher ``nice``.
     """
     devices = _devices_of(machine)
     after = devices.copy()
@@ -82,14 +82,14 @@ def without_unfair_stops(decision: Decision, machine: StateMachine) -> Decision:
 
 
 class Precedence(NamedTuple):
-    """Whose jobs come before others'.
+    """The order of users with waiting jobs.
 
     Attributes
     ----------
     users : dict of int to str
-        The user whose jobs come before those of each user who waits, by uid; not of the first.
+        By uid, for every user but the first: which user comes first, and why.
     nice : dict of int to int
-        The lowest ``nice`` of each user's jobs that wait for devices, by uid.
+        By uid, the lowest ``nice`` of the user's jobs that wait for devices.
     """
 
     users: Mapping[int, str]
@@ -104,8 +104,8 @@ class Precedence(NamedTuple):
             nice[uid] = min(job.spec.nice, nice.get(uid, job.spec.nice))
         return cls(_users_before(machine), nice)
 
-    def told(self, job: LiveJob) -> tuple[str, str] | None:
-        """Return the rule by which others' jobs come before a job, and whose; None: none do."""
+    def ahead(self, job: LiveJob) -> tuple[str, str] | None:
+        """Return the rule by which a user's jobs come before a job, and the user; or None."""
         owner = job.spec.owner
         if owner.uid in self.users:
             return "fair share", self.users[owner.uid]
@@ -121,13 +121,13 @@ def _users_before(machine: StateMachine) -> dict[int, str]:
     names = {job.spec.owner.uid: job.spec.owner.name for job in machine.queued.values()}
     first = min(known, key=known.__getitem__)
     return {
-        uid: f"{names[first]}, who {_told(known[first])} ({names[uid]} {_told(mine)})"
+        uid: f"{names[first]}, who {_text(known[first])} ({names[uid]} {_text(mine)})"
         for uid, mine in known.items()
         if mine > known[first]
     }
 
 
-def _told(standing: Standing) -> str:
+def _text(standing: Standing) -> str:
     count = f"{standing.devices:.3g} device{'' if standing.devices == 1 else 's'}"
     return f"has {count} and is charged {standing.used_s:.0f} device seconds"
 
@@ -135,17 +135,17 @@ def _told(standing: Standing) -> str:
 def turns(
     machine: StateMachine, state: State, decide: Callable[[State], Sequence[Start]]
 ) -> Iterator[Sequence[Start]]:
-    """Yield the starts that come before the policy's own: of one user after another, in order.
+    """Yield the starts that come before the policy's own, of one user after another.
 
     Parameters
     ----------
     machine : StateMachine
-        Who has what.
+        Jobs and devices.
     state : State
-        Into it the starts are to be entered before the next are asked for. In a user's turn it
-        has no other's jobs that wait, and first only those with the lowest ``nice``.
+        The caller enters the starts into it before it asks for the next. In a user's turn it has
+        only the user's waiting jobs, at first only those with the lowest ``nice``.
     decide : callable
-        What the policy would start in a state.
+        Returns what the policy would start in a state.
     """
     place = _places(machine, state)
     compete = False
@@ -163,13 +163,13 @@ def turns(
 
 
 def _in_order(numbers: Collection[int], place: Mapping[int, int]) -> Iterator[set[int]]:
-    """Yield the jobs that come first, then these and the next ones, at last all."""
+    """Yield the first jobs, then these and the next ones, at last all."""
     for last in sorted({place[number] for number in numbers}):
         yield {number for number in numbers if place[number] <= last}
 
 
 def _places(machine: StateMachine, state: State) -> dict[int, int]:
-    """Return each waiting job's place in the order that its user gave: 0 for the lowest nice."""
+    """Return the rank of each waiting job's nice among those of its user, from 0."""
     of_user: dict[int, set[int]] = defaultdict(set)
     nice = {job.number: machine.jobs[job.id].spec.nice for job in state.pending.values()}
     for job in state.pending.values():
@@ -182,7 +182,7 @@ def _places(machine: StateMachine, state: State) -> dict[int, int]:
 
 
 def _devices_for(machine: StateMachine, state: State) -> dict[int, int]:
-    """Return how many of the idle devices are for each user, the first first."""
+    """Return how many of the idle devices are for each user, in the order of users."""
     idle = sum(state.idle_count)
     wanted: dict[int, list[int]] = defaultdict(list)
     for job in state.pending.values():
@@ -204,7 +204,7 @@ def _devices_for(machine: StateMachine, state: State) -> dict[int, int]:
 
 
 def _within(devices: int, starts: Sequence[Start], state: State) -> list[Start]:
-    """Return the starts that take no more idle devices than a user is to have."""
+    """Return the first starts that take at most so many idle devices."""
     taken: set[int] = set()
     found = []
     for start in starts:
@@ -217,13 +217,13 @@ def _within(devices: int, starts: Sequence[Start], state: State) -> list[Start]:
 
 @contextmanager
 def _only(numbers: Set[int], state: State) -> Iterator[None]:
-    """Leave out of a state the waiting jobs but these."""
-    everybody = state.pending
-    state.pending = {n: job for n, job in everybody.items() if n in numbers}
+    """Leave only these waiting jobs in a state."""
+    pending = state.pending
+    state.pending = {n: job for n, job in pending.items() if n in numbers}
     try:
         yield
     finally:
-        state.pending = {n: job for n, job in everybody.items() if job.phase == "pending"}
+        state.pending = {n: job for n, job in pending.items() if job.phase == "pending"}
 
 
 def _uid(job: Job, machine: StateMachine) -> int:

@@ -116,10 +116,10 @@ def measurement(
 
 def power_w(readings: Sequence[Usage]) -> float | None:
     """Return a device's mean power between its first and its last reading of energy."""
-    told = [(r.at_s, r.energy_j) for r in readings if r.energy_j is not None]
-    if len(told) < 2:
+    metered = [(r.at_s, r.energy_j) for r in readings if r.energy_j is not None]
+    if len(metered) < 2:
         return None
-    (begin_s, before_j), (end_s, after_j) = told[0], told[-1]
+    (begin_s, before_j), (end_s, after_j) = metered[0], metered[-1]
     # A counter that went back was reset in between, by a new driver.
     power = (after_j - before_j) / (end_s - begin_s) if end_s > begin_s else 0.0
     return power if power >= _LEAST else None
@@ -152,8 +152,8 @@ def _driver(readings: Sequence[Usage]) -> str | None:
 
 
 def _source(rates: Sequence[Rate], readings: Sequence[Usage]) -> str:
-    """Say where the figures come from and how noisy the worst of the rates is."""
+    """Return where the figures come from and how noisy the worst of the rates is."""
     noise, seconds = max(rate.noise for rate in rates), min(rate.seconds for rate in rates)
-    told = f"±{noise:.1%}" if noise < 1 else "noise unknown"
+    noise_text = f"±{noise:.1%}" if noise < 1 else "noise unknown"
     metrics = dict.fromkeys(reading.source for reading in readings if reading.source)
-    return "; ".join(["live", f"rate {told} over {seconds:.0f} s", *metrics])[:200]
+    return "; ".join(["live", f"rate {noise_text} over {seconds:.0f} s", *metrics])[:200]

@@ -1,7 +1,7 @@
 """Fits a model on a repository and writes it to a file: a process of its own, at low priority.
 
 ``python -m dovetail.executor.live.fitting KIND REPOSITORY FILE GPU_MODEL...``; a fit that fails
-is told in one line, with an exit status of 2.
+prints one line and exits with status 2.
 """
 
 from __future__ import annotations

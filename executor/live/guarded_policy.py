@@ -1,4 +1,4 @@
-"""A policy whose faults cost idle devices, and nothing else."""
+"""A policy whose failures leave devices idle, and do nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beliefs that follow a repository as it grows, and a model that is fitted on it meanwhile."""
+"""Beliefs from a growing repository, and a model that is fitted on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that an earlier service left: those that are found again, and those that have no job."""
+"""Runs that an earlier service left: found again, lost, or without a job."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 
 
 class LeftBehind:
-    """What has to be settled after a restart, beside what the state machine has outstanding.
+    """Runs that an earlier service left, until all of them are accounted for.
+
+    A *stray* is a run that no job has. Its devices take no start until it has ended.
 
     Parameters
     ----------
     machine : StateMachine
-        Is read only.
+        Read only.
     """
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self._unseen: set[tuple[str, int]] = set()
         self._lost_s = math.inf
-        self._strays: dict[str, _Stray] = {}
+        # With the ranks that may still run.
+        self._strays: dict[str, tuple[Run, set[int]]] = {}
 
     @property
     def lost_s(self) -> float:
-        """When ranks of which nothing was seen are lost; never where all were seen."""
+        """When ranks that were not reported are lost; never if all were reported."""
         return self._lost_s if self._unseen else math.inf
 
     @property
     def held(self) -> Mapping[str, str]:
-        """The stray on each device that one holds."""
-        return {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
+        """The devices of strays, with the id of the run."""
+        return {seat.gpu: run.id for run, _ in self._strays.values() for seat in run.seats}
 
     def adopted(self, beyond: Iterable[Run], at_s: float) -> list[AnyEvent]:
-        """Return what makes the runs known whose start the journal has lost."""
+        """Return the starts that the journal has lost, of runs beyond it that fit their jobs."""
         return [
             events.Placed(
                 at_s=at_s,
@@ -70,36 +73,36 @@ class LeftBehind:
         }
 
     def end_strays(self, beyond: Iterable[Run]) -> list[Command]:
-        """Return what ends the runs that no job has: nobody would wait for them."""
+        """Return the commands that end strays, and those that release runs of ended jobs."""
         found: list[Command] = []
         for run in beyond:
             job = self._machine.jobs.get(run.job)
             if job is not None and job.run is not None and job.run.id == run.id:
                 found += [] if job.state in HOLDING else [Release(run.id)]
             else:
-                self._strays[run.id] = _Stray(run)
+                self._strays[run.id] = run, set(range(len(run.seats)))
                 found.append(Stop(run.id, run.spec.grace_s))
         return found
 
-    def sort(self, told: Iterable[AnyEvent]) -> tuple[list[AnyEvent], list[Command]]:
-        """Return the events of jobs, and what lets go of strays that have ended."""
+    def sort(self, reported: Iterable[AnyEvent]) -> tuple[list[AnyEvent], list[Command]]:
+        """Return the events of jobs, and the releases of strays that have ended."""
         ours: list[AnyEvent] = []
         over: list[Command] = []
-        for event in told:
+        for event in reported:
             run, rank = getattr(event, "run", ""), getattr(event, "rank", -1)
             self._unseen.discard((run, rank))
-            stray = self._strays.get(run)
-            if stray is None:
+            if run not in self._strays:
                 ours.append(event)
             elif event.kind in _ENDS:
-                stray.left.discard(rank)
-                if not stray.left:
+                _, left = self._strays[run]
+                left.discard(rank)
+                if not left:
                     del self._strays[run]
                     over.append(Release(run))
         return ours, over
 
     def lost(self, at_s: float) -> list[AnyEvent]:
-        """Return that the ranks are lost of which the pool has reported nothing for too long."""
+        """Return the losses of ranks that the pool has not reported in time."""
         if at_s < self.lost_s:
             return []
         unseen, self._unseen = sorted(self._unseen), set()
@@ -110,11 +113,3 @@ class LeftBehind:
             and job.run is not None
             and job.run.id == run
         ]
-
-
-class _Stray:
-    """A run that no job has, and those of its ranks that may still run."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.left = set(range(len(run.seats)))

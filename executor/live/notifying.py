@@ -1,4 +1,4 @@
-"""Tells the administrator's own command of every job that is over, and waits for it never."""
+"""Runs the administrator's command for every job that is over; the service never waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_S: Final = 30.0
 """Seconds after which a command is killed that has not ended."""
 
 MOST_WAITING: Final = 10_000
-"""Jobs that wait to be told of; of more, nobody is told."""
+"""Notifications that may wait; further ones are dropped."""
 
 _LOG: Final = logging.getLogger("dovetail.live")
 
@@ -26,8 +26,8 @@ _LOG: Final = logging.getLogger("dovetail.live")
 class Notifier:
     """Runs a command for each job that is over, one after the other, in a thread of its own.
 
-    It runs as the service's user, without a shell. What it is told is in its environment, as jobs'
-    names and reasons are other people's texts: ``DOVETAIL_JOB``, ``_NAME``, ``_USER``, ``_STATE``
+    It runs as the service's user, without a shell. The job is described in its environment, as
+    names and reasons are texts of other users: ``DOVETAIL_JOB``, ``_NAME``, ``_USER``, ``_STATE``
     and ``_WHY``.
 
     Parameters
@@ -48,10 +48,10 @@ class Notifier:
         self._thread = threading.Thread(target=self._serve, name="notifier", daemon=True)
         self._thread.start()
 
-    def tell(self, job: LiveJob) -> None:
-        """Tell of a job soon; returns at once."""
+    def notify(self, job: LiveJob) -> None:
+        """Queue the notification of a job; returns at once."""
         spec = job.spec
-        told = {
+        variables = {
             "DOVETAIL_JOB": job.id,
             "DOVETAIL_NAME": spec.name or spec.workload,
             "DOVETAIL_USER": spec.owner.name,
@@ -59,26 +59,26 @@ class Notifier:
             "DOVETAIL_WHY": job.why.replace("\0", ""),
         }
         try:
-            self._ended.put_nowait(told)
+            self._ended.put_nowait(variables)
         except queue.Full:
-            self._fail("too many jobs are over: not all are told")
+            self._fail("too many jobs are over: not all are notified")
 
     def close(self) -> None:
-        """Tell of no more jobs, and do not wait for the command that runs."""
+        """Notify of no more jobs; does not wait for the command that runs."""
         with suppress(queue.Full):
             self._ended.put_nowait(None)
 
     def _serve(self) -> None:
-        while (told := self._ended.get()) is not None:
+        while (variables := self._ended.get()) is not None:
             try:
-                self._run(told)
-            except Exception as error:  # the next job is told all the same
+                self._run(variables)
+            except Exception as error:  # the next job is notified all the same
                 self._fail(str(error))
 
-    def _run(self, told: dict[str, str]) -> None:
+    def _run(self, variables: dict[str, str]) -> None:
         with subprocess.Popen(
             self._command,
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

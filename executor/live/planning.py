@@ -1,4 +1,4 @@
-"""A policy's decision as a plan, and why jobs wait, in the words of ``dovetail explain``."""
+"""A policy's decision as a plan, and why jobs wait, as ``dovetail explain`` has it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dovetail.solver.explanations import explain, reasons
 from dovetail.solver.policies import Decision, RoundProof, State
 
 _NAMED: Final = 4
-"""Devices and jobs that are named; of more the count is."""
+"""Devices and jobs that are named; of more, only the number."""
 
 
 def plan_of(
@@ -36,7 +36,7 @@ def plan_of(
     before: Callable[[str], tuple[str, str] | None],
     notice: str,
 ) -> Plan:
-    """Return what a decision comes to: who runs on, who starts, and why the others wait.
+    """Return the plan of a decision: running jobs, starts, and why the others wait.
 
     Parameters
     ----------
@@ -51,18 +51,18 @@ def plan_of(
     objective : ObjectiveName
         What it optimises. A decision that breaks a rule of the objective is valued as throughput.
     alone : callable
-        Tells of a job's id whether it may start alone only.
+        Returns whether the job of an id may start alone only.
     before : callable
-        Tells of a job's id by which rule whose jobs come first, None where none do.
+        Returns for the job of an id the rule by which a user's jobs come first, and the user.
     notice : str
-        What a reader has to know of the pool's figures.
+        A caveat about the pool's figures.
     """
     stopped = {job.id for job in decision.stops}
     stay = [row for row in staying(instance) if row.job not in stopped]
-    assigned = _beside_whom([*stay, *(starting(state, start) for start in decision.starts)])
+    assigned = _with_co_runners([*stay, *(starting(state, start) for start in decision.starts)])
     problem = instance.preempted() if stopped else instance
     report = _judged(instance, Plan(assignments=tuple(assigned), preempt=bool(stopped)), objective)
-    told = [row.replace(slowdown=report.job_slowdown.get(row.job)) for row in assigned]
+    rows = [row.replace(slowdown=report.job_slowdown.get(row.job)) for row in assigned]
     value = report.value
     return Plan(
         instance=instance.name,
@@ -74,7 +74,7 @@ def plan_of(
             *map(str, report.violations),
             *report.warnings,
         ),
-        assignments=tuple(told),
+        assignments=tuple(rows),
         waiting=(
             _reasons(Problem.of(problem, report.objective), assigned, alone, before)
             if report.valid
@@ -93,7 +93,7 @@ def _judged(instance: Instance, plan: Plan, objective: ObjectiveName) -> CheckRe
 
 
 def _proven(proof: RoundProof | None) -> str:
-    """Return what a policy proved: of the starts that it weighed, which need not be all."""
+    """Return what a policy proved about the starts that it weighed, which need not be all."""
     if proof is None or math.isnan(proof.gap):
         return ""
     jobs = f"{proof.jobs} waiting job{'s' * (proof.jobs != 1)}"
@@ -119,24 +119,23 @@ def _reasons(
 def _live_reason(
     reason: str, instance: Instance, job: str, alone: bool, before: tuple[str, str] | None
 ) -> str:
-    """Return a reason of ``dovetail explain`` as it is meant of a job that is live.
+    """Return a reason of ``dovetail explain`` in terms of live mode.
 
-    Of a job that may start ``alone`` only, it is no news that nothing is known of it beside others.
-    One that is too large for the whole pool waits for devices that are to join. Where devices are
-    short, others come ``before`` it.
+    A job that may start ``alone`` only lacks an idle device, not predictions. A job too large for
+    the pool waits for devices that may join. If devices are short, the users ``before`` it count.
     """
     if reason.startswith("size: "):
         return "capacity: too few devices take jobs"
     if before and (alone or reason.startswith("capacity: ")):
-        rule, whom = before
-        return f"{rule}: first come jobs of {whom}"
+        rule, user = before
+        return f"{rule}: first come jobs of {user}"
     if alone and reason.startswith("unknown: "):
         gang = instance.jobs_by_id[job].workers > 1
         return f"capacity: {'too few devices are' if gang else 'no device is'} idle"
     return reason
 
 
-def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
+def _with_co_runners(rows: list[Assignment]) -> list[Assignment]:
     """Return the assignments with the co-runners of each."""
     on: dict[str, list[str]] = defaultdict(list)
     for row in rows:
@@ -151,7 +150,7 @@ def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
 
 
 def of_job(job: LiveJob, machine: StateMachine) -> str:
-    """Return how a job stands and, if it waits, what keeps it that is no part of a round."""
+    """Return the state of a job and, if it waits, what it waits for besides the round."""
     lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
         return lines[0]
@@ -165,7 +164,7 @@ def of_job(job: LiveJob, machine: StateMachine) -> str:
 
 
 def _barred(job: LiveJob) -> str:
-    """Return what a job waits for that is no device."""
+    """Return what a job waits for other than devices."""
     need = [name for name in job.awaits if name in job.spec.after]
     ends = [name for name in job.awaits if name not in need]
     return ", and ".join(
@@ -189,7 +188,7 @@ def _few(names: list[str]) -> str:
 
 
 def _taking_none(machine: StateMachine) -> dict[str, str]:
-    """Return the devices of the pool that take no jobs, and a line on each."""
+    """Return a line for each device of the pool that takes no jobs."""
     return {
         name: f"{name} takes no jobs: {device.sick or f'it {device.trouble}'}"
         for name, device in machine.devices.items()
@@ -204,16 +203,16 @@ def of_round(
     if job not in instance.jobs_by_id:
         return "it has no part in the round: it holds devices that the pool does not have"
     try:
-        told = explain(instance, plan, job)
+        found = explain(instance, plan, job)
     except DovetailError as error:
         return f"no more can be said: {error}"
-    reason = _live_reason(told.reason, instance, job, alone, before)
-    remedies = [kept for kept in told.remedies if not (alone and kept.change.measured)]
+    reason = _live_reason(found.reason, instance, job, alone, before)
+    remedies = [kept for kept in found.remedies if not (alone and kept.change.measured)]
     return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies)])
 
 
 class Lacks(NamedTuple):
-    """What jobs that wait cannot do without, in a few words.
+    """What waiting jobs lack, in a few words.
 
     Attributes
     ----------
@@ -224,9 +223,9 @@ class Lacks(NamedTuple):
     dry_run : bool
         Whether nothing is started at all.
     before : Precedence
-        Whose jobs come before others'.
+        The order of users.
     unused : str
-        Which devices have no job and take none, empty where all that have none take some.
+        The idle devices that take no jobs; empty if there are none.
     """
 
     machine: StateMachine
@@ -237,7 +236,7 @@ class Lacks(NamedTuple):
 
     @classmethod
     def of(cls, machine: StateMachine, dry_run: bool) -> Self:
-        """Look at the devices."""
+        """Read the devices."""
         closed = all(device.trouble for device in machine.devices.values())
         held = machine.residents()
         lines = [line for name, line in _taking_none(machine).items() if not held[name]]
@@ -265,5 +264,5 @@ class Lacks(NamedTuple):
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.machine.may_share(job):
             devices = f"{devices}, or room beside others"
-        before = self.before.told(job)
+        before = self.before.ahead(job)
         return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices

@@ -1,4 +1,4 @@
-"""From what is believed of workloads to the state of policies, whose workloads are kinds."""
+"""From beliefs about workloads to the state of policies, whose workloads are kinds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
 
 @dataclass(frozen=True)
 class KindState:
-    """What a state is made of, for as long as devices, kinds and beliefs stay the same.
+    """What a state is made of, while devices, kinds and beliefs stay the same.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class KindState:
     def state(self, cluster: Cluster, layout: Layout) -> State:
         """Return the state of a pool without jobs.
 
-        Devices that take nobody are on nodes that are down; kinds that may share at no caps at
+        Devices that take no jobs are on nodes that are down; kinds that may share with no shares at
         all are clashes, so that no policy puts them together.
         """
         whole, down = layout.cluster(cluster)
@@ -75,8 +75,8 @@ class KindState:
         for node in down:
             state.idle_count[node] = 0
         self._note_measured(state)
-        nobody = np.argwhere(np.isnan(state.predicted.slowdown).all(axis=1)).tolist()
-        state.clashes.update((model, a, b) for model, a, b in nobody)
+        never = np.argwhere(np.isnan(state.predicted.slowdown).all(axis=1)).tolist()
+        state.clashes.update((model, a, b) for model, a, b in never)
         return state
 
     def _workloads(self) -> dict[str, Workload]:
@@ -136,7 +136,7 @@ class KindState:
         return separated or (one.uid, other.uid) in self.apart
 
     def _note_measured(self, state: State) -> None:
-        """Tell policies which of the slowdowns were measured, and their bounds."""
+        """Enter into the state which slowdowns were measured, and their bounds."""
         table = state.predicted
         source = self._expanded(table.models, self.table.source, Source.NONE)
         measured = (source == Source.MEASURED) & ~np.isnan(table.slowdown)

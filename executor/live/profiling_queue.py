@@ -1,7 +1,7 @@
-"""Which jobs go first so that their workloads are measured, whatever the policy thinks of them.
+"""Which jobs start first so that their workloads are measured, whatever the policy decides.
 
-Until a workload has a profile none of its jobs may share, and nothing is known of how long they
-take. So the first job of a workload is worth more than it is to a policy that compares lengths.
+Until a workload has a profile none of its jobs may share, and their length is unknown. So the first
+job of a workload is worth more than it is to a policy that compares lengths.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PART: Final = 4
 def first_starts(
     machine: StateMachine, state: State, looks: ProfilingQueue, policy: GuardedPolicy
 ) -> Generator[tuple[Sequence[Start], bool]]:
-    """Yield what is started before the policy decides, and whether that is so as to measure it.
+    """Yield the starts before the policy decides, with whether they are made to measure the job.
 
-    All starts are to be entered into the state before the next are asked for.
+    The caller enters all starts into the state before it asks for the next.
     """
     due: list[Start] = []
 
@@ -46,13 +46,12 @@ def first_starts(
 
 
 class ProfilingQueue:
-    """Finds the job that goes first next, if any.
+    """Finds the job that is profiled next, if any.
 
-    That is the one that was submitted first among the first jobs of workloads of which no job has
-    been started yet, if its whole gang has idle devices, none of them reserved, and not everybody
-    else has too. A look is
-    taken to keep its devices closed for ``look_s``; the next one waits until that is at most one
-    ``PART`` of the time that all devices have had since.
+    That is the one submitted first among jobs of workloads of which no job has been started, if its
+    whole gang has idle devices that are not reserved, and more ranks wait than devices are idle. A
+    profile closes its devices for up to ``look_s``; the next one waits until this is at most one
+    ``PART`` of the time of all devices since then.
 
     Parameters
     ----------
@@ -69,7 +68,7 @@ class ProfilingQueue:
         self._begun = {job.spec.key for job in machine.jobs.values() if job.runs}
 
     def due(self, state: State) -> Iterator[Start]:
-        """Yield the start that comes before those of the policy, at most one."""
+        """Yield the start of the job to be profiled next, at most one."""
         self.begin(self._machine.holding.values())  # an earlier service may have started them
         idle = sum(state.idle_count)
         if not idle or state.now < self._next_s or not _more_wait(state, idle):
@@ -83,11 +82,11 @@ class ProfilingQueue:
                 return
 
     def begin(self, jobs: Iterable[LiveJob]) -> None:
-        """Note that jobs were started, as looks or by the policy."""
+        """Note that jobs were started, to be profiled or by the policy."""
         self._begun.update(job.spec.key for job in jobs)
 
     def note(self, start: Start, state: State) -> None:
-        """Note that a look has begun."""
+        """Note that a profile has begun."""
         closed_s = start.job.workers * self._look_s
         self._next_s = state.now + PART * closed_s / len(state.machines)
 
@@ -102,7 +101,7 @@ class ProfilingQueue:
 
 
 def _more_wait(state: State, idle: int) -> bool:
-    """Tell whether more ranks wait than there are idle devices."""
+    """Return whether more ranks wait than devices are idle."""
     wanted = 0
     for job in state.pending.values():
         wanted += job.workers

@@ -33,7 +33,7 @@ class Rate(NamedTuple):
     per_s : float
         The median over the pieces, which a pause (an evaluation, a checkpoint) does not move.
     noise : float
-        Standard error of ``per_s`` relative to it; infinite where the pieces are too few to tell.
+        Standard error of ``per_s`` relative to it; infinite if there are too few pieces.
     drift : float
         The median of the second half over that of the first, less 1; infinite likewise.
     iterations, seconds : float

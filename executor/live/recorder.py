@@ -20,11 +20,11 @@ _Record = SoloProfile | Measurement
 _MOST: Final = 1000
 
 LEAVE_S: Final = 5.0
-"""Seconds that an append has at the end; what it does not append, the next service does."""
+"""Seconds that an append has at the end; the next service appends what is missing."""
 
 
 class Recorder:
-    """Appends in a thread of its own, since a repository may be held by others for a minute.
+    """Appends in a thread of its own, since other processes may hold a repository for a minute.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Recorder:
     Attributes
     ----------
     trouble : str
-        Why the last append failed, empty where it did not; it is tried again at the next offer.
+        Why the last append failed, empty if it did not; it is tried again at the next offer.
     """
 
     def __init__(
@@ -60,19 +60,18 @@ class Recorder:
         """Begin to append what is new of it, unless an append is under way; returns at once."""
         if self._under_way is not None:
             return
-        new = {sequence: event for sequence, event in unrecorded.items() if sequence > self._last}
+        new = sorted(sequence for sequence in unrecorded if sequence > self._last)[:_MOST]
         if new:
-            chosen = dict(sorted(new.items())[:_MOST])
-            self._under_way = Future()
-            self._under_way.add_done_callback(lambda _: self._wake())
-            # Nobody waits for it at the end: others may hold the repository for a minute.
-            told = self._under_way
+            chosen = {sequence: unrecorded[sequence] for sequence in new}
+            done = self._under_way = Future()
+            done.add_done_callback(lambda _: self._wake())
+            # A daemon, as another process may hold the repository for a minute at the end.
             threading.Thread(
-                target=self._answer, args=(told, chosen), name="recorder", daemon=True
+                target=self._run, args=(done, chosen), name="recorder", daemon=True
             ).start()
 
     def recorded(self) -> int | None:
-        """Return the sequence number up to which all is in the repository, once; None: no news."""
+        """Return, once, the number up to which all is in the repository; None if not new."""
         if self._under_way is None or not self._under_way.done():
             return None
         done, self._under_way = self._under_way, None
@@ -82,29 +81,26 @@ class Recorder:
         return sequence
 
     def close(self) -> None:
-        """Wait a moment for the append that is under way."""
+        """Wait for the append that is under way, ``LEAVE_S`` at most."""
         self._closed.set()
         if self._under_way is not None:
             wait([self._under_way], LEAVE_S)
 
-    def _answer(self, told: Future[int | None], events: Mapping[int, Profiled | Measured]) -> None:
+    def _run(self, done: Future[int | None], events: Mapping[int, Profiled | Measured]) -> None:
+        """Append; the result is the last number, or None if that failed."""
         try:
-            told.set_result(self._try(events))
-        except Exception as error:  # raised anew where it is asked for
-            told.set_exception(error)
-
-    def _try(self, events: Mapping[int, Profiled | Measured]) -> int | None:
-        """Append, and return the last number; None where that failed."""
-        try:
-            last = self._append(events)
+            self._append(events)
         except DovetailError as error:
             self.trouble = str(error)
             self._closed.wait(self._rest_s)
-            return None
-        self.trouble = ""
-        return last
+            done.set_result(None)
+        except Exception as error:  # raised again by ``recorded``
+            done.set_exception(error)
+        else:
+            self.trouble = ""
+            done.set_result(max(events))
 
-    def _append(self, events: Mapping[int, Profiled | Measured]) -> int:
+    def _append(self, events: Mapping[int, Profiled | Measured]) -> None:
         records = [_record(event) for event in events.values()]
         # An append that failed may have been made all the same: look again after it.
         caught_up, self._caught_up = self._caught_up, False
@@ -115,10 +111,9 @@ class Recorder:
             [record for record in records if isinstance(record, Measurement)],
         )
         self._caught_up = True
-        return max(events)
 
     def _absent(self, records: list[_Record]) -> list[_Record]:
-        """Return those that an earlier service has not appended before it was killed."""
+        """Return the records that an earlier service has not appended before it was killed."""
         self._repository.append()  # makes the file
         there = {_text(found.record) for found in self._repository.since(0)}
         return [record for record in records if _text(record) not in there]
@@ -129,5 +124,5 @@ def _record(event: Profiled | Measured) -> _Record:
 
 
 def _text(record: _Record) -> str:
-    """Return what two records have in common only if they are one: they have their moment in it."""
+    """Return a text that identifies a record: it has the moment of the record."""
     return record.model_dump_json()

@@ -18,14 +18,14 @@ class DiskFullError(DovetailError):
 
 
 def require_room(directory: str) -> None:
-    """Refuse a directory whose disk is almost full; none is named: nothing is looked at.
+    """Refuse a directory whose disk is almost full; empty: do nothing.
 
     Raises
     ------
     DiskFullError
         One line.
     OSError
-        When that cannot be found out.
+        When the disk cannot be examined.
     """
     if not directory:
         return

@@ -23,6 +23,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.live.admission import Limits
 from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.guarded_policy import GuardedPolicy
@@ -37,7 +38,7 @@ from dovetail.executor.live.presenting import device_views
 from dovetail.executor.live.profiling_queue import ProfilingQueue
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.request_queue import RequestQueue
-from dovetail.executor.live.service_api import Limits, ServiceApi
+from dovetail.executor.live.service_api import ServiceApi
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.troubles import AGAIN_S, Troubles
 from dovetail.executor.live.views import ServiceView
@@ -65,23 +66,23 @@ class Service:
     Parameters
     ----------
     journal : Journal
-        Held by nobody else.
+        Of this service alone.
     pool : NodePool
-        Where jobs run; nobody has resumed it yet.
+        Where jobs run; not resumed yet.
     repository : Repository
-        Profiles and measurements: what is believed of workloads, and where new ones go.
+        Profiles and measurements, to which new ones are added.
     policy : str
         Name and options, as in ``policy_named``.
     model : TrainedPredictor, optional
-        Predicts what was not measured; the analytic predictor where there is none.
+        Predicts what was not measured. Default: the analytic predictor.
     watching : WatchOptions, optional
-        How long runs are looked at before something is said of them.
+        How long runs are watched before anything follows from it.
     sample_s : float
-        Seconds between two looks at what runs.
+        Seconds between two samples of the runs.
     directory : path
-        The state directory, for people.
+        The state directory; empty: none.
     dry_run : bool
-        Never start or stop anything; ``plan`` says what would be.
+        Start and stop nothing; ``plan`` returns what would be started.
     limits : Limits, optional
         What users may ask for.
     keep_s : float
@@ -91,15 +92,15 @@ class Service:
     boot_s : callable
         Returns seconds since the machine booted, also to the pool.
     notify : sequence of str, optional
-        What is run for each job that is over (``Notifier``).
+        Command that is run for each job that is over (``Notifier``).
 
     Attributes
     ----------
     api : ServiceApi
-        What people may ask, from any thread.
+        Answers users, from any thread.
     ready : threading.Event
-        Set once ``run`` has taken up what an earlier service left: from then on answers are true.
-        Where the journal cannot be written yet, requests are refused until it can.
+        Set once ``run`` has taken up what an earlier service left. If the journal cannot be
+        written yet, requests are refused until it can.
 
     Raises
     ------
@@ -107,7 +108,7 @@ class Service:
         When there is no such policy.
     JournalError
         When the journal cannot be read. A repository that cannot be read is tried again while
-        the service runs: until then nothing is believed of any pair.
+        the service runs; until then nothing is known of any pair.
     """
 
     def __init__(
@@ -418,7 +419,7 @@ class Service:
             while self._machine.ended:
                 job = self._machine.ended.popleft()
                 if self._notifier is not None:
-                    self._notifier.tell(job)
+                    self._notifier.notify(job)
 
     def _shown(self) -> ServiceView:
         """Return the service and its devices."""

@@ -1,13 +1,12 @@
-"""What people may ask of the service, whatever face they ask through."""
+"""The requests that a service answers, over whatever transport."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
@@ -16,13 +15,12 @@ from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.live.admission import (
-    MOST_WAITING,
+    Limits,
     is_administrator,
     refuse_after,
     refuse_another,
     refuse_edit,
     refuse_hopeless,
-    refuse_long_grace,
     refuse_others,
     refuse_too_many,
 )
@@ -42,60 +40,39 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 
-MOST_GRACE_S: Final = 3600.0
-"""The longest grace that a job may have, unless the administrator allows more."""
-
-
-class Limits(NamedTuple):
-    """What the administrator lets users ask for.
-
-    Attributes
-    ----------
-    grace_s : float
-        The longest grace that a job may have, seconds.
-    waiting : int
-        How many jobs of a user who is no administrator may wait.
-    any_user : bool, optional
-        Whether jobs may run as other users than the service's; by default if that is root.
-    """
-
-    grace_s: float = MOST_GRACE_S
-    waiting: int = MOST_WAITING
-    any_user: bool | None = None
-
 
 class ServiceApi:
-    """The service as its faces know it; every method may be called from any thread.
+    """Answers requests; every method may be called from any thread.
 
-    What changes something returns once it is durable, and raises BusyError where it cannot be.
-    ``by`` is the user who asks, known from the connection; uid 0 and the user whom the service
-    runs as are administrators. Where a job is named that is not known, UnknownJobError is
-    raised, and RefusedError where it is another user's.
+    Methods that change something return once the change is durable, and raise BusyError if it
+    cannot be. ``by`` is the requesting user, known from the connection; root and the service's own
+    user are administrators. Methods that take the id of a job raise UnknownJobError if there is
+    none, and RefusedError if the user may not do this to it.
 
     Parameters
     ----------
     machine : StateMachine
-        Jobs and devices; changed by the service's thread alone, which holds ``lock`` for it.
+        Jobs and devices. The service's thread alone changes them, holding ``lock``.
     lock : threading.RLock
         Held while the state machine is read.
     clock : ServiceClock
         The service's.
     requests : RequestQueue
-        What brings requests to the service's thread.
+        Brings requests to the service's thread.
     pool, devices
         Where jobs run.
     observer : Observer
-        What is seen of them.
+        What was seen of them.
     decider : Decider
         Its decisions; here it only previews them.
     known : callable
         Returns the events by which the profiles of these jobs' workloads become known.
     show : callable
-        Returns the service and its devices.
+        Returns the view of the service and its devices.
     limits : Limits
         What users may ask for.
     directory : str
-        The state directory; empty: there is none.
+        The state directory; empty: none.
     dry_run : bool
         Whether nothing is started.
     """
@@ -123,13 +100,13 @@ class ServiceApi:
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
         self.service = show
 
-    # What changes something.
+    # Requests that change something.
 
     def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
         """Accept jobs, all or none, and return their ids.
 
-        A key makes it safe to ask again where no answer came: whatever else the same user asks
-        under it gets the ids of the first time, as long as the service knows these jobs.
+        A key makes it safe to repeat a request that got no answer: the same user's next request
+        with it returns the same ids, as long as the service knows these jobs.
 
         Raises
         ------
@@ -166,15 +143,13 @@ class ServiceApi:
 
     def _refuse_impossible(self, spec: JobSpec, by: Owner, path: str) -> None:
         cluster = None if self._pool.awaited else self._devices.cluster
-        any_user = os.geteuid() == 0 if self._limits.any_user is None else self._limits.any_user
-        refuse_hopeless(spec, by, cluster, any_user, path)
-        refuse_long_grace(spec, self._limits.grace_s, path)
+        refuse_hopeless(spec, by, cluster, self._limits, path)
 
     def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
         """Begin to end a job; one that is over stays as it is.
 
-        A grace that is given (seconds from now to being killed) may shorten the job's own, also
-        while the job is being stopped; it lengthens none.
+        ``grace_s`` (seconds from now to the kill) may shorten the job's own grace, also while the
+        job is being stopped.
         """
 
         def cancelled(live: LiveJob, at_s: float) -> list[AnyEvent]:
@@ -186,13 +161,13 @@ class ServiceApi:
         return self._changed(job, cancelled)
 
     def hold(self, job: str, on: bool, by: Owner) -> JobView:
-        """Let a job that waits not start before it is released, or release it."""
+        """Hold a waiting job, which then starts only once it is released; or release it."""
 
         def held(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_others(live, by, "hold" if on else "release")
             if live.state not in QUEUED:
-                told = "may be held while it waits" if on else "is held only while it waits"
-                raise RefusedError(f"{job} is {live.state}: a job {told}")
+                rule = "may be held while it waits" if on else "is held only while it waits"
+                raise RefusedError(f"{job} is {live.state}: a job {rule}")
             if on == bool(live.held):
                 return []
             return [events.HoldChanged(at_s=at_s, job=job, on=on, by=by.name)]
@@ -200,9 +175,9 @@ class ServiceApi:
         return self._changed(job, held)
 
     def edit(self, job: str, changes: Mapping[str, Any], by: Owner) -> JobView:
-        """Change fields of the ``JobSpec`` of a job that waits.
+        """Change fields of the ``JobSpec`` of a waiting job.
 
-        Its owner alone may, as it runs with his rights; an administrator may change its ``nice``.
+        Only its owner may, as it runs with the owner's rights; administrators may change ``nice``.
 
         Raises
         ------
@@ -223,7 +198,7 @@ class ServiceApi:
         return self._changed(job, edited)
 
     def pause(self, job: str, on: bool, by: Owner) -> JobView:
-        """Let the processes of a job that runs stand still where they are, or go on."""
+        """Stop the processes of a running job where they are, or continue them."""
 
         def paused(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_others(live, by, "pause" if on else "resume")
@@ -237,10 +212,7 @@ class ServiceApi:
         return self._changed(job, paused)
 
     def requeue(self, job: str, by: Owner, hold: bool = False) -> JobView:
-        """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
-
-        With ``hold`` it is held, too.
-        """
+        """Stop a job's run, so that it waits for devices again; ``hold`` it then, if asked."""
 
         def requeued(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_others(live, by, "requeue")
@@ -264,7 +236,7 @@ class ServiceApi:
         return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
-        """Let devices, or all of a node (none named: all), take no new jobs, or take them again.
+        """Drain devices, or all of a node (none named: all), or take them back.
 
         Raises
         ------
@@ -282,18 +254,18 @@ class ServiceApi:
         self._requests.ask(drained, lambda _: None)
         return self.service()
 
-    # What is shown.
+    # Views.
 
     def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> Sequence[JobView]:
         """Return the jobs that are not over, or all, in the order of submission.
 
-        Those that are over are among them, too, where they are asked for by state or end. Views
-        of many jobs have no history.
+        Jobs that are over are also returned if they are chosen by state or end. Views of many jobs
+        have no history.
 
         Raises
         ------
         InputError
-            When a job is named that never was.
+            When a job is named that there never was.
         """
         with self._lock:
             found = listed(self._machine, over, chosen, self._clock.now_s())
@@ -310,20 +282,20 @@ class ServiceApi:
         return job_views(self._lacks(), jobs, seen.readings, seen.last.readings, history)
 
     def _log_file(self, run: str | None) -> str:
-        """Return where the output of a run's first rank is on this machine; empty: it is not."""
+        """Return the path of the output of a run's first rank; empty if it is not here."""
         if run is None or not self._directory:
             return ""
         log = RunFiles(Path(self._directory), run).rank(0).log
         return str(log) if log.exists() else ""
 
     def is_over(self, job: str) -> bool:
-        """Return whether a job is over; costs next to nothing."""
+        """Return whether a job is over; cheap."""
         return self._job(job).state in OVER
 
     def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
-        """Return the newest log file of a rank, None before it has one.
+        """Return the newest log file of a rank in the last run, or in that of a number.
 
-        Of its present or last run, or of an earlier one by its number.
+        None if it has none yet.
 
         Raises
         ------
@@ -342,7 +314,7 @@ class ServiceApi:
             number = run or live.runs
         return self._pool.log_path(f"{job}.{number}", rank) if number else None
 
-    # What the policy would do.
+    # Plans.
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
@@ -356,21 +328,21 @@ class ServiceApi:
         return self._round().plan
 
     def explain(self, job: str) -> str:
-        """Say why a job waits and what would let it start."""
+        """Return why a job waits and what would let it start."""
         with self._lock:
             live = self._job(job)
-            told, over = of_job(live, self._machine), live.state in OVER
+            text, over = of_job(live, self._machine), live.state in OVER
             alone = not self._machine.may_share(live)
-            # What would let it start beside others or later is of no use while nobody may.
+            # While no device takes jobs, other remedies are of no use.
             waits = live.state in QUEUED
             lacks = self._lacks()
-            closed, before = waits and lacks.closed, lacks.before.told(live)
+            closed, before = waits and lacks.closed, lacks.before.ahead(live)
         if waits and not live.barred:
-            told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
+            text = "\n".join(filter(None, [text, told_awaited(self._pool)]))
         if over or closed or live.barred:
-            return told
+            return text
         found = self._round(job)
-        lines = [told, of_round(job, alone, before, found.instance, found.plan)]
+        lines = [text, of_round(job, alone, before, found.instance, found.plan)]
         if waits and self._dry_run:
             lines.append("this is a dry run: nothing is started")
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What policies can tell jobs and devices of live mode apart by."""
+"""What distinguishes jobs and devices of live mode in the state of policies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LONGEST_NAME: Final = 160
 
 
 def workload_name(spec: JobSpec) -> str:
-    """Return what a job's workload is called in the repository: ``OWNER/WORKLOAD``.
+    """Return the name of a job's workload in the repository: ``OWNER/WORKLOAD``.
 
-    Two users' ``train`` are two workloads. A name that would be too long ends in a digest of it.
+    Two users' ``train`` are two workloads. A name that is too long ends in a digest of it.
     """
     return _short(f"{spec.owner.name}/{spec.workload}")
 
@@ -30,18 +30,18 @@ def _short(name: str) -> str:
 
 
 class Kind(NamedTuple):
-    """What policies can tell of a job beside its own figures.
+    """The class of a job: jobs of one kind differ for policies in their own figures only.
 
     Attributes
     ----------
     uid : int
-        Whose jobs these are; -1 for those that run alone.
+        The owner of the jobs; -1 for jobs that run alone.
     workload : str
-        The name in the repository; empty for those that run alone.
+        The name in the repository; empty for jobs that run alone.
     need_mib : float
         Memory of one worker.
     job : str
-        Whose own kind it is, of a job that may not be put beside a certain other; else empty.
+        The id of the only job of this kind, if that is separated from some other; else empty.
     """
 
     uid: int
@@ -51,7 +51,7 @@ class Kind(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether nobody may be put beside it."""
+        """Whether its jobs get no co-runners."""
         return not self.workload
 
     def label(self, usual_mib: float) -> str:
@@ -69,14 +69,14 @@ ALONE: Final = Kind(-1, "", 0.0)
 
 
 class Layout(NamedTuple):
-    """Which devices take jobs, and which jobs cannot be shown on them.
+    """Which devices take jobs, and which jobs are not in the state.
 
     Attributes
     ----------
     troubled : frozenset of str
         Devices that take no job: sick, drained, not journalled, or held by a hidden job.
     closed : frozenset of str
-        Jobs that hold one of these: nobody may join them anywhere.
+        Jobs that hold one of these; no job may join them on any device.
     hidden : frozenset of str
         Jobs that hold a device which the pool does not have any more.
     """
@@ -99,7 +99,7 @@ class Layout(NamedTuple):
         }:
             hidden |= more
             out |= {gpu for name in more for gpu in held[name]}
-        troubled = {gpu for gpu in there if gpu in out or _takes_nobody(machine, gpu)}
+        troubled = {gpu for gpu in there if gpu in out or _takes_none(machine, gpu)}
         closed = {name for name, devices in held.items() if devices & troubled}
         return cls(frozenset(troubled), frozenset(closed), frozenset(hidden))
 
@@ -126,6 +126,6 @@ def _held(job: LiveJob) -> frozenset[str]:
     return frozenset(seat.gpu for seat in job.run.seats) if holds and job.run else frozenset()
 
 
-def _takes_nobody(machine: StateMachine, gpu: str) -> bool:
+def _takes_none(machine: StateMachine, gpu: str) -> bool:
     device = machine.devices.get(gpu)
     return device is None or bool(device.trouble)

@@ -1,6 +1,6 @@
-"""What the service shows of itself: the records that every face is made of.
+"""Views of the service, its jobs and its devices, as the HTTP API has them.
 
-Plain data classes, as a client reads what the service has checked and need not check it again.
+Plain data classes: a client need not check again what the service has checked, and starts faster.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dovetail.executor.jobs.states import JobState
 
 
 class Chosen(NamedTuple):
-    """Which jobs a list is to have: all where nothing is said.
+    """Which jobs to list; None does not restrict.
 
     Attributes
     ----------
     user, name, state : str or None
-        Of this user, of this name, in this state.
+        Jobs of this user, of this name, in this state.
     within_s : float or None
-        Over, and since no more than so many seconds.
+        Jobs that ended in the last so many seconds.
     before : str or None
-        Submitted before this job.
+        Jobs submitted before this one.
     limit : int or None
-        So many at most, the last ones that were submitted.
+        At most so many, those submitted last.
     """
 
     user: str | None = None
@@ -53,11 +53,11 @@ class JobView:
 
     Times are in seconds since the epoch. ``slowdown`` is measured: its rate alone over its rate
     now; ``predicted`` and ``upper`` are what was believed when it was placed. ``iterations`` are
-    those of its slowest rank in this run, ``rate`` per second. Of a job that is over they are the
-    last that were seen, slowdowns those while it shared; a service that was started again since
-    has none. ``log`` is the file with the output of the first rank of its last run, where the
-    service's machine has it; views of many jobs have none. ``held`` is who holds it, ``awaits``
-    are the jobs that have to be over before it may start, ``index`` is its place in an array.
+    those of its slowest rank in this run, ``rate`` per second. For a job that is over they are the
+    last that were seen, slowdowns those while it shared; they are lost when the service restarts.
+    ``log`` is the file with the output of the first rank of its last run, if the service's machine
+    has it; views of many jobs have none. ``held`` is the user who holds it, ``awaits`` are the jobs
+    that have to be over before it may start, ``index`` is its place in an array.
     """
 
     id: str
@@ -108,7 +108,7 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceView:
-    """A device and who is on it; ``trouble`` says why it takes no new jobs, empty where it does."""
+    """A device and its jobs; ``trouble`` says why it takes no new jobs, empty if it does."""
 
     id: str
     node: str

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.live.admission import Limits
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.service_api import Limits
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
