@@ -62,7 +62,7 @@ class SimulatedRanks:
     def cluster(self) -> Cluster:
         return self._cluster
 
-    def sharing(self, first: Run, second: Run) -> str | None:
+    def sharing(self, same_user: bool) -> str | None:
         return None
 
     def library(self, run: Run) -> str:

@@ -45,8 +45,8 @@ class KindState:
         Of their workloads.
     profile : callable
         What is known of a workload by its name.
-    apart : set of (int, int)
-        Users, both ways, that may not share a device.
+    apart : mapping of bool to bool
+        Whether jobs of two users (False), and of one (True), may never share a device.
     separated : collection of (str, str)
         Jobs that may not be put together any more.
     allowed : mapping of (Kind, str) to collection of int
@@ -56,7 +56,7 @@ class KindState:
     kinds: tuple[Kind, ...]
     table: BeliefTable
     profile: Callable[[str], Workload | None]
-    apart: Collection[tuple[int, int]]
+    apart: Mapping[bool, bool]
     separated: Collection[tuple[str, str]]
     allowed: Mapping[tuple[Kind, str], Collection[int]]
 
@@ -133,7 +133,7 @@ class KindState:
     def _keep_apart(self, one: Kind, other: Kind) -> bool:
         jobs = (one.job, other.job)
         separated = jobs in self.separated or jobs[::-1] in self.separated
-        return separated or (one.uid, other.uid) in self.apart
+        return separated or self.apart[one.uid == other.uid]
 
     def _note_measured(self, state: State) -> None:
         """Enter into the state which slowdowns were measured, and their bounds."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import product
 from typing import Final
 
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec, Run, Seat, WorkloadKey
+from dovetail.executor.jobs.specs import JobSpec, Run, WorkloadKey
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, JobState
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
@@ -50,8 +49,8 @@ class PolicyView:
     beliefs : Beliefs
         Replaced by ``learn``.
     sharing : callable, optional
-        Returns why two runs may never share a device, None if they may; the answer may depend on
-        their owners only (``NodePool.sharing``). Default: all may.
+        Returns why runs of one user (True) or of two (False) may never share a device, None if
+        they may (``NodePool.sharing``). Default: all may.
     allowed : callable, optional
         Returns the shares that a job may have on a device model because they compute right with
         its library; equal for jobs of one user's workload. Default: the cluster's shares.
@@ -67,7 +66,7 @@ class PolicyView:
         machine: StateMachine,
         cluster: Cluster,
         beliefs: Beliefs,
-        sharing: Callable[[Run, Run], str | None] = lambda first, second: None,
+        sharing: Callable[[bool], str | None] = lambda same_user: None,
         allowed: Callable[[JobSpec, str], Collection[int]] | None = None,
     ) -> None:
         self.machine = machine
@@ -321,13 +320,13 @@ class PolicyView:
         self._stale, self._troubled = False, layout.troubled
         self._sizes = _gang_sizes(shown)
         self._specs = {track.kind: track.live.spec for track in shown}
-        self._made = self._kind_state(shown)
+        self._made = self._kind_state()
         self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
         self.state = self._made.state(self.cluster, layout)
         self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
         return True
 
-    def _kind_state(self, shown: Sequence[TrackedJob]) -> KindState:
+    def _kind_state(self) -> KindState:
         known = [name for name in self._sizes if self._known(name) is not None]
         caps = useful_caps(self.cluster, self.beliefs.measured_caps)
         return KindState(
@@ -336,7 +335,7 @@ class PolicyView:
                 self.machine.broken
             ),
             profile=self._known,
-            apart=self._users_apart(shown),
+            apart={same: self.sharing(same) is not None for same in (False, True)},
             separated=frozenset(self.machine.apart),
             allowed=self._shares_of(self._specs),
         )
@@ -350,24 +349,6 @@ class PolicyView:
             for kind, spec in specs.items()
             for model in self._models
         }
-
-    def _users_apart(self, shown: Sequence[TrackedJob]) -> set[tuple[int, int]]:
-        """Return the pairs of users, both ways, that may not share a device."""
-        of_user = {track.live.spec.owner.uid: track.live for track in shown}
-        runs = {uid: self._example(live) for uid, live in of_user.items()}
-        return {
-            (a, b)
-            for (a, first), (b, second) in product(runs.items(), repeat=2)
-            if self.sharing(first, second) is not None
-        }
-
-    def _example(self, live: LiveJob) -> Run:
-        """Return the run of a job, or one that it could have."""
-        if live.run is not None:
-            return live.run
-        gpus = [*self._gpus, *(f"none {k}" for k in range(live.spec.workers))]
-        seats = tuple(Seat(gpu=gpu) for gpu in gpus[: live.spec.workers])
-        return Run(id=f"{live.id}.1", job=live.id, spec=live.spec, seats=seats)
 
     # Jobs in a state.
 

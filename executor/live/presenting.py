@@ -120,14 +120,6 @@ def _job_view(
         co_runners=tuple(others),
         pids=tuple(rank.pid for rank in job.ranks),
         statuses=tuple(rank.status for rank in job.ranks),
-        iterations=seen.iterations,
-        total=seen.total,
-        rate=seen.rate,
-        solo_rate=seen.solo_rate,
-        slowdown=seen.slowdown,
-        predicted=seen.predicted,
-        upper=seen.upper,
-        memory_mib=seen.memory_mib or spec.memory_mib,
         walltime_s=spec.walltime_s,
         retries=spec.retries,
         grace_s=spec.grace_s,
@@ -138,6 +130,7 @@ def _job_view(
         awaits=tuple(job.awaits),
         index=spec.index,
         history=_steps(job) if history else (),
+        **seen._replace(memory_mib=seen.memory_mib or spec.memory_mib)._asdict(),
     )
 
 

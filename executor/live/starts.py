@@ -125,7 +125,7 @@ def _refused_by_pool(
         if seat.share is not None and seat.share not in allowed:
             return f"a share of {seat.share} % is not known to compute right on {seat.gpu}"
         for other in residents[seat.gpu]:
-            apart = other.run and view.sharing(run, other.run)
+            apart = view.sharing(run.spec.owner.uid == other.spec.owner.uid)
             if apart:
                 return f"{run.job} and {other.id} may not share: {apart}"
     return None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from dovetail.executor.jobs.events import DeviceHealed, DeviceSick, RankEvent, RankRefused
-from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.nodes.fence import Fence, Mark, identity
 from dovetail.executor.nodes.logs import LogPiece, LogPlace, piece_of
 from dovetail.executor.nodes.messages import (
@@ -343,27 +343,19 @@ def _prune(agent: Agent) -> None:
 
 def facts_of(agent: str, pool: LocalPool) -> Facts:
     """Return what an agent says of itself and its pool."""
-    first, same, other = (_run_of_user(uid) for uid in (0, 0, 1))
     models = {gpu.model for node in pool.cluster().nodes for gpu in node.devices}
     return Facts(
         agent=agent,
         pool=pool.name,
         notice=pool.notice,
         cluster=pool.cluster(),
-        sharing=pool.sharing(first, same),
-        sharing_others=pool.sharing(first, other),
+        sharing=pool.sharing(same_user=True),
+        sharing_others=pool.sharing(same_user=False),
         allowed={
             library: {model: tuple(sorted(pool.allowed(library, model))) for model in models}
             for library in ("", *pool.libraries())
         },
     )
-
-
-def _run_of_user(uid: int) -> Run:
-    """Return a run of a user, for questions to a pool about sharing."""
-    owner = Owner(name=f"user {uid}", uid=uid, gid=uid)
-    spec = JobSpec(command=("true",), workload="w", owner=owner, cwd="/")
-    return Run(id="j0.0", job="j0", spec=spec, seats=(Seat(gpu="none"),))
 
 
 def why_unknown_here(owner: Owner) -> str:

@@ -248,12 +248,11 @@ class NodesPool:
 
     # The service's calls.
 
-    def sharing(self, first: Run, second: Run) -> str | None:
-        """Return why two runs may never share a device of any node; None: they may."""
-        same = first.spec.owner.uid == second.spec.owner.uid
+    def sharing(self, same_user: bool) -> str | None:
+        """Return why runs of one user, or of two, may never share a device; None: they may."""
         with self._lock:
             facts = [remote.facts for remote in self._remotes.values() if remote.facts]
-        reasons = (one.sharing if same else one.sharing_others for one in facts)
+        reasons = (one.sharing if same_user else one.sharing_others for one in facts)
         return next((reason for reason in reasons if reason), None)
 
     def library(self, run: Run) -> str:

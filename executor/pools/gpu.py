@@ -131,11 +131,10 @@ class GpuPool(LocalPool):
             reserve_mib=RESERVE_MIB,
         )
 
-    def sharing(self, first: Run, second: Run) -> str | None:
-        """Return why two runs may never share a GPU: an MPS server serves one user."""
+    def sharing(self, same_user: bool) -> str | None:
+        """Return why runs of one user, or of two, may never share a GPU; None: they may."""
         if self._has_mps:
-            same = first.spec.owner.uid == second.spec.owner.uid
-            return None if same else "an MPS server serves one user at a time"
+            return None if same_user else "an MPS server serves one user at a time"
         modes = {gpu.compute_mode for gpu in self._gpus.values()}
         return EXCLUSIVE if "exclusive_process" in modes else None
 

@@ -98,8 +98,8 @@ class LocalPool:
         """Return the devices, and the shares that may be used on them."""
         raise NotImplementedError
 
-    def sharing(self, first: Run, second: Run) -> str | None:
-        """Return why two runs may never share a device; None: they may."""
+    def sharing(self, same_user: bool) -> str | None:
+        """Return why runs of one user, or of two, may never share a device; None: they may."""
         return None
 
     def library(self, run: Run) -> str:

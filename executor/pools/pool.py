@@ -120,8 +120,11 @@ class NodePool(Protocol):
         """
         ...
 
-    def sharing(self, first: Run, second: Run) -> str | None:
-        """Return why two runs may never share a device (users under one MPS server); None: may."""
+    def sharing(self, same_user: bool) -> str | None:
+        """Return why runs of one user, or of two users, may never share a device; None: they may.
+
+        An MPS server, for instance, serves one user at a time.
+        """
         ...
 
     def library(self, run: Run) -> str:

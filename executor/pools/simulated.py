@@ -119,7 +119,7 @@ class SimulatedNode:
         """Return the instance's cluster."""
         return self._truth.cluster
 
-    def sharing(self, first: Run, second: Run) -> str | None:
+    def sharing(self, same_user: bool) -> str | None:
         """Return None: any two may share."""
         return None
 

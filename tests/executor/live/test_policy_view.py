@@ -275,10 +275,10 @@ def test_users_that_may_not_share_are_told_apart():
     story = known_story()
     ann, bob = story.submit(), story.submit(owner=BOB)
 
-    def same_user(first, second):
-        return None if first.spec.owner == second.spec.owner else "two users"
+    def sharing(same_user):
+        return None if same_user else "two users"
 
-    view = world_of(story, sharing=same_user)
+    view = world_of(story, sharing=sharing)
     put(story, view, ann, "g0")
     assert (
         refusal(view, [start(view, bob, "g0")], {})

@@ -13,7 +13,6 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.gpus.nvml import Nvml  # noqa: E402
 from dovetail.executor.gpus.splits import Product, SplitEvidence, Splits  # noqa: E402
-from dovetail.executor.jobs.specs import Owner  # noqa: E402
 from dovetail.executor.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
 from dovetail.executor.pools.gpu import EXCLUSIVE, TURNS, GpuPool  # noqa: E402
@@ -21,7 +20,7 @@ from dovetail.instances.errors import InputError  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.gpus.test_dcgm import DMON, program  # noqa: E402
 from tests.executor.gpus.test_dcgm import FIRST as DCGM_FIRST  # noqa: E402
-from tests.executor.local_runs import Watched, a_run, cleared, me, python  # noqa: E402
+from tests.executor.local_runs import Watched, a_run, cleared, python  # noqa: E402
 from tests.executor.waiting import wait_until  # noqa: E402
 
 from .pool_contract import Commands, PoolContract  # noqa: E402
@@ -151,15 +150,14 @@ def test_a_rank_on_the_gpu_but_outside_mps_is_stopped(make, library, monkeypatch
 
 
 def test_who_may_share(make, library):
-    other = Owner(name="other", uid=me().uid + 1, gid=1)
-    mine, yours = a_run("true", gpus=(FIRST,)), a_run("true", gpus=(FIRST,), owner=other)
-    assert make(program="no-such-mps-control").pool.sharing(mine, yours) == EXCLUSIVE
+    assert make(program="no-such-mps-control").pool.sharing(same_user=True) == EXCLUSIVE
     library.compute_modes[1] = pynvml.NVML_COMPUTEMODE_DEFAULT
-    assert make(program="no-such-mps-control").pool.sharing(mine, yours) is None
+    assert make(program="no-such-mps-control").pool.sharing(same_user=False) is None
     if shutil.which("nvidia-cuda-mps-control"):
         under_mps = make().pool
-        assert under_mps.sharing(mine, yours) == "an MPS server serves one user at a time"
-        assert under_mps.sharing(mine, mine) is None
+        other = under_mps.sharing(same_user=False)
+        assert other == "an MPS server serves one user at a time"
+        assert under_mps.sharing(same_user=True) is None
 
 
 def test_critical_errors_make_a_gpu_sick_unless_a_program_caused_them(make, library):
