@@ -1,13 +1,12 @@
-"""The HTTP API: what the service may be asked, as a FastAPI application."""
+"""The HTTP API of a service, as a FastAPI application."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
@@ -16,24 +15,21 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from pydantic.json_schema import models_json_schema
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.live.admission import is_administrator
-from dovetail.executor.live.errors import UnknownJobError
 from dovetail.executor.live.service_api import ServiceApi
 from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import KEY_HEADER, Fault, fault_of
+from dovetail.live.guards import Bodies, Ends, Gate, SmallBodies, answer
 from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
     CHANGES,
-    MOST_BODY_BYTES,
     Accepted,
     DrainRequest,
     Explained,
@@ -41,11 +37,7 @@ from dovetail.live.requests import (
     parsed,
 )
 
-LONGEST_BODY_S: Final = 60.0
-"""Seconds in which a request's body has to come."""
-
 LONGEST_WAIT_S: Final = 60.0
-_POLL_S: Final = 0.1
 _SLICE_S: Final = 5.0
 
 _router = APIRouter(prefix="/v1")
@@ -60,11 +52,11 @@ def application(
     Parameters
     ----------
     api : ServiceApi or None
-        The service; None where nothing will be asked.
+        The service; None to describe the API only.
     tokens : Tokens, optional
-        Of those who may ask over TCP; without them nobody may.
+        Tokens of the users that may connect over TCP. Default: none may.
     private : bool
-        Whether users see no commands and folders of others.
+        Whether the commands and folders of a job are hidden from other users.
     """
     made = _Described(
         title="Dovetail",
@@ -79,14 +71,14 @@ def application(
     )
     made.state.api = api
     made.state.ending = threading.Event()
-    made.state.bodies = _Bodies()
+    made.state.bodies = Bodies()
     made.state.private = private
     if api is not None:
-        made.state.ends = _Ends(api, made.state.ending.is_set)
+        made.state.ends = Ends(api, made.state.ending.is_set)
     made.include_router(_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
-    made.add_middleware(_Gate, tokens=tokens)
-    made.add_middleware(_SmallBodies)
+    made.add_middleware(Gate, tokens=tokens)
+    made.add_middleware(SmallBodies)
     made.add_exception_handler(DovetailError, _refused)
     made.add_exception_handler(RequestValidationError, _malformed)
     made.add_exception_handler(HTTPException, _http_error)
@@ -159,7 +151,7 @@ async def submit(
     request: Request,
     key: Annotated[str, Header(alias=KEY_HEADER, max_length=200)] = "",
 ) -> Accepted:
-    """Accept jobs, all or none; they run as the user who asks.
+    """Accept jobs, all or none; they run as the requesting user.
 
     Under an `Idempotency-Key` they are accepted once: asked again by the same user, it answers
     with the ids of the first time.
@@ -310,25 +302,25 @@ def _api(request: Request) -> ServiceApi:
 
 
 def _shown(request: Request, job: JobView) -> JobView:
-    """Return what whoever asks may see of a job."""
+    """Return a view of a job without what the requesting user may not see."""
     by = _asker(request)
     if not request.app.state.private or by.uid == job.uid or is_administrator(by):
         return job
     return replace(job, command=(), cwd="", output=None, error=None)
 
 
-def _ends(request: Request) -> _Ends:
-    found: _Ends = request.app.state.ends
+def _ends(request: Request) -> Ends:
+    found: Ends = request.app.state.ends
     return found
 
 
-def _bodies(request: Request) -> _Bodies:
-    found: _Bodies = request.app.state.bodies
+def _bodies(request: Request) -> Bodies:
+    found: Bodies = request.app.state.bodies
     return found
 
 
 def _ending(request: Request) -> bool:
-    """Return whether the server is to end, so that nobody may be kept waiting."""
+    """Return whether the server is to end, so that no request may wait any longer."""
     ending: threading.Event = request.app.state.ending
     return ending.is_set()
 
@@ -347,161 +339,24 @@ def _stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
     return StreamingResponse(closed_at_the_end(), media_type="text/plain")
 
 
-def _answer(fault: Fault, status: int) -> JSONResponse:
-    return JSONResponse(asdict(fault), status)
-
-
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, DovetailError)
-    return _answer(*fault_of(error))
+    return answer(*fault_of(error))
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
     """Tell what is wrong with a header or with what is asked in the address."""
     assert isinstance(error, RequestValidationError)
     errors: list[Any] = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
-    return _answer(*fault_of(input_error(Record, errors)))
+    return answer(*fault_of(input_error(Record, errors)))
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     line = f"{error.detail}: {request.method} {request.url.path}"
-    return _answer(Fault(kind="http", error=line), error.status_code)
+    return answer(Fault(kind="http", error=line), error.status_code)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     what = f"internal error, please report it: {type(error).__name__}: {error}"
-    return _answer(Fault(kind="failed", error=" ".join(what.split())), 500)
-
-
-class _Gate:
-    """Lets in whom the kernel knows, or a token; nobody else gets to any page."""
-
-    def __init__(self, app: ASGIApp, tokens: Tokens | None) -> None:
-        self._app = app
-        self._tokens = tokens
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> Response | None:
-        names = {name for name, _ in scope["headers"]}
-        if names >= {b"content-length", b"transfer-encoding"}:
-            # A proxy may take another part of it for the next request (RFC 9112, 6.3).
-            line = "must have Content-Length or Transfer-Encoding, got both"
-            answer = _answer(Fault(kind="http", error=line), 400)
-            answer.headers["connection"] = "close"
-            return answer
-        if not self._known(scope):
-            return _answer(Fault(kind="token", error=_lacking(scope)), 401)
-        return None
-
-    def _known(self, scope: Scope) -> bool:
-        state = scope.setdefault("state", {})
-        if "peer" not in state and self._tokens is not None:
-            headers = dict(scope["headers"])
-            kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-            user = self._tokens.user(token.strip()) if kind.lower() == "bearer" else None
-            if user is not None:
-                state["peer"] = user
-        return "peer" in state
-
-
-def _lacking(scope: Scope) -> str:
-    if any(name == b"authorization" for name, _ in scope["headers"]):
-        return "this token is not known"
-    return "over TCP a token is needed: Authorization: Bearer"
-
-
-class _Bodies:
-    """Reads what requests hold: of each user one at a time, and one in all is made sense of.
-
-    So what one user sends takes little memory and keeps nobody else from being answered.
-    """
-
-    def __init__(self) -> None:
-        self._of_user: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._parsing = asyncio.Lock()
-
-    async def read(self, request: Request, made: Callable[[bytes], _Made]) -> _Made:
-        """Return what is made of a request's body, in another thread."""
-        async with self._of_user[_asker(request).uid]:
-            try:
-                body = await asyncio.wait_for(request.body(), LONGEST_BODY_S)
-            except TimeoutError:
-                rule = f"a body has to come within {LONGEST_BODY_S:g} s"
-                raise HTTPException(408, rule) from None
-            except ClientDisconnect:
-                raise HTTPException(400, "the body broke off") from None
-            async with self._parsing:
-                return await run_in_threadpool(made, body)
-
-
-class _Ends:
-    """Sees which jobs are over, with one look at each however many wait for it.
-
-    Parameters
-    ----------
-    api : ServiceApi
-        Who knows.
-    ending : callable
-        Whether nobody may be kept waiting any more.
-    """
-
-    def __init__(self, api: ServiceApi, ending: Callable[[], bool]) -> None:
-        self._api, self._ending = api, ending
-        self._waiting: dict[str, set[asyncio.Future[bool]]] = {}
-        self._looking: asyncio.Task[None] | None = None
-
-    async def over(self, job: str, within_s: float) -> bool:
-        """Return whether a job, or the service, is over within a time."""
-        if self._is_over(job):
-            return True
-        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(job, set())
-        waiting.add(waiter)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        await asyncio.wait([waiter], timeout=within_s)
-        waiting.discard(waiter)
-        return waiter.done()
-
-    async def _look(self) -> None:
-        while self._waiting:
-            for job, waiting in list(self._waiting.items()):
-                over = self._is_over(job)
-                for waiter in waiting if over else ():
-                    waiter.set_result(True)
-                if over or not waiting:
-                    del self._waiting[job]
-            await asyncio.sleep(_POLL_S)
-
-    def _is_over(self, job: str) -> bool:
-        try:
-            return self._ending() or self._api.is_over(job)
-        except UnknownJobError:
-            return True
-
-
-class _SmallBodies:
-    """Ends requests whose body is larger than any that makes sense."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = 0
-
-        async def counted() -> Message:
-            nonlocal taken
-            message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > MOST_BODY_BYTES:
-                raise HTTPException(413, f"a request has at most {MOST_BODY_BYTES} bytes")
-            return message
-
-        await self._app(scope, counted, send)
+    return answer(Fault(kind="failed", error=" ".join(what.split())), 500)

@@ -1,7 +1,7 @@
-"""The service as a program asks it, over its socket or over TCP.
+"""A client of the service, over its socket or over TCP.
 
-Commands start this module anew each time, so it loads the standard library's HTTP client and no
-records that check themselves: the service has checked what it answers.
+Every command loads this module anew, so it uses the standard library's HTTP client and plain
+records: the service has checked its answers.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _NoAnswerError(NoServiceError):
 
 
 class Client:
-    """A service as a program asks it, from any thread.
+    """A client of a service; its methods may be called from any thread.
 
-    What the service refuses is raised as the ``ServiceApi`` raises it.
+    They raise what the ``ServiceApi`` raises.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Client:
         jobs : sequence of mapping
             A job each.
         key : str, optional
-            Known to nobody else who submits as this user; by default a new one.
+            Unique among the submissions of this user. Default: a new one.
         """
         key = key or os.urandom(16).hex()
         body = {"jobs": list(jobs)}
@@ -374,7 +374,7 @@ def _service(data: Mapping[str, Any]) -> ServiceView:
 
 
 def _made(kind: type[_View], data: Mapping[str, Any]) -> _View:
-    """Return a view of an answer; what a newer service tells beyond it is left out."""
+    """Return a view of an answer, without fields that a newer service may add."""
     known = {field.name for field in fields(kind)}
     return kind(**{name: _frozen(value) for name, value in data.items() if name in known})
 

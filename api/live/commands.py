@@ -224,7 +224,7 @@ def _changed(
 ) -> tuple[list[JobView], int]:
     """Change the jobs that options choose; return those that were, and the exit status.
 
-    What cannot be changed is told in a line, and keeps no other from being changed.
+    A job that cannot be changed is reported in a line, and the others are changed.
     """
     found, status = [], 0
     for name in _chosen(client, options, fits):
@@ -358,7 +358,7 @@ def _described(options: Namespace) -> dict[str, Any]:
 
 
 def _require_folder(cwd: str) -> None:
-    """Refuse a folder that this user, as whom the job is to run, may not enter."""
+    """Refuse a folder that this user, as which the job is to run, may not enter."""
     if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
         raise InputError(f"must be a folder that you may enter, got {cwd!r}", "--cwd")
 
@@ -366,7 +366,7 @@ def _require_folder(cwd: str) -> None:
 def default_workload(command: Sequence[str], cwd: str) -> str:
     """Return a name that jobs have in common only where command and folder are the same.
 
-    The program's name is there for people, the digest tells apart what they call alike.
+    The program's name is for people, the digest distinguishes programs of one name.
     """
     from hashlib import sha256
 
@@ -393,7 +393,7 @@ def _utf8(texts: Iterable[str], what: str) -> list[str]:
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what JSON cannot carry, which is told."""
+    """Return the environment without what JSON cannot carry, and report what that is."""
     kept = {name: value for name, value in env.items() if _is_utf8(name + value)}
     for name in env.keys() - kept.keys():
         line = os.fsencode(name).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Connections to the service: who is at the other end, how many there may be, and for how long."""
+"""Connections to the service: their peers, their number, and their time limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Room:
     """How many connections there may be, so that descriptors are left for what runs.
 
     A quarter of the descriptors is for each group: administrators, other users of this machine,
-    and those who come over TCP, where nobody is known before a request. Of these two, one user or
+    and hosts over TCP, where users are unknown before a request. Of these two, one user or
     host has a quarter at most.
 
     Parameters
@@ -51,7 +51,7 @@ class Room:
         self._open: Counter[Peer] = Counter()
 
     def enter(self, peer: Peer) -> bool:
-        """Count a connection, and tell whether there is room for it."""
+        """Count a connection if there is room for it; return whether there is."""
         most = self.of_group if peer.group == "administrators" else self.of_peer
         group = sum(count for other, count in self._open.items() if other.group == peer.group)
         if group >= self.of_group or self._open[peer] >= most:
@@ -67,9 +67,9 @@ class Room:
 
 
 class Connection(H11Protocol):
-    """Knows from the kernel who is at the other end of a UNIX socket, and refuses too many.
+    """Identifies the peer of a UNIX socket by the kernel, and refuses too many connections.
 
-    Who has not sent the whole head of a request in ``HEAD_S`` is hung up on.
+    It is closed if the head of a request takes longer than ``HEAD_S``.
     """
 
     def __init__(self, room: Room, **options: Any) -> None:  # noqa: ANN401 - as uvicorn has them

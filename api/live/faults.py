@@ -1,4 +1,4 @@
-"""What both ends of the HTTP API agree on: names, and how errors are told."""
+"""Names and error records that both ends of the HTTP API share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fault:
 
 
 class ServiceFailedError(DovetailError):
-    """The service could not do what was asked, and not by the asker's fault."""
+    """The service could not do what was asked, and not by the user's fault."""
 
 
 FAULTS: Final[Mapping[str, tuple[type[DovetailError], int]]] = MappingProxyType(
@@ -39,11 +39,11 @@ FAULTS: Final[Mapping[str, tuple[type[DovetailError], int]]] = MappingProxyType(
         "failed": (ServiceFailedError, 500),
     }
 )
-"""Every kind of error: what raises it in the service and in the client, and its HTTP status."""
+"""Every kind of error: its class in service and client, and its HTTP status."""
 
 
 def fault_of(error: DovetailError) -> tuple[Fault, int]:
-    """Return how an error is told, and its HTTP status."""
+    """Return the record of an error, and its HTTP status."""
     for kind, (raised, status) in FAULTS.items():
         if isinstance(error, raised):
             return Fault(kind=kind, error=str(error)), status

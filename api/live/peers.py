@@ -1,4 +1,4 @@
-"""Who asks: the kernel knows it of a UNIX socket, a token tells it over TCP."""
+"""Users at the other end: identified by the kernel on a UNIX socket, by a token over TCP."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def owner_of(uid: int, gid: int) -> Owner:
 
 
 class Tokens:
-    """The tokens of those who may ask over TCP, kept as digests.
+    """The tokens of users that may connect over TCP, kept as digests.
 
     Parameters
     ----------
     users : mapping of bytes to Owner
-        By SHA-256 of the token, so that looking one up tells nothing of the others by its time.
+        By SHA-256 of the token, so that the time of a look-up reveals nothing about other tokens.
     """
 
     def __init__(self, users: Mapping[bytes, Owner]) -> None:
@@ -61,7 +61,7 @@ class Tokens:
         return cls(users)
 
     def user(self, token: str) -> Owner | None:
-        """Return whose token it is; None for a token that there is not."""
+        """Return the user of a token; None if there is no such token."""
         return self._users.get(_digest(token))
 
 

@@ -44,7 +44,7 @@ def default_directory() -> Path:
 
 
 def default_socket(directory: Path) -> Path:
-    """Return where the service of a directory listens unless told otherwise."""
+    """Return the default socket of the service of a directory."""
     return ROOT_SOCKET if directory == ROOT_DIRECTORY else directory / "api.sock"
 
 
@@ -128,7 +128,7 @@ def _listens(socket: Path) -> bool:
 
 
 def _lock_holder(directory: Path) -> int | None:
-    """Return which process has locked the directory of a service; None: none has, or no tells."""
+    """Return the process that has locked the directory of a service; None if none, or unknown."""
     try:
         pid = int((directory / LOCK).read_text())
         # Only looked at: taking the lock, if for a moment, would keep a service from starting.

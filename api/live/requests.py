@@ -39,12 +39,12 @@ _SAID: Final[Mapping[str, Any]] = MappingProxyType(
 )
 
 Submission: TypeAlias = Record
-"""A ``JobSpec`` without its owner, whom nobody may name: the connection tells."""
+"""A ``JobSpec`` without its owner, which is the user of the connection."""
 
 SUBMISSION: Final[type[Record]] = create_model(
     "Submission",
     __base__=Record,
-    __doc__="A job to be run as the user who asks; the fields are those of `JobSpec`. With "
+    __doc__="A job to be run as the requesting user; the fields are those of `JobSpec`. With "
     "`array` it is one job for each index, which is `DOVETAIL_ARRAY_INDEX` of its processes.",
     array=(Annotated[tuple[Index, ...], FailFast(), Field(max_length=MOST_JOBS)], ()),
     **_SAID,
@@ -78,7 +78,7 @@ class Submissions(Record):
         Raises
         ------
         InputError
-            When one breaks a rule that its fields alone do not tell.
+            When one breaks a rule that concerns several fields.
         """
         found: list[JobSpec] = []
         for k, job in enumerate(self.jobs):

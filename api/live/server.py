@@ -43,7 +43,7 @@ class Listening(NamedTuple):
     address : tuple of str and int, optional
         Host and port; port 0 takes a free one.
     tokens : Tokens, optional
-        Of those who may connect there; needed with an address.
+        Tokens of the users that may connect there; needed with an address.
     private : bool
         Whether users see no commands of others.
     """
@@ -60,7 +60,7 @@ def serving(api: ServiceApi, where: Listening, ready: threading.Event) -> Iterat
     """Answer requests in another thread while the block runs; yields the TCP port.
 
     The socket's file is there as long as the block runs. A socket that is there before and that
-    nobody listens on is taken for the rest of a service that was killed.
+    has no listener is taken for the rest of a service that was killed.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def serving(api: ServiceApi, where: Listening, ready: threading.Event) -> Iterat
     where : Listening
         Where requests come in.
     ready : Event
-        Set once there are answers; whoever connects before that waits.
+        Set once there are answers; earlier connections wait.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _unix_socket(where: Listening) -> socket.socket:
         _make_folder(path.parent, where.everybody)
         _remove_dead(path)
         made.bind(str(path))
-        # Before it listens: nobody connects to it under another mode.
+        # Before it listens, so that no connection is made under another mode.
         os.chmod(path, 0o666 if where.everybody else 0o600)
     except OSError as error:
         made.close()
@@ -157,13 +157,13 @@ def _unix_socket(where: Listening) -> socket.socket:
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove a socket that nobody listens on, and nothing else."""
+    """Remove a socket without a listener, and nothing else."""
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):
         raise InputError("a file that is no socket is there", "--socket", str(path))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # One whose queue of callers is full is alive, too.
+        # A listener with a full backlog is alive, too.
         probe.setblocking(False)
         try:
             probe.connect(str(path))

@@ -38,7 +38,7 @@ _LOG: Final = logging.getLogger("dovetail.live")
 
 
 def serve(options: Namespace) -> int:
-    """Run a service until it is told to end; its jobs run on."""
+    """Run a service until it gets a signal; its jobs run on."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where = _listening(options, directory)

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -14,7 +15,6 @@ from rich.text import Text
 
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
-from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown
 from dovetail.toolkit.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import (
     NO_FIGURE,
@@ -25,6 +25,7 @@ from dovetail.toolkit.wording import (
     number,
     percent,
     seconds,
+    share_text,
     two_digits,
 )
 
@@ -32,6 +33,9 @@ MOST_JOBS = 200
 MOST_WAITING = 20
 MOST_DEVICES = 24
 MOST_NODES = 20
+MOST_PLACES = 8
+"""Devices of a job that are named one by one where there are many jobs."""
+
 _METRICS_SHOWN = 2
 _STYLES = {
     JobState.FAILED: "red",
@@ -90,7 +94,7 @@ def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
 
 
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
-    """Return a row for every job; who was given no name goes by its workload's."""
+    """Return a row for every job, with the name of its workload if it has none."""
     names = ("job", "user", "name", "state")
     columns = ("for", "on", "beside", "slowdown\n(predicted)", "done")
     table = plain_table(*names[:1])
@@ -354,3 +358,50 @@ def _history(job: JobView) -> RenderableType:
     for step in job.history:
         lines.add_row(Text(clock_time(step.at_s)), Text(step.state.value), Text(step.why))
     return lines
+
+
+def clock_time(at_s: float) -> str:
+    """Return a moment in this machine's time zone."""
+    return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def printable(text: str) -> str:
+    """Return another user's text without what a terminal would obey."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def places(job: JobView) -> str:
+    """Return the devices of a job with its caps there; of many on several nodes, how many."""
+    if not job.gpus:
+        return NO_FIGURE
+    nodes = {gpu.partition("/")[0] for gpu in job.gpus}
+    if len(job.gpus) > MOST_PLACES and len(nodes) > 1:
+        return f"{len(job.gpus)} devices of {len(nodes)} nodes"
+    shares = job.shares or (None,) * len(job.gpus)
+    return ", ".join(
+        gpu if share is None else f"{gpu} {share_text(share)}"
+        for gpu, share in zip(job.gpus, shares, strict=True)
+    )
+
+
+def beside(job: JobView) -> str:
+    """Return the co-runners of a job, each once."""
+    others = dict.fromkeys(other for device in job.co_runners for other in device)
+    return ", ".join(others) or NO_FIGURE
+
+
+def slowdown(job: JobView) -> str:
+    """Return the measured slowdown, and in brackets what was predicted."""
+    if job.slowdown is None and job.predicted is None:
+        return NO_FIGURE
+    predicted = "" if job.predicted is None else f" ({two_digits(job.predicted)})"
+    return f"{two_digits(job.slowdown)}{predicted}"
+
+
+def done(job: JobView) -> str:
+    """Return how far a job is: a part of what it has to do, or its iterations."""
+    if job.iterations is None:
+        return NO_FIGURE
+    if job.total:
+        return f"{min(job.iterations / job.total, 1):.0%}".replace("%", " %")
+    return f"{job.iterations:,.0f} it."

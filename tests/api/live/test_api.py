@@ -23,7 +23,7 @@ from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.live import application
+from dovetail.live import application, guards
 from dovetail.live.client import Client
 from dovetail.live.faults import ServiceFailedError
 from dovetail.live.places import NoServiceError
@@ -385,7 +385,7 @@ def test_bodies_that_are_no_jobs(live):
 
 
 def test_a_body_beyond_all_measure_is_refused(live, monkeypatch):
-    monkeypatch.setattr(application, "MOST_BODY_BYTES", 1000)
+    monkeypatch.setattr(guards, "MOST_BODY_BYTES", 1000)
     with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket), base_url="http://d") as raw:
         answer = raw.post("/v1/jobs", content=json.dumps({"jobs": [job(name="n" * 2000)]}))
     assert (answer.status_code, answer.json()["kind"]) == (413, "http")

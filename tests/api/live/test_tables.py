@@ -9,8 +9,17 @@ from rich.console import Console
 
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
-from dovetail.live.tables import by_node, dashboard, job_view, queue_view, service_view
-from dovetail.live.wording import beside, done, places, slowdown
+from dovetail.live.tables import (
+    beside,
+    by_node,
+    dashboard,
+    done,
+    job_view,
+    places,
+    queue_view,
+    service_view,
+    slowdown,
+)
 from dovetail.toolkit.wording import lasting
 
 
