@@ -7,7 +7,7 @@ Measured pairs come first, then a fitted model, then the analytic predictor on s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -23,7 +23,7 @@ from dovetail.instances.instance import Metrics, Workload
 from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors import AnalyticPredictor, TrainedPredictor
 from dovetail.predictors.memory import next_mark
-from dovetail.predictors.predictor import UNCAPPED, Prediction
+from dovetail.predictors.predictor import UNCAPPED
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -97,7 +97,7 @@ class BeliefTable(SlowdownTable):
 
     def belief(self, model: str, caps: Caps, own: str, other: str) -> Belief | None:
         """Return the belief about ``own`` sharing with ``other``; None if nothing is known."""
-        cell = self._cell(model, caps, own, other)
+        cell = self.cell(model, caps, own, other)
         if cell is None or self.source[cell] == Source.NONE:
             return None
         return Belief(float(self.slowdown[cell]), float(self.upper[cell]), self._words(cell))
@@ -111,7 +111,7 @@ class BeliefTable(SlowdownTable):
         for pair in broken:
             # A workload that stood still may not share with the other: NaN spreads.
             least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
-            cell = self._cell(pair.gpu_model, pair.shares, *pair.workloads)
+            cell = self.cell(pair.gpu_model, pair.shares, *pair.workloads)
             if cell is None:
                 continue
             source[cell] = Source.BROKEN
@@ -122,7 +122,7 @@ class BeliefTable(SlowdownTable):
                 values[cell] = np.maximum(values[cell], least)
         return replace(self, slowdown=slowdown, upper=upper, p99=p99, source=source)
 
-    def _cell(
+    def cell(
         self, model: str, caps: Caps, own: str, other: str
     ) -> tuple[int, int, int, int] | None:
         """Return the cell of one workload sharing with another, None if there is none."""
@@ -217,57 +217,53 @@ class Beliefs:
         workers : mapping of str to int, optional
             The largest gang of each workload: bounds of a fitted model are for gangs.
         """
-        shape = (len(models), len(caps), len(workloads), len(workloads))
-        made = _Made(np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, np.int64))
-        for m, model in enumerate(models):
-            self._predict(made.of_model(m), workloads, model, caps, workers or {})
-        slowdown, upper = made.slowdown.copy(), made.upper.copy()
-        source, repeats = made.source.copy(), np.zeros(shape, np.int64)
-        p99 = np.full(shape, np.nan)
-        place = {name: k for k, name in enumerate(workloads)}
-        caps_place = {pair: k for k, pair in enumerate(caps)}
-        for (model, pair_caps, own, other), found in self._measured.items():
-            if own in place and other in place and model in models and pair_caps in caps_place:
-                cell = (list(models).index(model), caps_place[pair_caps], place[own], place[other])
-                slowdown[cell], upper[cell] = found.mean, found.upper
-                source[cell] = Source.FAILED if math.isnan(found.mean) else Source.MEASURED
-                repeats[cell] = found.repeats
-                if of_tail := self._measured_tails.get((model, pair_caps, own, other)):
-                    p99[cell] = of_tail.upper
         names = tuple(workloads), tuple(models), tuple(caps)
-        power_w = np.full(shape, np.nan)
-        return BeliefTable(
+        shape = (len(models), len(caps), len(workloads), len(workloads))
+        slowdown, upper, p99, power_w = (np.full(shape, np.nan) for _ in range(4))
+        source, repeats = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for m, model in enumerate(models):
+            values = slowdown[m], upper[m], source[m]
+            for predictor, known, codes in self._predictors(workloads, model, workers or {}):
+                _fill(values, workloads, caps, model, predictor, known, codes)
+        predicted = SlowdownTable(*names, slowdown.copy(), upper.copy(), p99, power_w)
+        table = BeliefTable(
             *names,
             slowdown,
             upper,
             p99,
             power_w,
-            SlowdownTable(*names, made.slowdown, made.upper, p99, power_w),
+            predicted,
             source,
             repeats,
             {**_WORDS, Source.MODEL: self.model_source},
         )
+        for where, found in self._measured.items():
+            cell = table.cell(*where)
+            if cell is not None:
+                slowdown[cell], upper[cell], repeats[cell] = found
+                source[cell] = Source.FAILED if math.isnan(found.mean) else Source.MEASURED
+                if of_tail := self._measured_tails.get(where):
+                    p99[cell] = of_tail.upper
+        return table
 
-    def _predict(
-        self,
-        made: _Made,
-        names: Sequence[str],
-        model: str,
-        caps: Sequence[Caps],
-        workers: Mapping[str, int],
-    ) -> None:
-        """Write what is predicted on one device model: what a fit does not answer, analytic."""
+    def _predictors(
+        self, names: Sequence[str], model: str, workers: Mapping[str, int]
+    ) -> Iterator[tuple[TrainedPredictor | AnalyticPredictor, dict[str, Workload], Codes]]:
+        """Yield the predictors for a device model, best first.
+
+        Each comes with the workloads that it can predict, and the source of each pair of these.
+        """
         profiled = {name: self.on(model)[name] for name in names if name in self.on(model)}
         if self.model is not None and model in self.model.fits:
             fitted = replace(self.model, workers=workers)
             known = {name: one for name, one in profiled.items() if not fitted.lacks(name, one)}
-            _write(made, names, caps, known, fitted, model, {Source.MODEL: set(known)})
+            yield fitted, known, np.full((len(known),) * 2, Source.MODEL)
         analytic = AnalyticPredictor()
         filled = {name: _with_stand_ins(one) for name, one in profiled.items()}
         known = {name: one for name, one in filled.items() if not analytic.lacks(name, one)}
-        exact = {name for name in known if filled[name] is profiled[name]}
-        sources = {Source.ANALYTIC: exact, Source.UTILISATION: set(known)}
-        _write(made, names, caps, known, analytic, model, sources)
+        exact = np.array([one is profiled[name] for name, one in known.items()], dtype=bool)
+        both = np.logical_and.outer(exact, exact)
+        yield analytic, known, np.where(both, Source.ANALYTIC, Source.UTILISATION)
 
     def _memory_mib(self, name: str, models: Sequence[str]) -> float:
         marks = [p for m in models for p in self._marks.get((name, m), ())]
@@ -311,18 +307,9 @@ class Beliefs:
 _Cell = tuple[str, Caps, str, str]
 
 
-class _Made(NamedTuple):
-    """Predictions in the making; arrays of one shape."""
-
-    slowdown: Floats
-    upper: Floats
-    source: Codes
-
-    def of_model(self, model: int) -> _Made:
-        return _Made(self.slowdown[model], self.upper[model], self.source[model])
-
-
 class _Repeats(NamedTuple):
+    """The mean of repeated measurements, what the next one stays below, and their number."""
+
     mean: float
     upper: float
     repeats: int
@@ -376,50 +363,44 @@ def _with_stand_ins(workload: Workload) -> Workload:
     return workload.replace(metrics=filled)
 
 
-def _write(
-    made: _Made,
+def _fill(
+    values: tuple[Floats, Floats, Codes],
     names: Sequence[str],
     caps: Sequence[Caps],
-    known: Mapping[str, Workload],
-    predictor: TrainedPredictor | AnalyticPredictor,
     model: str,
-    sources: Mapping[Source, set[str]],
+    predictor: TrainedPredictor | AnalyticPredictor,
+    known: Mapping[str, Workload],
+    codes: Codes,
 ) -> None:
-    """Write predictions into the cells that have none; both workloads must be of a source."""
+    """Predict the cells of known workloads that have no slowdown yet.
+
+    Parameters
+    ----------
+    values : tuple of arrays
+        Slowdown, upper bound and source on the device model, which are filled.
+    names, caps : sequence
+        What their axes stand for.
+    model : str
+        The device model.
+    predictor
+        Predicts the pairs.
+    known : mapping of str to Workload
+        The workloads that it can predict, in the order of ``names``.
+    codes : array
+        The source of each pair of these.
+    """
     if not known:
         return
-    at = np.array([k for k, name in enumerate(names) if name in known])
-    order = [names[k] for k in at.tolist()]
-    position = {name: k for k, name in enumerate(known)}
-    rows = np.array([position[name] for name in order])
-    own, other = (grid.ravel() for grid in np.meshgrid(rows, rows, indexing="ij"))
-    pairs = np.stack([own, other], axis=1)
+    count = len(known)
+    at = [k for k, name in enumerate(names) if name in known]
+    block = np.ix_(at, at)
+    pairs = np.indices((count, count)).reshape(2, -1).T
     for k, split in enumerate(caps):
         shares = np.tile([share or UNCAPPED for share in split], (len(pairs), 1))
         found = predictor.predict(known, pairs, shares, model)
-        _take(made, k, at, found, _sources(order, sources))
-
-
-def _sources(order: Sequence[str], sources: Mapping[Source, set[str]]) -> Codes:
-    """Return the first source that has both workloads of each pair."""
-    codes = np.zeros((len(order),) * 2, np.int64)
-    for source, members in reversed(list(sources.items())):
-        inside = np.array([name in members for name in order])
-        codes[inside[:, np.newaxis] & inside] = source
-    return codes
-
-
-def _take(made: _Made, k: int, at: Codes, found: Prediction, codes: Codes) -> None:
-    count = len(at)
-    slowdown = found.slowdown[:, 0].reshape(count, count)
-    upper = slowdown if found.upper is None else found.upper[:, 0].reshape(count, count)
-    where = np.ix_(at, at)
-    new = np.isnan(made.slowdown[k][where]) & ~np.isnan(slowdown + upper)
-    for kept, value in (
-        (made.slowdown[k], slowdown),
-        (made.upper[k], np.fmax(upper, slowdown)),
-        (made.source[k], codes),
-    ):
-        block = kept[where]
-        block[new] = value[new]
-        kept[where] = block
+        slowdown = found.slowdown[:, 0].reshape(count, count)
+        upper = slowdown if found.upper is None else found.upper[:, 0].reshape(count, count)
+        new = np.isnan(values[0][k][block]) & ~np.isnan(slowdown + upper)
+        bound = np.fmax(upper, slowdown)
+        for kept, predicted in zip(values, (slowdown, bound, codes), strict=True):
+            kept[k][block] = np.where(new, predicted, kept[k][block])
