@@ -30,13 +30,14 @@ class Devices:
     cluster : Cluster
         The known devices.
     models : mapping of str to str
-        The model of each, by its id.
+        The model of each, by its id; one object for life, which ``take_up`` changes.
     """
 
     def __init__(self, pool: NodePool, max_jobs_per_gpu: int | None = None) -> None:
         self._pool = pool
         self._most = max_jobs_per_gpu
         self._offered = self._of_pool()
+        self.models: dict[str, str] = {}
         self.take_up()
 
     def news(self, at_s: float) -> list[AnyEvent]:
@@ -57,7 +58,9 @@ class Devices:
 
     def take_up(self) -> None:
         """Know the devices of the last event."""
-        self.cluster, self.models = self._offered, _models(self._offered)
+        self.cluster = self._offered
+        self.models.clear()
+        self.models.update(_models(self.cluster))
 
     @property
     def offered_models(self) -> set[str]:
@@ -72,8 +75,9 @@ class Devices:
         InputError
             When there is none of a name.
         """
-        of_name = {node.id: tuple(g.id for g in node.devices) for node in self.cluster.nodes}
-        of_name.update((gpu, (gpu,)) for gpu in self.models)
+        nodes = self.cluster.nodes
+        of_name = {node.id: tuple(gpu.id for gpu in node.devices) for node in nodes}
+        of_name.update((gpu, (gpu,)) for gpus in [*of_name.values()] for gpu in gpus)
         for k, name in enumerate(names):
             if name not in of_name:
                 rule = f"must be one of {listed(list(of_name))}, got {shown(name)}"

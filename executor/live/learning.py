@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +38,8 @@ class Learner:
     ----------
     repository : Repository
         Its file may not exist yet.
-    gpu_models : iterable of str
-        The pool's device models.
+    gpu_models : collection of str
+        The pool's device models, read anew before each fit.
     model : TrainedPredictor, optional
         A model that is given (``--model``): then none is fitted.
     into : path, optional
@@ -59,7 +59,7 @@ class Learner:
     def __init__(
         self,
         repository: Repository,
-        gpu_models: Iterable[str],
+        gpu_models: Collection[str],
         model: TrainedPredictor | None = None,
         into: Path | None = None,
         wake: Callable[[], None] = lambda: None,
@@ -67,7 +67,7 @@ class Learner:
     ) -> None:
         self.trouble = ""
         self._repository = repository
-        self.equip(gpu_models)
+        self._gpu_models = gpu_models
         self._into = into if model is None else None
         self._wake = wake
         self._kind = kind
@@ -82,10 +82,6 @@ class Learner:
         if self._into is not None and self._into.exists():
             self._take(self._into)
         self._told = self._sequence, self._model
-
-    def equip(self, gpu_models: Iterable[str]) -> None:
-        """Fit models for these device models from now on."""
-        self._gpu_models = tuple(dict.fromkeys(gpu_models))
 
     def news(self) -> Beliefs | None:
         """Read what is new, and return `beliefs` if they are others than before it.
@@ -162,7 +158,7 @@ class Learner:
         if self._into is None or self._fit is not None:
             return
         pairs = self._pairs(self._measurements)
-        enough = [model for model in self._gpu_models if _is_enough(pairs, model)]
+        enough = [model for model in dict.fromkeys(self._gpu_models) if _is_enough(pairs, model)]
         before = self._pairs(self._measurements[: self._fitted_on])
         if not enough or len(pairs) < NEWS * len(before):
             return
@@ -186,10 +182,11 @@ class Learner:
 
     def _pairs(self, measurements: Sequence[Measurement]) -> set[_Pair]:
         """Return the different pairs that were measured on the pool's device models."""
+        models = {*self._gpu_models}
         return {
             (found.gpu_model, frozenset(found.workloads))
             for found in measurements
-            if len(found.workloads) == 2 and found.gpu_model in self._gpu_models
+            if len(found.workloads) == 2 and found.gpu_model in models
         }
 
 

@@ -77,10 +77,6 @@ class Observer:
         runs = watched(self._machine) or self.readings
         return self._sampled_s + self._every_s if runs else math.inf
 
-    def equip(self, models: Mapping[str, str]) -> None:
-        """Take in that the pool has other devices now."""
-        self._watch.equip(models)
-
     def note_ends(self, happened: Iterable[AnyEvent]) -> None:
         """Note the last progress of runs that have ended, before they are released."""
         for run in {event.run for event in happened if isinstance(event, events.RankEnded)}:

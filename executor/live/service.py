@@ -393,21 +393,15 @@ class Service:
         """Follow events that were applied: know new devices, and decide if that may matter."""
         kinds = {event.kind for event in happened}
         if "devices_changed" in kinds:
-            self._take_up_devices()
+            with self._lock:
+                self._devices.take_up()
+                self._view.equip(self._devices.cluster)
         self._decider.decide_after(kinds)
 
     def _others(self) -> list[AnyEvent]:
         """Return that the pool's devices have changed, if so, and workloads known on them."""
         news = self._devices.news(self._clock.now_s())
         return [*news, *self._knowledge.newly_known()] if news else []
-
-    def _take_up_devices(self) -> None:
-        with self._lock:
-            self._devices.take_up()
-            models = self._devices.models
-            self._view.equip(self._devices.cluster)
-            self._observer.equip(models)
-            self._learner.equip(models.values())
 
     def _execute_urgent_commands(self) -> None:
         """Carry out all commands if any cannot wait for a decision; releases of runs can."""

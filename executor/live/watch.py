@@ -44,7 +44,7 @@ class Watch:
     Parameters
     ----------
     models : mapping of str to str
-        The model of every device, by its id.
+        The model of every device, by its id; read anew at each `observe`.
     view : PolicyView
         Profiles and beliefs.
     options : WatchOptions, optional
@@ -55,10 +55,6 @@ class Watch:
         self, models: Mapping[str, str], view: PolicyView, options: WatchOptions | None = None
     ) -> None:
         self._tracks = Tracks(models, view, options or WatchOptions())
-
-    def equip(self, models: Mapping[str, str]) -> None:
-        """Take in that the pool has other devices now."""
-        self._tracks.models = models
 
     def observe(
         self,
