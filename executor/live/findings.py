@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from statistics import fmean, pvariance
 from typing import Final, NamedTuple
@@ -133,14 +134,9 @@ def moment(at_s: float) -> str:
 def _values(name: str, readings: Iterable[Usage]) -> Iterator[float]:
     most = _MOST if name in _UNBOUNDED else 1.0
     for reading in readings:
-        value = _metric(reading.metrics, name)
-        if value is not None:
+        value = reading.metrics.get(name, math.nan)
+        if not math.isnan(value):
             yield _between(0.0, value, most)
-
-
-def _metric(metrics: Mapping[str, float], name: str) -> float | None:
-    value = metrics.get(name)
-    return None if value is None or value != value else value
 
 
 def _between(least: float, value: float, most: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED, JobState
+from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.readings import NOTHING, Reading
 from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
@@ -111,7 +111,7 @@ def _job_view(
         waiting_for=waiting_for,
         submitted_s=job.submitted_s,
         since_s=job.since_s,
-        started_s=_first(job, WATCHED),
+        started_s=next((step.at_s for step in job.history if step.state in WATCHED), None),
         ended_s=job.since_s if job.state in OVER else None,
         runs=job.runs,
         run=run.id if run is not None else None,
@@ -129,18 +129,9 @@ def _job_view(
         held=job.held,
         awaits=tuple(job.awaits),
         index=spec.index,
-        history=_steps(job) if history else (),
+        history=tuple(StepView(**step._asdict()) for step in job.history) if history else (),
         **seen._replace(memory_mib=seen.memory_mib or spec.memory_mib)._asdict(),
     )
-
-
-def _steps(job: LiveJob) -> tuple[StepView, ...]:
-    return tuple(StepView(at_s=step.at_s, state=step.state, why=step.why) for step in job.history)
-
-
-def _first(job: LiveJob, states: frozenset[JobState]) -> float | None:
-    """Return when a job first came to one of the states."""
-    return next((step.at_s for step in job.history if step.state in states), None)
 
 
 def device_views(

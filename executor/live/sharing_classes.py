@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.states import HOLDING
 from dovetail.instances.instance import Cluster, Node
 
 _LONGEST_NAME: Final = 160
@@ -20,10 +19,7 @@ def workload_name(spec: JobSpec) -> str:
 
     Two users' ``train`` are two workloads. A name that is too long ends in a digest of it.
     """
-    return _short(f"{spec.owner.name}/{spec.workload}")
-
-
-def _short(name: str) -> str:
+    name = f"{spec.owner.name}/{spec.workload}"
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[: _LONGEST_NAME - 9]}~{sha256(name.encode()).hexdigest()[:8]}"
@@ -89,7 +85,7 @@ class Layout(NamedTuple):
     def of(cls, machine: StateMachine, gpus: Iterable[str], jobs: Iterable[LiveJob]) -> Layout:
         """Return the layout of a pool's devices, of which some are held by these jobs."""
         there = set(gpus)
-        held = {job.id: _held(job) for job in jobs if _held(job)}
+        held = {job.id: job.devices for job in jobs if job.devices}
         hidden: set[str] = set()
         out: set[str] = set()
         while more := {
@@ -99,7 +95,8 @@ class Layout(NamedTuple):
         }:
             hidden |= more
             out |= {gpu for name in more for gpu in held[name]}
-        troubled = {gpu for gpu in there if gpu in out or _takes_none(machine, gpu)}
+        known = machine.devices
+        troubled = {gpu for gpu in there if gpu in out or gpu not in known or known[gpu].trouble}
         closed = {name for name, devices in held.items() if devices & troubled}
         return cls(frozenset(troubled), frozenset(closed), frozenset(hidden))
 
@@ -119,13 +116,3 @@ class Layout(NamedTuple):
                 name = f"{node.id} (closed)" if troubled else node.id
                 nodes.append(Node(id=name, rack=node.rack, gpus=devices))
         return whole.replace(nodes=tuple(nodes)), frozenset(down)
-
-
-def _held(job: LiveJob) -> frozenset[str]:
-    holds = job.state in HOLDING and job.run is not None
-    return frozenset(seat.gpu for seat in job.run.seats) if holds and job.run else frozenset()
-
-
-def _takes_none(machine: StateMachine, gpu: str) -> bool:
-    device = machine.devices.get(gpu)
-    return device is None or bool(device.trouble)
