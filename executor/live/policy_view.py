@@ -52,8 +52,8 @@ class PolicyView:
         Returns why runs of one user (True) or of two (False) may never share a device, None if
         they may (``NodePool.sharing``). Default: all may.
     allowed : callable, optional
-        Returns the shares that a job may have on a device model because they compute right with
-        its library; equal for jobs of one user's workload. Default: the cluster's shares.
+        Returns the shares of a device model that compute right with a library
+        (``NodePool.allowed``). Default: the cluster's shares.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class PolicyView:
         cluster: Cluster,
         beliefs: Beliefs,
         sharing: Callable[[bool], str | None] = lambda same_user: None,
-        allowed: Callable[[JobSpec, str], Collection[int]] | None = None,
+        allowed: Callable[[str, str], Collection[int]] | None = None,
     ) -> None:
         self.machine = machine
         self.beliefs = beliefs
@@ -182,11 +182,11 @@ class PolicyView:
         return self._gpus[gpu].model
 
     def allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
-        """Return the shares of a device model that a job may have."""
+        """Return the shares of a device model that a job may have, by its workload's library."""
         shares = set(self.cluster.shares)
-        return (
-            shares.intersection(self._allowed(spec, model)) if self._allowed and shares else shares
-        )
+        if shares and self._allowed:
+            shares.intersection_update(self._allowed(self.machine.library(spec), model))
+        return shares
 
     def alone(self, spec: JobSpec, model: str) -> SoloProfile | None:
         """Return the newest profile of a job's workload alone and uncapped, with its workers."""

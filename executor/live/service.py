@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,6 @@ from dovetail.executor.jobs.commands import Release
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.live.admission import Limits
 from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
@@ -152,7 +151,7 @@ class Service:
         models = self._devices.models.values()
         self._learner = Learner(repository, models, model, into, self._requests.ring)
         self._view = PolicyView(
-            machine, self._devices.cluster, self._learner.beliefs, pool.sharing, self._allowed
+            machine, self._devices.cluster, self._learner.beliefs, pool.sharing, pool.allowed
         )
         self._knowledge = Knowledge(
             machine,
@@ -289,10 +288,6 @@ class Service:
         if not self._dry_run:
             self._decider.carry_out(decision)
             self._execute_commands()
-
-    def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
-        """Return the shares with which a job's library is known to compute right."""
-        return self._pool.allowed(self._machine.library(spec), model)
 
     def _idle_s(self) -> float:
         """Return for how long nothing is due unless a request or a report comes."""

@@ -293,7 +293,7 @@ def test_only_allowed_shares_have_beliefs():
     story = known_story()
     story.submit(), story.submit()
     rules = {"shares": [30, 50, 70]}
-    view = world_of(story, rules=rules, allowed=lambda spec, model: (50,))
+    view = world_of(story, rules=rules, allowed=lambda library, model: (50,))
     table = view.state.predicted
     known = {
         caps for k, caps in enumerate(table.caps) if not math.isnan(table.slowdown[0, k, 0, 0])
@@ -333,11 +333,14 @@ def test_of_those_that_start_together_all_start_or_none():
 def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_theirs():
     story = known_story()
     proven, unproven = story.submit(), story.submit(workload="speech")
-    libraries = {"vision"}
 
-    def allowed(spec, model):
-        return (50,) if spec.workload in libraries else ()
+    def load(workload):
+        story.tell(events.LibrarySeen, uid=ANN.uid, workload=workload, library="proven")
 
+    def allowed(library, model):
+        return (50,) if library == "proven" else ()
+
+    load("vision")
     view = world_of(story, rules={"shares": [50]}, allowed=allowed)
     table = view.state.predicted
     half, one = table.caps_place[50, 50], table.caps_place[None, 50]
@@ -346,7 +349,7 @@ def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_thei
     assert math.isnan(table.slowdown[0, half, a, b])
     assert math.isnan(table.slowdown[0, one, a, b])
     assert not view.renew(story.at_s)
-    libraries.add("speech")
+    load("speech")
     assert view.renew(story.at_s)
     assert not math.isnan(view.state.predicted.slowdown[0, half, a, b])
 

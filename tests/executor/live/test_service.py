@@ -424,7 +424,8 @@ class Linked(SimulatedNode):
 
 def test_the_library_that_a_workload_loaded_last_is_known_after_a_restart(tmp_path):
     def allowed(service, words):
-        return set(service._allowed(spec(words=words), "V100"))
+        library = service._machine.library(spec(words=words))
+        return set(service._pool.allowed(library, "V100"))
 
     def pool():
         return Linked(tmp_path, TRUTH, SPEED)
