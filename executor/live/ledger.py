@@ -105,7 +105,7 @@ class Ledger:
                 request.refuse(self._reason(error))
             else:
                 granted.append((request, asked))
-        failure = self._sync()
+        failure = self._sync() if granted else None
         for request, asked in granted:
             if asked and failure:
                 request.refuse(BusyError(str(failure)))
