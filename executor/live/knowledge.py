@@ -48,6 +48,16 @@ class Knowledge:
         self._troubles, self._recorder, self._learner = troubles, recorder, learner
         self._learned = learned
 
+    @property
+    def trouble(self) -> str:
+        """What went wrong with the repository or a fit; empty if nothing did."""
+        return "; ".join(filter(None, [self._recorder.trouble, self._learner.trouble]))
+
+    def close(self) -> None:
+        """Wait a moment for what is being written, and end a fit."""
+        self._recorder.close()
+        self._learner.close()
+
     def record(self) -> None:
         """Begin to write what was measured to the repository."""
         self._recorder.offer(self._machine.unrecorded)

@@ -146,12 +146,12 @@ class Service:
         self._ledger = Ledger(journal, machine, self._lock, self._troubles, self._applied)
         self._devices = Devices(pool, max_jobs_per_gpu)
         self._left = LeftBehind(machine)
-        self._recorder = Recorder(repository, self._requests.ring)
+        recorder = Recorder(repository, self._requests.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
         models = self._devices.models.values()
-        self._learner = Learner(repository, models, model, into, self._requests.ring)
+        learner = Learner(repository, models, model, into, self._requests.ring)
         self._view = PolicyView(
-            machine, self._devices.cluster, self._learner.beliefs, pool.sharing, pool.allowed
+            machine, self._devices.cluster, learner.beliefs, pool.sharing, pool.allowed
         )
         self._knowledge = Knowledge(
             machine,
@@ -159,8 +159,8 @@ class Service:
             self._devices,
             self._view,
             self._troubles,
-            self._recorder,
-            self._learner,
+            recorder,
+            learner,
             lambda: self._decider.decide_now(),
         )
         watching = watching or WatchOptions()
@@ -214,8 +214,7 @@ class Service:
             self._pool.close()
             if self._notifier is not None:
                 self._notifier.close()
-            self._recorder.close()
-            self._learner.close()
+            self._knowledge.close()
 
     def stop(self) -> None:
         """Let ``run`` return; from any thread."""
@@ -435,7 +434,7 @@ class Service:
             )
 
     def _all_troubles(self) -> list[str]:
-        parts = (self._policy, self._notifier, self._pool, self._recorder, self._learner)
+        parts = (self._policy, self._notifier, self._pool, self._knowledge)
         return [*self._troubles.texts, *(part.trouble for part in parts if part is not None)]
 
 
