@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formulations.groups import list_groups
@@ -46,7 +46,6 @@ def possible(problem: Problem, job: int) -> set[Group]:
     return found
 
 
-@settings(max_examples=50)
 @given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
 def test_nothing_refuses_a_group_that_plans_choose_from(draw: Random, objective: ObjectiveName):
     """Groups that another equals or beats are in no list, but nothing refuses them either."""

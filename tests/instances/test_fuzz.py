@@ -95,7 +95,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.getbasetemp()
 
 
-fuzzed = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @fuzzed

@@ -36,10 +36,10 @@ def expected_failures(estimator):
 
 @parametrize_with_checks(
     [
-        Castor(trees=50, learning_rate=0.2),
-        CoScheML(n_estimators=10),
-        SmAllocation(n_estimators=10),
-        PairTotals(n_estimators=10),
+        Castor(trees=10, learning_rate=0.5),
+        CoScheML(n_estimators=3),
+        SmAllocation(n_estimators=3),
+        PairTotals(n_estimators=3),
     ],
     expected_failed_checks=expected_failures,
 )

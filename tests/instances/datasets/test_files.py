@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dovetail.instances.datasets import (
     DataSet,
@@ -50,7 +50,6 @@ def told(path):
 
 
 @pytest.mark.parametrize("parquet", [False, True])
-@settings(max_examples=40)
 @given(data=data_sets)
 def test_what_is_written_is_read_back_exactly(data, parquet):
     if parquet:

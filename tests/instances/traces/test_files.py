@@ -161,11 +161,7 @@ ENDINGS = ["csv", "csv.gz", pytest.param("parquet", marks=needs_pyarrow)]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces)
 def test_what_is_written_is_read_back_equal(ending, trace, tmp_path):
     path = tmp_path / f"odd.{ending}"
