@@ -962,7 +962,7 @@ def test_the_plans_own_objective_is_the_default() -> None:
 def test_a_change_to_an_optimal_plan_is_found_out(name: ObjectiveName) -> None:
     """A changed plan is refused, or worth the same; without its claims it is never better."""
     asked = 0
-    for seed in range(120):
+    for seed in range(40):
         draw = Random(seed)
         instance = random_instance(draw, Shape(jobs=4, gpus=3))
         best = optimum(instance, name)
@@ -974,7 +974,7 @@ def test_a_change_to_an_optimal_plan_is_found_out(name: ObjectiveName) -> None:
             report, silent = check(instance, changed), check(instance, silenced(changed), name)
             assert not report.valid or rank(report, name) == pytest.approx(rank(best, name)), seed
             assert not silent.valid or rank(silent, name) <= rank(best, name, 1e-9), seed
-    assert asked > 60
+    assert asked > 15
 
 
 def rank(found: CheckReport | Optimum, name: ObjectiveName, slack: float = 0.0) -> list[float]:

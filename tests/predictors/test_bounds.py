@@ -216,6 +216,7 @@ def test_picking_breaks_blind_bounds_and_not_corrected_ones(setting):
         assert kept(calibrated(), seed, 0.9, setting)[KNOWN] >= 0.9
 
 
+@pytest.mark.slow
 def test_new_workloads_and_gangs_of_other_populations():
     # The errors of 20 families are 20 draws, so one population says little; four have 80.
     for workers in (1, 4):
