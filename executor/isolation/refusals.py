@@ -9,7 +9,9 @@ from dovetail.executor.isolation.flow import Flow, Level
 from dovetail.executor.isolation.ptx import Function, Module, Statement
 from dovetail.executor.isolation.transform import is_block_barrier
 
-_CLUSTER = re.compile(r"%cluster|%is_explicit_cluster|\.shared::cluster|\bmapa\b|cluster\b")
+# ``.shared::cluster`` alone is no sign: a block by itself is a cluster of one.
+_CLUSTER = re.compile(r"%cluster|%is_explicit_cluster|\bmapa\b|\.cluster\b|cta_group::2")
+_CLUSTER_SIZE = re.compile(r"cluster")
 _KEPT_STATE = {
     "mbarrier": "an mbarrier in shared memory cannot be initialised for a second block",
     "tcgen05": "tensor memory belongs to a block until the block ends",
@@ -64,7 +66,7 @@ def verdict(module: Module, kernel: Function) -> Verdict:
 
 
 def _why_neither(module: Module, kernel: Function) -> str:
-    if _CLUSTER.search(kernel.directives):
+    if _CLUSTER_SIZE.search(kernel.directives):
         return "blocks in clusters"
     for one in kernel.body:
         if "%ctaid" in one.text and "%ctaid." not in one.text:

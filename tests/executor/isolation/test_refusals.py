@@ -27,6 +27,8 @@ def _verdict(body, directives=""):
         ("mov.u32 %r1, %cluster_ctaid.x;", "clusters"),
         ("barrier.cluster.arrive;", "clusters"),
         ("mapa.shared::cluster.u32 %r1, %r2, 0;", "clusters"),
+        ("fence.acq_rel.cluster;", "clusters"),
+        ("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r1], 32;", "clusters"),
         ("mov.u64 %rd1, %gridid;", "number of its grid"),
         ("mov.v4.u32 {%r1, %r2, %r3, %r4}, %ctaid;", "as a vector"),
         ("call waits, (%r1);", "calls waits"),
