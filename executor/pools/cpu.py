@@ -19,7 +19,7 @@ from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process
 from dovetail.executor.pools.run_files import DamagedError, home_token
-from dovetail.executor.pools.shim.kernel import Stat, every_process
+from dovetail.executor.pools.shim.kernel import descendants, every_process
 from dovetail.executor.pools.start_barrier import LaunchError
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import shown
@@ -242,8 +242,8 @@ class _Guarded(NamedTuple):
 class _Meter:
     """CPU time that each device's ranks had or waited for, and their memory.
 
-    Who waits for a core would use it: with others on the machine, time on it alone would make a
-    job that is always busy look like one that hardly computes.
+    A process that waits for a core would use it. On a busy machine, time on the core alone would
+    make a job that always computes look like one that hardly does.
     """
 
     def __init__(self, cores: Mapping[str, Sequence[int]]) -> None:
@@ -255,23 +255,24 @@ class _Meter:
         self._most: dict[str, float] = {}
 
     def read(self, ranks: Sequence[_Guarded]) -> Mapping[str, Usage]:
-        now_s, trees = boot_s(), _Trees(every_process())
+        now_s, processes = boot_s(), every_process()
         spent: defaultdict[str, float] = defaultdict(float)
         had: defaultdict[str, float] = defaultdict(float)
         resident: Counter[str] = Counter()
         by_run: Counter[str] = Counter()
         wanted, had_s = {}, {}
         for rank in ranks:
-            below = trees.below(rank.shim)
-            total = had_s[rank.run, rank.rank] = sum(stat.cpu for stat in below) / _TICKS_S
+            # The shim itself is not the job's, but has the time of children that it reaped.
+            shim = [stat for stat in processes if (stat.pid, stat.started) == rank.shim]
+            below = descendants(rank.shim.pid, processes) if shim else []
+            total = had_s[rank.run, rank.rank] = sum(s.cpu for s in shim + below) / _TICKS_S
             had[rank.device] += max(0.0, total - self._had_s.get((rank.run, rank.rank), 0.0))
-            # Who waits for his cap's sake would not use the core.
+            # Processes that wait for the sake of their cap would not use the core.
             if not rank.capped:
                 total += sum(_queued_s(stat.pid) for stat in below)
             wanted[rank.run, rank.rank] = total
             spent[rank.device] += max(0.0, total - self._wanted.get((rank.run, rank.rank), 0.0))
-            # The shim, the first, is ours and not the job's.
-            pages = sum(stat.rss_pages for stat in below[1:])
+            pages = sum(stat.rss_pages for stat in below)
             resident[rank.device] += pages
             by_run[rank.run] += pages
         wall_s, self._read_s = now_s - self._read_s, now_s
@@ -313,26 +314,6 @@ class _Meter:
         if not found.keys() >= set(mine):
             return {}
         return {core: sum(found[core][at] for at in _AT_WORK) / _TICKS_S for core in mine}
-
-
-class _Trees:
-    """All processes by their parents."""
-
-    def __init__(self, processes: Sequence[Stat]) -> None:
-        self._known = {stat.pid: stat for stat in processes}
-        self._children: dict[int, list[int]] = {}
-        for stat in processes:
-            self._children.setdefault(stat.parent, []).append(stat.pid)
-
-    def below(self, root: Process) -> list[Stat]:
-        """Return a process and all its descendants, itself first; nothing where it is gone."""
-        top = self._known.get(root.pid)
-        if top is None or top.started != root.started:
-            return []
-        found = [top]
-        for stat in found:
-            found += [self._known[child] for child in self._children.get(stat.pid, [])]
-        return found
 
 
 def _queued_s(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""What is wrong with the devices of a pool: told as events, and kept over restarts."""
+"""Faults of the devices of a pool: reported as events, and kept over restarts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _log = logging.getLogger(__name__)
 
 
 class Cause(StrEnum):
-    """Who says that a device is sick; each is healed on its own."""
+    """The source of a report that a device is sick; each is healed on its own."""
 
     ANSWER = "answer"
     """It does not answer."""
     DRIVER = "driver"
-    """Its driver has reported an error of the device; that is not told again."""
+    """Its driver has reported an error of the device, which it does only once."""
     NODE = "node"
     """Its own node says so."""
     ENGINE = "engine"
-    """Whoever lends its node will soon take it back."""
+    """The engine that lends its node will soon take it back."""
     MPS = "mps"
     """Its MPS server is in trouble, or what was under it is not gone yet."""
     START = "start"
@@ -37,7 +37,7 @@ class Cause(StrEnum):
 
 
 _LASTING: Final = frozenset({Cause.DRIVER})
-"""What nobody can look up again: it holds until the machine is booted anew."""
+"""Causes that cannot be looked up again: they hold until the next boot."""
 
 
 class _Kept(Record):
@@ -55,39 +55,39 @@ class DeviceHealth:
     Parameters
     ----------
     path : path
-        The file that remembers every device that was ever told as sick: what was told last has to
-        be told anew after a restart, as what comes after it may be lost with the service.
-    tell : callable
+        The file with every device that was ever reported as sick. The last report of each is
+        repeated after a restart, because later ones may have been lost with the service.
+    report : callable
         Takes the events.
     """
 
-    def __init__(self, path: Path, tell: Callable[[AnyEvent], None]) -> None:
-        self._path, self._tell = path, tell
+    def __init__(self, path: Path, report: Callable[[AnyEvent], None]) -> None:
+        self._path, self._report = path, report
         self._lock = threading.Lock()
         self._known: dict[str, dict[Cause, str]] = {}
 
     def resume(self, devices: Collection[str]) -> None:
-        """Tell anew how the devices are that were sick once; what can be looked up again, is."""
+        """Report again the devices that were sick once; causes that can be looked up again, are."""
         with self._lock:
             self._known = self._read()
             for device in self._known.keys() & devices:
-                self._say(device)
+                self._publish(device)
 
     def report(self, device: str, cause: Cause, reason: str) -> None:
-        """Note that a device is sick, and tell it where that is news."""
+        """Note that a device is sick, and report it if that is new."""
         with self._lock:
             causes = self._known.setdefault(device, {})
             if causes.get(cause) != reason:
                 causes[cause] = reason
                 self._keep()
-                self._say(device)
+                self._publish(device)
 
     def heal(self, device: str, cause: Cause) -> None:
-        """Note that a cause is gone, and tell how the device is where that is news."""
+        """Note that a cause is gone, and report the device if that is new."""
         with self._lock:
             if self._known.get(device, {}).pop(cause, None) is not None:
                 self._keep()
-                self._say(device)
+                self._publish(device)
 
     def of(self, device: str) -> str:
         """Return what is wrong with a device; empty where nothing is."""
@@ -97,11 +97,11 @@ class DeviceHealth:
         """Return whether a device is sick from one of these causes."""
         return not self._known.get(device, {}).keys().isdisjoint(causes)
 
-    def _say(self, device: str) -> None:
+    def _publish(self, device: str) -> None:
         if reason := self.of(device):
-            self._tell(events.DeviceSick(at_s=0.0, gpu=device, reason=reason))
+            self._report(events.DeviceSick(at_s=0.0, gpu=device, reason=reason))
         else:
-            self._tell(events.DeviceHealed(at_s=0.0, gpu=device))
+            self._report(events.DeviceHealed(at_s=0.0, gpu=device))
 
     def _keep(self) -> None:
         kept = _Kept(boot=boot_id(), devices=self._known)

@@ -30,6 +30,7 @@ from dovetail.executor.mps.processes import SERVER
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.local import LocalPool
+from dovetail.executor.pools.parts import Prepared
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process, descendants, holders, stat_of
 from dovetail.executor.pools.run_files import DamagedError
@@ -107,7 +108,7 @@ class GpuPool(LocalPool):
         self._victims: dict[str, _Fault] = {}
         self._outside_since: dict[tuple[str, int], float] = {}
         self._cublas = CublasVersions()
-        self._device_health = DeviceHealth(directory / "sick.json", self._tell)
+        self._device_health = DeviceHealth(directory / "sick.json", self._report)
         self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
         self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
         under_mps = mps if self._has_mps else None
@@ -249,14 +250,16 @@ class GpuPool(LocalPool):
 
     def _read(self, name: str, gpu: Gpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
-        told = self._dcgm.metrics(gpu.uuid) if self._dcgm and gpu.uuid in self._without_gpm else {}
+        dcgm: Mapping[str, float] = {}
+        if self._dcgm and gpu.uuid in self._without_gpm:
+            dcgm = self._dcgm.metrics(gpu.uuid)
         memory, others = self._processes(name, gpu)
         return Usage(
             at_s=boot_s(),
             memory_mib=readings.used_mib,
             energy_j=readings.energy_j,
-            metrics={**readings.metrics, **told},
-            source=DCGM if told else readings.source,
+            metrics={**readings.metrics, **dcgm},
+            source=DCGM if dcgm else readings.source,
             memory_by_run=memory,
             clock_mhz=readings.clock_mhz,
             temperature_c=readings.temperature_c,
@@ -266,10 +269,10 @@ class GpuPool(LocalPool):
         )
 
     def _processes(self, name: str, gpu: Gpu) -> tuple[dict[str, float], tuple[int, ...]]:
-        """Return what each run holds on a GPU, where the driver tells it, and who else is there.
+        """Return the memory of each run on a GPU, if the driver says it, and other processes there.
 
         Where not even our own are named by their numbers, those are of another PID namespace (a
-        container), and nobody can be told apart.
+        container), and others cannot be distinguished.
         """
         by_pid = self._nvml.processes(gpu.uuid)
         roots = self._roots(name) if by_pid else {}
@@ -296,17 +299,17 @@ class GpuPool(LocalPool):
         return found
 
     def _root(self, run: Run, rank: int) -> Process | None:
-        """Return the launcher of a rank, to whom orphans among its processes go, too."""
+        """Return the launcher of a rank, which also gets orphans among its processes."""
         try:
             started = self.files(run.id).rank(rank).started()
         except DamagedError:
             return None
         return started.shim if started is not None else None
 
-    def _tell(self, event: AnyEvent) -> None:
+    def _report(self, event: AnyEvent | Prepared) -> None:
         if isinstance(event, events.RankEnded) and event.status != 0:
             event = self._judged(event)
-        super()._tell(event)
+        super()._report(event)
 
     def _judged(self, ended: events.RankEnded) -> AnyEvent:
         """Return how a rank failed: where a fault hit several runs, it says nothing of this one.
@@ -333,7 +336,7 @@ class GpuPool(LocalPool):
         elif boot_s() - self._outside_since.setdefault(key, boot_s()) > OUTSIDE_S:
             del self._outside_since[key]
             reason = f"rank {rank} is on the GPU, but not under MPS: it would ignore its share"
-            self._tell(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
+            self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
 
     def _end(self, name: str, pids: Collection[int]) -> None:
         """Stop the runs whose work on a GPU was lost with its MPS server."""
@@ -343,7 +346,7 @@ class GpuPool(LocalPool):
             if run.id in lost:
                 then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
                 reason = "the MPS server of its GPU failed"
-                self._tell(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then=then))
+                self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then=then))
 
 
 def _line(pid: int) -> Iterator[int]:

@@ -22,7 +22,7 @@ REST_S: Final = 30.0
 """Seconds for which nothing starts on a GPU on which something just could not."""
 
 FAULT_S: Final = 10.0
-"""Seconds for which a fault of a program explains the failures of those beside it."""
+"""Seconds for which a fault of a program explains the failures of its co-runners."""
 
 LEAVE_S: Final = 5.0
 """Seconds that a thread has to end; one that is in the middle of a recovery is left behind."""

@@ -1,8 +1,9 @@
-"""What a run supervisor asks of the pool that its run belongs to."""
+"""What kinds of local pools do differently, and a run supervisor asks of its pool."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.parts import Part, Rendezvous
@@ -12,7 +13,7 @@ from dovetail.executor.pools.start_barrier import ForkServer
 
 
 class Bounds(NamedTuple):
-    """What a rank is kept within from before its program runs.
+    """The limits of a rank from before its program runs.
 
     Attributes
     ----------
@@ -26,33 +27,55 @@ class Bounds(NamedTuple):
     cgroups: tuple[str, ...] = ()
 
 
-class Hooks(Protocol):
-    """What kinds of local pools do differently.
+class Hooks:
+    """The hooks of a run supervisor.
 
-    All are called from the run's own thread, so they may take their time, but not for ever.
+    All but ``released`` are called from threads of the runs, several at a time for different runs,
+    and may take seconds; ``released`` is called from the service's thread.
+
+    Attributes
+    ----------
+    fork_server : ForkServer
+        Forks the shims of ranks.
+    quick_hooks : bool
+        Whether ``rank_environment`` and ``rank_bounds`` never wait, so that any thread may call.
     """
 
-    @property
-    def fork_server(self) -> ForkServer:
-        """What makes the shims of ranks."""
-        ...
+    fork_server: ForkServer
+    quick_hooks = False
 
     def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
-        """Return what the shim of a rank is to run; LaunchError where it cannot be."""
-        ...
+        """Return what the shim of a rank is to run; LaunchError if it cannot be run."""
+        raise NotImplementedError
 
     def rendezvous(self, part: Part) -> Rendezvous | None:
         """Return where the gang of a part meets; None for a run of one rank."""
-        ...
+        raise NotImplementedError
+
+    def rank_environment(self, run: Run, rank: int) -> Mapping[str, str]:
+        """Return the variables that a rank needs for its device.
+
+        Raises
+        ------
+        LaunchError
+            When the rank cannot be started; then none of the run is.
+        """
+        return {}
+
+    def rank_bounds(self, run: Run, rank: int) -> Bounds:
+        """Return the cores and cgroups of a rank; LaunchError as above."""
+        return Bounds()
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
-        """Return whether a rank is proven to run under its cap; asked again until it is."""
-        ...
+        """Return whether a rank is proven to run under its cap; called again until it is."""
+        return True
 
     def before_kill(self, run: Run, rank: int) -> None:
-        """Do what has to be done before the processes of a rank are killed."""
-        ...
+        """Do what must precede the kill of a rank's processes."""
 
     def members(self, run: Run, rank: int) -> list[Process]:
         """Return processes that belong to a rank by other signs than token and session."""
-        ...
+        return []
+
+    def released(self, run: Run) -> None:
+        """Give back what the pool holds for a run that has ended."""

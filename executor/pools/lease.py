@@ -1,4 +1,4 @@
-"""The lease of a node: until when its ranks may run, unless somebody says that they may longer.
+"""The lease of a node: until when its ranks may run, unless it is renewed.
 
 One small file a node says it to all its shims, so that a renewal costs the same however many
 ranks there are. ``docs/internals/launcher.md`` tells what shims make of it.
@@ -93,7 +93,7 @@ def _known(path: Path, boot: str) -> LeaseRecord:
 def _write(path: Path, line: bytes) -> None:
     """Write a line over the one before, which takes no room on a disk that is full.
 
-    Its check sum tells a reader who came in between.
+    A reader that sees half of it notices by the check sum.
     """
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

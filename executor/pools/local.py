@@ -18,11 +18,11 @@ from typing import Final
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Owner, Run
 from dovetail.executor.pools.environment import environment_of
-from dovetail.executor.pools.hooks import Bounds
+from dovetail.executor.pools.hooks import Hooks
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.parts import Part, Prepared, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.executor.pools.processes import Process, tokens
+from dovetail.executor.pools.processes import tokens
 from dovetail.executor.pools.progress import HOOK_DIRECTORY, read_progress
 from dovetail.executor.pools.run_files import (
     PASS_THROUGH,
@@ -45,18 +45,15 @@ _log = logging.getLogger(__name__)
 _PORTS: Final = range(20_000, 30_000)
 """Below what Linux gives to outgoing connections by itself."""
 
-_TOLD: Final = 3
+_SHOWN: Final = 3
 _THIS_MACHINE: Final = "127.0.0.1"
 
 
-class LocalPool:
-    """What every pool of local processes does alike; a kind of pool overrides the hooks.
+class LocalPool(Hooks):
+    """What all pools of local processes have in common.
 
-    The hooks are `cluster`, `sharing`, `libraries`, `usage`, `rank_environment`, `rank_bounds`,
-    `is_ready`, `before_kill`, `members` and `released`. Of these ``rank_environment``,
-    ``rank_bounds``, ``is_ready``, ``before_kill`` and ``members`` are called from threads of the
-    runs, several at a time for different runs, and may take seconds; the others from the service's
-    thread.
+    A kind of pool overrides `cluster`, `sharing`, `library`, `libraries`, `allowed` and `usage`,
+    which are called from the service's thread, and the hooks.
 
     Parameters
     ----------
@@ -69,8 +66,6 @@ class LocalPool:
     name = "local"
     notice = ""
     awaited = ""
-    quick_hooks = False
-    """Whether ``rank_environment`` and ``rank_bounds`` never wait, so that any thread may call."""
 
     def __init__(
         self, directory: Path, log_bytes: int = LOG_BYTES, log_files: int = LOG_FILES
@@ -118,38 +113,10 @@ class LocalPool:
         """Return what each device has been doing since the last call."""
         return {}
 
-    def rank_environment(self, run: Run, rank: int) -> Mapping[str, str]:
-        """Return what a rank's environment needs for its device.
-
-        Raises
-        ------
-        LaunchError
-            When the rank cannot be started; then none of the run is.
-        """
-        return {}
-
-    def rank_bounds(self, run: Run, rank: int) -> Bounds:
-        """Return the cores and cgroups of a rank; LaunchError as above."""
-        return Bounds()
-
-    def is_ready(self, run: Run, rank: int, pid: int) -> bool:
-        """Return whether a rank is proven to run under its cap; asked again until it is."""
-        return True
-
-    def before_kill(self, run: Run, rank: int) -> None:
-        """Do what has to be done before the processes of a rank are killed."""
-
-    def members(self, run: Run, rank: int) -> list[Process]:
-        """Return processes that belong to a rank by other signs than token and session."""
-        return []
-
-    def released(self, run: Run) -> None:
-        """Give back what the pool holds for a run that has ended."""
-
     # What is the same everywhere.
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Set what to call, from any thread, as soon as ``poll`` has something to tell."""
+        """Set what to call, from any thread, as soon as ``poll`` has news."""
         self._wake = wake
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
@@ -191,21 +158,21 @@ class LocalPool:
         if self.quick_hooks and len(run.seats) == 1 and run.id not in self._supervisors:
             self._keep(whole(run), bring=True)
         else:
-            self._kept_as(whole(run)).order_prelaunch()
+            self._kept_as(whole(run)).order(bring=True)
 
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
-        self._kept_as(whole(run)).order_launch()
+        self._kept_as(whole(run)).order(bring=True, launch=True)
 
     def stop(self, run: str, grace_s: float) -> None:
         """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
         if run in self._supervisors:
-            self._supervisors[run].order_stop(grace_s)
+            self._supervisors[run].order(stop_s=grace_s)
 
     def pause(self, run: str, on: bool) -> None:
         """Stop every process of a run where it is, or let it go on; again harmless."""
         if run in self._supervisors:
-            self._supervisors[run].order_pause(on)
+            self._supervisors[run].order(pause=on)
 
     def release(self, run: str) -> None:
         """Give back what an ended run held. Logs stay."""
@@ -272,10 +239,10 @@ class LocalPool:
     ) -> None:
         """Bring ranks of a run to the start barrier and hold them there.
 
-        ``prepared`` tells when every one of them stands there, ``poll`` that none ever will
-        (refused). Those held are given up (refused, through no fault of their job) when they are
-        not committed within a minute, when one of them dies, or when the lease lapses. Asking
-        again is harmless: it is told again that they stand there.
+        ``prepared`` reports that all of them wait there, ``poll`` that none ever will (refused).
+        They are refused, through no fault of their job, if they are not committed within a minute,
+        if one of them dies, or if the lease lapses. Calling it again is harmless, and they are
+        reported again.
 
         Parameters
         ----------
@@ -288,15 +255,15 @@ class LocalPool:
         """
         if rendezvous is None and 0 not in ranks:
             raise ValueError(f"{run.id}: where a gang meets is decided where its rank 0 is")
-        self._kept_as(Part(run, tuple(sorted(ranks)), rendezvous)).order_prepare()
+        self._kept_as(Part(run, tuple(sorted(ranks)), rendezvous)).order(bring=True, report=True)
 
     def has_trace(self, part: Part) -> bool:
-        """Tell whether a rank of a part was started here, or may never be."""
+        """Return whether a rank of a part was started here, or may never be."""
         files = self.files(part.run.id)
         return any((files.rank(k).directory / "started.json").exists() for k in part.ranks)
 
     def keep(self, part: Part) -> None:
-        """Take up a part, unless it is kept already; what trace it has is told by ``poll``."""
+        """Take up a part, unless it is kept already; ``poll`` reports what trace it has."""
         self._kept_as(self.files(part.run.id).read_part() or part)
 
     def part(self, run: str) -> Part | None:
@@ -307,28 +274,26 @@ class LocalPool:
     @property
     def trouble(self) -> str:
         """What keeps runs from being watched or ended; empty where nothing does."""
-        told = [
-            why for supervisor in list(self._supervisors.values()) if (why := supervisor.trouble)
-        ]
-        more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
-        return "; ".join(told[:_TOLD]) + more
+        all_of_them = [one.trouble for one in list(self._supervisors.values()) if one.trouble]
+        more = f" and {len(all_of_them) - _SHOWN} more" if len(all_of_them) > _SHOWN else ""
+        return "; ".join(all_of_them[:_SHOWN]) + more
 
     def prepared(self) -> Sequence[Prepared]:
         """Return at once the parts that have come to the start barrier since the last call."""
         return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
 
     def commit(self, run: str) -> None:
-        """Start what stands at the start barrier; what does not by now is refused for good.
+        """Start the ranks at the start barrier, and refuse for good those that are not there.
 
-        Again harmless for what has started.
+        Calling it again is harmless for what has started.
         """
         if run in self._supervisors:
-            self._supervisors[run].order_commit()
+            self._supervisors[run].order(launch=True, commit=True)
 
     def abort(self, run: str, reason: str) -> None:
         """Refuse for good, through no fault of its job, what has not been started."""
         if run in self._supervisors:
-            self._supervisors[run].order_abort(reason)
+            self._supervisors[run].order(abort=reason)
 
     def unreleased(self) -> Sequence[Run]:
         """Return the runs of this directory that were launched or prepared, and not released."""
@@ -397,16 +362,16 @@ class LocalPool:
 
     def _keep(self, part: Part, bring: bool = False) -> None:
         supervisor = self._supervisors[part.run.id] = RunSupervisor(
-            part, self.files(part.run.id), self, self._tell, self._tell_prepared, self._lease
+            part, self.files(part.run.id), self, self._report, self._lease
         )
         supervisor.start(bring)
 
-    def _tell_prepared(self, part: Prepared) -> None:
-        self._prepared.put(part)
-        self._wake()
-
-    def _tell(self, event: AnyEvent) -> None:
-        self._seen.put(event)
+    def _report(self, event: AnyEvent | Prepared) -> None:
+        """Keep news for ``poll`` or ``prepared``; from any thread."""
+        if isinstance(event, Prepared):
+            self._prepared.put(event)
+        else:
+            self._seen.put(event)
         self._wake()
 
     def _running(self) -> set[str]:
@@ -434,7 +399,7 @@ def why_not_as(owner: Owner) -> str | None:
 
 
 def _user(owner: Owner) -> dict[str, object] | None:
-    """Return whom the rank has to become; None where that is who we are."""
+    """Return the user that the rank has to become; None for this process's user."""
     reason = why_not_as(owner)
     if reason is not None:
         raise LaunchError(reason)
@@ -464,14 +429,14 @@ def _make_progress_file(path: Path, user: Mapping[str, object] | None) -> None:
 def _copies(run: Run, rank: int) -> list[str | None]:
     """Return the files of the user's choice for output and, where that is apart, for errors."""
     spec = run.spec
-    told = {"j": run.job, "a": str(spec.index or 0), "t": str(rank), "r": str(rank), "%": "%"}
-    told["u"] = spec.owner.name
-    told["x"] = (spec.name or spec.workload).replace("/", "_")
+    values = {"j": run.job, "a": str(spec.index or 0), "t": str(rank), "r": str(rank), "%": "%"}
+    values["u"] = spec.owner.name
+    values["x"] = (spec.name or spec.workload).replace("/", "_")
 
     def path(pattern: str | None) -> str | None:
         if pattern is None:
             return None
-        return os.path.join(spec.cwd, re.sub("%(.)", lambda code: told[code[1]], pattern))
+        return os.path.join(spec.cwd, re.sub("%(.)", lambda code: values[code[1]], pattern))
 
     return [path(spec.output)] if spec.error is None else [path(spec.output), path(spec.error)]
 

@@ -20,7 +20,7 @@ def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Pat
     text : str
         ``gpu`` or ``gpu:ID,ID``; ``cpu`` or ``cpu:cores_per_device=N,devices=N,shares=HOW``.
     directory : path
-        Has what belongs to the machine, whoever's the pool's files are: what is known of splits.
+        Has the evidence of splits, which belongs to the machine.
     mps : path, optional
         Where MPS daemons are; by default ``mps`` in the directory.
 
@@ -52,6 +52,6 @@ def _gpu(files: Path, options: str, directory: Path, mps: Path) -> LocalPool:
     try:
         nvml = Nvml()
     except NvmlError as error:
-        told = f"{error} (dovetail doctor tells more; without a GPU: --pool cpu)"
-        raise UnsupportedError(told) from None
+        hint = "dovetail doctor tells more; without a GPU: --pool cpu"
+        raise UnsupportedError(f"{error} ({hint})") from None
     return GpuPool(files, nvml, manager, read_splits(directory), only)

@@ -43,7 +43,7 @@ def whole(run: Run) -> Part:
 
 
 class Prepared(NamedTuple):
-    """A part of a run stands at the start barrier, and nothing of it has run.
+    """A part of a run waits at the start barrier, and nothing of it has run.
 
     It starts when it is committed, and ends without a trace when it is aborted.
 
@@ -52,9 +52,9 @@ class Prepared(NamedTuple):
     run : str
         The run's id.
     ranks : tuple of int
-        Which of its ranks stand at the start barrier.
+        Those of its ranks that wait at the start barrier.
     rendezvous : Rendezvous or None
-        Where its gang meets, for the other parts to be told; None for a run of one rank.
+        Where its gang meets, for the other parts; None for a run of one rank.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""What a pool of devices is to live mode. One more kind of pool is one more class like this."""
+"""The interface between live mode and a pool of devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE_S: Final = 1.0
 
 
 class Progress(NamedTuple):
-    """How far a rank is.
+    """The progress of a rank.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a device has been doing.
+    """A reading of a device.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Usage(NamedTuple):
     source : str
         Where the metrics come from, in words: ``NVML GPM``, ``CPU time (stand-in)``.
     memory_by_run : mapping of str to float
-        High-water mark of each resident run in MiB, where it can be told.
+        High-water mark of each resident run in MiB, if it is known.
     clock_mhz, temperature_c : float or None
         Now.
     throttled : tuple of str
@@ -83,9 +83,9 @@ class Usage(NamedTuple):
 class NodePool(Protocol):
     """Devices on which runs can be started, stopped and watched.
 
-    No method waits for a job. What happens is told as events (those about ranks and devices) by
-    ``poll``. Methods are called from one thread, but for ``prune`` and ``log_path``: anybody who
-    follows a log asks for it, from any thread and at any time, even after ``release``.
+    No method waits for a job. ``poll`` reports what happens, as events about ranks and devices.
+    Methods are called from one thread, except ``prune`` and ``log_path``, which may be called from
+    any thread at any time, even after ``release``.
 
     Attributes
     ----------
@@ -100,12 +100,12 @@ class NodePool(Protocol):
 
     @property
     def awaited(self) -> str:
-        """Who is to bring more devices, in a few words; empty: these are all."""
+        """What will bring more devices, in a few words; empty: these are all."""
         ...
 
     @property
     def trouble(self) -> str:
-        """What keeps it from telling how runs are, or from ending them; empty: nothing does."""
+        """What keeps it from watching or ending runs; empty: nothing does."""
         ...
 
     def lack(self, devices: int) -> None:
@@ -139,16 +139,15 @@ class NodePool(Protocol):
         ...
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Set what to call, from any thread, as soon as ``poll`` has something to tell."""
+        """Set what to call, from any thread, as soon as ``poll`` has news."""
         ...
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, and return what was found beyond them.
 
-        Called once, before anything else but ``cluster``. The state of the given runs is told by
-        ``poll``: every rank of them is reported (started, ended, lost, gone, ...), anew if it was
-        before, and one that was released is told as over. A run with no trace at all is not
-        reported; it will be launched.
+        Called once, before anything else but ``cluster``. ``poll`` then reports every rank of the
+        given runs (started, ended, lost, gone, ...), again if it was reported before; one that was
+        released is reported as over. A run with no trace is not reported; it will be launched.
         """
         ...
 
@@ -167,8 +166,8 @@ class NodePool(Protocol):
     def stop(self, run: str, grace_s: float) -> None:
         """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless.
 
-        A rank with no trace (the service may have been killed before it was launched) is told as
-        refused, and never started any more: a stopping run ends only when every rank is over.
+        A rank with no trace (the service may have been killed before it was launched) is reported
+        as refused, and never started: a stopping run ends only when every rank is over.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Processes of this machine: told apart by pid and start time, and found by their token."""
+"""Processes of this machine: identified by pid and start time, and found by their token."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def tokens() -> Iterator[tuple[Process, str]]:
         try:
             environment = Path(f"/proc/{stat.pid}/environ").read_bytes()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            # It has ended, or belongs to somebody else.
+            # It has ended, or belongs to another user.
             continue
         for entry in environment.split(b"\0"):
             if entry.startswith(name) and runs(stat):

@@ -33,8 +33,8 @@ def hook_environment(path: str | None, env: Mapping[str, str]) -> dict[str, str]
     Parameters
     ----------
     path : str or None
-        The rank's progress file; the rank's user has to be able to write it. None: somebody else
-        counts, and what the rank tells is not listened to.
+        The rank's progress file, which the rank's user can write; None: its output is counted
+        instead, and reports of the rank are ignored.
     env : mapping of str to str
         The rank's environment so far.
     """

@@ -1,4 +1,4 @@
-"""The files of a run, below the state directory: what is left of it when nobody watches.
+"""The files of a run, below the state directory, from which a later service takes it up.
 
 ::
 

@@ -14,10 +14,10 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from dovetail.executor.jobs import events
 from dovetail.executor.pools.hooks import Hooks
@@ -56,6 +56,8 @@ _OVERDUE_S: Final = 2.0
 _LOOK_S: Final = 15.0
 _UNREPORTED_S: Final = 20.0
 
+_SILENT: Final = "its process has ended, and its launcher, which hangs or is stopped, says no more"
+
 _SIGNALLED_S: Final = 0.01
 _SIGNALLED_AT_MOST: Final = 100
 
@@ -69,7 +71,7 @@ class _Phase(Enum):
     IDLE = auto()
     """It has no trace."""
     HELD = auto()
-    """It stands at the start barrier, and has no trace yet."""
+    """It waits at the start barrier, and has no trace yet."""
     ALIVE = auto()
     """Its shim runs."""
     ABANDONED = auto()
@@ -101,13 +103,12 @@ class _Rank:
     refusal: tuple[str, bool] | None = None
 
 
-@dataclass
-class _Orders:
-    """What the service wants and the run's thread has not taken up yet."""
+class _Orders(NamedTuple):
+    """Orders of the service that the run's thread has not carried out yet."""
 
     bring: bool = False
     launch: bool = False
-    prepare: bool = False
+    report: bool = False
     commit: bool = False
     abort: str = ""
     stop_s: float | None = None
@@ -125,10 +126,8 @@ class RunSupervisor:
         The run's files.
     hooks : Hooks
         The pool that it belongs to.
-    tell : callable
-        Takes events, from this thread; their ``at_s`` is set by whoever reads them.
-    tell_prepared : callable
-        Takes what has been prepared, from this thread.
+    report : callable
+        Takes events, and what has been prepared; the reader sets ``at_s``.
     lease : Lease, optional
         Under which the ranks run.
     """
@@ -138,14 +137,12 @@ class RunSupervisor:
         part: Part,
         files: RunFiles,
         hooks: Hooks,
-        tell: Callable[[events.AnyEvent], None],
-        tell_prepared: Callable[[Prepared], None],
+        report: Callable[[events.AnyEvent | Prepared], None],
         lease: Lease | None = None,
     ) -> None:
         self.part, self.kept = part, part.run
         self._files, self._hooks = files, hooks
-        self._tell, self._tell_prepared = tell, tell_prepared
-        self._lease = lease
+        self._report, self._lease = report, lease
         self._orders, self._ordering = _Orders(), threading.Lock()
         self._leaving, self._failure = False, ""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -168,48 +165,56 @@ class RunSupervisor:
             self._bring_to_barrier(together=False)
         self._thread.start()
 
-    # Orders, from the service's thread.
+    # From the service's thread.
 
-    def order_prelaunch(self) -> None:
-        """Bring every rank without a trace to the start barrier: a launch will follow."""
-        with self._ordered() as orders:
-            orders.bring = True
+    def order(
+        self,
+        *,
+        bring: bool = False,
+        launch: bool = False,
+        report: bool = False,
+        commit: bool = False,
+        abort: str = "",
+        stop_s: float | None = None,
+        pause: bool | None = None,
+    ) -> None:
+        """Add to the orders that the thread carries out next.
 
-    def order_launch(self) -> None:
-        """Start every rank that has no trace, unless the run is being stopped."""
-        with self._ordered() as orders:
-            orders.bring = orders.launch = True
-
-    def order_prepare(self) -> None:
-        """Bring every rank without a trace to the start barrier, and report when all are there."""
-        with self._ordered() as orders:
-            orders.bring = orders.prepare = True
-
-    def order_commit(self) -> None:
-        """Start what stands at the start barrier, and refuse what has no trace and does not."""
-        with self._ordered() as orders:
-            orders.commit = True
-
-    def order_abort(self, reason: str) -> None:
-        """Refuse every rank that has not been started."""
-        with self._ordered() as orders:
-            orders.abort = reason
-
-    def order_stop(self, grace_s: float) -> None:
-        """End every rank; an earlier order holds where it ends sooner."""
-        with self._ordered() as orders:
-            known = orders.stop_s
-            orders.stop_s = grace_s if known is None else min(grace_s, known)
-
-    def order_pause(self, on: bool) -> None:
-        """Stop the processes of every rank where they are, or let them go on."""
-        with self._ordered() as orders:
-            orders.pause = on
+        Parameters
+        ----------
+        bring : bool
+            Bring every rank without a trace to the start barrier, unless the run is being stopped.
+        launch : bool
+            Start the ranks at the start barrier.
+        report : bool
+            Report when all ranks are at the start barrier.
+        commit : bool
+            Refuse the ranks without a trace that are not there.
+        abort : str
+            Refuse every rank that has not been started, for this reason.
+        stop_s : float, optional
+            End every rank with this grace; an earlier order holds where it ends sooner.
+        pause : bool, optional
+            Stop the processes of every rank where they are, or let them go on.
+        """
+        with self._ordering:
+            known = self._orders
+            graces = [grace_s for grace_s in (known.stop_s, stop_s) if grace_s is not None]
+            self._orders = _Orders(
+                known.bring or bring,
+                known.launch or launch,
+                known.report or report,
+                known.commit or commit,
+                abort or known.abort,
+                min(graces, default=None),
+                known.pause if pause is None else pause,
+            )
+        os.eventfd_write(self._wake, 1)
 
     def begin_leave(self) -> None:
         """Let this thread end soon, and the ranks run on."""
-        with self._ordered():
-            self._leaving = True
+        self._leaving = True
+        os.eventfd_write(self._wake, 1)
 
     def leave(self, until_s: float | None = None) -> None:
         """End this thread, and let the ranks run on; at once after a moment that is given."""
@@ -226,21 +231,9 @@ class RunSupervisor:
 
     @property
     def trouble(self) -> str:
-        """Why nobody can say how the run is, or end it; empty where that is known."""
-        told = [self._failure, *(rank.lost or rank.trouble for rank in self._ranks)]
-        return next((f"{self.kept.id}: {why}" for why in told if why), "")
-
-    @contextlib.contextmanager
-    def _ordered(self) -> Iterator[_Orders]:
-        """Let orders be added to those that the thread takes up next."""
-        with self._ordering:
-            yield self._orders
-        os.eventfd_write(self._wake, 1)
-
-    def _taken_orders(self) -> _Orders:
-        with self._ordering:
-            taken, self._orders = self._orders, _Orders()
-        return taken
+        """Why the state of the run is unknown, or it cannot be ended; empty if all is well."""
+        reasons = [self._failure, *(rank.lost or rank.trouble for rank in self._ranks)]
+        return next((f"{self.kept.id}: {why}" for why in reasons if why), "")
 
     # The thread.
 
@@ -268,7 +261,7 @@ class RunSupervisor:
             self._fail(f"its supervisor failed: {error}")
 
     def _fail(self, reason: str) -> None:
-        """Tell what went wrong, and wait before it is tried again."""
+        """Report what went wrong, and wait before the next try."""
         if reason != self._failure:
             _log.exception("%s: its supervisor failed", self.kept.id)
         self._failure = reason
@@ -297,7 +290,8 @@ class RunSupervisor:
             os.eventfd_read(self._wake)
 
     def _carry_out_orders(self) -> None:
-        orders = self._taken_orders()
+        with self._ordering:
+            orders, self._orders = self._orders, _Orders()
         if orders.stop_s is not None:
             self._begin_stop(orders.stop_s)
         if self._stopping is not None:
@@ -313,7 +307,7 @@ class RunSupervisor:
         """Signal what runs and is not as it is to be, until nothing is left that is not.
 
         A process may start another while the list of all is read. What a job itself has stopped
-        goes on with the others: nobody knows who stopped it.
+        goes on with the others, as what stopped it is not known.
         """
         number = signal.SIGSTOP if on else signal.SIGCONT
         shims = [rank.shim for rank in self._those(_Phase.ALIVE) if rank.shim is not None]
@@ -328,10 +322,10 @@ class RunSupervisor:
 
     def _bring_about(self, orders: _Orders) -> None:
         if orders.bring:
-            self._bring_to_barrier(orders.prepare)
-        if orders.prepare:
-            self._tell_held()
-        if orders.launch or orders.commit:
+            self._bring_to_barrier(orders.report)
+        if orders.report:
+            self._report_held()
+        if orders.launch:
             self._open_barrier()
         if orders.commit:
             self._give_up("it was not prepared when it was to start", later=True)
@@ -372,7 +366,7 @@ class RunSupervisor:
         assert rank.process is not None
         rank.phase, rank.trouble, rank.due_s = _Phase.ALIVE, "", boot_s()
         rank.alive_s = rank.due_s
-        self._tell(
+        self._report(
             events.RankStarted(
                 at_s=0.0,
                 run=self.kept.id,
@@ -421,10 +415,10 @@ class RunSupervisor:
         for rank in held:
             self._await_start(rank)
 
-    def _tell_held(self) -> None:
+    def _report_held(self) -> None:
         held = tuple(rank.number for rank in self._those(_Phase.HELD))
         if held:
-            self._tell_prepared(Prepared(self.kept.id, held, self._hooks.rendezvous(self.part)))
+            self._report(Prepared(self.kept.id, held, self._hooks.rendezvous(self.part)))
 
     def _those(self, phase: _Phase) -> list[_Rank]:
         return [rank for rank in self._ranks if rank.phase is phase]
@@ -479,7 +473,7 @@ class RunSupervisor:
         try:
             refused = rank.files.never_start(reason, later)
         except OSError as error:
-            # Told before it is durable, it could still be started by whoever keeps it next.
+            # Reported before it is durable, it could still be started by the next service.
             if rank.trouble != str(error):
                 _log.warning("%s: rank %d cannot be refused: %s", self.kept.id, rank.number, error)
             rank.trouble = str(error)
@@ -532,15 +526,12 @@ class RunSupervisor:
             self._climb(rank, self._stopping)
         if self._lease is not None:
             self._help_lapse(rank, self._lease)
-        if self._end_is_untold(rank, rank.process):
-            told = (
-                "its process has ended, and its launcher, which hangs or is stopped, says no more"
-            )
-            self._lose(rank, told)
+        if self._end_is_unreported(rank, rank.process):
+            self._lose(rank, _SILENT)
         elif not rank.ready:
             self._try_ready(rank, rank.process.pid)
 
-    def _end_is_untold(self, rank: _Rank, process: Process) -> bool:
+    def _end_is_unreported(self, rank: _Rank, process: Process) -> bool:
         """Return whether a rank's process ended some time ago, and its shim lives on."""
         now = boot_s()
         if process.alive:
@@ -552,13 +543,13 @@ class RunSupervisor:
         rank.ready = self._hooks.is_ready(self.kept, rank.number, pid)
         if rank.ready:
             rank.lost = ""
-            self._tell(events.RankReady(at_s=0.0, run=self.kept.id, rank=rank.number))
+            self._report(events.RankReady(at_s=0.0, run=self.kept.id, rank=rank.number))
             return
         _due(rank, boot_s() + rank.pause_s)
         rank.pause_s = min(2 * rank.pause_s, _READY_MOST_S)
 
     def _conclude(self, rank: _Rank) -> None:
-        """Tell how a rank ended whose shim is gone."""
+        """Report the end of a rank whose shim is gone."""
         ending = rank.files.ending()
         if ending is None:
             rank.phase = _Phase.ABANDONED
@@ -653,7 +644,7 @@ class RunSupervisor:
         _due(rank, kill_s if rank.rung == 1 else max(kill_s + SHIM_KILL_S, now + _SWEEP_S))
 
     def _help_lapse(self, rank: _Rank, lease: Lease) -> None:
-        """Kill what its shim should have killed for the lease's sake: it may stand still."""
+        """Kill what its shim should have killed after the lapse: the shim may be stopped."""
         assert rank.shim is not None
         overdue_s = lease.end_of(rank.started_s) + lease.kill_s + _OVERDUE_S
         if boot_s() >= overdue_s:
@@ -661,12 +652,12 @@ class RunSupervisor:
             rank.shim.send(signal.SIGKILL)
         _due(rank, max(overdue_s, boot_s() + _SWEEP_S))
 
-    # Telling.
+    # Reporting.
 
     def _end(self, rank: _Rank, event: events.AnyEvent) -> None:
         rank.phase, rank.due_s, rank.lost, rank.trouble = _Phase.OVER, 0.0, "", ""
         self._unwatch(rank)
-        self._tell(event)
+        self._report(event)
 
     def _unwatch(self, rank: _Rank) -> None:
         if rank.watch is not None:
@@ -677,12 +668,12 @@ class RunSupervisor:
             rank.barrier = None
 
     def _lose(self, rank: _Rank, reason: str) -> None:
-        """Tell, once, that nobody can say whether a rank still runs."""
+        """Report, once, that it is unknown whether a rank still runs."""
         if rank.phase in (_Phase.IDLE, _Phase.HELD, _Phase.OVER) or rank.lost == reason:
             return
-        # Once all is well again it is told anew that the rank is ready.
+        # Once all is well again, the rank is reported as ready again.
         rank.ready, rank.lost = False, reason
-        self._tell(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
+        self._report(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
 
     def _refused(self, rank: _Rank, reason: str, later: bool = False) -> events.RankRefused:
         return events.RankRefused(

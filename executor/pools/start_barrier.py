@@ -1,4 +1,4 @@
-"""What the service says to a shim while a rank is being started, and what the shim answers."""
+"""The line between the service and a shim while a rank is being started."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ForkServer:
     Parameters
     ----------
     directory : path
-        The state directory, for people who look at processes.
+        The state directory; shown in the list of processes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -60,7 +60,7 @@ class ForkServer:
             try:
                 socket.send_fds(self._started(), [request], [line.fileno()])
             except OSError:
-                # It has ended, or stands still.
+                # It has ended, or is stopped.
                 self._end()
                 socket.send_fds(self._started(), [request], [line.fileno()])
 
@@ -105,14 +105,14 @@ class StartBarrier:
     Parameters
     ----------
     server : ForkServer
-        Who makes the shim.
+        Forks the shim.
     files : RankFiles
         Of the rank; its specification has been written.
     """
 
     def __init__(self, server: ForkServer, files: RankFiles) -> None:
         self._server = server
-        self._told, self._opened = b"", False
+        self._received, self._opened = b"", False
         self._shim: int | None = None
         self._line, theirs = socket.socketpair()
         try:
@@ -149,7 +149,7 @@ class StartBarrier:
         return _readable(self.descriptor, 0.0)
 
     def open(self) -> None:
-        """Let the process go as soon as it is there; if its shim has just died, files tell."""
+        """Let the process go as soon as it is there; if its shim has just died, its files say so."""
         if not self._opened:
             self._opened = True
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -175,10 +175,10 @@ class StartBarrier:
 
     def _next_line(self) -> str:
         """Return the next line of what has been read that is not empty, if there is one."""
-        line, end, rest = self._told.lstrip(b"\n").partition(b"\n")
+        line, end, rest = self._received.lstrip(b"\n").partition(b"\n")
         if not end:
             return ""
-        self._told = rest
+        self._received = rest
         return line.decode(errors="replace").strip()
 
     def _read(self) -> bool:
@@ -189,7 +189,7 @@ class StartBarrier:
             return False
         if shims:
             (self._shim,) = shims
-        self._told += part
+        self._received += part
         return bool(part)
 
 

@@ -1,4 +1,4 @@
-"""Programs on a pool's devices for those who are no service: campaigns, and probes of shares.
+"""Programs on a pool's devices without a service: campaigns, and probes of shares.
 
 There is no queue and no journal: each program is a run of one rank with a seat, and the pool
 starts it, watches it and ends it as it does with jobs.
@@ -100,9 +100,9 @@ class Submissions:
         seat : Seat
             On which device, and under which cap.
         env : mapping, optional
-            Variables beside those of this process.
+            Variables in addition to those of this process.
         priority : {"batch", "latency"}
-            Whether MPS is told to prefer it.
+            Whether MPS prefers it.
         name : str
             The run's id begins with it.
         """

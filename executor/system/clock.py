@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def boot_s() -> float:
-    """Return seconds since the machine booted; suspended time counts, and nobody can set it."""
+    """Return seconds since the machine booted; suspended time counts, and it cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

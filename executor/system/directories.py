@@ -1,4 +1,4 @@
-"""State directories belong to whoever writes there: else another user could choose what is written.
+"""State directories belong to the user that writes there, or another could choose what is written.
 
 As OpenSSH asks of its users' files (``StrictModes``).
 """

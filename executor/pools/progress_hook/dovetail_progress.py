@@ -14,7 +14,7 @@ A program that calls `step` or `report` is believed; else steps of PyTorch's opt
 counted. The file is rewritten at most ten times a second: 40 bytes, little-endian: the magic
 ``DTPROG1`` and a newline, then as doubles the iterations, when the last one was done in seconds
 of CLOCK_BOOTTIME, and the iterations in all (NaN where not known), then a CRC-32 of these 32
-bytes and four zero bytes. Who reads while it is being written sees a wrong CRC.
+bytes and four zero bytes. A reader that sees half of a write sees a wrong CRC.
 
 Where a program calls `latency`, a histogram follows: the magic ``DTLATE1`` and a newline, 1024
 counts of 64 bits, then a CRC-32 of these bytes and four zero bytes. Count k is that of latencies
@@ -186,7 +186,7 @@ class Counter:
 
 
 class _Job:
-    """The counter of this process, if it was started by Dovetail, and who feeds it."""
+    """The counter of this process, if it was started by Dovetail, and its source."""
 
     counter = Counter(os.environ[VARIABLE]) if VARIABLE in os.environ else None
     by_hand = False
@@ -267,9 +267,9 @@ class _AfterImport:
             loader: Any = spec.loader
             run = loader.exec_module
 
-            def run_and_tell(module: ModuleType) -> None:
+            def run_and_react(module: ModuleType) -> None:
                 run(module)
                 self._then(module)
 
-            loader.exec_module = run_and_tell
+            loader.exec_module = run_and_react
         return spec

@@ -1,4 +1,4 @@
-"""Progress from what a job prints, for who passes its output on. Needs only Python itself."""
+"""Progress from the output of a job. Needs only Python itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_S = 1.0
 class Lines:
     """Finds the count of iterations in a job's output and writes it to the progress file.
 
-    To be used in a program's main thread, which alone can be told that time is up.
+    To be used in a program's main thread, which alone gets the signal that time is up.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What has to outlast the machine's end: that a rank was started, and how it ended."""
+"""Records that outlast the machine's end: that a rank was started, and how it ended."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ExitFile:
                 os.close(file)
             os.rename(self._beside, self._path)
         except FileNotFoundError:
-            return True  # somebody has removed the directory: nobody waits for the status
+            return True  # the directory was removed: the status is not awaited
         except OSError:
             return False
         return True

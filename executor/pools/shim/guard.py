@@ -11,7 +11,7 @@
 - the start barrier opens. The shim is a subreaper, so every descendant that loses its parent
   becomes its child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;
 - SIGTERM asks the job's process group to end, SIGQUIT kills every descendant;
-- where the rank runs under a lease, both happen when that has lapsed, whoever is left to tell;
+- if the rank runs under a lease, both happen when that has lapsed;
 - ``exit.json``, for which room was reserved at the start, is renamed into place at the end.
 """
 
@@ -27,7 +27,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from .durable import ExitFile, claim
-from .kernel import boot_s, descendants, send, told
+from .kernel import boot_s, descendants, one_line, send
 from .lease import LAPSED, Alarm, Lease, Reader
 from .output import readers_of
 from .rank import read_spec
@@ -73,7 +73,7 @@ def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], objec
         child.give_up()
         # What the system refuses here is the service's own.
         later = isinstance(error, OSError) and not refused
-        _say(f"{'later' if later else 'refused'} {refused or told(error)}")
+        _say(f"{'later' if later else 'refused'} {refused or one_line(error)}")
         return
     refused = child.prepared()
     _say(f"refused {refused}" if refused else "prepared")
@@ -117,12 +117,12 @@ def _claimed(directory: str, child: Child, lease: Lease | None) -> bool:
             return True
         _say("taken")
     except OSError as error:
-        _say(f"later {told(error)}")
+        _say(f"later {one_line(error)}")
     return False
 
 
 def _say(text: str) -> bool:
-    """Tell the service; return False where it is gone."""
+    """Report to the service; return False if it is gone."""
     try:
         os.write(1, f"{text}\n".encode(errors="replace"))
     except OSError:
@@ -156,7 +156,7 @@ class Guard:
 
     def wait(self) -> int:
         """Return the exit status, negative for a signal, once nothing of the rank is left."""
-        # What ended before signals were watched woke nobody.
+        # A process that ended before signals were watched woke nothing.
         self._reap()
         while not self._alone:
             self._sleep()

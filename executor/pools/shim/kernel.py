@@ -58,10 +58,18 @@ def every_process() -> list[Stat]:
     return [stat for stat in found if stat is not None]
 
 
-def descendants(pid: int) -> list[Stat]:
-    """Return the processes below one, parents before their children."""
+def descendants(pid: int, processes: list[Stat] | None = None) -> list[Stat]:
+    """Return the processes below one, parents before their children.
+
+    Parameters
+    ----------
+    pid : int
+        Of the process.
+    processes : list of Stat, optional
+        All processes, if they were read already.
+    """
     children: dict[int, list[Stat]] = {}
-    for stat in every_process():
+    for stat in every_process() if processes is None else processes:
         children.setdefault(stat.parent, []).append(stat)
     found: list[Stat] = []
     below = [pid]
@@ -107,7 +115,7 @@ def prctl(option: int, value: int | bytes) -> None:
 
 
 def raise_errno() -> NoReturn:
-    """Raise what libc has just told."""
+    """Raise the error of the last call of libc."""
     number = ctypes.get_errno()
     raise OSError(number, os.strerror(number))
 
@@ -142,8 +150,8 @@ class EnvironmentEntry:
         ctypes.memmove(self._address, value.ljust(self._room, b"\0"), self._room)
 
 
-def told(error: BaseException) -> str:
-    """Return what an error says, in one line."""
+def one_line(error: BaseException) -> str:
+    """Return the text of an error in one line."""
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return " ".join(f"{error.strerror}{where}".split())

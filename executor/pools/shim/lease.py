@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAPSED = "the lease of its node lapsed"
-"""Why a rank was not started under a lease that nobody renewed."""
+"""Why a rank was not started under a lease that was not renewed."""
 
 _AHEAD_S = 2.0
 """Seconds before a lease's end at which its file is read, so that there is time to do it again."""
@@ -32,7 +32,7 @@ _TFD_TIMER_ABSTIME = 1
 class LeaseRecord(NamedTuple):
     """What a lease file says, in seconds since the machine booted.
 
-    ``since_s`` tells a lease from one that lapsed before it: who ran under that may not go on.
+    ``since_s`` distinguishes a lease from one that lapsed before it, whose ranks may not go on.
     """
 
     since_s: float
@@ -117,7 +117,7 @@ class Lease:
             return
         if self._since_s is None:
             self._since_s = found.since_s
-        # Another lease is none for who ran under this one: it had lapsed before that began.
+        # Another lease is none for ranks that ran under this one, which had lapsed before.
         if found.since_s == self._since_s:
             self.deadline_s = max(self.deadline_s, found.deadline_s)
 
@@ -151,7 +151,7 @@ class Lease:
 
 
 class Reader:
-    """Reads when it is asked to, and holds up nobody for longer than a moment."""
+    """Reads on request, and never keeps the caller waiting for longer than a moment."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look

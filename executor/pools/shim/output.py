@@ -10,7 +10,7 @@ import stat as stat_module
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .kernel import told
+from .kernel import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class Log:
         self._open()
 
     def write(self, data: bytes) -> None:
-        """Append output. What a full disk refuses is dropped, counted, and told later."""
+        """Append output. What a full disk refuses is dropped and counted; a later note says so."""
         while data:
             room = self._most - self._size
             if len(data) > room and self._size:
@@ -113,7 +113,7 @@ class Copy(Log):
 
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        # Nothing that could hang, or that somebody else put there to be written to.
+        # Nothing that could hang, or that another user put there to be written to.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         flags |= os.O_NONBLOCK | os.O_NOCTTY
         self._file = os.open(self._path, flags, self._mode)
@@ -151,7 +151,7 @@ def _copies(spec: dict[str, Any]) -> list[Readers]:
             return [[Copy(path, mode).write] if path else [] for path in spec["copies"]]
     except OSError as error:
         # Of a place that its user chose: no fault of the service's, unlike others.
-        raise ValueError(f"its output: {told(error)}") from None
+        raise ValueError(f"its output: {one_line(error)}") from None
 
 
 def readers_of(directory: str, spec: dict[str, Any]) -> list[Readers]:

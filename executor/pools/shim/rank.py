@@ -12,7 +12,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .kernel import PR_SET_PDEATHSIG, boot_id, prctl, stat_of, told
+from .kernel import PR_SET_PDEATHSIG, boot_id, one_line, prctl, stat_of
 
 if TYPE_CHECKING:
     from .kernel import EnvironmentEntry
@@ -131,7 +131,7 @@ def _become(
             os._exit(1)
         os.execve(program, spec["command"], spec["env"])
     except BaseException as error:
-        line.send(told(error).encode(errors="replace")[:_CHUNK])
+        line.send(one_line(error).encode(errors="replace")[:_CHUNK])
     os._exit(1)
 
 

@@ -116,7 +116,7 @@ def _introduce(barrier: int) -> None:
 
 
 def _close_inherited() -> None:
-    """Close what whoever started the service left open: it is none of the job's business."""
+    """Close the descriptors that were open when the service started: no job may have them."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             # The listing's own descriptor is closed already.

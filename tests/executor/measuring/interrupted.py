@@ -21,7 +21,7 @@ def main(folder):
     device = CpuDevice(folder / "pool")
     of = a_campaign(write(folder, spin=SPIN), {"measure": "solos"})
     pool, pids = device.submissions.pool, []
-    tell = pool._tell
+    report = pool._report
 
     def interrupted(event):
         if event.kind == "rank_started":
@@ -29,9 +29,9 @@ def main(folder):
             # To the main thread, as Ctrl-C; the run supervisor's thread goes on.
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             time.sleep(0.2)
-        tell(event)
+        report(event)
 
-    pool._tell = interrupted
+    pool._report = interrupted
     ended = "finished"
     try:
         with sitting(device, of, folder / "out", worker_command(of)) as now:
