@@ -19,7 +19,7 @@ from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.admission import Limits
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.tracks import WatchOptions
-from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
+from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
 from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept
 from dovetail.instances.datasets import REPOSITORY, Repository
@@ -156,5 +156,5 @@ def _tell(options: Namespace, pool: NodePool, where: Listening, port: int | None
     tcp = f" and TCP port {port}" if port is not None else ""
     count = f"{len(devices)} device{'' if len(devices) == 1 else 's'}"
     print(f"serving the {pool.name} pool, {count}, at {where.path}{tcp}{dry}", flush=True)
-    for line in filter(None, (pool.notice, told_awaited(pool))):
+    for line in filter(None, (pool.notice, awaited_text(pool))):
         print(f"dovetail: {line}", file=sys.stderr)

@@ -41,7 +41,7 @@ from dovetail.executor.live.service_api import ServiceApi
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.troubles import AGAIN_S, Troubles
 from dovetail.executor.live.views import ServiceView
-from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
+from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
 from dovetail.executor.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.rounds import run_rounds
 from dovetail.executor.system.clock import ServiceClock, boot_id, boot_s
@@ -411,7 +411,7 @@ class Service:
 
     def _shown(self) -> ServiceView:
         """Return the service and its devices."""
-        awaited, seen = told_awaited(self._pool), self._observer
+        awaited, seen = awaited_text(self._pool), self._observer
         with self._lock:
             return ServiceView(
                 pool=self._pool.name,

@@ -32,7 +32,7 @@ from dovetail.executor.live.planning import Lacks, of_job, of_round
 from dovetail.executor.live.presenting import job_views, listed
 from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
-from dovetail.executor.pools.pool import NodePool, told_awaited
+from dovetail.executor.pools.pool import NodePool, awaited_text
 from dovetail.executor.pools.run_files import RunFiles
 from dovetail.executor.system.clock import ServiceClock
 from dovetail.instances._record import shown
@@ -338,7 +338,7 @@ class ServiceApi:
             lacks = self._lacks()
             closed, before = waits and lacks.closed, lacks.before.ahead(live)
         if waits and not live.barred:
-            text = "\n".join(filter(None, [text, told_awaited(self._pool)]))
+            text = "\n".join(filter(None, [text, awaited_text(self._pool)]))
         if over or closed or live.barred:
             return text
         found = self._round(job)

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.pools.processes import Process, runs, stat_of
+from dovetail.executor.pools.processes import Process, runs
+from dovetail.executor.pools.shim.kernel import stat_of
 
 PERIOD_US: Final = 100_000
 """Over which a quota is counted. One per cent of a core, the kernel's least quota, fits it."""

@@ -10,7 +10,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.cgroups import CpuGroups, find_groups
@@ -363,16 +363,8 @@ def _group(run: Run, rank: int) -> str:
     return f"{run.id}-{rank}"
 
 
-class CpuOptions(NamedTuple):
-    """What ``cpu:OPTIONS`` asks for, as of a ``CpuPool``."""
-
-    cores_per_device: int
-    devices: int | None
-    shares: Enforcement | None
-
-
-def cpu_options(text: str) -> CpuOptions:
-    """Return what the options of a cpu pool ask for.
+def cpu_options(text: str) -> tuple[int, int | None, Enforcement | None]:
+    """Return the cores of a device, the devices and the shares that options ask for.
 
     Parameters
     ----------
@@ -384,31 +376,15 @@ def cpu_options(text: str) -> CpuOptions:
     InputError
         When an option is unknown, or its value cannot be.
     """
-    given = dict(_option(part) for part in text.split(",") if part)
-    unknown = [name for name in given if name not in _OPTIONS]
-    if unknown:
-        raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {unknown[0]!r}", "--pool")
-    devices = given.get("devices")
-    return CpuOptions(
-        _number("cores_per_device", given.get("cores_per_device", "1")),
-        None if devices is None else _number("devices", devices),
-        _enforcement(given.get("shares")),
-    )
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name.strip(), value.strip()
-
-
-def _number(name: str, text: str) -> int:
-    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text):
-        raise InputError(f"{name} must be a whole number >= 1, got {shown(text)}", "--pool")
-    return int(text)
-
-
-def _enforcement(text: str | None) -> Enforcement | None:
-    match text:
-        case None | "quota" | "affinity" | "none":
-            return text
-    raise InputError(f"shares must be quota, affinity or none, got {text!r}", "--pool")
+    options = [part.partition("=") for part in text.split(",") if part]
+    given = {name.strip(): value.strip() for name, _, value in options}
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {name!r}", "--pool")
+        if name != "shares" and not re.fullmatch(r"0*[1-9][0-9]{0,5}", value):
+            raise InputError(f"{name} must be a whole number >= 1, got {shown(value)}", "--pool")
+    devices, shares = given.get("devices"), given.get("shares")
+    if shares not in (None, "quota", "affinity", "none"):
+        raise InputError(f"shares must be quota, affinity or none, got {shares!r}", "--pool")
+    kept_by = cast("Enforcement | None", shares)
+    return int(given.get("cores_per_device", 1)), int(devices) if devices else None, kept_by

@@ -32,8 +32,9 @@ from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.parts import Prepared
 from dovetail.executor.pools.pool import Usage
-from dovetail.executor.pools.processes import Process, descendants, holders, stat_of
+from dovetail.executor.pools.processes import Process, holders
 from dovetail.executor.pools.run_files import DamagedError
+from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import listed

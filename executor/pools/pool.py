@@ -210,7 +210,7 @@ class NodePool(Protocol):
         ...
 
 
-def told_awaited(pool: NodePool) -> str:
-    """Return who is to bring more devices to a pool, as people are told; empty: nobody."""
+def awaited_text(pool: NodePool) -> str:
+    """Return a line on the devices that a pool awaits; empty if it awaits none."""
     awaited = pool.awaited
     return f"more devices are awaited from {awaited}" if awaited else ""

@@ -7,30 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.pools.shim.kernel import (
-    Stat,
-    boot_id,
-    descendants,
-    every_process,
-    stat_of,
-)
-from dovetail.executor.pools.shim.kernel import send as _send
+from dovetail.executor.pools.shim import kernel
+from dovetail.executor.pools.shim.kernel import Stat, every_process, stat_of
 
 TOKEN: Final = "DOVETAIL_LAUNCH"
 """The variable that every process of a rank inherits; its value names directory, run and rank."""
-
-__all__ = [
-    "TOKEN",
-    "Process",
-    "boot_id",
-    "descendants",
-    "every_process",
-    "holders",
-    "runs",
-    "session",
-    "stat_of",
-    "tokens",
-]
 
 
 class Process(NamedTuple):
@@ -47,7 +28,7 @@ class Process(NamedTuple):
 
     def send(self, number: int) -> bool:
         """Signal it, and return whether that was done."""
-        return _send(self.pid, self.started, number)
+        return kernel.send(self.pid, self.started, number)
 
     def watch(self) -> int | None:
         """Return a descriptor that becomes readable when it ends; None where it has ended."""

@@ -21,9 +21,6 @@ from dovetail.executor.system.clock import boot_s
 HOOK_DIRECTORY: Final = str(Path(__file__).with_name("progress_hook"))
 """What has to come first on the module path (``PYTHONPATH``) of a job."""
 
-PROGRESS_VARIABLE: Final = VARIABLE
-"""The environment variable with the path of a rank's progress file."""
-
 _TRIES: Final = 3
 
 

@@ -23,7 +23,7 @@ from dovetail.executor.jobs import events
 from dovetail.executor.pools.hooks import Hooks
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.parts import Part, Prepared
-from dovetail.executor.pools.processes import Process, boot_id, holders, session
+from dovetail.executor.pools.processes import Process, holders, session
 from dovetail.executor.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
 from dovetail.executor.pools.shim.kernel import descendants, send
 from dovetail.executor.pools.shim.lease import LAPSED
@@ -34,7 +34,7 @@ from dovetail.executor.pools.start_barrier import (
     complaint,
     is_blameless,
 )
-from dovetail.executor.system.clock import boot_s
+from dovetail.executor.system.clock import boot_id, boot_s
 
 PREPARE_S: Final = 60.0
 """Seconds that the shims of a run have to bring their processes to the start barrier."""
@@ -161,9 +161,11 @@ class RunSupervisor:
         bring : bool
             Send a run of one rank to the start barrier at once, in the caller's thread.
         """
-        if bring:
-            self._bring_to_barrier(together=False)
-        self._thread.start()
+        try:
+            if bring:
+                self._bring_to_barrier(together=False)
+        finally:
+            self._thread.start()
 
     # From the service's thread.
 

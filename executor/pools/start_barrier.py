@@ -149,7 +149,7 @@ class StartBarrier:
         return _readable(self.descriptor, 0.0)
 
     def open(self) -> None:
-        """Let the process go as soon as it is there; if its shim has just died, its files say so."""
+        """Let the process go as soon as it is there; if its shim has died, its files say so."""
         if not self._opened:
             self._opened = True
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,6 +30,7 @@ _LAST_BYTES: Final = 2**16
 _MARGIN_S: Final = 5.0
 
 
+@dataclass(eq=False)
 class Submission:
     """A program that was given to a pool.
 
@@ -44,19 +46,20 @@ class Submission:
         Its exit status, where it ended by itself or by a signal (negative).
     over : str
         How it ended, in words; empty while it may still run.
+    stopped : str
+        Why the pool stopped it, in words; empty if it did not.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.pid: int | None = None
-        self.ready = False
-        self.status: int | None = None
-        self.over = ""
-        self.stopped = ""
+    run: Run
+    pid: int | None = None
+    ready: bool = False
+    status: int | None = None
+    over: str = ""
+    stopped: str = ""
 
 
 class Submissions:
-    """Starts programs on a pool and tells how they are; use it as a context manager.
+    """Starts programs on a pool and reports their state; use it as a context manager.
 
     Its methods are called from one thread, but for `wake`. What an earlier user of the pool's
     directory has left is ended first.

@@ -77,9 +77,9 @@ def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], objec
         return
     refused = child.prepared()
     _say(f"refused {refused}" if refused else "prepared")
-    if not select.select([0], [], [], 0.0)[0]:
+    waits = not select.select([0], [], [], 0.0)[0]
+    if waits:
         ask_for_another()
-        ask_for_another = bool
     if refused or os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child, lease):
         child.give_up()
         ending.give_up()
@@ -96,7 +96,8 @@ def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], objec
     if lease is not None:
         guard.heed(lease)
     _say("started")
-    ask_for_another()
+    if not waits:
+        ask_for_another()
     ending.write(guard.wait(), lapsed=guard.lapsed)
     if not _say("ended"):
         ending.sync()

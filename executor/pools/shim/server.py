@@ -72,6 +72,7 @@ def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) ->
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         child = Child(token)
+        me = os.pidfd_open(os.getpid())
         # A spare without its child is of no use; then it ends, and is replaced.
         ready, _, _ = select.select([requests, child.line], [], [])
         if child.line in ready:
@@ -85,7 +86,10 @@ def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) ->
             token.write(held)
             # As an administrator sees it in ``ps`` and ``top``.
             prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
-            _introduce(barriers[0])
+            # So that it can be awaited and killed, whatever process has its number later.
+            with socket.socket(fileno=barriers[0]) as line:
+                socket.send_fds(line, [b"\n"], [me])
+            os.close(me)
             guard_rank(os.fsdecode(directory), child, partial(_ask_for_another, free))
     except BaseException:
         traceback.print_exc()
@@ -105,14 +109,6 @@ def _take_streams(directory: bytes, barrier: int) -> None:
     for theirs, ours in ((barrier, 0), (barrier, 1), (log, 2)):
         os.dup2(theirs, ours)
     os.close(log)
-
-
-def _introduce(barrier: int) -> None:
-    """Hand over what this process can be waited for and killed by, whatever its number."""
-    me = os.pidfd_open(os.getpid())
-    with socket.socket(fileno=barrier) as line:
-        socket.send_fds(line, [b"\n"], [me])
-    os.close(me)
 
 
 def _close_inherited() -> None:

@@ -15,7 +15,8 @@ from dovetail.executor.measuring.campaign import Seat
 from dovetail.executor.measuring.stand_ins import CpuDevice
 from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.executor.pools.cpu import SOURCE
-from dovetail.executor.pools.processes import runs, stat_of
+from dovetail.executor.pools.processes import runs
+from dovetail.executor.pools.shim.kernel import stat_of
 from tests.executor.waiting import LIMIT_S
 
 from .programs import (

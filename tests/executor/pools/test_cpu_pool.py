@@ -10,7 +10,8 @@ import pytest
 
 from dovetail.executor.pools.cpu import CpuPool, cpu_options
 from dovetail.executor.pools.pool import NodePool
-from dovetail.executor.pools.processes import runs, stat_of
+from dovetail.executor.pools.processes import runs
+from dovetail.executor.pools.shim.kernel import stat_of
 from dovetail.instances.errors import InputError
 from tests.executor.local_runs import Watched, a_run, cleared, python
 from tests.executor.waiting import wait_until

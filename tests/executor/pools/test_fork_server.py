@@ -11,8 +11,9 @@ from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools import start_barrier as barriers
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.parts import whole
-from dovetail.executor.pools.processes import descendants, holders, stat_of
+from dovetail.executor.pools.processes import holders
 from dovetail.executor.pools.run_files import RunFiles
+from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
 from tests.executor.local_runs import (

@@ -20,7 +20,8 @@ from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools import local
 from dovetail.executor.pools import run_supervisor as supervisor
 from dovetail.executor.pools.local import LocalPool, why_not_as
-from dovetail.executor.pools.processes import Process, stat_of
+from dovetail.executor.pools.processes import Process
+from dovetail.executor.pools.shim.kernel import stat_of
 from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
 from tests.executor.waiting import wait_until
 
