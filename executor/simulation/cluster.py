@@ -7,15 +7,17 @@ pool of live mode along with the machine's clock (``pools.simulated.SimulatedNod
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
+import numpy as np
+
 from dovetail.executor.simulation.history import Outcome
-from dovetail.executor.simulation.physics import Physics
-from dovetail.formulations.rules import most_bound
+from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone
 from dovetail.instances.instance import Instance
+from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Job, Start, State
 
@@ -23,6 +25,9 @@ FINISH: Final = 0
 _OBSERVE: Final = 1
 FIRST_KIND: Final = 2
 """Kinds of events from this number on belong to the owner of the cluster."""
+
+Member = tuple[int, int | None]
+"""A workload and its share on a GPU."""
 
 
 @dataclass(slots=True)
@@ -72,7 +77,8 @@ class SimulatedCluster:
     Parameters
     ----------
     world : Instance
-        Cluster, workloads and the true slowdowns; its jobs are not read.
+        Cluster, workloads and the true slowdowns of pairs; those of three and more follow by
+        ``set_slowdown``. Its jobs are not read.
     predicted : SlowdownTable, optional
         What policies see in ``state`` instead of the true slowdowns.
     observe_s : float
@@ -102,8 +108,7 @@ class SimulatedCluster:
         self.busy = self.shared = 0
         self.pace = 0.0
         self._observe_s = observe_s
-        self._caps_place = truth.caps_place
-        self._physics = Physics(self.state, truth)
+        self._truth = truth
         self._events: list[tuple[float, int, int, int, int]] = []
         self._order = 0
         gpus = len(self.state.machines)
@@ -158,10 +163,6 @@ class SimulatedCluster:
         return stay is not None and stay.version == version
 
     # Places.
-
-    def obstacles(self, start: Start) -> list[tuple[int, Job]]:
-        """Return the (GPU, resident) pairs that keep a job from running; see `Physics`."""
-        return self._physics.cannot_run(start)
 
     def place(self, start: Start, outcome: Outcome, speed: float, delay_s: float = 0.0) -> None:
         """Put a job on its GPUs; for outcome, speed and delay see `Residence`."""
@@ -218,7 +219,7 @@ class SimulatedCluster:
             self._renew(job, self.residences[job.number])
 
     def _renew(self, job: Job, stay: Residence) -> None:
-        stay.slowdown = self._physics.slowdown(job)
+        stay.slowdown = self._slowdown(job)
         stay.shares = any(len(self.state.residents[gpu]) > 1 for gpu in job.gpus)
         stay.outcome.worst_slowdown = max(stay.outcome.worst_slowdown, stay.slowdown)
         stay.version = self._order + 1
@@ -268,12 +269,67 @@ class SimulatedCluster:
             if len(residents[gpu]) != 2:
                 return None
             other = residents[gpu][0] if residents[gpu][1] is job else residents[gpu][1]
-            caps = self._caps_place[job.share_on(gpu), other.share_on(gpu)]
+            caps = self._truth.caps_place[job.share_on(gpu), other.share_on(gpu)]
             pair = (machines.model[gpu], caps, job.workload, other.workload)
             if found not in (None, pair):
                 return None
             found = pair
         return found
+
+    # What truly happens on GPUs.
+
+    def _slowdown(self, job: Job) -> float:
+        """Return the job slowdown: the largest over its GPUs, times that of its sub-batch."""
+        state = self.state
+        stretch: float = state.modes[job.workload][job.mode].stretch
+        worst = 0.0
+        for k, gpu in enumerate(job.gpus):
+            residents = state.residents[gpu]
+            mine: Member = (job.workload, job.shares[k] if job.shares else None)
+            if len(residents) == 1:
+                alone = slowdown_alone(state.workloads[job.workload], mine[1]) or 1.0
+                worst = max(worst, alone)
+            else:
+                others = [_member(other, gpu) for other in residents if other is not job]
+                worst = max(worst, self._beside(gpu, mine, others))
+        return worst * stretch
+
+    def obstacles(self, start: Start) -> list[tuple[int, Job]]:
+        """Return the (GPU, resident) pairs for which a starting job would run out of memory.
+
+        If a GPU cannot hold the job even alone, the pair names the job itself.
+        """
+        return [
+            (gpu, other)
+            for k, gpu in enumerate(start.gpus)
+            for other in self._obstacles_on(start, k, gpu)
+        ]
+
+    def _obstacles_on(self, start: Start, k: int, gpu: int) -> list[Job]:
+        state = self.state
+        job = start.job
+        residents = state.residents[gpu]
+        need = state.modes[job.workload][start.mode].memory_mib
+        need += sum(state.needs_mib(other) for other in residents)
+        if need > room_mib(state.machines.memory_mib[gpu]):
+            return residents or [job]
+        mine: Member = (job.workload, start.shares[k] if start.shares else None)
+        return [
+            other for other in residents if math.isnan(self._pair(gpu, mine, _member(other, gpu)))
+        ]
+
+    def _beside(self, gpu: int, mine: Member, others: Sequence[Member]) -> float:
+        if len(others) == 1:
+            return self._pair(gpu, mine, others[0])
+        members = [mine, *others]
+        pairs = [[self._pair(gpu, a, b) for b in members] for a in members]
+        return float(set_slowdown(np.array(pairs))[0])
+
+    def _pair(self, gpu: int, mine: Member, other: Member) -> float:
+        caps = self._truth.caps_place.get((mine[1], other[1]))
+        if caps is None:
+            return math.nan
+        return self._truth.rows[self.state.machines.model[gpu]][caps][mine[0]][other[0]]
 
     # GPUs in use, and their energy.
 
@@ -289,5 +345,23 @@ class SimulatedCluster:
         self.shared += (after > 1) - (before > 1)
         if self._metered:
             self._energy_j[gpu] = self.energy_j(gpu)
-            self._power_w[gpu] = self._physics.power_w(gpu)
+            self._power_w[gpu] = self._power(gpu)
             self._power_since_s[gpu] = self.state.now
+
+    def _power(self, gpu: int) -> float:
+        """Return the power of a GPU in watts: 0 if it is idle, NaN if it is unknown."""
+        residents = self.state.residents[gpu]
+        if not residents:
+            return 0.0
+        if len(residents) == 1:
+            return self.state.workloads[residents[0].workload].power_w or math.nan
+        if len(residents) > 2:
+            return math.nan
+        (a, x), (b, y) = (_member(job, gpu) for job in residents)
+        caps = self._truth.caps_place.get((x, y))
+        model = self.state.machines.model[gpu]
+        return math.nan if caps is None else float(self._truth.power_w[model, caps, a, b])
+
+
+def _member(job: Job, gpu: int) -> Member:
+    return job.workload, job.share_on(gpu)

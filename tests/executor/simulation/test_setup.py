@@ -198,7 +198,7 @@ def test_held_out_does_not_know_which_pairs_fail_and_never_tells_of_unmeasured_o
     truth = SlowdownTable.of(made)
     a, b = (truth.place[name] for name in failed.pair)
     c, d = (truth.place[name] for name in absent.pair)
-    believed = [HeldOut("constant", 0.5).of(made, seed).slowdown[0, 0] for seed in range(6)]
+    believed = [HeldOut("constant", 0.5).of(made, seed).slowdown[0, 0] for seed in range(2)]
     assert {bool(np.isnan(table[a, b])) for table in believed} == {True, False}
     assert all(np.isnan(table[c, d]) and np.isnan(table[d, c]) for table in believed)
 
