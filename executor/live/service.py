@@ -316,7 +316,8 @@ class Service:
                 *self._knowledge.recorded(),
             ]
         self._ledger.commit_news()
-        self._ledger.answer(requests)
+        if requests:
+            self._ledger.answer(requests)
         if not self._dry_run:
             self._knowledge.record()
         self._execute_urgent_commands()
