@@ -1,10 +1,10 @@
 """Finds nodes in pilots: allocations of Slurm in which Ray is started.
 
-Slurm only hands out nodes and starts Ray there, which joins a head beside the service. Everything
+Slurm only lends nodes and starts Ray there, which joins a head on the service's machine. Everything
 else goes through Ray, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
 
-Where the head is, and what it wants to be shown, are files of the service's directory, which all
-nodes therefore have to see (a shared file system, as clusters under Slurm have).
+The address and the secrets of the head are files of the service's directory, so all nodes have to
+see it (a shared file system, as clusters under Slurm have).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dovetail.executor.nodes.agent import Method
 from dovetail.executor.nodes.caller import no_answer
 from dovetail.executor.nodes.ray_finding import RayFinder, RayPlan, Sighted, host_and_port
 from dovetail.executor.nodes.slurm_commands import (
+    PATIENCE_S,
     Allocation,
     SlurmError,
     allocation,
@@ -81,49 +82,47 @@ class _Pilot:
     Attributes
     ----------
     known : Allocation or None
-        As Slurm told last.
+        As Slurm last described it.
     leaving : str
         Why it takes no new jobs; empty: it does.
+    used_s : float
+        When it was last needed, or did not run yet.
     requeued : bool
-        Whether it is over because it waits, or runs, once more.
+        Whether it is over because Slurm has it wait, or run, once more.
     """
 
     def __init__(self, job: str) -> None:
         self.job = job
         self.known: Allocation | None = None
-        self._ends_s: float | None = None
         self.leaving = ""
+        self.used_s = boot_s()
+        self._ends_s = self._retired_s = math.inf
         self.requeued = self._taken = False
-        self._busy_s, self._retired_s = boot_s(), math.inf
 
-    def look(self) -> bool:
-        """Ask Slurm how it is, and return whether it is over; no answer changes nothing.
+    def look(self, within_s: float = PATIENCE_S) -> Allocation | None:
+        """Ask Slurm how it is, and return that; None once it is over."""
+        had_nodes = self.known is not None and self.known.running
+        found = allocation(self.job, within_s)
+        self.known = found or self.known
+        if found is None or found.ending or (had_nodes and not found.running):
+            self._taken = True
+            self.leaving = self.leaving or f"its pilot {self.job} was taken back"
+        return found
 
-        One that Slurm has requeued is over; what runs under its name then is another.
-        """
-        found = allocation(self.job)
-        self._note(found)
+    def is_over(self) -> bool:
+        """Ask Slurm whether it is over, as one that Slurm has requeued is, too."""
+        found = self.look()
         self.requeued = found is not None and self._taken and not found.ending
         if found is None or self.requeued:
             return True
-        left = found.left_s if found.running else None
-        self._ends_s = None if left is None else boot_s() + left
+        if not found.running:
+            self.used_s = boot_s()
+        left_s = found.left_s if found.running else None
+        self._ends_s = math.inf if left_s is None else boot_s() + left_s
         if self.drained and not self.leaving:
-            at = time.strftime("%H:%M", time.localtime(time.time() + (left or 0)))
+            at = time.strftime("%H:%M", time.localtime(time.time() + (left_s or 0)))
             self.leaving = f"its pilot {self.job} ends at {at}"
         return False
-
-    def weigh(self, needed: bool) -> None:
-        """Take in whether anything runs on it, or would run there."""
-        if needed:
-            self._busy_s = boot_s()
-
-    @property
-    def idle_s(self) -> float:
-        """For how long it has been of no use; a pilot that does not run yet is not idle."""
-        if self.known is None or not self.known.running:
-            self._busy_s = boot_s()
-        return boot_s() - self._busy_s
 
     def retire(self) -> None:
         """Let it take no new jobs, to be given back once nothing is left on it."""
@@ -133,42 +132,31 @@ class _Pilot:
     @property
     def retired(self) -> bool:
         """Whether it may be given back: whatever was placed there last would be seen by now."""
-        return boot_s() > self._retired_s + _SETTLE_S and self.idle_s > _SETTLE_S
+        return boot_s() > max(self._retired_s, self.used_s) + _SETTLE_S
 
     @property
     def drained(self) -> bool:
         """Whether it takes no new jobs any more."""
-        if not math.isinf(self._retired_s):
-            return True
         limit_s = self.known.limit_s if self.known else None
         drain_s = max(LEAVE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
-        return self._ends_s is not None and boot_s() > self._ends_s - drain_s
-
-    def _note(self, found: Allocation | None) -> None:
-        had_nodes = self.known is not None and self.known.running
-        self.known = found or self.known
-        if found is None or found.ending or (had_nodes and not found.running):
-            self._taken = True
-            self.leaving = self.leaving or f"its pilot {self.job} was taken back"
+        return self._retired_s < math.inf or boot_s() > self._ends_s - drain_s
 
     @property
     def left(self) -> bool:
-        """Whether it is let go, or has no nodes (any more); one that ends tells how jobs end."""
-        if self.known is not None and not (self.known.running or self.known.ending):
-            return True
-        return self._ends_s is not None and boot_s() > self._ends_s - LEAVE_S
+        """Whether it is let go, or has no nodes (any more); one that is ending still reports."""
+        without = self.known is not None and not (self.known.running or self.known.ending)
+        return without or boot_s() > self._ends_s - LEAVE_S
 
-    def ends(self, node: str) -> bool:
-        """Tell whether it, or its node, is being taken back; as far as Slurm says so soon."""
+    def takes_back(self, node: str) -> bool:
+        """Return whether it, or its node, is being taken back, if Slurm says so soon."""
         try:
-            found = allocation(self.job, within_s=_HURRY_S)
+            found = self.look(_HURRY_S)
         except SlurmError:
             return False
-        self._note(found)
         return found is None or not found.running or node not in found.nodes
 
     def awaited(self, seen: Collection[str]) -> Sequence[str]:
-        """Return what of it has no agent yet but for the nodes seen, each in a few words."""
+        """Return what of it is not among the nodes seen, each in a few words."""
         if self.known is None:
             return [] if seen else [f"pilot {self.job}"]
         if not self.known.running:
@@ -209,7 +197,7 @@ class SlurmFinder(RayFinder):
         super().__init__(directory / "nodes", plan, env)
 
     def start(self) -> None:
-        """Have a head and a pilot, and wait for neither: nodes join when Ray tells of them.
+        """Start a head and a pilot, and wait for neither: nodes join when Ray names them.
 
         Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile.
 
@@ -242,7 +230,7 @@ class SlurmFinder(RayFinder):
         return super().call(node, method, text)
 
     def nodes(self) -> Mapping[str, Sighted]:
-        """Return the nodes of pilots that are not let go, as far as Ray has told of them."""
+        """Return the nodes that Ray has named, of pilots that are not let go."""
         found = ((node, seen, self._pilot_of(seen)) for node, seen in self._known.items())
         return {node: seen._replace(leaving=pilot.leaving) for node, seen, pilot in found if pilot}
 
@@ -255,16 +243,16 @@ class SlurmFinder(RayFinder):
         return {node for node, seen in self._known.items() if seen.pilot == pilot.job}
 
     def taken_back(self, node: str) -> str:
-        """Tell why a job that failed on a node just now was most likely ended by Slurm.
+        """Return why a rank that has just failed on a node was most likely ended by Slurm.
 
-        Slurm tells every process of a pilot to end when it takes nodes back.
+        Slurm signals every process of a pilot when it takes nodes back.
         """
         with self._lock:
             over_s, job = self._over.get(node, (-LEAVE_S, ""))
             pilots = [pilot for pilot in self._pilots if node in self._nodes_of(pilot)]
         if boot_s() < over_s + LEAVE_S:
             return f"its pilot {job} was taken back"
-        if pilots and all(pilot.ends(node) for pilot in pilots):
+        if pilots and all(pilot.takes_back(node) for pilot in pilots):
             return f"its pilot {pilots[-1].job} was taken back"
         return ""
 
@@ -272,11 +260,11 @@ class SlurmFinder(RayFinder):
         """Return the pilots that have not begun, and the nodes of others without an agent yet."""
         with self._lock:
             pilots = [*self._pilots]
-        told = [what for pilot in pilots for what in pilot.awaited(self._nodes_of(pilot))]
+        awaited = [what for pilot in pilots for what in pilot.awaited(self._nodes_of(pilot))]
         more = self._asked.pilots[1] - max(self._asked.pilots[0], len(pilots))
         if more > 0:
-            told.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
-        return told
+            awaited.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
+        return awaited
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
         """Take in how many devices waiting jobs lack, and the nodes that keep runs."""
@@ -316,9 +304,9 @@ class SlurmFinder(RayFinder):
                 _log.exception("pilots cannot be looked at")
 
     def _look(self) -> None:
-        """Take in how the pilots are, and ask for one where there is none that takes jobs."""
+        """Look at all pilots, and ask for one where there is none that takes jobs."""
         for pilot in [*self._pilots]:
-            if pilot.look():
+            if pilot.is_over():
                 _log.warning("pilot %s is over", pilot.job)
                 self._drop(pilot)
                 if pilot.requeued:
@@ -329,10 +317,11 @@ class SlurmFinder(RayFinder):
             _log.warning("allocation %s is over: no node is left", self._asked.job)
 
     def _grow_or_shrink(self) -> None:
-        """Have as many pilots as jobs need, one more at a time, between the least and the most."""
+        """Hold as many pilots as jobs need, one more at a time, between the least and the most."""
         for pilot in self._pilots:
             runs = not self._busy.isdisjoint(self._nodes_of(pilot))
-            pilot.weigh(runs or (bool(self._lacking) and not pilot.drained))
+            if runs or (self._lacking and not pilot.drained):
+                pilot.used_s = boot_s()
         taking = [pilot for pilot in self._pilots if not pilot.drained]
         least, most = self._asked.pilots
         short = self._lacking > 0 and not any(
@@ -341,7 +330,7 @@ class SlurmFinder(RayFinder):
         if len(taking) < least or (short and len(taking) < most):
             self._submit()
         for pilot in taking[least:]:
-            if pilot.idle_s > self._asked.idle_s:
+            if boot_s() > pilot.used_s + self._asked.idle_s:
                 pilot.retire()
         for pilot in self._pilots:
             if pilot.retired:
@@ -359,16 +348,11 @@ class SlurmFinder(RayFinder):
             *("sbatch", "--parsable", "--job-name=dovetail", "--no-kill", "--ntasks-per-node=1"),
             *(f"--output={self._files}/pilot-%j.log", "--open-mode=append"),
             *self._asked.options,
-            str(self._script()),
+            f"--wrap=exec {shlex.join(self._pilot_program())}",
             within_s=60.0,
         )
         self._add(job.strip().partition(";")[0])
-        self._pilots[-1].look()
-
-    def _script(self) -> Path:
-        path = self._files / "pilot.sh"
-        write_text(path, f"#!/bin/sh\nexec {shlex.join(self._pilot_program())}\n")
-        return path
+        self._pilots[-1].is_over()
 
     def _pilot_program(self) -> Sequence[str]:
         scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
@@ -422,7 +406,7 @@ class SlurmFinder(RayFinder):
 
 
 def _is_ours(host: str, port: int = 0) -> bool:
-    """Tell whether an address is one of this machine's, and a port there is free."""
+    """Return whether an address is one of this machine's, and a port there is free."""
     with suppress(OSError), socket.socket() as one:
         one.bind((host, port))
         return True
