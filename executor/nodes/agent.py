@@ -121,9 +121,9 @@ class Agent:
                 return "answer", self._log(read_message(LogPlace, text)).model_dump_json()
             return "answer", (await self.exchange(read_message(Exchange, text))).model_dump_json()
         except Exception as error:  # the controller shows it
-            told = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             kind: Kind = "fenced" if isinstance(error, FencedError) else "error"
-            return kind, " ".join(str(told).split())
+            return kind, " ".join(str(why).split())
 
     async def exchange(self, asked: Exchange) -> Answer:
         """Bring about what is wanted, and answer as soon as there is news.
@@ -266,8 +266,8 @@ class Agent:
     # Answers.
 
     def _answer(self, asked: Exchange, mine: bool, pool: LocalPool) -> Answer:
-        told = not mine or asked.seen != self._version
-        watched = [run for run in pool.kept() if asked.watch or told]
+        sends = not mine or asked.seen != self._version
+        watched = [run for run in pool.kept() if asked.watch or sends]
         alive = [run for run in watched if asked.watch and self._rank_log.has_trace(run.id)]
         return Answer(
             incarnation=self.incarnation,
@@ -275,7 +275,7 @@ class Agent:
             until_s=self._lease.deadline_s,
             wanted=self._wanted,
             version=self._version,
-            state=self._state(pool) if told else None,
+            state=self._state(pool) if sends else None,
             facts=None if mine else facts_of(self._id, pool),
             progress={run.id: tuple(pool.progress(run.id)) for run in watched},
             usage=pool.usage() if asked.watch else {},

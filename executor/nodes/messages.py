@@ -1,4 +1,4 @@
-"""What the controller of many nodes and the agent of each node tell each other, as JSON.
+"""The messages between the controller of many nodes and the agent of each, as JSON.
 
 The controller asks (``Exchange``) and the agent answers (``Answer``). Each side keeps its state
 under a version that grows with every change, and sends all of it as long as the other does not have
@@ -32,7 +32,7 @@ MOST_WAIT_S: Final = 30.0
 """The longest that an agent is asked to wait for news before it answers."""
 
 ANSWER_S: Final = 3.0
-"""Seconds that an agent has to answer, besides those that it was asked to wait."""
+"""Seconds that an agent has to answer, and those that it was asked to wait in addition."""
 
 Number0 = Annotated[StrictInt, Field(ge=0)]
 
@@ -66,7 +66,7 @@ class Want(Record):
         The ranks. The part that has rank 0 of a gang decides on the rendezvous, and has none here.
     phase : str
         ``keep``: take up what has been started. ``launch``: start all ranks, or none. ``prepare``:
-        bring all to the start barrier. ``commit``: start what stands there, and refuse the rest.
+        bring all to the start barrier. ``commit``: start what is there, and refuse the rest.
         ``abort``: refuse what has not been started. ``stop``: end all, and refuse what has not been
         started.
     reason : str
@@ -92,7 +92,7 @@ class State(Record):
     ranks : tuple of event
         What repeats how every rank is that the agent knows of; of others there is no trace.
     prepared : mapping of str to Rendezvous or None
-        The runs whose part stands at the start barrier, and where their gang meets.
+        The runs whose part is at the start barrier, and where their gang meets.
     beyond : tuple of Part
         What is kept and not wanted.
     sick : mapping of str to str

@@ -134,7 +134,7 @@ class NodesPool:
         self._beyond: dict[str, Run] = {}
         self._gangs = Gangs(self._remotes, self._want)
         self._unsent: set[str] = set()
-        self._told = RankLog()
+        self._reported = RankLog()
         self._generation = 0
         self._merged: tuple[int, Cluster] = (-1, Cluster(nodes=()))
         self._looked_s = 0.0
@@ -345,7 +345,7 @@ class NodesPool:
                 for node in self._parts(known):
                     self._remotes[node].release(run)
                     self._unsent.add(node)
-                self._told.forget(run)
+                self._reported.forget(run)
                 self._send()
 
     def poll(self) -> Sequence[AnyEvent]:
@@ -359,8 +359,8 @@ class NodesPool:
             known = self._runs.get(run)
             if known is None:
                 return ()
-            told = (self._remotes[node_of(seat.gpu)].progress.get(run, ()) for seat in known.seats)
-            return [one[rank] if rank < len(one) else None for rank, one in enumerate(told)]
+            of = (self._remotes[node_of(seat.gpu)].progress.get(run, ()) for seat in known.seats)
+            return [one[rank] if rank < len(one) else None for rank, one in enumerate(of)]
 
     def usage(self) -> Mapping[str, Usage]:
         """Return what each device was doing when its node, if it answers, last answered."""
@@ -441,7 +441,7 @@ class NodesPool:
 
     def _why_not_now(self, run: Run, parts: Mapping[str, Part]) -> str:
         """Return why a run of which nothing is known cannot be started at present."""
-        lost = any(self._told.status(run.id, rank).lost for rank in range(len(run.seats)))
+        lost = any(self._reported.status(run.id, rank).lost for rank in range(len(run.seats)))
         if lost or self._has_trace(run, parts):
             return ""
         silent = [r for r in (self._remotes[node] for node in parts) if r.silent or r.facts is None]
@@ -457,7 +457,7 @@ class NodesPool:
 
     def _refuse(self, run: Run, reason: str) -> None:
         for rank in range(len(run.seats)):
-            self._tell(RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason, later=True))
+            self._report(RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason, later=True))
 
     def _advance_gangs(self) -> None:
         for run, reason in self._gangs.advance():
@@ -484,17 +484,17 @@ class NodesPool:
     def _took(self, remote: Remote, call: Call, answer: Future[str]) -> None:
         """Take in that a call has been answered, or never will be."""
         received_s = boot_s()
-        told = _read(answer)
+        read = _read(answer)
         with self._lock:
             if remote.call is not call:
                 return
-            if isinstance(told, Answer) and self._has_failed(told):
+            if isinstance(read, Answer) and self._has_failed(read):
                 # Answers of other nodes do not wait for what the engine says.
                 call.waits, call.due_s = False, math.inf
-                examine = (remote, call, told, received_s)
+                examine = (remote, call, read, received_s)
                 threading.Thread(target=self._examine, args=examine, daemon=True).start()
             else:
-                self._take_in(remote, call, told, received_s)
+                self._take_in(remote, call, read, received_s)
 
     def _has_failed(self, answer: Answer) -> bool:
         """Return whether an answer says of a rank, for the first time, that it has failed."""
@@ -503,7 +503,7 @@ class NodesPool:
             isinstance(event, RankEnded)
             and event.status != 0
             and event.run in self._runs
-            and not self._told.over(event.run, event.rank)
+            and not self._reported.over(event.run, event.rank)
             for event in ranks
         )
 
@@ -520,7 +520,7 @@ class NodesPool:
         self,
         remote: Remote,
         call: Call,
-        told: Answer | NoAnswerError,
+        answer: Answer | NoAnswerError,
         received_s: float,
         taken_back: str = "",
     ) -> None:
@@ -528,13 +528,13 @@ class NodesPool:
             return
         remote.call = None
         try:
-            if isinstance(told, NoAnswerError):
-                self._missed(remote, told)
-            elif remote.is_other(told) and not self._displaced(remote):
+            if isinstance(answer, NoAnswerError):
+                self._missed(remote, answer)
+            elif remote.is_other(answer) and not self._displaced(remote):
                 self._missed(remote, NoAnswerError(_OTHER), at_once=True)
             else:
                 was_silent, known = bool(remote.silent), remote.facts is not None
-                remote.take_in(told, call.sent_s, received_s)
+                remote.take_in(answer, call.sent_s, received_s)
                 if was_silent and known:
                     _log.warning("%s answers again", remote.id)
                 self._answered(remote, taken_back)
@@ -559,7 +559,7 @@ class NodesPool:
             self._note_beyond(remote)
         for run, ranks in [*remote.rank_log.statuses.items()]:
             for rank, status in ranks.items():
-                for event in status.news_after(self._told.status(run, rank)):
+                for event in status.news_after(self._reported.status(run, rank)):
                     self._happened(remote, event, taken_back)
         if remote.attached:
             self._miss_traces(remote)
@@ -586,7 +586,7 @@ class NodesPool:
         """Return whether nothing can run any more of what a node's last agent may have started."""
         if not self._resumed or boot_s() < remote.lease.gone_s:
             return False
-        self._tell_gone(remote)
+        self._report_gone(remote)
         remote.displace()
         return True
 
@@ -597,7 +597,7 @@ class NodesPool:
             self._granted.forget_lapsed(boot_s())
             for remote in self._remotes.values() if self._resumed else ():
                 if boot_s() >= remote.lease.gone_s and not remote.fenced:
-                    self._tell_gone(remote)
+                    self._report_gone(remote)
             self._advance_gangs()
             for remote in self._remotes.values():
                 if remote.overdue():
@@ -612,14 +612,14 @@ class NodesPool:
     def _happened(self, remote: Remote, event: RankEvent, taken_back: str) -> None:
         if taken_back and isinstance(event, RankEnded) and event.status != 0:
             event = RankGone(at_s=0.0, run=event.run, rank=event.rank, reason=taken_back)
-        self._tell(event)
+        self._report(event)
         if isinstance(event, RankRefused):
             self._give_up(event.run, f"{remote.id}: {event.reason}")
 
-    def _tell(self, event: RankEvent) -> None:
+    def _report(self, event: RankEvent) -> None:
         """Report what happened to a rank, unless it is over, or its run is not kept any more."""
-        if event.run in self._runs and not self._told.over(event.run, event.rank):
-            self._told.take_in(event)
+        if event.run in self._runs and not self._reported.over(event.run, event.rank):
+            self._reported.take_in(event)
             self._put(event)
 
     def _put(self, event: AnyEvent) -> None:
@@ -630,7 +630,7 @@ class NodesPool:
         """Yield the ranks that a node keeps and that are not known to be over."""
         for want in [*remote.wants.values()]:
             for rank in want.part.ranks:
-                if not self._told.over(want.part.run.id, rank):
+                if not self._reported.over(want.part.run.id, rank):
                     yield want.part.run.id, rank
 
     def _lose(self, remote: Remote, reason: str = "") -> None:
@@ -638,26 +638,26 @@ class NodesPool:
         for gpu in remote.devices():
             self._device_health.report(gpu.id, Cause.ANSWER, why)
         for run, rank in self._ranks(remote):
-            if not self._told.status(run, rank).lost and not self._gangs.is_open(run):
-                self._tell(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
+            if not self._reported.status(run, rank).lost and not self._gangs.is_open(run):
+                self._report(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
 
-    def _tell_gone(self, remote: Remote) -> None:
+    def _report_gone(self, remote: Remote) -> None:
         """Report that the ranks of a node are gone: its lease has lapsed, so none can run."""
         remote.silent = remote.silent or "it has not answered"
         self._lose(remote)
         for run, rank in [*self._ranks(remote)]:
             reason = f"{remote.id} has not answered, and its lease has lapsed"
-            self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
+            self._report(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
             self._want(remote.id, remote.wants[run].part, phase="stop", grace_s=0.0)
 
     def _miss_traces(self, remote: Remote) -> None:
         """Report lost ranks as gone of which their node has no trace, and nothing to start."""
         for run, rank in [*self._ranks(remote)]:
             kept = remote.wants[run].phase == "keep"
-            lost = self._told.status(run, rank).lost
+            lost = self._reported.status(run, rank).lost
             if kept and lost and not remote.rank_log.has_trace(run):
                 reason = f"{remote.id} has no trace of it"
-                self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
+                self._report(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
 
     def _note_beyond(self, remote: Remote) -> None:
         """Take up what a node keeps and was not known."""
@@ -675,7 +675,7 @@ class NodesPool:
             run
             for run, ranks in remote.rank_log.statuses.items()
             for rank, status in ranks.items()
-            if status.end is None and (run not in self._runs or self._told.over(run, rank))
+            if status.end is None and (run not in self._runs or self._reported.over(run, rank))
         ]
         reason = f"{left[0]} may still be on {remote.id}" if left else ""
         sick = {remote.outside_device(gpu): why for gpu, why in remote.state.sick.items()}

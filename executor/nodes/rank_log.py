@@ -44,10 +44,10 @@ class RankStatus:
         """Yield the events that repeat it."""
         yield from (event for event in (self.started, self.state, self.end) if event is not None)
 
-    def news_after(self, told: RankStatus) -> Iterator[RankEvent]:
-        """Yield the events that lead from what was told of the rank to this."""
-        known = () if told.lost and not self.lost else tuple(told.events())
-        if told.end is None:
+    def news_after(self, reported: RankStatus) -> Iterator[RankEvent]:
+        """Yield the events that lead from what has been reported of the rank to this."""
+        known = () if reported.lost and not self.lost else tuple(reported.events())
+        if reported.end is None:
             yield from (event for event in self.events() if event not in known)
 
 

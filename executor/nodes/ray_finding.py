@@ -75,7 +75,7 @@ class RayPlan(Record):
     lease_s : float
         Seconds that a node's jobs run on when the node is cut off.
     open : bool
-        Whether the cluster may let everybody in.
+        Whether the cluster may admit drivers without a token.
     """
 
     address: Name

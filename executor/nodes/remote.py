@@ -200,7 +200,7 @@ class Remote:
             return progress and progress._replace(at_s=progress.at_s + self._offset_s)
 
         if answer.progress:
-            self.progress = {run: [*map(here, told)] for run, told in answer.progress.items()}
+            self.progress = {run: [*map(here, ranks)] for run, ranks in answer.progress.items()}
         for device, usage in answer.usage.items():
             shifted = usage._replace(at_s=usage.at_s + self._offset_s)
             self.usage[self.outside_device(device)] = shifted

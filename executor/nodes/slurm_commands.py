@@ -1,4 +1,4 @@
-"""Slurm's commands, each under a time limit, and the little that is read of what they print."""
+"""Slurm's commands, each under a time limit, and the parts of their output that are needed."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def slurm(*command: str, within_s: float = PATIENCE_S) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{command[0]} has not ended within {within_s:g} s") from None
     if done.returncode:
-        told = " ".join(done.stderr.split()) or f"it ended with status {done.returncode}"
-        raise SlurmError(f"{command[0]}: {told}")
+        why = " ".join(done.stderr.split()) or f"it ended with status {done.returncode}"
+        raise SlurmError(f"{command[0]}: {why}")
     return done.stdout
 
 
@@ -80,7 +80,7 @@ class Allocation(NamedTuple):
 
 
 def allocation(job: str, within_s: float = PATIENCE_S) -> Allocation | None:
-    """Return what Slurm says of a job, None once it is over.
+    """Return a job as Slurm describes it; None once it is over.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def allocation(job: str, within_s: float = PATIENCE_S) -> Allocation | None:
 
 
 def seconds(text: str) -> float | None:
-    """Return what Slurm prints for a time, ``D-HH:MM:SS`` or a part; None for none."""
+    """Return a time as Slurm prints it, ``D-HH:MM:SS`` or a part; None for none."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         return None
@@ -115,15 +115,15 @@ def seconds(text: str) -> float | None:
 
 
 def controller() -> str:
-    """Return where ``slurmctld`` is reached.
+    """Return the address of ``slurmctld``.
 
     Raises
     ------
     SlurmError
         When Slurm does not say.
     """
-    told = slurm("scontrol", "show", "config")
-    found = re.search(r"^SlurmctldHost\S* *= *(\S+?)(?:\((\S+)\))?$", told, re.MULTILINE)
+    text = slurm("scontrol", "show", "config")
+    found = re.search(r"^SlurmctldHost\S* *= *(\S+?)(?:\((\S+)\))?$", text, re.MULTILINE)
     if found is None:
         raise SlurmError("scontrol show config names no SlurmctldHost")
     return found[2] or found[1]

@@ -191,7 +191,7 @@ class SlurmFinder(RayFinder):
         self._again_s, self._submitted_s = 0.0, 0.0
         self._head = self._place_of_head()
         make_secrets(self._files)
-        # The head lets nobody in without the token that was made for it.
+        # The head admits no driver without the token that was made for it.
         plan = RayPlan(address=self._head, pool=asked.pool, resource=RESOURCE, open=True)
         env = environment(self._files, self._files, host_and_port(self._head)[0])
         super().__init__(directory / "nodes", plan, env)
@@ -219,7 +219,7 @@ class SlurmFinder(RayFinder):
                 self._add(job)
             self._look()
         if job is not None:
-            self._start_beside(f"pilot-{job}", [*self._pilot_program(), "--job", job])
+            self._start_detached(f"pilot-{job}", [*self._pilot_program(), "--job", job])
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
@@ -289,7 +289,7 @@ class SlurmFinder(RayFinder):
 
     def _keep_head(self) -> None:
         """Start the program of the head, unless it runs."""
-        self._start_beside("head", [*program("head", self._files), "--address", self._head])
+        self._start_detached("head", [*program("head", self._files), "--address", self._head])
 
     # Pilots.
 
@@ -359,7 +359,7 @@ class SlurmFinder(RayFinder):
         node = ("--name", self._kept.name, "--pool", self._asked.pool, *scratch)
         return (*program("pilot", self._files), *node)
 
-    def _start_beside(self, name: str, command: Sequence[str]) -> None:
+    def _start_detached(self, name: str, command: Sequence[str]) -> None:
         """Start a program that outlives the service, unless it runs: it keeps a lock."""
         lock = os.open(self._files / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:

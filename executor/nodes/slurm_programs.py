@@ -6,12 +6,12 @@
     python -m dovetail.executor.nodes.slurm_programs pilot --files FILES --job JOB ...
     python -m dovetail.executor.nodes.slurm_programs node --files FILES --name NAME --pool POOL
 
-``--files`` are the service's, which all nodes see. The head runs beside the service and nothing but
-Ray's own. What it knows of the cluster is on disk, so that nodes, agents and jobs go on when it
-dies and is started again. A pilot is a step on all nodes of its allocation; its program runs inside
-the allocation as the script of a job, or beside the service where the allocation is somebody's own.
-A node has a Ray that joins the head. Should its program die, Ray dies with it, and so does the
-agent; jobs run on, as far as Slurm lets them, until their lease lapses.
+``--files`` is the service's directory, which all nodes see. The head runs on the service's machine.
+Its state is on disk, so nodes, agents and jobs go on when it dies and is started again. A pilot is
+a step on all nodes of its allocation; its program is the script of the allocation, or runs on the
+service's machine where a user made the allocation. The program of a node runs Ray, which joins the
+head. If that program dies, Ray dies with it, and so does the agent; jobs run on, as far as Slurm
+lets them, until their lease lapses.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
 STAY_S: Final = 60.0
-"""Seconds for which the head stays after its service: longer than any lease.
+"""Seconds for which the head outlives its service: longer than any lease.
 
-A service that was away for longer has no leases left, and hence no jobs; Ray on the nodes of its
-pilots waits there for the next head.
+After that, no lease and hence no job is left; Ray on the nodes of pilots waits for the next head.
 """
 
 _PAUSE_S: Final = 1.0
@@ -81,7 +80,7 @@ def keep_head(files: Path, address: str, port: int) -> None:
 
 
 def _served(lock: Path) -> Callable[[], bool]:
-    """Return what tells whether a service has run within ``STAY_S``."""
+    """Return a function that returns whether a service has run within ``STAY_S``."""
     seen_s = boot_s()
 
     def served() -> bool:
@@ -147,14 +146,14 @@ def own_directory(root: Path, name: str) -> Path:
 
 
 def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
-    """Have this node in the cluster of a service; it never returns.
+    """Keep this node in the cluster of a service; it never returns.
 
     Parameters
     ----------
     files : path
         The service's.
     name : str
-        Tells the agents of a service from those of another.
+        Distinguishes the agents of this service from those of others.
     pool : str
         Of the agent, out of which it takes what its step has.
     scratch : str, optional
@@ -201,7 +200,7 @@ def within_allocation(pool: str, environment: Mapping[str, str]) -> str:
     InputError
         When it names a GPU that the step does not have.
     UnsupportedError
-        When the step has no GPU, or they cannot be told apart.
+        When the step has no GPU, or they cannot be identified.
     """
     name, _, asked = pool.partition(":")
     if name != "gpu":

@@ -1,8 +1,8 @@
 """Ray in a Slurm pool: what its head and the node of a pilot have in common.
 
-Both are a ``ray start`` that is started again whenever it ends. What they show each other lies in
-a folder of the service's directory, which its user alone can read: Ray's token, and an authority
-that signs a certificate for each of them, as nobody knows beforehand which nodes Slurm lends.
+Both are a ``ray start`` that is started again whenever it ends. Their secrets are in a folder of the
+service's directory, which only its user can read: Ray's token, and an authority that signs a
+certificate for each of them, since the nodes that Slurm will lend are not known in advance.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def address_towards(host: str) -> str:
-    """Return the address of this machine that those see whom it reaches at ``host``.
+    """Return the address from which this machine reaches ``host``.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def address_towards(host: str) -> str:
     return "127.0.0.2" if address == "127.0.0.1" else address
 
 
-# What they show each other.
+# Secrets.
 
 
 def make_secrets(files: Path) -> None:
@@ -95,7 +95,7 @@ def make_secrets(files: Path) -> None:
 
 
 def environment(files: Path, folder: Path, address: str) -> Mapping[str, str]:
-    """Return the environment of whatever is Ray's on a machine, without what is set for another.
+    """Return the environment of all of Ray on a machine, without the settings of another Ray.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def ray_start(address: str, folder: Path, *arguments: str) -> Sequence[str]:
     folder : path
         For Ray's files.
     arguments : str
-        What else it is told.
+        Further ones.
     """
     return (
         *(*module_command("ray.scripts.scripts"), "start", "--block"),
@@ -175,7 +175,7 @@ def keep(
     start: Callable[[Path], tuple[Sequence[str], Mapping[str, str]] | None],
     wanted: Callable[[], bool],
 ) -> None:
-    """Have Ray run, started again whenever it has ended, until it is not wanted any more.
+    """Run Ray, again whenever it has ended, until it is not wanted any more.
 
     Parameters
     ----------

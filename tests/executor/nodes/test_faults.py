@@ -141,7 +141,7 @@ while not os.path.exists(sys.argv[1] + "-go"):
 """
 
 
-@pytest.mark.parametrize("survives", [True, False])
+@pytest.mark.parametrize("survives", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_agent_that_has_lost_its_directory_starts_nothing_again(
     make, tmp_path, agents, survives
 ):

@@ -72,7 +72,7 @@ def test_a_node_that_joins_is_in_the_cluster_and_one_that_is_away_stays_there(tm
     wait_until(lambda: devices(pool) == ["n1/cpu-0", "n2/cpu-0"])
     pool.close()
     agents[1].kill()
-    again = NodesPool(tmp_path / "home", found(agents))
+    again = NodesPool(tmp_path / "home", found(agents), find_s=0.5)
     again.resume([])
     assert devices(again) == ["n1/cpu-0", "n2/cpu-0"]
     wait_until(lambda: [(e.kind, e.gpu) for e in again.poll()] == [("device_sick", "n2/cpu-0")])
@@ -115,7 +115,7 @@ def test_shares_are_those_of_the_nodes_that_answer(tmp_path):
         wait_until(lambda: {*pool.allowed("", model)} == shares)
         pool.close()
         started[1].kill()
-        again = NodesPool(tmp_path / "home", found(started))
+        again = NodesPool(tmp_path / "home", found(started), find_s=0.5)
         again.resume([])
         wait_until(lambda: {*again.allowed("", model)} == shares)
         again.close()

@@ -20,26 +20,8 @@ from .slurm_bench import PATIENT_POOL, PILOT
 from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
-from .slurm_cluster import NODES
-from .tutorial_load import WATCH, came_of, tutorial_jobs
 
 WAIT = "while [ ! -e go ]; do sleep 0.1; done"
-
-
-@pytest.mark.alone
-@pytest.mark.slow
-def test_the_twelve_jobs_of_the_tutorial_run_once_each_as_gangs_over_nodes(bench):
-    with bench.serving(PILOT, "--watch", WATCH):
-        with bench.client() as client:
-            everywhere = {f"{node}/cpu-0" for node in NODES}
-            wait_until(lambda: {one.id for one in client.service().devices} == everywhere)
-            names = client.submit(tutorial_jobs(bench.home))
-        bench.wait_for(names, "finished")
-    came = came_of(bench.home, bench.home)
-    assert (len(names), came.starts) == (12, came.expected)
-    assert came.over_nodes == 8
-    assert came.shared > 0
-    assert len(bench.slurm.ask("squeue", "-h").splitlines()) == 1
 
 
 @pytest.mark.long
