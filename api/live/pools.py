@@ -55,8 +55,9 @@ def _of_this_machine(text: str, directory: Path) -> NodePool:
 
 
 def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
+    from dovetail.executor.nodes.options import ray_plan
     from dovetail.executor.nodes.pool import NodesPool
-    from dovetail.executor.nodes.ray_finding import RayFinder, ray_plan
+    from dovetail.executor.nodes.ray_finding import RayFinder
 
     plan = ray_plan(rest)
     return NodesPool(
@@ -65,14 +66,14 @@ def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
 
 
 def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
+    from dovetail.executor.nodes.options import slurm_plan
     from dovetail.executor.nodes.pool import NodesPool
     from dovetail.executor.nodes.slurm_finder import SlurmFinder
-    from dovetail.executor.nodes.slurm_options import asked_for
 
-    asked = asked_for(rest, os.environ)
+    plan = slurm_plan(rest, os.environ)
     # Pilots come when Slurm lets them.
     return NodesPool(
-        directory, SlurmFinder(directory, asked), asked.lease_s, find_s=0.0, sample_s=sample_s
+        directory, SlurmFinder(directory, plan), plan.lease_s, find_s=0.0, sample_s=sample_s
     )
 
 

@@ -27,8 +27,9 @@ from typing import Any, Final, NamedTuple
 
 from dovetail.executor.nodes.agent import Kind, Method
 from dovetail.executor.nodes.caller import Call
+from dovetail.executor.nodes.options import RayPlan
 from dovetail.executor.nodes.ray_agent import AgentPlan, RayAgent
-from dovetail.executor.nodes.ray_finding import RayPlan, Sighted, Sighting
+from dovetail.executor.nodes.ray_finding import Sighted, Sighting
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"

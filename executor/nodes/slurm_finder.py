@@ -27,7 +27,8 @@ from typing import Final
 
 from dovetail.executor.nodes.agent import Method
 from dovetail.executor.nodes.caller import no_answer
-from dovetail.executor.nodes.ray_finding import RayFinder, RayPlan, Sighted, host_and_port
+from dovetail.executor.nodes.options import RayPlan, SlurmPlan, host_and_port
+from dovetail.executor.nodes.ray_finding import RayFinder, Sighted
 from dovetail.executor.nodes.slurm_commands import (
     PATIENCE_S,
     Allocation,
@@ -36,7 +37,6 @@ from dovetail.executor.nodes.slurm_commands import (
     controller,
     slurm,
 )
-from dovetail.executor.nodes.slurm_options import Asked
 from dovetail.executor.nodes.slurm_programs import program
 from dovetail.executor.nodes.slurm_ray import (
     RESOURCE,
@@ -174,13 +174,13 @@ class SlurmFinder(RayFinder):
     ----------
     directory : path
         The service's state directory; all nodes have to see it.
-    asked : Asked
+    asked : SlurmPlan
         What is asked for.
     """
 
     name = "slurm"
 
-    def __init__(self, directory: Path, asked: Asked) -> None:
+    def __init__(self, directory: Path, asked: SlurmPlan) -> None:
         self._files = directory / "slurm"
         self._files.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._asked = asked

@@ -1,7 +1,7 @@
 """Ray in a Slurm pool: what its head and the node of a pilot have in common.
 
-Both are a ``ray start`` that is started again whenever it ends. Their secrets are in a folder of the
-service's directory, which only its user can read: Ray's token, and an authority that signs a
+Both are a ``ray start`` that is started again whenever it ends. Their secrets are in a folder of
+the service's directory, which only its user can read: Ray's token, and an authority that signs a
 certificate for each of them, since the nodes that Slurm will lend are not known in advance.
 """
 

@@ -28,8 +28,8 @@ PILOT = f"slurm:nodes=3,exclusive=,gres=gpu:2,time=60,scratch={{scratch}},{POOL}
 
 _SERVE = """
 from dovetail.cli.main import program
-from dovetail.executor.nodes import slurm_options
-slurm_options.MOST_LEASE_S = 600
+from dovetail.executor.nodes import options
+options.MOST_LEASE_S = 600
 program()
 """
 """Leases are limited for the end of a pilot, which tests with longer ones do not wait for."""

@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from dovetail.executor.nodes.messages import NoAnswerError
+from dovetail.executor.nodes.options import RayPlan, ray_plan
 from dovetail.executor.nodes.ray_agent import KILLS, agents_directory, warnings
 from dovetail.executor.nodes.ray_driver import wanted_nodes
-from dovetail.executor.nodes.ray_finding import RayFinder, RayPlan, ray_plan
+from dovetail.executor.nodes.ray_finding import RayFinder
 from dovetail.instances.errors import InputError, UnsupportedError
 
 
@@ -35,10 +36,10 @@ def test_options_and_at_last_the_pool_with_its_own():
             "h:1,color=red",
             "must be one of label, resource, directory, lease, open, pool, got 'color'",
         ),
-        ("h:1,lease=soon", "lease must be seconds >= 5, got 'soon'"),
+        ("h:1,lease=soon", "lease must be seconds, 5 or more, got 'soon'"),
         ("h:1,open=maybe", "open must be yes or no, got 'maybe'"),
         ("h:1,label=x", "label must be KEY:VALUE, got 'x'"),
-        ("h:1,directory=here", "directory must begin with /, got 'here'"),
+        ("h:1,directory=here", "directory must be a path that begins with /, got 'here'"),
         ("h:1,pool=tpu", "must be one of cpu, gpu, got 'tpu'"),
     ],
 )
@@ -69,10 +70,10 @@ def test_nodes_are_chosen_by_label_and_resource_and_named_by_label_or_host():
     table = (head, dead, plain, labelled)
     cpu = RayPlan(address="h:1", pool="cpu")
     assert names(cpu, *table) == [("h2", None), ("n3", "r1")]
-    assert names(cpu.replace(label="team:vision"), *table) == [("n3", "r1")]
-    assert names(cpu.replace(pool="gpu"), *table) == []
+    assert names(cpu._replace(label="team:vision"), *table) == [("n3", "r1")]
+    assert names(cpu._replace(pool="gpu"), *table) == []
     special = entry("h4", resources={"dovetail": 1.0})
-    assert names(cpu.replace(resource="dovetail"), *table, special) == [("h4", None)]
+    assert names(cpu._replace(resource="dovetail"), *table, special) == [("h4", None)]
 
 
 def test_a_driver_that_has_ended_lets_no_call_wait(tmp_path):

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from dovetail.executor.jobs.journal import read_events
-from dovetail.executor.nodes.ray_finding import RayFinder, RayPlan
+from dovetail.executor.nodes.options import RayPlan
+from dovetail.executor.nodes.ray_finding import RayFinder
 from dovetail.executor.nodes.slurm_ray import environment, ray_start
 from dovetail.instances.errors import UnsupportedError
 from tests.executor.waiting import LIMIT_S, wait_until

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from dovetail.executor.nodes.options import SlurmPlan, slurm_plan
 from dovetail.executor.nodes.ray_finding import unreachable
 from dovetail.executor.nodes.slurm_commands import SlurmError, seconds, slurm
-from dovetail.executor.nodes.slurm_options import Asked, asked_for
 from dovetail.executor.nodes.slurm_programs import own_directory, within_allocation
 from dovetail.executor.nodes.slurm_ray import address_towards, make_secrets
 from dovetail.instances.errors import InputError, UnsupportedError
@@ -21,28 +21,28 @@ from tests.executor.waiting import LIMIT_S, wait_until
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("12", Asked("12")),
-        ("", Asked("99")),
-        ("12,lease=5,head=10.0.0.1", Asked("12", lease_s=5.0, head="10.0.0.1")),
-        ("12,pool=cpu:devices=1,shares=none", Asked("12", (), "cpu:devices=1,shares=none")),
+        ("12", SlurmPlan("12")),
+        ("", SlurmPlan("99")),
+        ("12,lease=5,head=10.0.0.1", SlurmPlan("12", lease_s=5.0, head="10.0.0.1")),
+        ("12,pool=cpu:devices=1,shares=none", SlurmPlan("12", (), "cpu:devices=1,shares=none")),
         (
             "nodes=1,pilots=0..3,idle=60",
-            Asked(None, ("--nodes=1",), pilots=(0, 3), idle_s=60.0),
+            SlurmPlan(None, ("--nodes=1",), pilots=(0, 3), idle_s=60.0),
         ),
         (
             "nodes=3,exclusive=,gres=gpu:4,nvme:1,scratch=/local",
-            Asked(None, ("--nodes=3", "--exclusive", "--gres=gpu:4,nvme:1"), "gpu", "/local"),
+            SlurmPlan(None, ("--nodes=3", "--exclusive", "--gres=gpu:4,nvme:1"), "gpu", "/local"),
         ),
     ],
 )
-def test_what_is_asked_for(text, asked):
-    assert asked_for(text, {"SLURM_JOB_ID": "99"}) == asked
+def test_what_is_slurm_plan(text, asked):
+    assert slurm_plan(text, {"SLURM_JOB_ID": "99"}) == asked
 
 
 @pytest.mark.parametrize("text", ["", "j12", "12,nodes=3", "job=1,time=5", "12,pilots=1..2"])
-def test_what_cannot_be_asked_for(text):
+def test_what_cannot_be_slurm_plan(text):
     with pytest.raises(InputError, match="allocation"):
-        asked_for(text, {})
+        slurm_plan(text, {})
 
 
 @pytest.mark.parametrize(
@@ -52,20 +52,20 @@ def test_what_cannot_be_asked_for(text):
         ("nodes=1,pilots=3..1", "pilots must be MIN..MAX, MAX >= 1, got '3..1'"),
         ("nodes=1,pilots=0..0", "pilots must be MIN..MAX, MAX >= 1, got '0..0'"),
         ("nodes=1,pilots=2", "pilots must be MIN..MAX, MAX >= 1, got '2'"),
-        ("nodes=1,idle=0", "idle must be whole seconds >= 1, got '0'"),
+        ("nodes=1,idle=0", "idle must be seconds, 1 or more, got '0'"),
         ("nodes=3,time=5,nodes=4", "nodes must be given once, got 'nodes=4', too"),
     ],
 )
 def test_names_of_options_are_given_once(text, told):
     with pytest.raises(InputError) as error:
-        asked_for(text, {})
+        slurm_plan(text, {})
     assert str(error.value) == f"--pool: {told}"
 
 
 @pytest.mark.parametrize("text", ["0", "31", "-1", "1e1", "nan", ""])
 def test_a_lease_is_over_before_a_pilot_that_was_let_go(text):
-    with pytest.raises(InputError, match="lease must be 5 to 30 whole seconds"):
-        asked_for(f"nodes=1,lease={text}", {})
+    with pytest.raises(InputError, match="lease must be seconds, 5 to 30"):
+        slurm_plan(f"nodes=1,lease={text}", {})
 
 
 def test_times_of_slurm():

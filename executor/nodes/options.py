@@ -1,0 +1,213 @@
+"""What ``--pool ray:...`` and ``--pool slurm:...`` ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.executor.nodes.lease import LEASE_S, LEAST_S
+from dovetail.executor.pools.opening import opener
+from dovetail.instances.errors import InputError
+
+MOST_LEASE_S: Final = 30
+"""Of a Slurm pool: under a longer one, jobs might outlast a pilot that was let go."""
+
+IDLE_S: Final = 600.0
+"""Seconds without a job after which a pilot that is not needed is given back."""
+
+_FLAG: Final = "--pool"
+_OF_RAY: Final = ("label", "resource", "directory", "lease", "open", "pool")
+
+
+class RayPlan(NamedTuple):
+    """What ``ray:ADDRESS,OPTIONS`` asks for.
+
+    Attributes
+    ----------
+    address : str
+        ``HOST:PORT`` of the head.
+    pool : str
+        What each node's agent keeps: ``gpu`` or ``cpu`` and their options.
+    label : str or None
+        ``KEY:VALUE``: only nodes with this label.
+    resource : str or None
+        Only nodes that have this resource of Ray; by default ``GPU`` or ``CPU``, as the pool.
+    directory : str or None
+        Where agents keep their state on their nodes.
+    lease_s : float
+        Seconds that a node's jobs run on when the node is cut off.
+    open : bool
+        Whether the cluster may admit drivers without a token.
+    """
+
+    address: str
+    pool: str = "gpu"
+    label: str | None = None
+    resource: str | None = None
+    directory: str | None = None
+    lease_s: float = LEASE_S
+    open: bool = False
+
+    @property
+    def needed_resource(self) -> str:
+        """The resource that a node must have."""
+        return self.resource or ("CPU" if self.pool.startswith("cpu") else "GPU")
+
+
+class SlurmPlan(NamedTuple):
+    """What ``slurm:OPTIONS`` asks for.
+
+    Attributes
+    ----------
+    job : str or None
+        An allocation that exists; None: pilots are submitted.
+    options : tuple of str
+        Of ``sbatch``.
+    pool : str
+        Of each agent.
+    scratch : str or None
+        Where agents keep their files, on each node.
+    lease_s : float
+        Seconds that a node's jobs run on when the node is cut off.
+    pilots : tuple of int
+        How many pilots there are at least, and at most while jobs lack devices.
+    idle_s : float
+        Seconds without a job after which a pilot beyond the least is given back.
+    head : str or None
+        The address of this machine at which nodes reach Ray's head; None: the one that
+        ``slurmctld`` sees.
+    """
+
+    job: str | None
+    options: tuple[str, ...] = ()
+    pool: str = "gpu"
+    scratch: str | None = None
+    lease_s: float = LEASE_S
+    pilots: tuple[int, int] = (1, 1)
+    idle_s: float = IDLE_S
+    head: str | None = None
+
+
+def ray_plan(text: str) -> RayPlan:
+    """Return the plan of ``ADDRESS[,label=KEY:VALUE][,resource=NAME]...[,pool=POOL]``.
+
+    Raises
+    ------
+    InputError
+        When the address or an option cannot be.
+    """
+    address, given, pool = _parts(text)
+    try:
+        host_and_port(address)
+    except ValueError:
+        raise InputError(f"must be ray:HOST:PORT, got {address!r}", _FLAG) from None
+    for name in given:
+        if name not in _OF_RAY:
+            raise InputError(f"must be one of {', '.join(_OF_RAY)}, got {name!r}", _FLAG)
+    label = _matching(given, "label", r"[^:]+:[^:]+", "KEY:VALUE")
+    directory = _matching(given, "directory", r"/.*", "a path that begins with /")
+    is_open = _matching(given, "open", r"yes|no", "yes or no") == "yes"
+    lease_s = _seconds(given, "lease", LEASE_S, LEAST_S)
+    return RayPlan(address, pool, label, given.get("resource"), directory, lease_s, is_open)
+
+
+def slurm_plan(text: str, environment: Mapping[str, str]) -> SlurmPlan:
+    """Return the plan of ``[JOB][,NAME=VALUE]...[,pool=POOL]``.
+
+    Names are ``job``, ``scratch``, ``lease``, ``head``, ``pilots`` and ``idle``; any other is an
+    option of ``sbatch``, and ``NAME=`` one without value.
+
+    Parameters
+    ----------
+    text : str
+        The options.
+    environment : mapping of str to str
+        Names the allocation, where nothing else is asked for.
+
+    Raises
+    ------
+    InputError
+        When it asks for nothing, for both an allocation and a new one, or for no pool that is.
+    """
+    first, given, pool = _parts(text)
+    job = given.pop("job", None) or first or None
+    scratch, head = given.pop("scratch", None), given.pop("head", None)
+    lease_s = _seconds(given, "lease", LEASE_S, LEAST_S, MOST_LEASE_S)
+    if job is None and not given:
+        job = environment.get("SLURM_JOB_ID")
+        if job is None:
+            rule = "must name an allocation (slurm:JOBID) or what to ask for (slurm:nodes=N,...)"
+            raise InputError(rule, _FLAG)
+    if job is not None:
+        if given or not job.isdecimal():
+            extra = f"{next(iter(given))}=" if given else job
+            rule = f"an allocation has a number and takes no options, got {extra!r}"
+            raise InputError(rule, _FLAG)
+        return SlurmPlan(job, (), pool, scratch, lease_s, head=head)
+    idle_s = _seconds(given, "idle", IDLE_S, 1.0)
+    pilots = given.pop("pilots", "1..1")
+    least, dots, most = pilots.partition("..")
+    if not (dots and least.isdecimal() and most.isdecimal() and int(least) <= int(most) > 0):
+        raise InputError(f"pilots must be MIN..MAX, MAX >= 1, got {pilots!r}", _FLAG)
+    options = tuple(f"--{name}={value}" if value else f"--{name}" for name, value in given.items())
+    return SlurmPlan(None, options, pool, scratch, lease_s, (int(least), int(most)), idle_s, head)
+
+
+def _parts(text: str) -> tuple[str, dict[str, str], str]:
+    """Return what comes first without a name, the options by name, and the pool of the agents.
+
+    A part without ``=`` belongs to the value before it. ``pool`` comes last, since its own options
+    have commas, too.
+    """
+    text, has_pool, pool = text.partition("pool=")
+    if has_pool:
+        opener(pool, Path())
+    first, given, last = "", dict[str, str](), ""
+    for piece in filter(None, text.split(",")):
+        name, equals, value = piece.partition("=")
+        name = name.strip()
+        if not equals and not last:
+            first = name
+        elif not equals:
+            given[last] += f",{piece}"
+        elif not name:
+            raise InputError(f"must be NAME=VALUE,..., got {piece!r}", _FLAG)
+        elif name in given:
+            raise InputError(f"{name} must be given once, got {piece!r}, too", _FLAG)
+        else:
+            given[name], last = value, name
+    return first, given, pool if has_pool else "gpu"
+
+
+def _matching(given: Mapping[str, str], name: str, pattern: str, rule: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not re.fullmatch(pattern, value):
+        raise InputError(f"{name} must be {rule}, got {value!r}", _FLAG)
+    return value
+
+
+def _seconds(
+    given: dict[str, str], name: str, usual: float, least: float, most: float = 1e6
+) -> float:
+    """Take a number of seconds out of the options."""
+    text = given.pop(name, f"{usual:g}")
+    if not re.fullmatch(r"\d{1,6}(\.\d+)?", text) or not least <= float(text) <= most:
+        limits = f"{least:g} or more" if most == 1e6 else f"{least:g} to {most:g}"
+        raise InputError(f"{name} must be seconds, {limits}, got {text!r}", _FLAG)
+    return float(text)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return the parts of ``HOST:PORT``.
+
+    Raises
+    ------
+    ValueError
+        When it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) <= 65_535):
+        raise ValueError(f"must be HOST:PORT, got {text!r}")
+    return host.strip("[]"), int(port)
