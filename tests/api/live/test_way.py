@@ -65,9 +65,10 @@ def test_a_submission_goes_through_the_functions_of_the_diagram(directory, calle
         called.clear()
         client.submit([{"command": ["true"], "workload": "w", "cwd": str(directory), "env": ENV}])
         wait_until(lambda: not service.api.jobs())
-    # What two threads do at the same time has no order.
     assert sorted(called) == sorted(here)
-    assert [*called][:10] == here[:10]
+    # The ledger is looked at in every turn; and what two threads do at the same time has no order.
+    ordered = [step for step in here[:10] if "ledger" not in step[0]]
+    assert [step for step in called if step in ordered] == ordered
 
 
 @pytest.mark.parametrize("step", [step for step in steps() if step[0].startswith(SHIM)])
