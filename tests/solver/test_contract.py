@@ -43,6 +43,7 @@ class TestMilp(ExactContract):
     step = 100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("highspy") is None, reason="highspy is not installed")
 class TestMilpHighs(ExactContract):
     solver = "milp:HiGHS"
