@@ -164,7 +164,8 @@ class Runner:
             return None
         workers = [one for one in taken if isinstance(one, Worker)]
         lacks = ((worker, self._device.unconfirmed(worker)) for worker in workers)
-        residents = 0
+        # Workers that have failed to start had memory, too.
+        residents = len(self._workers.pids) + len(taken) - len(workers)
         if len(workers) < len(taken):
             names = (seat.workload for seat in experiment.seats)
             found = _failed(zip(names, taken, strict=True))
@@ -174,7 +175,6 @@ class Runner:
         elif not self._fits(experiment):
             return None
         else:
-            residents = len(self._workers.pids)
             found = self._window(workers)
         ready = [one.ready if isinstance(one, Worker) else None for one in taken]
         found["families"] = tuple(one and one.get("family") for one in ready)

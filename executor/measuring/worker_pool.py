@@ -120,19 +120,22 @@ class WorkerPool:
     def take(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
         """Return a ready worker for each seat, or why there is none.
 
-        If one does not start for lack of memory, all others are ended and it is tried again.
-
         Raises
         ------
         TimeoutError
             If ``until_s`` (monotonic clock) comes before they are ready.
         """
-        found = self._taken(seats, until_s)
-        others = set(self._workers).difference(one for one in found if isinstance(one, Worker))
-        if others and any(isinstance(o, Failure) and o.why == "out-of-memory" for o in found):
-            self.dismiss(others)
-            found = self._taken(seats, until_s)
-        return found
+        self.dismiss([one for one in self._workers if one.failure() is not None])
+        found: list[Worker | Failure] = []
+        for seat in seats:
+            same = (one for one in self._workers if one.seat == seat and one not in found)
+            worker = next(same, None)
+            if worker is None:
+                self._make_room(seat, found)
+            found.append(worker or self._begin(seat, until_s))
+        workers = [one for one in found if isinstance(one, Worker)]
+        self.wait(lambda: not any(map(self._is_starting, workers)), until_s)
+        return tuple(self._ready(one) if isinstance(one, Worker) else one for one in found)
 
     def wait(self, done: Callable[[], bool], until_s: float) -> bool:
         """Wait for a condition until ``until_s`` (monotonic clock); return whether it holds."""
@@ -169,19 +172,6 @@ class WorkerPool:
         """End all workers and remove their sockets."""
         self.clear()
         self._sockets.cleanup()
-
-    def _taken(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
-        self.dismiss([one for one in self._workers if one.failure() is not None])
-        found: list[Worker | Failure] = []
-        for seat in seats:
-            same = (one for one in self._workers if one.seat == seat and one not in found)
-            worker = next(same, None)
-            if worker is None:
-                self._make_room(seat, found)
-            found.append(worker or self._begin(seat, until_s))
-        workers = [one for one in found if isinstance(one, Worker)]
-        self.wait(lambda: not any(map(self._is_starting, workers)), until_s)
-        return tuple(self._ready(one) if isinstance(one, Worker) else one for one in found)
 
     def _ready(self, worker: Worker) -> Worker | Failure:
         failure = worker.failure()

@@ -70,6 +70,27 @@ GREEDY_LATER = """
         return step
 """
 
+HOLDS = """
+    import atexit, pathlib
+    KIND, FAMILY, BATCH = "training", "holds", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        held = pathlib.Path(__file__).with_name("held")
+        held.touch()
+        atexit.register(held.unlink)
+        return lambda: sum(range(20_000))
+"""
+
+NEEDS = """
+    import pathlib
+    KIND, FAMILY, BATCH = "training", "needs", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        if pathlib.Path(__file__).with_name("held").exists():
+            raise MemoryError("it is held")
+        return lambda: sum(range(20_000))
+"""
+
 DIES = """
     import os
     KIND, FAMILY, BATCH = "training", "dies", {"full": 1, "tiny": 1}

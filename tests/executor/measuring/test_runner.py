@@ -27,6 +27,8 @@ from .programs import (
     GREEDY_LATER,
     HANGS,
     HASTY,
+    HOLDS,
+    NEEDS,
     REQUESTS,
     SPIN,
     STEADY,
@@ -175,6 +177,19 @@ def test_memory_that_others_hold_is_given_back_before_it_is_said_to_lack(device,
     assert short.status == "out-of-memory"
     # It was tried once more with nobody beside it.
     assert short.residents == 1
+
+
+def test_idle_workers_end_where_another_lacks_memory_to_start(device, tmp_path):
+    workloads = write(tmp_path, holds=HOLDS, needs=NEEDS)
+    stages = (
+        {"measure": "solos", "workloads": ["holds"]},
+        {"measure": "pairs", "workloads": ["needs"]},
+    )
+    results, left, _ = measured(device, tmp_path, a_campaign(workloads, *stages))
+    assert left == ()
+    # The pair of itself comes first, while the other's idle worker holds all memory.
+    assert [one.workloads for one in results[:2]] == [("holds",), ("needs", "needs")]
+    assert [one.status for one in results] == ["ok"] * 3
 
 
 @pytest.mark.long
