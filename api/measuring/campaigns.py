@@ -153,7 +153,7 @@ def _opened(
 ) -> tuple[Device, Libraries]:
     """Open the device; it is closed with the stack."""
     directory = folder / "pool"
-    leaving.callback(_remove_empty, directory / "runs", directory)
+    leaving.callback(_remove_pool, directory)
     if options.dry_run:
         directory = Path(leaving.enter_context(TemporaryDirectory(prefix="dovetail-")))
     kind, _, uuid = options.device.partition(":")
@@ -260,8 +260,15 @@ def _ignore_signals() -> None:
         signal.signal(ending, signal.SIG_IGN)
 
 
+def _remove_pool(directory: Path) -> None:
+    """Remove the state of a pool, but not logs of workers."""
+    with suppress(OSError):
+        (directory / "boot").unlink()
+    _remove_empty(directory / "runs", directory)
+
+
 def _remove_empty(*folders: Path) -> None:
-    """Remove folders that are empty, without logs of workers."""
+    """Remove folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()

@@ -249,6 +249,7 @@ class TestBadInput:
     def test_an_output_that_cannot_be(self, campaign, capsys):
         (campaign.parent / "out").write_text("in the way")
         assert "out" in self.refused(command(campaign), capsys)
+        assert (campaign.parent / "out").read_text() == "in the way"
 
     def test_another_campaigns_ledger(self, campaign, capsys):
         assert main(command(campaign, "--minutes", "0.05")) == 3
