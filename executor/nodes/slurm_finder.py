@@ -64,6 +64,12 @@ _STEADY_S: Final = 300.0
 _PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 20
 _FLAG: Final = "--pool"
+_SCRIPT: Final = """
+while :; do
+    n=$(squeue -h -j "$SLURM_JOB_ID" -o %D) && srun --nodes="$n" --ntasks="$n" {step}
+    sleep 5
+done
+"""
 _LET_GO: Final = "its pilot is over, or is let go"
 
 _log = logging.getLogger(__name__)
@@ -218,8 +224,6 @@ class SlurmFinder(RayFinder):
             if job is not None and job not in self._kept.pilots:
                 self._add(job)
             self._look()
-        if job is not None:
-            self._start_detached(f"pilot-{job}", [*self._pilot_program(), "--job", job])
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
@@ -313,8 +317,14 @@ class SlurmFinder(RayFinder):
                     self._add(pilot.job)
         if self._asked.job is None:
             self._grow_or_shrink()
-        elif not self._pilots:
+            return
+        if not self._pilots:
             _log.warning("allocation %s is over: no node is left", self._asked.job)
+        for pilot in self._pilots:
+            if pilot.known is not None and pilot.known.running:
+                job, nodes = pilot.job, len(pilot.known.nodes)
+                step = ("srun", f"--jobid={job}", f"--nodes={nodes}", f"--ntasks={nodes}")
+                self._start_detached(f"pilot-{job}", [*step, *self._step()])
 
     def _grow_or_shrink(self) -> None:
         """Hold as many pilots as jobs need, one more at a time, between the least and the most."""
@@ -348,16 +358,25 @@ class SlurmFinder(RayFinder):
             *("sbatch", "--parsable", "--job-name=dovetail", "--no-kill", "--ntasks-per-node=1"),
             *(f"--output={self._files}/pilot-%j.log", "--open-mode=append"),
             *self._asked.options,
-            f"--wrap=exec {shlex.join(self._pilot_program())}",
+            f"--wrap={_SCRIPT.format(step=shlex.join(self._step()))}",
             within_s=60.0,
         )
         self._add(job.strip().partition(";")[0])
         self._pilots[-1].is_over()
 
-    def _pilot_program(self) -> Sequence[str]:
+    def _step(self) -> Sequence[str]:
+        """Return the options of ``srun`` that run the program of a node on each node of a pilot.
+
+        The step goes on without a node that dies.
+        """
         scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
-        node = ("--name", self._kept.name, "--pool", self._asked.pool, *scratch)
-        return (*program("pilot", self._files), *node)
+        return (
+            *("--job-name=dovetail-nodes", "--overlap", "--ntasks-per-node=1", "--no-kill"),
+            *("--kill-on-bad-exit=0", "--cpu-bind=none", "--input=none", "--quiet"),
+            *(f"--output={self._files}/pilot-%j-%n.log", "--open-mode=append"),
+            *program("node", self._files),
+            *("--name", self._kept.name, "--pool", self._asked.pool, *scratch),
+        )
 
     def _start_detached(self, name: str, command: Sequence[str]) -> None:
         """Start a program that outlives the service, unless it runs: it keeps a lock."""

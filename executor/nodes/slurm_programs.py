@@ -1,17 +1,15 @@
-"""The programs of a Slurm pool: of Ray's head, of a pilot, and of each node of that.
+"""The programs of a Slurm pool: of Ray's head, and of each node of a pilot.
 
 ::
 
     python -m dovetail.executor.nodes.slurm_programs head --files FILES --address ADDRESS:PORT
-    python -m dovetail.executor.nodes.slurm_programs pilot --files FILES --job JOB ...
     python -m dovetail.executor.nodes.slurm_programs node --files FILES --name NAME --pool POOL
 
 ``--files`` is the service's directory, which all nodes see. The head runs on the service's machine.
-Its state is on disk, so nodes, agents and jobs go on when it dies and is started again. A pilot is
-a step on all nodes of its allocation; its program is the script of the allocation, or runs on the
-service's machine where a user made the allocation. The program of a node runs Ray, which joins the
-head. If that program dies, Ray dies with it, and so does the agent; jobs run on, as far as Slurm
-lets them, until their lease lapses.
+Its state is on disk, so nodes, agents and jobs go on when it dies and is started again. The program
+of a node, a task of a step of the pilot, runs Ray, which joins the head. If that program dies, Ray
+dies with it, and so does the agent; jobs run on, as far as Slurm lets them, until their lease
+lapses.
 """
 
 from __future__ import annotations
@@ -20,10 +18,8 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +29,6 @@ from dovetail.executor.gpus.nvml import Nvml, NvmlError
 from dovetail.executor.nodes.options import host_and_port
 from dovetail.executor.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
 from dovetail.executor.nodes.ray_finding import unreachable
-from dovetail.executor.nodes.slurm_commands import SlurmError, allocation
 from dovetail.executor.nodes.slurm_ray import (
     RESOURCE,
     address_towards,
@@ -53,8 +48,6 @@ STAY_S: Final = 60.0
 After that, no lease and hence no job is left; Ray on the nodes of pilots waits for the next head.
 """
 
-_PAUSE_S: Final = 1.0
-_MOST_PAUSE_S: Final = 30.0
 _GLOBAL: Final = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Numbers of device files, whatever a cgroup hides."""
 
@@ -92,39 +85,6 @@ def _served(lock: Path) -> Callable[[], bool]:
         return boot_s() < seen_s + STAY_S
 
     return served
-
-
-# A pilot.
-
-
-def keep_step(job: str, files: Path, node_options: Sequence[str]) -> None:
-    """Keep a step in an allocation until that is over.
-
-    It goes on without a node that dies, and is begun anew when it ends itself.
-    """
-    pause_s = _PAUSE_S
-    while True:
-        try:
-            found = allocation(job)
-            if found is None:
-                return
-            if found.running:
-                step = _step(job, len(found.nodes), files, node_options)
-                subprocess.run(step, stdin=subprocess.DEVNULL)
-                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
-        except SlurmError as error:
-            print(f"dovetail: {error}", file=sys.stderr, flush=True)
-        time.sleep(pause_s)
-
-
-def _step(job: str, nodes: int, files: Path, node_options: Sequence[str]) -> Sequence[str]:
-    return (
-        *("srun", f"--jobid={job}", "--job-name=dovetail-nodes", "--overlap"),
-        *(f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
-        *("--no-kill", "--kill-on-bad-exit=0", "--cpu-bind=none", "--input=none", "--quiet"),
-        *(f"--output={files}/pilot-{job}-%n.log", "--open-mode=append"),
-        *(*program("node", files), *node_options),
-    )
 
 
 # A node.
@@ -249,27 +209,23 @@ def _listed(text: str) -> Sequence[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a program from the command line; what a pilot does not know is for its nodes."""
+    """Run a program from the command line."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--files", type=Path, required=True)
     parser = argparse.ArgumentParser()
     programs = parser.add_subparsers(dest="program", required=True)
     head = programs.add_parser("head", parents=[common])
     head.add_argument("--address", type=host_and_port, required=True)
-    pilot = programs.add_parser("pilot", parents=[common])
-    pilot.add_argument("--job", default=os.environ.get("SLURM_JOB_ID"))
     node = programs.add_parser("node", parents=[common])
     node.add_argument("--name", required=True)
     node.add_argument("--pool", required=True)
     node.add_argument("--scratch")
-    options, others = parser.parse_known_args(arguments)
+    options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         match options.program:
             case "head":
                 keep_head(options.files, *options.address)
-            case "pilot":
-                keep_step(options.job, options.files, others)
             case "node":
                 keep_node(options.files, options.name, options.pool, options.scratch)
     except DovetailError as error:
