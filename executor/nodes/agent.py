@@ -146,7 +146,7 @@ class Agent:
         while True:
             self._take_in(pool)
             left_s = until_s - boot_s()
-            # A newer request is answered, and this one is not listened to any more.
+            # Once a newer request has come, the answer to this one is not awaited any more.
             if asked.seen != self._version or wanted != self._wanted or left_s <= 0:
                 break
             with suppress(TimeoutError):
@@ -206,6 +206,7 @@ class Agent:
         self._wanted, self._keep_others = asked.version, asked.keep_others
         # What is beyond the wants has changed with them.
         self._version += 1
+        self._ring()
         if not self._keep_others:
             for part in self._beyond(pool):
                 pool.stop(part.run.id, 0.0)
