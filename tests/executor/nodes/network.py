@@ -29,7 +29,7 @@ def address(host: int) -> str:
 
 
 class Network:
-    """Hosts that reach each other and nobody else; as root, or in a namespace of users."""
+    """Hosts that reach only each other; as root, or in a namespace of users."""
 
     def __init__(self) -> None:
         self._holders: list[subprocess.Popen[bytes]] = []
@@ -47,7 +47,7 @@ class Network:
         return host
 
     def cut(self, host: int) -> None:
-        """Cut a host off: nothing reaches it, and it reaches nobody."""
+        """Cut a host off: nothing reaches it, and it reaches nothing."""
         self._do(0, f"ip link set ve{host} down")
 
     def mend(self, host: int) -> None:

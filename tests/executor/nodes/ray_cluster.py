@@ -22,7 +22,7 @@ from .witness import copies, witness
 
 HEAD = f"{address(0)}:6399"
 OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_USE_TLS": "0"}
-"""What makes a cluster let everybody in."""
+"""What makes a cluster admit everything that connects."""
 
 MOST_HOSTS = 8
 
@@ -145,7 +145,7 @@ class RayCluster:
         raise LookupError(f"no agent keeps n{k}")
 
     def has_agent(self, k: int, other_than: int) -> bool:
-        """Tell whether a node is kept by another process than one from before."""
+        """Return whether a node is kept by another process than one from before."""
         try:
             return self.agent(k) != other_than
         except LookupError:
@@ -203,7 +203,7 @@ class RayService:
         wait_until(lambda: self._serves(begun), "the service serves")
 
     def _serves(self, begun: int) -> bool:
-        """Tell whether it has said so since its log had so many bytes."""
+        """Return whether it has said so since its log had so many bytes."""
         assert self.process.poll() is None, self.log()
         return b"serving the ray pool" in self._log_path.read_bytes()[begun:]
 
@@ -268,7 +268,7 @@ class RayService:
 
 
 class Gang:
-    """A job of the service whose ranks bear witness until it is told to finish."""
+    """A job of the service whose ranks bear witness until they are to finish."""
 
     def __init__(
         self, service: RayService, name: str, workers: int, stubborn: bool = False
@@ -300,7 +300,7 @@ class Gang:
         return [gpu.partition("/")[0] for gpu in self.view.gpus]
 
     def started(self, runs: int = 1) -> bool:
-        """Tell whether the ranks of a run are up, by their own account and the service's."""
+        """Return whether the ranks of a run are up, by their own account and the service's."""
         mine = [c for c in copies(self.folder, self.id) if c.run == f"{self.id}.{runs}"]
         return len(mine) == len(self.pids) == self.workers
 

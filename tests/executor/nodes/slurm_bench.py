@@ -66,7 +66,7 @@ class Bench(NamedTuple):
         return process
 
     def awaited(self):
-        """Tell whether any node has not answered yet."""
+        """Return whether any node has not answered yet."""
         with self.client() as client:
             return "awaited" in client.service().notice
 
@@ -128,7 +128,7 @@ class Bench(NamedTuple):
             for path in self.home.glob("starts-*")
         }
 
-    def tell(self):
+    def show(self):
         """Print what happened, for a test that fails."""
         for entry in read_events(self.home):
             print(str(entry.event)[:200])
@@ -186,7 +186,7 @@ def bench(slurm):
     with tempfile.TemporaryDirectory(prefix="dove-") as folder:
         made = Bench(slurm, Path(folder))
         yield made
-        made.tell()
+        made.show()
         slurm.clear()
         wait_until(lambda: not end_what_is_left(folder))
 

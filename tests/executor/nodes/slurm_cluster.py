@@ -184,7 +184,7 @@ def _has_socket(process: psutil.Process, folder: Path) -> bool:
 
 
 class _free_ports(ExitStack):  # noqa: N801 - used as a function
-    """Ports that nobody has, kept until the block ends."""
+    """Free ports, kept until the block ends."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ def _is_on(process: psutil.Process, node: str, home: Path) -> bool:
     with suppress(psutil.Error):
         words = [word for word in process.cmdline() if word.startswith(str(home))]
         on_node = any(f"/{node}/" in f"{word}/" for word in words)
-        # Who has the step run is on the node of the pilot's script.
+        # The step's srun is on the node of the pilot's script.
         return on_node and process.name() != "srun"
     return False
 

@@ -26,7 +26,7 @@ def asked(**fields):
     return Exchange(**{"home": "h", "epoch": 1, "lease_s": 15.0, **fields})
 
 
-def told(agent, **fields):
+def answered(agent, **fields):
     return agent.call("exchange", asked(**fields).model_dump_json())
 
 
@@ -34,13 +34,13 @@ def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(tmp_path)
     async def both():
         with an_agent(tmp_path) as agent:
 
-            async def renewed(answer, lease_s, **who):
+            async def renewed(answer, lease_s, **more):
                 own = {"incarnation": answer.incarnation, "renew_s": answer.clock_s}
-                return await agent.exchange(asked(lease_s=lease_s, **own, **who))
+                return await agent.exchange(asked(lease_s=lease_s, **own, **more))
 
             first = await agent.exchange(asked())
             await renewed(first, 0.5)
-            while (await told(agent, home="g"))[0] != "answer":
+            while (await answered(agent, home="g"))[0] != "answer":
                 await asyncio.sleep(0.02)
             again = await agent.exchange(asked(home="g"))
             assert again.clock_s >= first.clock_s + 0.5

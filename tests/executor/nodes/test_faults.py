@@ -83,7 +83,7 @@ def events_of(pool, kind):
     return [event for event in pool.told if event.kind == kind]
 
 
-def told(pool, kinds, rank, run="j1.1", since=0):
+def wait_for_any(pool, kinds, rank, run="j1.1", since=0):
     """Return the first event of these kinds of a rank, once there is one."""
 
     def found():
@@ -237,7 +237,7 @@ def test_a_node_that_answers_again_in_time_tells_how_its_ranks_are(make, tmp_pat
     pool.wait_for("rank_lost", 1)
     before = len(pool.told)
     agents[1].thaw()
-    told(pool, {"rank_ready"}, 1, since=before)
+    wait_for_any(pool, {"rank_ready"}, 1, since=before)
     pool.pool.stop("j1.1", 20.0)
     assert {pool.wait_for("rank_ended", rank).status for rank in (0, 1)} == {-15}
     assert not events_of(pool, "rank_gone")
@@ -245,7 +245,7 @@ def test_a_node_that_answers_again_in_time_tells_how_its_ranks_are(make, tmp_pat
 
 
 def test_what_ended_while_its_node_was_lost_is_asked_about_too(make, tmp_path, agents, finder):
-    """Whoever lends the node ends its agent and, while that is away, its job."""
+    """The lender of the node ends its agent and, while that is away, its job."""
     finder.taken_back = lambda node: f"{node} was taken back"
     pool = make()
     pool.pool.launch(counted(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600", nodes=("n2",)))
@@ -323,7 +323,7 @@ LATER = [pytest.param(s, marks=pytest.mark.long) for s in (0.02, 0.05, 0.08, 0.1
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, *LATER])
 def test_a_controller_that_is_killed_while_gangs_start(make, tmp_path, finder, after_s):
-    """Every rank starts once, or never; and whoever comes next can end all of it."""
+    """Every rank starts once, or never; and the next controller can end all of it."""
     runs = [counted(tmp_path, "exec sleep 600", f"j{k}.1") for k in (1, 2)]
     with controller(tmp_path, finder, *runs) as old:
         try:
@@ -336,12 +336,12 @@ def test_a_controller_that_is_killed_while_gangs_start(make, tmp_path, finder, a
         pool.pool.launch(run)
     for run in runs:
         for rank in (0, 1):
-            told(pool, {"rank_ready", "rank_refused"}, rank, run.id)
+            wait_for_any(pool, {"rank_ready", "rank_refused"}, rank, run.id)
     for run in runs:
         pool.pool.stop(run.id, 20.0)
     for run in runs:
         for rank in (0, 1):
-            told(pool, {"rank_ended", "rank_refused"}, rank, run.id)
+            wait_for_any(pool, {"rank_ended", "rank_refused"}, rank, run.id)
     assert set(starts(tmp_path).values()) <= {1}
 
 
@@ -388,7 +388,7 @@ class TestGangsThatCannotStart:
         agents[0].start()
         agents[1].thaw()
         over = {"rank_ended", "rank_refused"}
-        ends = {told(pool, over, rank).kind for rank in (0, 1)}
+        ends = {wait_for_any(pool, over, rank).kind for rank in (0, 1)}
         assert len(ends) == 1
         ran = {"j1.1-0": 1, "j1.1-1": 1} if ends == {"rank_ended"} else {}
         assert starts(tmp_path) == ran
@@ -443,12 +443,12 @@ class TestFullDisks:
         with files_limited(agents[1], 0):
             assert "File too large" in pool.wait_for("rank_lost", 1).reason
             before = len(pool.told)
-        told(pool, {"rank_ready"}, 1, since=before)
+        wait_for_any(pool, {"rank_ready"}, 1, since=before)
         pool.pool.stop("j1.1", 20.0)
         assert {pool.wait_for("rank_ended", rank).status for rank in (0, 1)} == {-15}
 
 
-class TestWhoMayAsk:
+class TestCalls:
     @pytest.fixture(autouse=True)
     def _with_finder(self, agents):
         self._finder = on_this_machine.finder(agents)
@@ -547,7 +547,7 @@ class TestWhoMayAsk:
     def test_a_controller_that_has_ended_keeps_no_node_for_runs_that_are_over(
         self, make, tmp_path, agents
     ):
-        """How they ended is told to it when it comes back and the node is free."""
+        """It learns how they ended when it comes back and the node is free."""
         run = counted(tmp_path, "exit 7", nodes=("n1",))
         pool = make(lease_s=LEAST_S)
         pool.pool.launch(run)

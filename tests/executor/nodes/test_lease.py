@@ -52,9 +52,9 @@ def test_no_job_outlives_what_the_controller_concludes(rate, late_s):
 
 def test_what_an_earlier_controller_granted_counts_as_long_as_it_runs():
     lease = Lease(5.0, 100.0, left_s=15.0)
-    # (15 + 5) x 1.01 + 2 after 100: nobody has told of another one yet.
+    # (15 + 5) x 1.01 + 2 after 100: no other one is known yet.
     assert lease.over_s == pytest.approx(122.2)
-    # Told 4 s later: 11 s are left of it, and (11 + 5) x 1.01 + 2 = 18.16.
+    # Known 4 s later: 11 s are left of it, and (11 + 5) x 1.01 + 2 = 18.16.
     lease.heard(7004.0, 7015.0, 104.0)
     assert lease.over_s == pytest.approx(122.16)
     # With 1 s left, the own 5 s count: (5 + 5) x 1.01 + 2 = 12.1.
@@ -62,7 +62,7 @@ def test_what_an_earlier_controller_granted_counts_as_long_as_it_runs():
     assert lease.over_s == pytest.approx(126.1)
 
 
-def test_a_node_is_told_as_gone_only_by_who_has_asked_it_after_the_lapse():
+def test_a_node_is_gone_only_for_a_controller_that_has_called_it_after_the_lapse():
     lease = Lease(15.0, 100.0)
     # Lapsed after 15 x 1.01 = 15.15 s, over after 22.2 s.
     for asked_s in (101.0, 115.1):
@@ -71,7 +71,7 @@ def test_a_node_is_told_as_gone_only_by_who_has_asked_it_after_the_lapse():
     for asked_s in (118.0, 121.5):
         lease.asked(asked_s)
         assert lease.gone_s == pytest.approx(122.2)
-    # It answers, and is lost again: who was frozen until 150 has to ask, and to wait for 2 s.
+    # It answers, and is lost again: a controller that was frozen until 150 has to call it first.
     lease.heard(5000.0, 5015.0, 120.0)
     assert lease.gone_s == float("inf")
     lease.asked(150.0)

@@ -24,7 +24,7 @@ def devices(pool):
     return [gpu.id for node in pool.cluster().nodes for gpu in node.devices]
 
 
-def test_where_no_node_answers_the_pool_is_empty_and_says_who_is_awaited(tmp_path, agents):
+def test_where_no_node_answers_the_pool_is_empty_and_names_those_awaited(tmp_path, agents):
     finder = found([])
     finder.known = {"n2": tmp_path}
     pool = NodesPool(tmp_path, finder, find_s=0.5)
@@ -40,7 +40,7 @@ def test_where_no_node_answers_the_pool_is_empty_and_says_who_is_awaited(tmp_pat
 
 
 def test_an_engine_that_fails_costs_no_news(tmp_path, agents):
-    """What an answer tells is not told again: nothing is asked of an engine in between."""
+    """No engine is asked while the news of an answer is passed on."""
     finder = found(agents[:1])
     pool = NodesPool(tmp_path / "home", finder)
 
@@ -81,9 +81,7 @@ def test_a_node_that_joins_is_in_the_cluster_and_one_that_is_away_stays_there(tm
     again.close()
 
 
-def test_a_node_that_nobody_names_any_more_is_forgotten_once_it_is_gone(
-    tmp_path, agents, monkeypatch
-):
+def test_a_node_that_is_no_longer_named_is_forgotten_once_it_is_gone(tmp_path, agents, monkeypatch):
     monkeypatch.setattr(nodes_pool, "FORGET_S", 0.5)
     finder = found(agents)
     pool = NodesPool(tmp_path / "home", finder)

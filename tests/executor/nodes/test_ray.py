@@ -106,7 +106,7 @@ def test_no_token_is_shown_and_none_is_written_for_the_user(ray):
         pytest.param({"RAY_USE_TLS": "0"}, marks=pytest.mark.long),  # Ray knocks for 40 s
     ],
 )
-def test_who_has_no_token_or_no_certificate_is_let_in_nowhere(ray, lacking, tmp_path):
+def test_a_service_without_token_or_certificate_is_refused(ray, lacking, tmp_path):
     refused = ray.serve_elsewhere(tmp_path, f"ray:{HEAD},pool=cpu", **lacking)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith(f"dovetail: Ray at {HEAD}: ")
@@ -120,7 +120,7 @@ def test_a_stranger_at_the_ports_of_a_node_learns_nothing(ray):
     assert set(told) == {"nothing"}
 
 
-def test_a_cluster_that_lets_everybody_in_is_refused_unless_that_is_asked_for(ray, tmp_path):
+def test_a_cluster_without_a_token_is_refused_unless_that_is_asked_for(ray, tmp_path):
     host = ray.cluster.network.add()
     head = ray.cluster.start_open_head(host)
     try:
@@ -178,7 +178,7 @@ def test_a_node_that_stands_still_for_less_than_the_lease_costs_no_job(ray):
     pids = gang.view.pids
     still = [p for p, line in ray.cluster.network.processes(2).items() if "/ray/core/" not in line]
     signal_all(still, signal.SIGSTOP)
-    timed("node stands still until its rank is lost", lambda: gang.view.state == "lost")
+    timed("node is frozen until its rank is lost", lambda: gang.view.state == "lost")
     signal_all(still, signal.SIGCONT)
     timed("it goes on until its rank is found again", lambda: gang.view.state != "lost")
     finished_undisturbed(gang, pids)

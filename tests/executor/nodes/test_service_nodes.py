@@ -135,7 +135,7 @@ def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(starte
         lost.freeze()
         wait_until(is_in(service, "j1", JobState.LOST))
         assert devices(service)["n1/cpu-0"].startswith("n1 does not answer: it has not ")
-        # Nobody knows yet: the other rank runs on, since the node may come back.
+        # It is not known yet: the other rank runs on, since the node may come back.
         assert any(os.path.exists(f"/proc/{pid}") for pid in pids)
         wait_until(lambda: service.api.job("j1").runs == 2)
         wait_until(is_in(service, "j1", JobState.PROFILING))

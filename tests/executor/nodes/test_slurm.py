@@ -68,7 +68,7 @@ def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench)
         (name,) = bench.submit(WAIT, 2)
         bench.wait_for_up(name)
         # A rank may write before the service has heard of its process.
-        wait_until(lambda: None not in bench.job(name).pids, "every rank is told")
+        wait_until(lambda: None not in bench.job(name).pids, "every rank is known")
         pids = bench.job(name).pids
     with bench.serving(pool):
         wait_until(lambda: bench.job(name).pids == pids, "the same processes")
@@ -79,8 +79,8 @@ def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench)
     assert set(bench.starts().values()) == {1}
 
 
-def test_who_has_not_the_token_gets_nothing_from_head_or_nodes(bench):
-    """The last of them has all but the token, which lies where nobody else can read it."""
+def test_without_the_token_head_and_nodes_give_nothing(bench):
+    """The last attempt has all but the token, which only its user can read."""
     files = bench.home / "slurm"
     with bench.serving(PILOT.replace("nodes=3", "nodes=1")):
         told = bench.slurm.ask("scontrol", "show", "job", bench.pilot())

@@ -1,4 +1,4 @@
-"""A job that bears witness: it says when it runs and where, and who of its job is left then.
+"""A job that bears witness: it records when and where it runs, and what is left of earlier runs.
 
 Every rank appends lines to one file of its job: as it starts, with every former copy of the job
 that still has a process and the state of that; ten times a second while it runs; and as it ends.
@@ -56,7 +56,7 @@ def witness(folder: Path, *, stubborn: bool = False, brief: bool = False) -> Seq
 
 
 class Copy(NamedTuple):
-    """One rank of one run, as it told itself.
+    """One rank of one run, by its own account.
 
     Attributes
     ----------
