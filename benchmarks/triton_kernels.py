@@ -1,6 +1,6 @@
 """Registers of Triton's kernels whole, in slices and preemptible, by architecture; needs no GPU.
 
-    pip install triton 'dovetail[isolation]'
+    pip install triton './dovetail[isolation]'
     python benchmarks/triton_kernels.py
 
 Triton compiles softmax, layer norm, a half-precision product and attention, without PyTorch; its

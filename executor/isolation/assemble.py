@@ -76,7 +76,7 @@ def assemble(text: str, target: str, ptxas: Path | None = None) -> Mapping[str, 
     """
     program = ptxas or find_ptxas()
     if program is None:
-        raise AssemblerError("there is no ptxas: pip install 'dovetail[isolation]'")
+        raise AssemblerError("there is no ptxas: it comes with the extra isolation of Dovetail")
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         source = Path(folder, "module.ptx")
         source.write_text(text)
