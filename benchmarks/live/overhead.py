@@ -1,6 +1,10 @@
 """What live mode costs beside the jobs, and HyperQueue in the same run.
 
     python benchmarks/live/overhead.py [--hq PYTHON] [--jobs 40] [--waiting 1000] [--seconds 20]
+        [--realtime]
+
+With ``--realtime`` (for root), all processes have real-time priority, so that other programs of a
+busy machine hardly count; they still share its caches and its disk.
 
 Jobs are real processes on one core, on the ``cpu`` pool; ``bash`` writes the time as it starts and
 as it ends. HyperQueue is measured where the interpreter that ``--hq`` names has it (``pip install
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -51,7 +56,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--waiting", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--realtime", action="store_true")
     options = parser.parse_args()
+    if options.realtime:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     print(
         f"load average {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores, "
         f"Dovetail {VERSION}, Python {platform.python_version()}, Linux {platform.release()}"

@@ -26,6 +26,7 @@ from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.pools import cpu
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.pools.simulated import SimulatedNode
@@ -375,4 +376,7 @@ class Cores:
 
     def __call__(self, directory: Path) -> NodePool:
         """Return a pool that keeps its files in the directory."""
+        if os.sched_getscheduler(0) == os.SCHED_RR:
+            # Control groups may refuse processes of real-time priority.
+            cpu.find_groups = lambda name: None
         return CpuPool(directory, devices=self.devices)
