@@ -7,7 +7,16 @@ from typing import Final
 
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.predicting.cli import PREDICTION
-from dovetail.toolkit.commands import INSTANCE, SEED, SLOWDOWNS, Command, argument, option
+from dovetail.toolkit.commands import (
+    FIGURES,
+    INSTANCE,
+    REPORT,
+    SEED,
+    SLOWDOWNS,
+    Command,
+    argument,
+    option,
+)
 from dovetail.toolkit.values import output_file
 
 
@@ -61,7 +70,8 @@ PLAN: Final = Command(
             "process",
         ),
         option("--write-model FILE.mps", "write the integer program"),
-        option("--report FILE.html", "write a page for people"),
+        REPORT,
+        FIGURES,
         option("--compare", "print what simple rules make of the same jobs as well"),
     ),
 )

@@ -12,6 +12,7 @@ from dovetail.instances.files import read_plan, write_data, write_plan, write_te
 from dovetail.instances.instance import Instance
 from dovetail.planning import tables
 from dovetail.predicting.filling import predicted, predictor_of
+from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.commands import given
 from dovetail.toolkit.inputs import instance_with, naming
 from dovetail.toolkit.outputs import print_either, require_separate
@@ -37,7 +38,9 @@ def plan(options: Namespace) -> int:
     if options.instance is None:
         raise InputError("is needed, or --from-live", "INSTANCE")
     read = (options.instance, *filter(None, [options.model, options.slowdowns]))
-    require_separate(read, options.output, options.report, options.write_model)
+    outputs = (options.output, options.report, options.figures, options.write_model)
+    require_separate(read, *outputs)
+    check_figures(options.figures)
     instance = instance_with(options.instance, options.slowdowns)
     predictor = predictor_of(options)
     if predictor is not None:
@@ -66,12 +69,13 @@ def _plan_from_live(options: Namespace) -> int:
     from dovetail.live.client import Client
     from dovetail.planning.cli import PLAN
 
-    allowed = ("from_live", "output", "report", "compare")
+    allowed = ("from_live", "output", "report", "figures", "compare")
     for argument in given(PLAN, options):
         if argument.field not in allowed:
             rule = "cannot be had with --from-live: the service plans as it does"
             raise InputError(rule, argument.names[-1] if argument.names else argument.value)
-    require_separate((), options.output, options.report)
+    require_separate((), options.output, options.report, options.figures)
+    check_figures(options.figures)
     with Client() as client:
         instance, made = _round_and_plan(client)
     _write_plan(options, instance, made)
@@ -125,13 +129,17 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
     from dovetail.planning.comparison import compare
 
     comparison = None
-    if options.compare or options.report:
+    if options.compare or options.report or options.figures:
         with working("comparing with simpler rules"):
             comparison = compare(instance, made)
     if options.report and comparison:
         from dovetail.planning.report import report_html
 
         write_text(options.report, report_html(instance, made, comparison))
+    if options.figures and comparison:
+        from dovetail.planning.report import report_charts
+
+        write_figures(options.figures, report_charts(instance, made, comparison))
     if options.output:
         write_plan(made, options.output)
     if options.output == "-":

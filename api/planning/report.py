@@ -1,7 +1,7 @@
-"""A plan as one self-contained HTML page for people who were not there when it was made.
+"""A plan as one self-contained HTML page, and its charts as figures.
 
-The page needs no script, no network and no other file. Every text from a plan or an instance
-is escaped by the template engine.
+The page needs no network and no other file; its script only sorts tables. Every text from a plan
+or an instance is escaped by the template engine.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from dovetail.instances._frames import frame
 from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveValue, Plan
 from dovetail.planning import wording as phrases
-from dovetail.planning.comparison import Comparison, Row
+from dovetail.planning.comparison import THIS_PLAN, Comparison
 from dovetail.planning.views import (
     LOWER_IS_BETTER,
     TWO_STAGE,
@@ -27,13 +28,14 @@ from dovetail.planning.views import (
     view,
 )
 from dovetail.toolkit import wording
-from dovetail.toolkit.pages import UNFOLDED, environment
+from dovetail.toolkit.charts import Chart, bars, dots
+from dovetail.toolkit.pages import Cell, Head, Table, environment
 
-_LONGEST_AXIS = 3.0
-_SHORTEST_AXIS = 1.5
-_AXIS_STEPS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 50)
-_MOST_TICKS = 6
 _LEAST_PIECE = 20
+_MOST_ROWS = 40
+"""Jobs in the chart of slowdowns: those nearest to their gSLA."""
+_FAR = 4.0
+"""gSLAs above the largest slowdown times this are left out of the chart."""
 _GOLDEN_ANGLE = 137.508
 
 
@@ -48,7 +50,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class GpuDrawing:
-    """A GPU, its pieces, the width that no cap gives to anybody, and how it is divided."""
+    """A GPU, its pieces, the width that no cap gives away, and how it is divided."""
 
     gpu: GpuView
     pieces: tuple[Piece, ...]
@@ -64,40 +66,6 @@ class NodeDrawing:
     node: NodeView
     caption: str
     gpus: tuple[GpuDrawing, ...]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The slowdowns from the left end of a bar to its right end, and which are written there."""
-
-    low: float
-    high: float
-
-    def at(self, slowdown: float) -> float:
-        """Return where a slowdown is, in per cent of the width."""
-        part = (slowdown - self.low) / (self.high - self.low)
-        return round(100 * min(1.0, max(0.0, part)), 2)
-
-    def length(self, start: float, end: float) -> float:
-        """Return the width between two slowdowns."""
-        return round(self.at(end) - self.at(start), 2)
-
-    @property
-    def ticks(self) -> tuple[float, ...]:
-        """The slowdowns to write down: 1 and round steps from there."""
-        steps = (s for s in _AXIS_STEPS if (self.high - 1) / s < _MOST_TICKS)
-        step = next(steps, self.high - 1)
-        return tuple(1 + k * step for k in range(int((self.high - 1) / step) + 1))
-
-
-@dataclass(frozen=True)
-class ComparisonLine:
-    """A row of the comparison, the length of its bar, and the plan's lead over it."""
-
-    row: Row
-    length: float
-    lead: str
-    cells: tuple[str, ...]
 
 
 def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
@@ -123,23 +91,136 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
         .get_template("report.html.j2")
         .render(
             view=laid_out,
-            plan=plan,
             headline=_headline(laid_out),
             proof=_proof(laid_out),
             tiles=_tiles(laid_out),
             nodes=_node_drawings(laid_out),
-            jobs=sorted(laid_out.placed, key=lambda placed: -placed.closeness),
-            axis=_axis(laid_out.placed),
+            slowdowns=_slowdown_table(laid_out),
+            waiting=_waiting_table(laid_out),
+            comparison=_comparison_table(comparison),
+            slowdown_chart=slowdown_chart(laid_out),
+            comparison_chart=comparison_chart(comparison),
             objective=comparison.objective,
-            lead_in=_leading_figure(comparison),
-            columns=phrases.comparison_columns(comparison),
-            lines=_comparison_lines(comparison),
             settings=_settings(laid_out),
-            unfolded=UNFOLDED,
             version=VERSION,
             phrases=phrases,
         )
     )
+
+
+def report_charts(instance: Instance, plan: Plan, comparison: Comparison) -> list[Chart]:
+    """Return the charts of the page."""
+    slowdowns = slowdown_chart(view(instance, plan))
+    return [*filter(None, [slowdowns]), comparison_chart(comparison)]
+
+
+def slowdown_chart(laid_out: PlanView) -> Chart | None:
+    """Return slowdowns, bounds and gSLAs of the jobs nearest to their limit; None without jobs."""
+    placed = _by_closeness(laid_out)
+    if not placed:
+        return None
+    shown = placed[:_MOST_ROWS]
+    seen = [x for each in shown for x in (each.slowdown, each.bound) if x is not None]
+    far = _FAR * max(seen, default=1.0)
+    rows = (
+        {
+            "job": each.job.id,
+            "slowdown": each.slowdown,
+            "at_most": each.bound,
+            "gSLA": each.job.gsla if (each.job.gsla or 0.0) <= far else None,
+        }
+        for each in shown
+    )
+    data = frame(rows, ("job", "slowdown", "at_most", "gSLA"))
+    left = len(placed) - len(shown)
+    note = f"the {len(shown)} jobs nearest to their limit" if left else ""
+    ends = ("slowdown", "at_most")
+    return dots(
+        "slowdowns", "Slowdown and gSLA of each job", data, "slowdown", note=note, joined=ends
+    )
+
+
+def comparison_chart(comparison: Comparison) -> Chart:
+    """Return what this plan and simpler ways of planning come to."""
+    two_stage = comparison.objective in TWO_STAGE
+    label = "weight placed" if two_stage else comparison.objective
+    rows = (
+        {"way": row.name, label: row.placed_weight if two_stage else row.value}
+        for row in comparison.rows
+    )
+    data = frame(rows, ("way", label))
+    title = f"This plan beside simpler rules: {label}"
+    return bars("comparison", title, data, label, best=THIS_PLAN)
+
+
+def _by_closeness(laid_out: PlanView) -> list[PlacedJob]:
+    """Return the placed jobs, those nearest to their gSLA first."""
+    return sorted(laid_out.placed, key=lambda placed: -placed.closeness)
+
+
+def _slowdown_table(laid_out: PlanView) -> Table:
+    heads = (
+        Head("job", number=False),
+        Head("slowdown"),
+        Head("at most"),
+        Head("gSLA"),
+        Head("of limit", "%"),
+    )
+    rows = [
+        (
+            Cell(each.job.id, (_job_text(each),)),
+            wording.two_digits(each.slowdown),
+            wording.two_digits(each.bound),
+            wording.gsla(each.job.gsla, each.job.priority),
+            f"{100 * each.closeness:.0f}" if each.closeness else wording.NO_FIGURE,
+        )
+        for each in _by_closeness(laid_out)
+    ]
+    return Table("Placed jobs, those nearest to their gSLA first", heads, rows)
+
+
+def _job_text(placed: PlacedJob) -> str:
+    job = placed.job
+    parts = (
+        job.workload,
+        f"{job.workers} GPUs" if job.workers > 1 else "",
+        "latency-critical" if job.priority == "latency" else "",
+        "" if placed.sub_batch is None else f"sub-batch {placed.sub_batch}",
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _waiting_table(laid_out: PlanView) -> Table:
+    heads = (Head("job", number=False), Head("GPUs"), Head("why it waits", number=False))
+    rows = [
+        (
+            each.job,
+            str(laid_out.instance.jobs_by_id[each.job].workers),
+            each.reason or "no reason given",
+        )
+        for each in laid_out.waiting
+    ]
+    return Table("Waiting jobs in the order of the instance", heads, rows)
+
+
+def _comparison_table(comparison: Comparison) -> Table:
+    two_stage = comparison.objective in TWO_STAGE
+    lead_in = "weight placed" if two_stage else comparison.objective
+    values = [row.placed_weight if two_stage else row.value for row in comparison.rows]
+    heads = (
+        Head("way of planning", number=False),
+        *map(Head, phrases.comparison_columns(comparison)),
+        Head(f"this plan's lead in {lead_in}", "%"),
+    )
+    rows = [
+        (row.name, *phrases.comparison_cells(comparison, row), _lead(values[0], value) if k else "")
+        for k, (row, value) in enumerate(zip(comparison.rows, values, strict=True))
+    ]
+    return Table("This plan beside simpler ways of planning", heads, rows, frozenset({0}))
+
+
+def _lead(value: float, other: float) -> str:
+    return f"{100 * (value / other - 1):+.0f}" if other > 0 else wording.NO_FIGURE
 
 
 def _headline(laid_out: PlanView) -> str:
@@ -153,7 +234,7 @@ def _headline(laid_out: PlanView) -> str:
 
 
 def _proof(laid_out: PlanView) -> str:
-    """Return what is proven of the plan, and by whom, in whole sentences."""
+    """Return what is proven of the plan, and by what, in whole sentences."""
     return f"{_bound_text(laid_out.plan)} {_check_text(laid_out)}"
 
 
@@ -276,37 +357,6 @@ def _division_text(jobs: int, uncapped: int, capped: int) -> str:
     if uncapped:
         return f"{jobs} jobs, {capped} % capped, the rest open"
     return f"{jobs} jobs, caps sum to {capped} %"
-
-
-def _axis(placed: Sequence[PlacedJob]) -> Axis:
-    """Return an axis that holds every slowdown, and every gSLA that is not far beyond them."""
-    seen = [x for each in placed for x in (each.slowdown, each.bound) if x is not None]
-    limits = [each.job.gsla for each in placed if each.job.gsla is not None]
-    far = min(_LONGEST_AXIS, max(limits, default=1.0))
-    return Axis(low=min(1.0, *seen, 1.0), high=1.02 * max(_SHORTEST_AXIS, far, *seen, 1.0))
-
-
-def _leading_figure(comparison: Comparison) -> str:
-    return "weight placed" if comparison.objective in TWO_STAGE else comparison.objective
-
-
-def _comparison_lines(comparison: Comparison) -> Sequence[ComparisonLine]:
-    two_stage = comparison.objective in TWO_STAGE
-    values = [row.placed_weight if two_stage else row.value for row in comparison.rows]
-    longest = max(0.0, *values) or 1.0
-    return [
-        ComparisonLine(
-            row=row,
-            length=round(100 * max(0.0, value) / longest, 2),
-            lead=_lead(values[0], value) if k else "",
-            cells=phrases.comparison_cells(comparison, row),
-        )
-        for k, (row, value) in enumerate(zip(comparison.rows, values, strict=True))
-    ]
-
-
-def _lead(value: float, other: float) -> str:
-    return f"{value / other - 1:+.0%}".replace("%", " %") if other > 0 else wording.NO_FIGURE
 
 
 def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:

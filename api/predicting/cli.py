@@ -6,6 +6,7 @@ from typing import Final
 
 from dovetail.toolkit.commands import (
     DATA,
+    FIGURES,
     INSTANCE,
     OUTPUT,
     SEED,
@@ -88,7 +89,7 @@ COMMANDS: Final = (
                 "evaluate",
                 "Test models on pairs that they have not seen.",
                 "dovetail.predicting.commands:evaluate",
-                (DATA, _MODELS, _NEW, _GPU_MODEL, _CONFIDENCE, SEED),
+                (DATA, _MODELS, _NEW, _GPU_MODEL, _CONFIDENCE, SEED, FIGURES),
             ),
             Command(
                 "report",
@@ -102,6 +103,7 @@ COMMANDS: Final = (
                     _GPU_MODEL,
                     _CONFIDENCE,
                     SEED,
+                    FIGURES,
                     _output("FILE.html"),
                 ),
             ),

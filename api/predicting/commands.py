@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dovetail.instances.datasets import DataSet, dataset_files, read_dataset
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data, write_text
+from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import counting, working
 
@@ -41,12 +42,12 @@ def fit(options: Namespace) -> int:
             progress=progress,
         )
     save_model(made, options.output)
-    _tell_model(made, options)
+    _print_model(made, options)
     return 0
 
 
 def update(options: Namespace) -> int:
-    """Let a fitted predictor learn new measurements, and tell where it was wrong of late."""
+    """Fit a predictor to new measurements as well, and print where it was wrong of late."""
     from dovetail.predictors.model_file import load_model, save_model
     from dovetail.predictors.training import update as updated
 
@@ -59,7 +60,7 @@ def update(options: Namespace) -> int:
     if options.json:
         write_data({"drift": {gpu: d.to_data() for gpu, d in learnt.drift.items()}}, "-")
         return 0
-    _tell_model(learnt.predictor, options)
+    _print_model(learnt.predictor, options)
     if options.output != "-":
         for gpu_model, found in learnt.drift.items():
             for line in str(found).splitlines():
@@ -68,10 +69,10 @@ def update(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Tell what a model file holds."""
+    """Print what a model file holds."""
     from dovetail.predictors.model_file import load_model
 
-    _tell_model(load_model(options.model), options)
+    _print_model(load_model(options.model), options)
     return 0
 
 
@@ -79,28 +80,41 @@ def evaluate(options: Namespace) -> int:
     """Test models on pairs that they have not seen; print what was found."""
     from dovetail.predicting.tables import comparison_view
 
-    found = _studied(options, _models(options)).comparison
-    print_either(options, found.to_data(), comparison_view(found))
+    require_separate(dataset_files(options.data), options.figures)
+    check_figures(options.figures)
+    studied = _studied(options, _models(options))
+    _write_figures(options, studied)
+    print_either(options, studied.comparison.to_data(), comparison_view(studied.comparison))
     return 0
 
 
 def report(options: Namespace) -> int:
-    """Write a page that tells how good the predictions are."""
+    """Write a page that shows how good the predictions are."""
     from dovetail.predicting.report import report_html
     from dovetail.predictors.model_file import load_model
 
     read = (*dataset_files(options.data), *filter(None, [options.model]))
-    require_separate(read, options.output)
+    require_separate(read, options.output, options.figures)
+    check_figures(options.figures)
     predictor = load_model(options.model) if options.model else None
     found = _studied(options, _models(options))
     with working("drawing"):
         html = report_html(_data(options), found, predictor)
     write_text(options.output, html)
+    _write_figures(options, found)
     if options.json:
         write_data(found.comparison.to_data(), "-")
     elif options.output != "-":
         print(f"{found.comparison.data}: report -> {options.output}")
     return 0
+
+
+def _write_figures(options: Namespace, studied: Studied) -> None:
+    if options.figures:
+        from dovetail.predicting.report import report_charts
+
+        with working("drawing"):
+            write_figures(options.figures, report_charts(studied))
 
 
 def _data(options: Namespace) -> DataSet:
@@ -134,7 +148,7 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
     data = _data(options)
     _require_gpu_models(data, options)
     settings = _settings(data, options)
-    _tell_of_pooling(data, options)
+    _note_pooling(data, options)
     with _about_data(options), counting("testing") as progress:
         return study(
             data,
@@ -147,7 +161,7 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
         )
 
 
-def _tell_of_pooling(data: DataSet, options: Namespace) -> None:
+def _note_pooling(data: DataSet, options: Namespace) -> None:
     """Say that a test of several GPU models at once is harder than what ``fit`` does."""
     pooled = options.gpu_model or data.gpu_models
     if len(pooled) > 1:
@@ -172,7 +186,7 @@ def _require_gpu_models(data: DataSet, options: Namespace) -> None:
             raise InputError(rule, "--gpu-model", source_name(options.data))
 
 
-def _tell_model(predictor: TrainedPredictor, options: Namespace) -> None:
+def _print_model(predictor: TrainedPredictor, options: Namespace) -> None:
     """Print what a fitted predictor is, unless it is itself what was printed."""
     from dovetail.predicting.facts import model_data, model_view
 

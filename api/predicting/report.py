@@ -1,17 +1,17 @@
-"""How good predictions are, as one self-contained HTML page.
+"""How good predictions are, as one self-contained HTML page and as figures.
 
-Drawings are SVG made here; the page needs no script, no network and no other file. Every text
-from a data set is escaped by the template engine.
+The page needs no network and no other file; its script only sorts tables. Every text from a data
+set is escaped by the template engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
+from dovetail.instances._frames import frame
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import DataSet
 from dovetail.predicting import wording
@@ -24,115 +24,30 @@ from dovetail.predicting.evaluation import (
 from dovetail.predicting.facts import model_facts
 from dovetail.predictors.evaluation import (
     GSLAS,
-    Decisions,
     Setting,
     Trial,
     coverage,
     importance,
 )
-from dovetail.predictors.feature_study import feature_study
+from dovetail.predictors.feature_study import FeatureStudy, feature_study
 from dovetail.predictors.predictor import FloatArray
 from dovetail.predictors.trained import TrainedPredictor
-from dovetail.toolkit.pages import UNFOLDED, environment
+from dovetail.toolkit.charts import LIMIT, OTHER, Chart, bars, curves, dots, points
+from dovetail.toolkit.pages import Cell, Head, Table, environment
+from dovetail.toolkit.wording import NO_FIGURE, two_digits
 
 WORST: Final = 20
 """How many of the worst predictions are listed."""
 
-MOST_POINTS: Final = 4000
+MOST_POINTS: Final = 2000
 """Of more tests, so many are drawn, taken at random."""
 
-_SIDE = 100.0
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """Predicted against measured slowdowns in the unit square of a drawing, y upwards.
-
-    ``kept`` and ``broken`` are SVG paths: points whose bound held and points above their bound.
-    """
-
-    title: str
-    caption: str
-    kept: str
-    broken: str
-    ticks: tuple[tuple[float, str], ...]
-    limits: tuple[tuple[float, str], ...]
-    diagonal: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class ErrorLine:
-    """Errors of one workload's rows; positions are in per cent of the longest."""
-
-    workload: str
-    family: str
-    rows: int
-    new: float
-    known: float | None
-    new_at: float
-    known_at: float | None
-
-
-@dataclass(frozen=True)
-class ImportanceLine:
-    """Growth of the error when a feature is shuffled, of the job and of its co-runner."""
-
-    feature: str
-    own: float
-    other: float
-    own_length: float
-    other_length: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Promised against measured coverage: points (promised, overall, chosen) and SVG paths."""
-
-    points: tuple[tuple[float, float, float | None], ...]
-    overall: str
-    chosen: str
-
-
-@dataclass(frozen=True)
-class DecisionLine:
-    """Wrong decisions at one gSLA, by prediction or by bound, with bars in per cent."""
-
-    gsla: float
-    by: str
-    decisions: Decisions
-    accepted_length: float
-    refused_length: float
-
-
-@dataclass(frozen=True)
-class MatchingLine:
-    """A way of choosing a matching and its throughput."""
-
-    name: str
-    setting: str
-    throughput: float
-    length: float
-    best: bool
-
-
-@dataclass(frozen=True)
-class Worst:
-    """One of the predictions that were furthest off."""
-
-    own: str
-    other: str
-    measured: float
-    predicted: float
-    upper: float | None
-
-    @property
-    def error(self) -> float:
-        """Predicted - measured."""
-        return self.predicted - self.measured
+_MOST_ROWS = 30
+"""Rows of a chart at most."""
 
 
 def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | None = None) -> str:
-    """Return a page that tells how good the predictions on a data set are.
+    """Return a page that shows how good the predictions on a data set are.
 
     Parameters
     ----------
@@ -141,7 +56,7 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
     studied : Studied
         Models tested on it.
     predictor : TrainedPredictor, optional
-        A fitted predictor whose facts the page tells, too.
+        A fitted predictor that the page describes, too.
 
     Raises
     ------
@@ -150,7 +65,8 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
     """
     comparison = studied.comparison
     found = wording.decisive(comparison)
-    tested = studied.of(found.model, found.setting) if found else None
+    tested = _tested(studied)
+    charts = {chart.name: chart for chart in report_charts(studied)}
     features = feature_study(data, gpu_models=comparison.gpu_models) if found else None
     return (
         environment()
@@ -162,21 +78,42 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
             headline=_headline(comparison),
             verdict=wording.verdict(comparison),
             tiles=list(_tiles(comparison)),
-            scatters=list(_scatters(studied)),
-            errors=_error_lines(studied, tested),
-            importances=_importance_lines(tested, comparison.seed),
-            curve=_curve(studied, tested),
-            decisions=_decision_lines(comparison, tested),
-            matchings=_matching_lines(comparison),
-            worst=_worst(tested, comparison.confidence),
+            charts=charts,
+            scatters=[chart for name, chart in charts.items() if name.startswith("scatter-")],
+            models=_model_table(comparison),
+            errors=_error_table(studied, tested),
+            importances=_importance_table(charts.get("importance")),
+            coverage=_coverage_table(charts.get("coverage"), tested),
+            decisions=_decision_table(comparison),
+            matchings=_matching_table(comparison),
+            worst=_worst_table(tested, comparison.confidence),
+            correlations=_correlation_table(features),
             study=features,
-            facts=list(model_facts(predictor)) if predictor else [],
-            unfolded=UNFOLDED,
-            profiles=len(data.profiles),
-            gslas=GSLAS,
+            facts=list(_facts(data, comparison)),
+            model_facts=list(model_facts(predictor)) if predictor else [],
             version=VERSION,
         )
     )
+
+
+def report_charts(studied: Studied) -> list[Chart]:
+    """Return the charts of the page."""
+    tested, comparison = _tested(studied), studied.comparison
+    made = (
+        *_scatters(studied),
+        _error_chart(studied, tested),
+        _importance_chart(tested, comparison.seed),
+        _coverage_chart(studied, tested),
+        _decision_chart(comparison),
+        _matching_chart(comparison),
+    )
+    return [chart for chart in made if chart]
+
+
+def _tested(studied: Studied) -> Trial | None:
+    """Return the trial of the best model in the setting by which it is the best."""
+    found = wording.decisive(studied.comparison)
+    return studied.of(found.model, found.setting) if found else None
 
 
 def _headline(comparison: Comparison) -> str:
@@ -209,72 +146,129 @@ def _tiles(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
         yield "throughput", part(matched.throughput), f"of the best matching's; {random}"
 
 
-def _scatters(studied: Studied) -> Iterator[Scatter]:
+def _facts(data: DataSet, comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the settings of the tests."""
+    amounts = f"{len(data.profiles):,} profiles, {comparison.pairs:,} measured pairs"
+    yield "data", f"{comparison.data}: {amounts}"
+    yield "GPU models", ", ".join(comparison.gpu_models)
+    yield "confidence", f"{comparison.confidence:g}"
+    yield "seed", str(comparison.seed)
+    found = wording.decisive(comparison)
+    if found:
+        yield "features", f"{found.model}: {', '.join(found.features) or 'none'}"
+    yield "dovetail", VERSION
+
+
+def _model_table(comparison: Comparison) -> Table:
+    heads = (
+        *(Head("model", number=False), Head("new", number=False), Head("SMAPE", "%")),
+        *(Head(name) for name in ("MAE", "RMSE", "R²", "bias")),
+        *(Head("under-predicted", "%"), Head("no answer")),
+        *(Head("bounds held", "% of jobs"), Head("bounds held", "% of pairs"), Head("width")),
+        *(Head("chosen pairs", "% of jobs"), Head("chosen pairs", "% of pairs")),
+    )
+    rows = [
+        (
+            each.model,
+            wording.SETTING_SHORT[each.setting],
+            *(
+                cell.removesuffix(" %")
+                for cell in (
+                    *wording.error_cells(each.accuracy),
+                    *wording.bound_cells(each, comparison.matched(each.model, each.setting)),
+                )
+            ),
+        )
+        for each in comparison.evaluations
+    ]
+    best = frozenset(k for k, row in enumerate(rows) if row[0] == comparison.best)
+    caption = "Errors and coverage by model and by what was new to it; the best model is bold"
+    return Table(caption, heads, rows, best)
+
+
+def _scatters(studied: Studied) -> Iterator[Chart]:
+    """Yield measured over predicted slowdowns of the best model, in at most two settings."""
     best = studied.comparison.best
     shown: tuple[Setting, ...] = ("family", "random", "gpu_model")
-    found = [each for s in shown if best and (each := studied.of(best, s))]
+    found = [each for s in shown if best and (each := studied.of(best, s))][:2]
     if not found:
         return
     values = np.concatenate([v for each in found for v in (each.measured, each.predicted)])
-    low, high = _range(values[~np.isnan(values)])
-    for each in found[:2]:
-        yield _scatter(each, studied.comparison, low, high)
-
-
-def _range(values: FloatArray) -> tuple[float, float]:
-    low, high = min(1.0, float(values.min())), float(values.max())
+    low, high = min(1.0, float(np.nanmin(values))), float(np.nanmax(values))
     margin = 0.03 * max(high - low, 0.1)
-    return low - margin, high + margin
+    ends = (low - margin, high + margin)
+    for each in found:
+        yield _scatter(each, studied.comparison, ends)
 
 
-def _scatter(tested: Trial, comparison: Comparison, low: float, high: float) -> Scatter:
-    scale = _SIDE / (high - low)
+def _scatter(tested: Trial, comparison: Comparison, ends: tuple[float, float]) -> Chart:
     known = np.flatnonzero(~np.isnan(tested.predicted))
-    if len(known) > MOST_POINTS:
-        known = np.sort(np.random.default_rng(comparison.seed).permutation(known)[:MOST_POINTS])
-    x = (tested.predicted[known] - low) * scale
-    y = _SIDE - (tested.measured[known] - low) * scale
-    broken = tested.measured[known] > tested.upper(comparison.confidence)[known]
-    ends = tuple(round((v - low) * scale, 2) for v in (low, high))
-    step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1e9) if (high - low) / s < 8)
-    ticks = np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step
-    left_out = len(tested.predicted) - len(known)
-    return Scatter(
-        title=f"new {wording.SETTING_SHORT[tested.setting]}",
-        caption=f"{len(known):,} tests" + (f", {left_out:,} not drawn" if left_out else ""),
-        kept="".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x[~broken], y[~broken], strict=True)),
-        broken="".join(
-            f"M{a - 0.9:.1f} {b + 0.7:.1f}h1.8l-.9 -1.6z"
-            for a, b in zip(x[broken], y[broken], strict=True)
-        ),
-        ticks=tuple((round(float(t - low) * scale, 2), f"{t:g}") for t in np.round(ticks, 9)),
-        limits=tuple((round((g - low) * scale, 2), f"{g:g}") for g in GSLAS if low < g < high),
-        diagonal=(ends[0], ends[1]),
+    left = max(0, len(known) - MOST_POINTS)
+    drawn = known
+    if left:
+        drawn = np.sort(np.random.default_rng(comparison.seed).permutation(known)[:MOST_POINTS])
+    upper = tested.upper(comparison.confidence)
+    rows = (
+        {
+            "predicted_slowdown": tested.predicted[k],
+            "measured_slowdown": tested.measured[k],
+            "above_bound": bool(tested.measured[k] > upper[k]),
+        }
+        for k in drawn
+    )
+    data = frame(rows, ("predicted_slowdown", "measured_slowdown", "above_bound"))
+    return points(
+        f"scatter-{tested.setting}",
+        f"new {wording.SETTING_SHORT[tested.setting]}",
+        data,
+        "predicted slowdown",
+        "measured slowdown",
+        ("bound held, or none", "above its bound"),
+        note=f"{len(drawn):,} tests" + (f", {left:,} not drawn" if left else ""),
+        limits=(ends, ends),
+        lines=[gsla for gsla in GSLAS if ends[0] < gsla < ends[1]],
     )
 
 
-def _error_lines(studied: Studied, tested: Trial | None) -> Sequence[ErrorLine]:
-    """Return a line for each workload, the largest error first."""
-    if tested is None:
-        return ()
+def _errors(studied: Studied, tested: Trial) -> list[tuple[str, str, int, float, float]]:
+    """Return name, family, rows, and errors where new and where known, the largest first."""
     easy = studied.of(tested.model, "random") if tested.setting != "random" else None
     new, rows = _error_by_workload(tested)
     known = _error_by_workload(easy)[0] if easy else np.full(len(new), np.nan)
-    longest = np.nanmax(np.concatenate([new, known])) or 1.0
     names, families = tested.rows.names, tested.rows.families
     order = [k for k in np.argsort(-new, kind="stable") if not np.isnan(new[k])]
-    return [
-        ErrorLine(
-            workload=names[k],
-            family=families[k],
-            rows=round(rows[k]),
-            new=float(new[k]),
-            known=None if np.isnan(known[k]) else float(known[k]),
-            new_at=round(100 * new[k] / longest, 2),
-            known_at=None if np.isnan(known[k]) else round(100 * known[k] / longest, 2),
+    return [(names[k], families[k], round(rows[k]), float(new[k]), float(known[k])) for k in order]
+
+
+def _error_chart(studied: Studied, tested: Trial | None) -> Chart | None:
+    if tested is None:
+        return None
+    columns = ("workload", f"new {wording.SETTING_SHORT[tested.setting]}", "new pair only")
+    found = _errors(studied, tested)
+    rows = (dict(zip(columns, (e[0], e[3], e[4]), strict=True)) for e in found[:_MOST_ROWS])
+    left = max(0, len(found) - _MOST_ROWS)
+    note = f"the {_MOST_ROWS} workloads with the largest errors" if left else ""
+    data = frame(rows, columns).dropna(axis="columns", how="all")
+    return dots("errors", "Error by workload", data, "mean absolute error", note=note)
+
+
+def _error_table(studied: Studied, tested: Trial | None) -> Table | None:
+    if tested is None:
+        return None
+    heads = (
+        *(Head("workload", number=False), Head("rows")),
+        *(Head(f"new {wording.SETTING_SHORT[tested.setting]}"), Head("new pair only")),
+    )
+    rows = [
+        (
+            Cell(name, (family,) if family != name else ()),
+            f"{amount:,}",
+            f"{new:.3f}",
+            NO_FIGURE if np.isnan(known) else f"{known:.3f}",
         )
-        for k in order
+        for name, family, amount, new, known in _errors(studied, tested)
     ]
+    return Table("Mean absolute error by workload, the largest first", heads, rows)
 
 
 def _error_by_workload(tested: Trial) -> tuple[FloatArray, FloatArray]:
@@ -288,109 +282,182 @@ def _error_by_workload(tested: Trial) -> tuple[FloatArray, FloatArray]:
     return np.divide(total, rows, out=np.full(size, np.nan), where=rows > 0), rows
 
 
-def _importance_lines(tested: Trial | None, seed: int) -> Sequence[ImportanceLine]:
-    """Return a line for each feature, the most important first."""
+def _importance_chart(tested: Trial | None, seed: int) -> Chart | None:
+    """Return each feature with the growth of the error, of the job and of its co-runner."""
     if tested is None or not tested.features.names:
-        return ()
+        return None
     found = importance(tested, seed)
-    longest = max(max(found.values()), 1e-12)
-    both = {name: (found["own", name], found["other", name]) for name in tested.features.names}
-    return [
-        ImportanceLine(
-            feature=name,
-            own=own,
-            other=other,
-            own_length=round(100 * max(own, 0.0) / longest, 2),
-            other_length=round(100 * max(other, 0.0) / longest, 2),
-        )
-        for name, (own, other) in sorted(both.items(), key=lambda item: -sum(item[1]))
-    ]
+    columns = ("feature", "own", "co-runner's")
+    both = [(name, found["own", name], found["other", name]) for name in tested.features.names]
+    both.sort(key=lambda each: -(each[1] + each[2]))
+    data = frame((dict(zip(columns, each, strict=True)) for each in both), columns)
+    label = "growth of the mean absolute error"
+    return bars("importance", "What the model looks at", data, label)
 
 
-def _curve(studied: Studied, tested: Trial | None) -> Curve | None:
+def _importance_table(chart: Chart | None) -> Table | None:
+    if chart is None:
+        return None
+    heads = (Head("feature", number=False), Head("own"), Head("co-runner's"))
+    rows = [(name, f"{own:+.3f}", f"{other:+.3f}") for name, own, other in chart.data.to_numpy()]
+    return Table("Growth of the mean absolute error by feature", heads, rows)
+
+
+def _coverage_chart(studied: Studied, tested: Trial | None) -> Chart | None:
+    """Return the part of jobs within their bound by confidence, of all and of chosen pairs."""
     if tested is None:
         return None
     block = studied.block
     rounds = list(chosen_tests(block, tested, studied.comparison.seed)) if block else []
-    points = []
+    rows = []
     for confidence in tested.confidences:
         overall = coverage(tested, confidence)
         chosen = chosen_coverage(tested, rounds, confidence)
         if overall is not None:
-            points.append((confidence, overall.job, chosen.job if chosen else None))
-    if not points:
+            rows.append({"pairs": "all pairs", "promised": confidence, "measured": overall.job})
+        if overall is not None and chosen is not None:
+            rows.append({"pairs": "chosen pairs", "promised": confidence, "measured": chosen.job})
+    if not rows:
         return None
-    return Curve(
-        points=tuple(points),
-        overall=_line([(promised, job) for promised, job, _ in points]),
-        chosen=_line([(promised, job) for promised, _, job in points if job is not None]),
-    )
+    data = frame(rows, rows[0])
+    shown = list(data["pairs"].unique())
+    title = "Coverage of bounds: promised and measured"
+    return curves("coverage", title, data, "promised", "measured", shown=shown, diagonal=True)
 
 
-def _line(points: Sequence[tuple[float, float]]) -> str:
-    at = (f"{curve_at(x):.2f} {_SIDE - curve_at(y):.2f}" for x, y in points)
-    return f"M{'L'.join(at)}" if points else ""
+def _coverage_table(chart: Chart | None, tested: Trial | None) -> Table | None:
+    if chart is None or tested is None:
+        return None
+    found = chart.data.pivot(index="promised", columns="pairs", values="measured")
+    heads = [Head("promised", "%"), *(Head(name, "%") for name in found.columns)]
+    rows = [
+        [_percent(promised), *map(_percent, parts)]
+        for promised, parts in zip(found.index, found.to_numpy(), strict=True)
+    ]
+    where = f"{tested.model}, new {wording.SETTING_SHORT[tested.setting]}"
+    return Table(f"{where}: part of jobs within their bound", heads, rows)
 
 
-def curve_at(part: float) -> float:
-    """Return where a part is on an axis from 0.4 to 1."""
-    return _SIDE * (max(part, 0.4) - 0.4) / 0.6
+def _percent(value: float | None) -> str:
+    return wording.part(value).removesuffix(" %")
 
 
-def _decision_lines(comparison: Comparison, tested: Trial | None) -> Sequence[DecisionLine]:
-    found = comparison.of(tested.model, tested.setting) if tested else None
+def _decisions(comparison: Comparison) -> list[tuple[str, float, float]]:
+    """Return what decisions are held against, and the parts wrongly accepted and refused."""
+    found = wording.decisive(comparison)
     if found is None:
-        return ()
-    both = [
-        (name, each)
+        return []
+    return [
+        (f"{each.gsla:g}, {name}", each.accepted_rate, each.refused_rate)
         for plain, bound in zip(found.by_prediction, found.by_bound, strict=True)
         for name, each in (("prediction", plain), ("bound", bound))
     ]
-    rates = [rate for _, each in both for rate in (each.accepted_rate, each.refused_rate)]
-    longest = max(*rates, 1e-12)
-    return [
-        DecisionLine(
-            gsla=each.gsla,
-            by=name,
-            decisions=each,
-            accepted_length=round(100 * each.accepted_rate / longest, 2),
-            refused_length=round(100 * each.refused_rate / longest, 2),
-        )
-        for name, each in both
-    ]
 
 
-def _matching_lines(comparison: Comparison) -> Sequence[MatchingLine]:
+def _decision_chart(comparison: Comparison) -> Chart | None:
+    columns = ("gSLA, held against", "wrongly accepted", "wrongly refused")
+    found = _decisions(comparison)
+    if not found:
+        return None
+    rows = (
+        dict(zip(columns, (name, 100 * accepted, 100 * refused), strict=True))
+        for name, accepted, refused in found
+    )
+    data = frame(rows, columns)
+    title = "Pairs wrongly accepted and refused"
+    colours = (LIMIT, OTHER)
+    return bars("decisions", title, data, "per cent of all pairs", colours=colours)
+
+
+def _decision_table(comparison: Comparison) -> Table:
+    heads = (
+        Head("gSLA, held against", number=False),
+        Head("wrongly accepted", "%"),
+        Head("wrongly refused", "%"),
+    )
+    rows = [(name, _percent(a), _percent(r)) for name, a, r in _decisions(comparison)]
+    return Table("Wrong decisions by gSLA, in per cent of all pairs", heads, rows)
+
+
+def _matchings(comparison: Comparison) -> list[tuple[str, float]]:
+    """Return the throughput of matchings by what they were chosen by, the best first."""
     test = comparison.matching
     if test is None:
-        return ()
+        return []
     short = wording.SETTING_SHORT
-    found = [("the truth", "", 1.0), ("greedy, by the truth", "", test.greedy)]
-    found += [(each.model, f"new {short[each.setting]}", each.throughput) for each in test.models]
-    found.append(("random pairs, mean", "", test.random))
-    return [
-        MatchingLine(name, setting, value, round(100 * value, 2), name == comparison.best)
-        for name, setting, value in sorted(found, key=lambda line: -line[2])
-    ]
+    found = [("the truth", 1.0), ("greedy, by the truth", test.greedy)]
+    found += [(f"{each.model}, new {short[each.setting]}", each.throughput) for each in test.models]
+    found.append(("random pairs, mean", test.random))
+    return sorted(found, key=lambda line: -line[1])
 
 
-def _worst(tested: Trial | None, confidence: float) -> Sequence[Worst]:
+def _matching_chart(comparison: Comparison) -> Chart | None:
+    found = _matchings(comparison)[:_MOST_ROWS]
+    columns = ("chosen by", "throughput")
+    rows = (dict(zip(columns, (name, 100 * value), strict=True)) for name, value in found)
+    title = "Throughput of matchings"
+    label = "per cent of the best matching's"
+    data = frame(rows, columns)
+    return bars("matching", title, data, label, best="the truth") if found else None
+
+
+def _matching_table(comparison: Comparison) -> Table:
+    heads = (Head("matching chosen by", number=False), Head("throughput", "%"))
+    found = _matchings(comparison)
+    own = f"{comparison.best}, new "
+    best = frozenset(k for k, (name, _) in enumerate(found) if name.startswith(own))
+    rows = [(name, _percent(value)) for name, value in found]
+    return Table("Throughput in per cent of the best matching's", heads, rows, best)
+
+
+def _worst_table(tested: Trial | None, confidence: float) -> Table | None:
     """Return the worst prediction of each of the worst pairs."""
     if tested is None:
-        return ()
+        return None
     off = np.abs(tested.predicted - tested.measured)
     order = np.argsort(-np.nan_to_num(off), kind="stable")
     _, first = np.unique(tested.pair[order], return_index=True)
     upper = tested.upper(confidence)
     names, rows = tested.rows.names, tested.rows
-    return [
-        Worst(
-            own=names[rows.own_workload[tested.held.row[k]]],
-            other=names[rows.other_workload[tested.held.row[k]]],
-            measured=float(tested.measured[k]),
-            predicted=float(tested.predicted[k]),
-            upper=None if np.isnan(upper[k]) else float(upper[k]),
+    heads = (
+        *(Head("job", number=False), Head("co-runner", number=False), Head("measured")),
+        *(Head("predicted"), Head("bound"), Head("error")),
+    )
+    lines = [
+        (
+            names[rows.own_workload[tested.held.row[k]]],
+            names[rows.other_workload[tested.held.row[k]]],
+            two_digits(float(tested.measured[k])),
+            two_digits(float(tested.predicted[k])),
+            two_digits(None if np.isnan(upper[k]) else float(upper[k])),
+            f"{tested.predicted[k] - tested.measured[k]:+.2f}",
         )
         for k in order[np.sort(first)][:WORST]
         if not np.isnan(tested.predicted[k])
     ]
+    return Table("The worst predictions, one for each pair", heads, lines)
+
+
+def _correlation_table(study: FeatureStudy | None) -> Table | None:
+    if study is None or not study.features:
+        return None
+    heads = (
+        *(Head("feature", number=False), Head("own", "Pearson"), Head("own", "Spearman")),
+        *(Head("co-runner's", "Pearson"), Head("co-runner's", "Spearman")),
+        Head("by the rule", number=False),
+    )
+    rows = [
+        (
+            each.name,
+            *(
+                wording.signed(value)
+                for value in (
+                    *(each.pearson_own, each.spearman_own),
+                    *(each.pearson_other, each.spearman_other),
+                )
+            ),
+            each.dropped or "kept",
+        )
+        for each in study.features
+    ]
+    return Table("Correlations with the slowdown", heads, rows)

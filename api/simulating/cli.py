@@ -5,7 +5,15 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import Final
 
-from dovetail.toolkit.commands import MOST_SEEDS, Command, argument, grouped, option
+from dovetail.toolkit.commands import (
+    FIGURES,
+    MOST_SEEDS,
+    REPORT,
+    Command,
+    argument,
+    grouped,
+    option,
+)
 from dovetail.toolkit.values import whole
 
 
@@ -136,6 +144,8 @@ COMMANDS: Final = (
             ),
             _SEED,
             option("-o, --output FOLDER", "keep metrics, jobs, series and stays here"),
+            REPORT,
+            FIGURES,
         ),
     ),
     Command(
@@ -162,7 +172,8 @@ COMMANDS: Final = (
             option(
                 "-o, --output FOLDER", "keep every run here; runs that are there are not repeated"
             ),
-            option("--report FILE.html", "write a page for people"),
+            REPORT,
+            FIGURES,
             option(
                 "--jobs N",
                 "runs at a time, each in a process (default: one for each core)",

@@ -17,11 +17,13 @@ from typing import Any
 from dovetail.executor.simulation.campaign import Campaign, Failure
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult, prepare
+from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data, write_data, write_text
 from dovetail.simulating.groups import Groups, common_seeds
 from dovetail.simulating.setup import Request, request
 from dovetail.solver.policies import policy_label, policy_named
+from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.commands import INTERRUPTED
 from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import compiled_ahead, counting, working
@@ -40,8 +42,8 @@ def simulate(options: Namespace) -> int:
     from dovetail.simulating.text import run_view
 
     policy = policy_named(options.policy)
+    _check_places(options)
     if options.output:
-        _refuse_standard_output("--output", options.output)
         prepare(options.output)
     asked = request(options)
     with working("drawing the scenario"):
@@ -58,10 +60,11 @@ def simulate(options: Namespace) -> int:
     if options.output:
         result.write(options.output)
     facts = {**asked.facts, **_idle_queue([result])}
+    _draw([result], asked.setup, options, facts)
     view = run_view(result.policy, result.seed, result.summary, facts)
     print_either(options, _run_data(result, facts), view)
-    if options.output and not options.json:
-        print(f"\n-> {Path(options.output)}")
+    if not options.json:
+        _print_places(options)
     return 0
 
 
@@ -104,18 +107,16 @@ def _finished(
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
         write_data(data, campaign.folder / _COMPARISON_FILE)
-    if options.report and groups:
+    if (options.report or options.figures) and groups:
         failed = {"failed": "; ".join(_failures_text(failures))} if failures else {}
-        _write_report(campaign, options, {**facts, **failed})
+        _draw(campaign.results(), campaign.setup, options, {**facts, **failed}, options.baseline)
     if options.json:
         write_data(data, "-")
     elif groups:
         from dovetail.simulating.text import comparison_view
 
         console().print(comparison_view(groups, facts))
-        written = [f"-> {Path(place)}" for place in (options.output, options.report) if place]
-        if written:
-            print("", *written, sep="\n")
+        _print_places(options)
     for line in _failures_text(failures):
         print(f"dovetail: failed: {line}", file=sys.stderr)
     return 1 if failures else 0
@@ -150,18 +151,33 @@ def _failures_text(failures: Sequence[Failure]) -> Iterator[str]:
         yield f"{policy}, {which}: {reason}"
 
 
-def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, str]) -> None:
-    from dovetail.simulating.report import comparison_page
+def _draw(
+    runs: Sequence[RunResult],
+    setup: Setup,
+    options: Namespace,
+    facts: Mapping[str, str],
+    baseline: str | None = None,
+) -> None:
+    """Write the page and the figures that the options ask for."""
+    if not (options.report or options.figures):
+        return
+    from dovetail.simulating.report import simulation_charts, simulation_page
 
+    cluster = setup.world.cluster
     with working("drawing"):
-        page = comparison_page(
-            campaign.results(),
-            campaign.setup.trace.name,
-            facts,
-            campaign.setup.world.cluster,
-            options.baseline,
-        )
-    write_text(options.report, page)
+        if options.report:
+            page = simulation_page(runs, setup.trace.name, facts, cluster, baseline)
+            write_text(options.report, page)
+        if options.figures:
+            write_figures(options.figures, simulation_charts(runs, cluster, baseline))
+
+
+def _print_places(options: Namespace) -> None:
+    """Say what was written."""
+    places = filter(None, (options.output, options.report, options.figures))
+    written = [f"-> {Path(place)}" for place in places]
+    if written:
+        print("", *written, sep="\n")
 
 
 def _check_outputs(options: Namespace) -> None:
@@ -173,19 +189,21 @@ def _check_outputs(options: Namespace) -> None:
         known = ", ".join(labels)
         rule = f"must be one of --policies ({known}), got {options.baseline!r}"
         raise InputError(rule, "--baseline")
-    read = (options.trace, *filter(None, [options.world]))
-    require_separate(read, options.output, options.report)
-    for flag, place in (("--output", options.output), ("--report", options.report)):
-        _refuse_standard_output(flag, place)
-    if options.report:
-        _check_page(Path(options.report))
+    _check_places(options)
     if options.output:
         _check_folder(Path(options.output))
 
 
-def _refuse_standard_output(flag: str, place: str | None) -> None:
-    if place == "-":
-        raise InputError("must be a name, got '-': --json prints all metrics", flag)
+def _check_places(options: Namespace) -> None:
+    """Refuse outputs that are inputs, each other, or cannot be written."""
+    read = (options.trace, *filter(None, [options.world]))
+    require_separate(read, options.output, options.report, options.figures)
+    for flag, place in (("--output", options.output), ("--report", options.report)):
+        if place == "-":
+            raise InputError("must be a name, got '-': --json prints all metrics", flag)
+    if options.report:
+        _check_page(Path(options.report))
+    check_figures(options.figures)
 
 
 def _refuse_another(campaign: Campaign) -> None:

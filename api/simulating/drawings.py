@@ -1,178 +1,104 @@
-"""The drawings of a comparison of policies: distributions, load over time, slowdowns and gSLAs."""
+"""The charts of simulated runs: completion times, load, GPUs over time, slowdowns, decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from dovetail.executor.simulation.results import RunResult
+from dovetail.instances._frames import frame
+from dovetail.instances.instance import Cluster
 from dovetail.simulating import wording
-from dovetail.simulating.groups import Group, Groups
-from dovetail.toolkit.charts import (
-    SIDE,
-    Axis,
-    FloatArray,
-    area,
-    binned,
-    count_axis,
-    dots,
-    line,
-    log_time_axis,
-    part_axis,
-    ratio_axis,
-    stretches,
-    time_axis,
-)
+from dovetail.simulating.groups import FloatArray, Group, Groups
+from dovetail.toolkit import charts
+from dovetail.toolkit.charts import Chart
 
-OVERLAID: Final = 6
-"""So many policies are drawn into one picture; more get a picture each, with the others in grey."""
+SHOWN: Final = 6
+"""So many policies have a colour of their own among distributions; the others are grey."""
 
 QUANTILES: Final = 200
 """Points of each distribution."""
 
-BINS: Final = 240
+BINS: Final = 150
 """Stretches of time whose means are drawn."""
 
-MOST_POINTS: Final = 1200
-"""Of more different points so many are drawn, taken at random with a fixed seed."""
+MOST_POINTS: Final = 1000
+"""Jobs of a policy that are drawn, of more those of a random sample."""
 
-_GRID: Final = 250
+MOST_BARS: Final = 20_000
+"""Bars of all policies together; of more, the longest of each policy are drawn."""
+
+MOST_GPUS: Final = 64
+"""GPUs that are drawn, the first ones."""
+
 _TOLERANCE: Final = 1e-6
+_GRID: Final = 100
+_FIRST_WINDOW: Final = 250
+"""Starts in the part of a long run that is drawn."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A distribution as a path; ``style`` numbers colours and dashes."""
-
-    policy: str
-    style: int
-    path: str
-    median: str
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Completion times of all policies on the same axes."""
-
-    x: Axis
-    y: Axis
-    curves: tuple[Curve, ...]
-    overlaid: bool
+def every_chart(groups: Groups, cluster: Cluster | None, pool: int) -> list[Chart]:
+    """Return all charts of a page, a policy's own ones after each other in the page's order."""
+    return [
+        distribution(groups),
+        *loads(groups, pool),
+        *lanes(groups, cluster, pool),
+        *promises(groups),
+        *decisions(groups),
+    ]
 
 
-@dataclass(frozen=True)
-class Load:
-    """How many jobs wait and how many GPUs are busy and shared over the first seed's run."""
-
-    policy: str
-    waiting: str
-    busy: str
-    shared: str
-    longest_queue: int
-    ends: str
-
-
-@dataclass(frozen=True)
-class Loads:
-    """The load under every policy on the same axes."""
-
-    x: Axis
-    queue: Axis
-    gpus: Axis
-    seed: int
-    bin: str
-    every: tuple[Load, ...]
-
-
-@dataclass(frozen=True)
-class Promises:
-    """Slowdowns over gSLAs of a policy's jobs: points that kept the promise, and that broke it."""
-
-    policy: str
-    kept: str
-    broken: str
-    jobs: int
-    violations: int
-    left_out: int
-
-    @property
-    def rate(self) -> str:
-        """Violations in per cent of the jobs with a gSLA."""
-        return f"{wording.three_digits(100 * self.violations / self.jobs)} %"
-
-
-@dataclass(frozen=True)
-class PromiseDrawings:
-    """Slowdowns over gSLAs on the same axes for all policies, with the line y = x."""
-
-    x: Axis
-    y: Axis
-    equal: str
-    every: tuple[Promises, ...]
-    most: int = MOST_POINTS
-
-    @property
-    def thinned(self) -> bool:
-        """Whether different points were left out."""
-        return any(each.left_out for each in self.every)
-
-
-def distribution(groups: Groups) -> Distribution:
+def distribution(groups: Groups) -> Chart:
     """Return the part of jobs, of all seeds, that ended within a time of their arrival."""
     parts = np.linspace(0.0, 1.0, QUANTILES + 1)
-    times = [np.quantile(group.jobs("jct_s"), parts) for group in groups.every]
-    low = max(min(float(t[0]) for t in times), 1e-3)
-    overlaid = len(times) <= OVERLAID
-    x = log_time_axis(low, max(float(t[-1]) for t in times), 90 if overlaid else 150)
-    y = part_axis()
-    curves = tuple(
-        Curve(
-            group.policy,
-            k % OVERLAID,
-            line(x.at(t), y.at(parts)),
-            wording.duration(float(np.median(t))),
-        )
-        for k, (group, t) in enumerate(zip(groups.every, times, strict=True))
+    times = {group.policy: np.quantile(group.jobs("jct_s"), parts) for group in groups.every}
+    rows = (
+        {"policy": policy, "completion_time_s": at, "part_of_jobs": part}
+        for policy, each in times.items()
+        for at, part in zip(np.maximum(each, 1e-3), parts, strict=True)
     )
-    return Distribution(x, y, curves, overlaid)
+    data = frame(rows, ("policy", "completion_time_s", "part_of_jobs"))
+    ranked = sorted(groups.every, key=lambda group: group.mean("jct_mean_s"))
+    first = [g.policy for g in (groups.baseline, *groups.outstanding, *ranked)]
+    chosen = set(list(dict.fromkeys(first))[:SHOWN])
+    scale, unit = wording.time_unit(float(np.median(np.concatenate(list(times.values())))))
+    left = len(times) - len(chosen)
+    return charts.curves(
+        "completion-times",
+        "Part of jobs over completion time",
+        data,
+        f"completion time, {unit}",
+        "part of jobs",
+        note=f"{left} other policies in grey" if left else "",
+        shown=[policy for policy in times if policy in chosen],
+        log=True,
+        x_scale=scale,
+    )
 
 
-def loads(groups: Groups) -> Loads:
-    """Return queue and use of GPUs over time under each policy, in the run of its first seed."""
+def loads(groups: Groups, pool: int) -> Iterator[Chart]:
+    """Yield queue and use of GPUs over time under each policy, in the run of its first seed."""
     runs = [group.first for group in groups.every]
-    end = max((float(run.jobs["finish_s"].max()) for run in runs), default=1.0)
+    end = max(float(run.jobs["finish_s"].max()) for run in runs)
     edges = np.linspace(0.0, end, BINS + 1)
-    waiting = [_waiting(run) for run in runs]
-    busy = [_on_gpus(run) for run in runs]
-    gpus = max(gpu_count(run) for run in runs)
-    means = [binned(*each, edges) for each in waiting]
-    x = time_axis(end)
-    queue = count_axis(max(float(each.max()) for each in means))
-    machines = count_axis(float(gpus))
-    at = x.at(edges)
-    return Loads(
-        x=x,
-        queue=queue,
-        gpus=machines,
-        seed=runs[0].seed,
-        bin=wording.duration(end / BINS),
-        every=tuple(
-            Load(
-                policy=run.policy,
-                waiting=area(*stretches(at, queue.at(mean))),
-                busy=area(*stretches(at, machines.at(binned(moments, used, edges)))),
-                shared=area(*stretches(at, machines.at(binned(moments, several, edges)))),
-                longest_queue=round(float(queued[1].max(initial=0.0))),
-                ends=wording.duration(float(run.jobs["finish_s"].max())),
-            )
-            for run, mean, queued, (moments, used, several) in zip(
-                runs, means, waiting, busy, strict=True
-            )
-        ),
-    )
+    queues = [_waiting(run) for run in runs]
+    means = [binned(*each, edges) for each in queues]
+    most = max(float(each.max()) for each in means), float(pool)
+    unit = wording.time_unit(end)
+    for run, queue, mean in zip(runs, queues, means, strict=True):
+        moments, busy, shared = _on_gpus(run)
+        columns = (mean, binned(moments, busy, edges), binned(moments, shared, edges))
+        values = np.column_stack([edges, *(np.append(each, each[-1]) for each in columns)])
+        names = ("time_s", "waiting_jobs", "busy_gpus", "shared_gpus")
+        data = frame((dict(zip(names, row, strict=True)) for row in values), names)
+        last = wording.duration(float(run.jobs["finish_s"].max()))
+        longest = round(float(queue[1].max(initial=0.0)))
+        note = f"longest queue {longest:,}; last job ends after {last}"
+        yield charts.load(f"load-{run.policy}", run.policy, data, unit, most, note=note)
 
 
 def gpu_count(run: RunResult) -> int:
@@ -181,23 +107,177 @@ def gpu_count(run: RunResult) -> int:
     return max(1, round(run.summary["gpu_time_h"] * 3600 / one)) if one > 0 else 1
 
 
-def promises(groups: Groups) -> PromiseDrawings | None:
-    """Return slowdowns over gSLAs of all seeds; None where no job has a gSLA."""
+class Bar(NamedTuple):
+    """A job on a GPU while nothing changes there: lane ``lane`` of ``lanes``; times in seconds."""
+
+    start_s: float
+    end_s: float
+    gpu: int
+    lane: int
+    lanes: int
+    job: int
+
+
+def lanes(groups: Groups, cluster: Cluster | None, pool: int) -> Iterator[Chart]:
+    """Yield which job was on which GPU when, in the first seed's run of every policy."""
+    runs = [group.first for group in groups.every]
+    gpus = min(pool, MOST_GPUS)
+    window = _window(runs[0], max(float(run.jobs["finish_s"].max()) for run in runs))
+    unit = wording.time_unit(window[1])
+    nodes = list(_nodes(cluster, gpus))
+    for run in runs:
+        every = [b for b in bars(run, gpus) if b.end_s > window[0] and b.start_s < window[1]]
+        every.sort(key=lambda bar: bar.start_s - bar.end_s)
+        kept = every[: MOST_BARS // len(runs)]
+        rows = ({**bar._asdict(), "name": run.jobs["job"][bar.job]} for bar in kept)
+        data = frame(rows, (*Bar._fields, "name"))
+        note = _bars_text(every, kept)
+        title = run.policy
+        yield charts.lanes(f"gpus-{run.policy}", title, data, unit, window, nodes, note=note)
+
+
+def bars(run: RunResult, gpus: int) -> Iterator[Bar]:
+    """Yield the bars of every GPU in the order of time.
+
+    A job that shares has a lane of its own for as long as it shares, the one that came first the
+    upper one; alone it has the whole row.
+    """
+    by_gpu: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
+    columns = (run.stays[name].tolist() for name in ("gpu", "start_s", "end_s", "job"))
+    for gpu, start, end, job in zip(*columns, strict=True):
+        if gpu < gpus and end > start:
+            by_gpu[gpu].append((start, end, job))
+    for gpu, stays in sorted(by_gpu.items()):
+        yield from _row(gpu, sorted(stays))
+
+
+def _row(gpu: int, stays: Sequence[tuple[float, float, int]]) -> Iterator[Bar]:
+    moments = sorted({moment for stay in stays for moment in stay[:2]})
+    waiting = list(reversed(stays))
+    present: list[tuple[float, float, int]] = []
+    since: dict[int, float] = {}
+    had: dict[int, tuple[int, int]] = {}
+    for start, stop in pairwise([*moments, moments[-1]]):
+        present = [stay for stay in present if stay[1] > start]
+        while waiting and waiting[-1][0] <= start:
+            present.append(waiting.pop())
+        seats = {job: (lane, len(present)) for lane, (_, _, job) in enumerate(present)}
+        for job in [job for job, seat in had.items() if seats.get(job) != seat]:
+            yield Bar(since.pop(job), start, gpu, *had.pop(job), job)
+        for job, seat in seats.items():
+            if job not in had and stop > start:
+                since[job], had[job] = start, seat
+
+
+def _bars_text(every: Sequence[Bar], kept: Sequence[Bar]) -> str:
+    """Return how many bars are drawn, and how much of the time they cover."""
+    if len(kept) == len(every):
+        return f"{len(every):,} bars"
+    drawn, whole = (sum(bar.end_s - bar.start_s for bar in some) for some in (kept, every))
+    part = wording.three_digits(100 * drawn / whole)
+    return f"the longest {len(kept):,} of {len(every):,} bars, {part} % of the time on GPUs"
+
+
+def _nodes(cluster: Cluster | None, gpus: int) -> Iterator[tuple[str, int, int]]:
+    """Yield each node with its first row and the row after its last; one if none is known."""
+    if cluster is None:
+        yield "GPUs", 0, gpus
+        return
+    first = 0
+    for node in cluster.nodes:
+        last = min(first + len(node.devices), gpus)
+        if last > first:
+            yield node.id, first, last
+        first = last
+
+
+def _window(run: RunResult, end_s: float) -> tuple[float, float]:
+    """Return the part of the time that is drawn: all, or of many jobs where the most begin."""
+    starts = np.sort(np.asarray(run.stays["start_s"], float))
+    if len(starts) <= 2 * _FIRST_WINDOW:
+        return 0.0, end_s
+    spans = starts[_FIRST_WINDOW:] - starts[:-_FIRST_WINDOW]
+    length = min(max(1.5 * float(spans.min()), end_s / 100), end_s)
+    begin = min(float(starts[int(spans.argmin())]), end_s - length)
+    return begin, begin + length
+
+
+def promises(groups: Groups) -> Iterator[Chart]:
+    """Yield slowdowns over gSLAs of all seeds under each policy; none where no job has a gSLA."""
     found = [_slowdowns(group) for group in groups.every]
-    asked = np.concatenate([gsla for gsla, _ in found])
-    if not len(asked):
-        return None
-    x = ratio_axis(float(asked.max()))
-    y = ratio_axis(max(float(slowdown.max()) for _, slowdown in found))
-    ends = np.array([1.0, min(x.high, y.high)])
-    return PromiseDrawings(
-        x,
-        y,
-        line(x.at(ends), y.at(ends)),
-        tuple(
-            _promises(group, *each, x, y) for group, each in zip(groups.every, found, strict=True)
-        ),
+    if not any(len(gsla) for gsla, _ in found):
+        return
+    limits = _ends([gsla for gsla, _ in found]), _ends([slowdown for _, slowdown in found])
+    for group, (gsla, slowdown) in zip(groups.every, found, strict=True):
+        violates = slowdown > gsla * (1 + _TOLERANCE)
+        if len(gsla):
+            share = wording.three_digits(100 * violates.sum() / len(gsla))
+            note = f"{violates.sum():,} of {len(gsla):,} jobs above their gSLA ({share} %)"
+        else:
+            note = "no job with a gSLA"
+        rows, left_out = _thinned(gsla, slowdown, violates, limits)
+        if left_out:
+            note += f"; {len(rows):,} points, taken at random"
+        columns = ("gsla", "slowdown", "broken")
+        data = frame((dict(zip(columns, row, strict=True)) for row in rows), columns)
+        labels = ("gSLA kept", "gSLA broken")
+        yield charts.points(
+            f"gslas-{group.policy}",
+            group.policy,
+            data,
+            "gSLA",
+            "slowdown",
+            labels,
+            note=note,
+            limits=limits,
+        )
+
+
+def _ends(values: Sequence[FloatArray]) -> tuple[float, float]:
+    every = np.concatenate(values)
+    return 0.97 * min(1.0, float(every.min())), 1.03 * max(1.3, float(every.max()))
+
+
+def _thinned(
+    gsla: FloatArray,
+    slowdown: FloatArray,
+    violates: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    limits: tuple[tuple[float, float], tuple[float, float]],
+) -> tuple[list[tuple[float, float, bool]], int]:
+    """Return points that fall together once, a sample of many, and how many that leaves out."""
+    x, y = (
+        np.round(_GRID * np.log(values / low) / np.log(high / low))
+        for values, (low, high) in zip((gsla, slowdown), limits, strict=True)
     )
+    _, kept = np.unique(np.stack([x, y, violates]), axis=1, return_index=True)
+    left_out = max(0, len(kept) - MOST_POINTS)
+    if left_out:
+        kept = np.random.default_rng(0).choice(kept, MOST_POINTS, replace=False)
+    rows = [(float(gsla[k]), float(slowdown[k]), bool(violates[k])) for k in np.sort(kept)]
+    return rows, left_out
+
+
+def decisions(groups: Groups) -> Iterator[Chart]:
+    """Yield how long decisions took; none where none took any time."""
+    rows = [
+        {"policy": g.policy, "mean_s": mean, "p99_s": p99, "longest_s": longest}
+        for g in groups.every
+        for mean, p99, longest in [decision_times(g)]
+        if longest > 0
+    ]
+    if rows:
+        data = frame(rows, rows[0])
+        title = "Time of a decision on the computer that ran the simulation"
+        ends = ("mean_s", "longest_s")
+        scale, unit = wording.time_unit(float(data["mean_s"].median()))
+        x_label = f"time, {unit}"
+        yield charts.dots("decisions", title, data, x_label, log=True, joined=ends, x_scale=scale)
+
+
+def decision_times(group: Group) -> tuple[float, float, float]:
+    """Return mean and 99th percentile, means over runs, and the longest of all runs."""
+    longest = max(group.values("decide_max_s"))
+    return group.mean("decide_mean_s"), group.mean("decide_p99_s"), longest
 
 
 def _waiting(run: RunResult) -> tuple[FloatArray, FloatArray]:
@@ -243,26 +323,22 @@ def _slowdowns(group: Group) -> tuple[FloatArray, FloatArray]:
     return gsla[asked], slowdown[asked]
 
 
-def _promises(group: Group, gsla: FloatArray, slowdown: FloatArray, x: Axis, y: Axis) -> Promises:
-    violates = slowdown > gsla * (1 + _TOLERANCE)
-    *kept, more_kept = _thin(x.at(gsla[~violates]), y.at(slowdown[~violates]))
-    *broken, more_broken = _thin(x.at(gsla[violates]), y.at(slowdown[violates]))
-    return Promises(
-        group.policy,
-        dots(*kept),
-        dots(*broken),
-        len(gsla),
-        int(violates.sum()),
-        more_kept + more_broken,
-    )
+def binned(time_s: FloatArray, values: FloatArray, edges: FloatArray) -> FloatArray:
+    """Return the mean over time, in each bin, of what changes at certain moments.
 
-
-def _thin(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, int]:
-    """Return points once for each cell of a fine grid, and how many are too many to be drawn."""
-    step = SIDE / _GRID
-    cells = np.unique(np.stack([np.round(x / step), np.round(y / step)], axis=1), axis=0)
-    left_out = max(0, len(cells) - MOST_POINTS)
-    if left_out:
-        chosen = np.random.default_rng(0).choice(len(cells), MOST_POINTS, replace=False)
-        cells = cells[np.sort(chosen)]
-    return step * cells[:, 0], step * cells[:, 1], left_out
+    Parameters
+    ----------
+    time_s, values : ndarray
+        From ``time_s[k]`` to the next moment it is ``values[k]``; 0 before the first.
+    edges : ndarray
+        Ends of the bins in seconds, growing; from the last moment on the last value lasts.
+    """
+    if not len(time_s):
+        return np.zeros(len(edges) - 1)
+    end = max(float(edges[-1]), float(time_s[-1]))
+    moments = np.concatenate([[min(0.0, float(time_s[0]))], time_s, [end]])
+    steps = np.concatenate([[0.0], values])
+    total = np.concatenate([[0.0], np.cumsum(steps * np.diff(moments))])
+    summed = np.interp(edges, moments, total)
+    means: FloatArray = np.diff(summed) / np.diff(edges)
+    return means

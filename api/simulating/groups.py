@@ -9,15 +9,18 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._frames import frame
 from dovetail.instances.errors import UnsupportedError
-from dovetail.toolkit.charts import FloatArray
+from dovetail.solver.policies import POLICIES
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+FloatArray = NDArray[np.float64]
 
 _SAME: Final = 1e-9
 _USUAL_BASELINE: Final = "fifo"
@@ -89,6 +92,15 @@ class Groups:
         )
         wanted = (group for group in every if group.policy == (baseline or _USUAL_BASELINE))
         return cls(every, next(wanted, every[0]), tuple(sorted({r.seed for r in runs} - common)))
+
+    @property
+    def outstanding(self) -> tuple[Group, ...]:
+        """Dovetail's policies and the user's own, of which a verdict says where they stand."""
+        return tuple(
+            group
+            for group in self.every
+            if (name := group.policy.partition(":")[0]) == "dovetail" or name not in POLICIES
+        )
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
-"""A comparison of policies in simulation, as one self-contained HTML page.
+"""Simulated runs of one or more policies, as one self-contained HTML page and as figures.
 
-Drawings are SVG made here. The page needs no network and no other file; its one small script
-only moves the window of the lanes and says which job is under the pointer. Every text from a
-trace or a cluster is escaped by the template engine.
+The page needs no network and no other file; its script only sorts tables. Every text from a trace
+or a cluster is escaped by the template engine.
 """
 
 from __future__ import annotations
@@ -17,8 +16,16 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Cluster
 from dovetail.simulating import wording
-from dovetail.simulating.drawings import distribution, gpu_count, loads, promises
-from dovetail.simulating.gantt import WIDTH, gantt
+from dovetail.simulating.drawings import (
+    MOST_GPUS,
+    decisions,
+    distribution,
+    every_chart,
+    gpu_count,
+    lanes,
+    loads,
+    promises,
+)
 from dovetail.simulating.groups import Groups
 from dovetail.simulating.tables import (
     SIZE_METRICS,
@@ -26,25 +33,25 @@ from dovetail.simulating.tables import (
     longest_waits,
     metric_tables,
     round_table,
-    size_table,
 )
 from dovetail.simulating.verdict import headline, named, verdict
+from dovetail.toolkit.charts import Chart
 from dovetail.toolkit.pages import environment
 
 SIMULATED: Final = (
     "This is a simulation: no job ran on a GPU. Policies see predictions; jobs progress at the "
-    "slowdowns of the simulated world. Where those come from stands under “what was compared”."
+    "slowdowns of the simulated world. Their source is under “what was simulated”."
 )
 
 
-def comparison_page(
+def simulation_page(
     runs: Sequence[RunResult],
     title: str,
     facts: Mapping[str, str],
     cluster: Cluster | None = None,
     baseline: str | None = None,
 ) -> str:
-    """Return a comparison of policies as an HTML page.
+    """Return simulated runs as an HTML page, policies beside each other where there are several.
 
     Parameters
     ----------
@@ -52,23 +59,20 @@ def comparison_page(
         Of one trace under one or more policies, with one or more seeds each. Policies are shown
         in the order in which they first occur.
     title : str
-        What was compared, in a few words.
+        What was simulated, in a few words.
     facts : mapping of str to str
         What else a reader must know, as label and value: trace, cluster, world, beliefs, options.
     cluster : Cluster, optional
-        Names the nodes in the drawing of who was where; without it GPUs are numbered.
+        Names the nodes in the charts of GPUs over time; without it GPUs are numbered.
     baseline : str, optional
-        The policy that others are held against; by default ``fifo``, or else the first.
+        The policy that others are compared with; by default ``fifo``, or else the first.
 
     Raises
     ------
     UnsupportedError
         When there is no run, or a run without jobs.
     """
-    if not runs or not all(len(run.jobs["job"]) for run in runs):
-        raise UnsupportedError("a comparison needs at least one run, and jobs in every run")
-    groups = Groups.of(runs, baseline)
-    tables = metric_tables(groups)
+    groups = _groups(runs, baseline)
     pool = max(gpu_count(run) for run in runs)
     return (
         environment()
@@ -80,22 +84,36 @@ def comparison_page(
             headline=headline(groups),
             verdict=verdict(groups),
             tiles=list(_tiles(groups, pool)),
-            facts={**dict(_facts(groups, pool)), **facts},
+            facts={**dict(_facts(groups, pool)), **facts, "dovetail": VERSION},
             groups=groups,
             opened=_opened(groups),
-            tables=tables,
-            sizes=size_table(groups),
+            tables=metric_tables(groups),
             distribution=distribution(groups),
-            loads=loads(groups),
-            gantt=gantt(groups, cluster, pool),
-            lane_width=WIDTH,
-            promises=promises(groups),
+            loads=list(loads(groups, pool)),
+            lanes=list(lanes(groups, cluster, pool)),
+            pool=pool,
+            most_gpus=MOST_GPUS,
+            promises=list(promises(groups)),
+            decisions=list(decisions(groups)),
             waits=[(group, longest_waits(group)) for group in groups.every],
             rounds=round_table(groups),
             definitions=list(_definitions(groups)),
             version=VERSION,
         )
     )
+
+
+def simulation_charts(
+    runs: Sequence[RunResult], cluster: Cluster | None = None, baseline: str | None = None
+) -> list[Chart]:
+    """Return the charts of the page, for the same runs."""
+    return every_chart(_groups(runs, baseline), cluster, max(gpu_count(run) for run in runs))
+
+
+def _groups(runs: Sequence[RunResult], baseline: str | None) -> Groups:
+    if not runs or not all(len(run.jobs["job"]) for run in runs):
+        raise UnsupportedError("a page needs at least one run, and jobs in every run")
+    return Groups.of(runs, baseline)
 
 
 def _opened(groups: Groups) -> tuple[str, ...]:
@@ -107,7 +125,8 @@ def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
     """Yield label, figure and small print of each of the boxes under the headline."""
     seeds = len(groups.seeds)
     run = groups.baseline.first
-    yield "policies", str(len(groups.every)), f"baseline: {groups.baseline.policy}"
+    if len(groups.every) > 1:
+        yield "policies", str(len(groups.every)), f"baseline: {groups.baseline.policy}"
     yield "jobs", f"{len(run.jobs['job']):,}", f"on {pool:,} GPUs"
     yield "seeds", str(seeds), "a run for each policy" if seeds == 1 else "runs of each policy"
     best = groups.best("jct_mean_s")
@@ -116,12 +135,16 @@ def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
         base = wording.measured("jct_mean_s", groups.baseline.mean("jct_mean_s"))
         names = f"{named(best[:1])}; {groups.baseline.policy}: {base}"
         yield "shortest mean JCT", mean, names
+    elif len(groups.every) == 1:
+        for metric in ("jct_mean_s", "queueing_mean_s", "violation_rate"):
+            yield wording.label(metric), wording.measured(metric, run.summary[metric]), run.policy
 
 
 def _facts(groups: Groups, pool: int) -> Iterator[tuple[str, str]]:
-    """Yield what the runs themselves tell."""
+    """Yield what the runs themselves say."""
     yield "policies", ", ".join(group.policy for group in groups.every)
-    yield "baseline", groups.baseline.policy
+    if len(groups.every) > 1:
+        yield "baseline", groups.baseline.policy
     yield "seeds", ", ".join(map(str, groups.seeds))
     yield "jobs", f"{len(groups.baseline.first.jobs['job']):,}"
     yield "GPUs", f"{pool:,}"

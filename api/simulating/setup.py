@@ -33,7 +33,7 @@ from dovetail.instances.traces import (
     with_gslas,
 )
 from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
-from dovetail.simulating.wording import duration, whole_digits
+from dovetail.simulating.wording import duration, fixed
 from dovetail.toolkit.wording import number
 
 LIBRARY = "library:"
@@ -312,7 +312,7 @@ def _trace_text(trace: Trace, whole: int) -> str:
     jobs = number(len(trace.jobs), "job")
     part = "" if len(trace.jobs) == whole else f" of {whole:,}"
     asked = trace.gpu_seconds / HOUR_S
-    hours = f"{f'{asked:.2g}' if asked < 10 else whole_digits(asked)} GPU hours of work"
+    hours = f"{f'{asked:.2g}' if asked < 10 else fixed(asked, 0)} GPU hours of work"
     span = duration(trace.jobs[-1].arrival_s)
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 

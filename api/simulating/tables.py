@@ -1,17 +1,18 @@
-"""The tables of a comparison of policies: every cell as it is written."""
+"""The tables of a page about simulated runs: every cell as it is written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dovetail.executor.simulation.metrics import METRICS, SIZE_CLASSES
 from dovetail.simulating import wording
+from dovetail.simulating.drawings import decision_times
 from dovetail.simulating.groups import Group, Groups, gain
+from dovetail.toolkit.pages import Cell, Head, Table
 from dovetail.toolkit.wording import NO_FIGURE, number
 
 LONGEST_WAITS: Final = 10
@@ -49,8 +50,8 @@ TABLES: Final = (
 SIZE_METRICS: Final = tuple(f"jct_mean_{name}_s" for name in SIZE_CLASSES)
 
 
-class Cell(NamedTuple):
-    """A mean with its spread over seeds and how many times better than the baseline's it is."""
+class Mean(NamedTuple):
+    """A mean, its spread over seeds, and how many times better than the baseline's it is."""
 
     mean: str
     spread: str
@@ -59,60 +60,31 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Head of a column: the metric, its unit, and which way it gets better."""
+    """A metric with its unit, which way it gets better, and a mean for each policy."""
 
     label: str
     unit: str
     better: str
+    means: tuple[Mean, ...]
 
 
-@dataclass(frozen=True)
-class MetricTable:
-    """Policies by metrics; ``rows`` are a policy and a cell for each column.
+class MetricTable(NamedTuple):
+    """Policies by metrics.
 
     Without a column: ``absent`` metrics exist for no policy, ``zero`` are 0 for all.
     """
 
     title: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Group, tuple[Cell, ...]], ...]
+    table: Table
     absent: tuple[str, ...]
     zero: tuple[str, ...]
 
 
-class Wait(NamedTuple):
-    """A job that waited long."""
-
-    job: str
-    seed: int
-    workers: int
-    arrival: str
-    waited: str
-    first_start: str
-    jct: str
-
-
-class Rounds(NamedTuple):
-    """What a policy's decisions took and proved; bars in per cent of a logarithmic axis."""
-
-    policy: str
-    rounds: str
-    mean: str
-    p99: str
-    longest: str
-    proven: str
-    optimal: str
-    gap: str
-    from_at: float
-    p99_at: float
-    to_at: float
-
-
 def metric_tables(groups: Groups) -> list[MetricTable]:
-    """Return the main tables; those of which no metric exists are left out."""
-    made = [metric_table(groups, *each) for each in TABLES]
-    return [table for table in made if table.columns]
+    """Return the main tables and completion times by size, those that have a column."""
+    sizes = ("By size", "Mean JCT by number of workers", SIZE_METRICS)
+    made = [metric_table(groups, *each) for each in (*TABLES, sizes)]
+    return [each for each in made if len(each.table.heads) > 1]
 
 
 def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str]) -> MetricTable:
@@ -121,26 +93,60 @@ def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str
     absent = [m for m in metrics if not any(math.isfinite(mean) for mean in means[m])]
     zero = [m for m in metrics if not any(means[m])]
     columns = metric_columns(groups, [m for m in metrics if m not in absent and m not in zero])
-    rows = zip(*(cells for _, cells in columns), strict=True)
+    several = len(groups.every) > 1
+    heads = [
+        Head(column.label, ", ".join(filter(None, (column.unit, several * column.better))))
+        for column in columns
+    ]
+    rows = zip(groups.every, *(column.means for column in columns), strict=True)
     return MetricTable(
         title,
-        caption,
-        tuple(column for column, _ in columns),
-        tuple(zip(groups.every, rows, strict=False)),
+        Table(
+            caption,
+            [Head("policy", number=False), *heads],
+            [(group.policy, *map(_cell, means)) for group, *means in rows],
+        ),
         tuple(wording.label(metric) for metric in absent),
         tuple(wording.label(metric) for metric in zero),
     )
 
 
-def metric_columns(groups: Groups, metrics: Sequence[str]) -> list[tuple[Column, list[Cell]]]:
-    """Return head and cells of each metric, a cell for each policy."""
+def _cell(mean: Mean) -> Cell:
+    return Cell(mean.mean, tuple(filter(None, (mean.spread, mean.gain))), mean.best)
+
+
+def metric_columns(groups: Groups, metrics: Sequence[str]) -> list[Column]:
+    """Return a column for each metric; all metrics of a kind, as all of JCT, have one unit."""
     means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
     return [_column(groups, metric, _scale(metric, means)) for metric in metrics]
 
 
-def size_table(groups: Groups) -> MetricTable:
-    """Return the mean completion time by the number of workers."""
-    return metric_table(groups, "", "Mean JCT by number of workers", SIZE_METRICS)
+def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, str]:
+    kind = metric.partition("_")[0]
+    alike = [value for name in means if name.startswith(f"{kind}_") for value in means[name]]
+    return wording.scale(metric, alike)
+
+
+def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> Column:
+    size, unit = scale
+    scaled = [group.mean(metric) / size for group in groups.every]
+    digits = wording.digits(scaled)
+    best, better = groups.best(metric), METRICS[metric].better
+    means = []
+    for group, mean in zip(groups.every, scaled, strict=True):
+        spread = group.spread(metric) / size
+        compared = better and group is not groups.baseline
+        times = gain(group, groups.baseline, metric) if compared else math.nan
+        means.append(
+            Mean(
+                wording.fixed(mean, digits),
+                f"± {wording.fixed(spread, digits)}" if math.isfinite(spread) else "",
+                "" if math.isnan(times) else f"{wording.multiple(times)} ×",
+                group in best,
+            )
+        )
+    label = size_label(metric) if metric in SIZE_METRICS else wording.label(metric)
+    return Column(label, unit, better, tuple(means))
 
 
 def size_label(metric: str) -> str:
@@ -151,97 +157,75 @@ def size_label(metric: str) -> str:
     return f"{least} to {most:g} workers" if math.isfinite(most) else f"{least} workers or more"
 
 
-def longest_waits(group: Group) -> list[Wait]:
-    """Return the jobs that waited longest in the runs of a policy, those that waited at all."""
+def longest_waits(group: Group) -> Table | None:
+    """Return the jobs that waited longest in the runs of a policy; None if none waited."""
     found: list[tuple[float, int, int]] = []
     for place, run in enumerate(group.runs):
         waited = np.asarray(run.jobs["queueing_s"], float)
         top = np.argsort(-waited, kind="stable")[:LONGEST_WAITS]
         found += [(float(waited[k]), place, int(k)) for k in top if waited[k] > 0]
-    found.sort(key=lambda each: -each[0])
-    return [_wait(group, *each) for each in found[:LONGEST_WAITS]]
-
-
-def round_table(groups: Groups) -> list[Rounds]:
-    """Return what decisions took and proved, a row for each policy."""
-    known = [t for group in groups.every for t in _decision_times(group) if t > 0]
-    low, high = (min(known), max(known)) if known else (1e-3, 1.0)
-    return [_round_row(group, low, max(high, 2 * low)) for group in groups.every]
-
-
-def _decision_times(group: Group) -> tuple[float, float, float]:
-    """Return mean and 99th percentile, means over runs, and the longest of all runs."""
-    longest = max(group.values("decide_max_s"))
-    return group.mean("decide_mean_s"), group.mean("decide_p99_s"), longest
-
-
-def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, str]:
-    """Return the unit of a column: the same for all metrics of a kind, as all of JCT."""
-    kind = metric.partition("_")[0]
-    alike = [value for name in means if name.startswith(f"{kind}_") for value in means[name]]
-    return wording.scale(metric, alike)
-
-
-def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> tuple[Column, list[Cell]]:
-    means = [group.mean(metric) for group in groups.every]
-    size, unit = scale
-    best = groups.best(metric)
-    cells = []
-    for group, mean in zip(groups.every, means, strict=True):
-        spread = group.spread(metric) / size
-        shown = METRICS[metric].better and group is not groups.baseline
-        times = gain(group, groups.baseline, metric) if shown else math.nan
-        cells.append(
-            Cell(
-                wording.three_digits(mean / size),
-                f"± {wording.three_digits(spread)}" if math.isfinite(spread) else "",
-                "" if math.isnan(times) else f"{wording.multiple(times)} ×",
-                group in best,
-            )
-        )
-    label = size_label(metric) if metric in SIZE_METRICS else wording.label(metric)
-    return Column(label, unit, METRICS[metric].better), cells
-
-
-def _wait(group: Group, waited: float, place: int, job: int) -> Wait:
-    run = group.runs[place]
-    return Wait(
-        job=str(run.jobs["job"][job]),
-        seed=run.seed,
-        workers=int(run.jobs["workers"][job]),
-        arrival=wording.duration(float(run.jobs["arrival_s"][job])),
-        waited=wording.duration(waited),
-        first_start=wording.duration(float(run.jobs["first_start_delay_s"][job])),
-        jct=wording.duration(float(run.jobs["jct_s"][job])),
+    found = sorted(found, key=lambda each: -each[0])[:LONGEST_WAITS]
+    if not found:
+        return None
+    jobs = [(group.runs[place], job) for _, place, job in found]
+    times = {
+        "arrived at": "arrival_s",
+        "waited in all": "queueing_s",
+        "before its first start": "first_start_delay_s",
+        "JCT": "jct_s",
+    }
+    columns = [
+        _times(name, [float(run.jobs[field][job]) for run, job in jobs])
+        for name, field in times.items()
+    ]
+    names = [(str(r.jobs["job"][k]), str(r.seed), str(int(r.jobs["workers"][k]))) for r, k in jobs]
+    cells = zip(*(cells for _, cells in columns), strict=True)
+    return Table(
+        f"{group.policy}: the jobs that waited longest",
+        [Head("job", number=False), Head("seed"), Head("GPUs"), *(head for head, _ in columns)],
+        [(*own, *rest) for own, rest in zip(names, cells, strict=True)],
     )
 
 
-def _round_row(group: Group, low: float, high: float) -> Rounds:
-    mean, p99, longest = _decision_times(group)
+def _times(name: str, values: Sequence[float]) -> tuple[Head, list[str]]:
+    """Return a column of times in one unit and with the same digits."""
+    known = [value for value in values if math.isfinite(value)]
+    size, unit = wording.time_unit(max(known, default=0.0))
+    scaled = [value / size for value in values]
+    digits = wording.digits(scaled)
+    return Head(name, unit), [wording.fixed(value, digits) for value in scaled]
+
+
+def round_table(groups: Groups) -> Table:
+    """Return what decisions took and proved, a row for each policy."""
+    times = zip(*map(decision_times, groups.every), strict=True)
+    columns = [
+        _times(name, values) for name, values in zip(("mean", "p99", "longest"), times, strict=True)
+    ]
+    cells = zip(*(cells for _, cells in columns), strict=True)
+    remarks = ("decisions a run", "with a proven gap", "of these optimal", "largest gap")
+    return Table(
+        "Time and proof of decisions; means over seeds, the longest and the largest over all runs",
+        [
+            Head("policy", number=False),
+            *(head for head, _ in columns),
+            *(Head(remark, "%" if k else "") for k, remark in enumerate(remarks)),
+        ],
+        [
+            (group.policy, *own, *_proofs(group))
+            for group, own in zip(groups.every, cells, strict=True)
+        ],
+    )
+
+
+def _proofs(group: Group) -> tuple[str, str, str, str]:
+    """Return rounds, and in per cent those proven, of these the optimal ones, the largest gap."""
     proven, rounds = sum(group.values("proven_rounds")), sum(group.values("rounds"))
     optimal = sum(group.values("optimal_rounds"))
     gaps = [gap for gap in group.values("gap_max") if math.isfinite(gap)]
-    return Rounds(
-        policy=group.policy,
-        rounds=f"{group.mean('rounds'):,.0f}",
-        mean=wording.duration(mean),
-        p99=wording.duration(p99),
-        longest=wording.duration(longest),
-        proven=_part(proven, rounds) if proven else NO_FIGURE,
-        optimal=_part(optimal, proven) if proven else NO_FIGURE,
-        gap=f"{wording.three_digits(100 * max(gaps))} %" if gaps else NO_FIGURE,
-        from_at=_log_part(mean, low, high),
-        p99_at=_log_part(p99, low, high),
-        to_at=_log_part(longest, low, high),
+    return (
+        f"{group.mean('rounds'):,.0f}",
+        f"{100 * proven / rounds:.1f}" if proven else NO_FIGURE,
+        f"{100 * optimal / proven:.1f}" if proven else NO_FIGURE,
+        f"{100 * max(gaps):.2f}" if gaps else NO_FIGURE,
     )
-
-
-def _part(some: float, of: float) -> str:
-    return f"{wording.three_digits(100 * some / of)} %" if of else NO_FIGURE
-
-
-def _log_part(value: float, low: float, high: float) -> float:
-    """Return where a time lies between two others, in per cent."""
-    if not value > low:
-        return 0.0
-    return round(100 * math.log(value / low) / math.log(high / low), 2)

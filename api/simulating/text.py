@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.simulating.groups import Group, Groups, gain
-from dovetail.simulating.tables import Cell, metric_columns
+from dovetail.simulating.tables import Mean, metric_columns
 from dovetail.simulating.verdict import headline
 from dovetail.simulating.wording import TIMES_BETTER, measured, multiple
 from dovetail.toolkit.tables import Fitting, Name, fact_lines, plain_table, row_lines
@@ -71,15 +71,15 @@ def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
 
 def _means(groups: Groups) -> RenderableType:
     columns = metric_columns(groups, [*COLUMNS])
-    units = [column.unit for column, _ in columns]
-    heads = [f"{head}\n{unit}" for head, unit in zip(COLUMNS.values(), units, strict=True)]
-    return _table(groups.every, heads, [[*map(_text, cells)] for _, cells in columns])
+    heads = [f"{head}\n{c.unit}" for head, c in zip(COLUMNS.values(), columns, strict=True)]
+    return _table(groups.every, heads, [[*map(_text, column.means)] for column in columns])
 
 
-def _text(cell: Cell) -> str:
+def _text(mean: Mean) -> str:
     """Return the mean, and below it the spread if there is any."""
-    text = f"{BEST if cell.best else ''}{cell.mean}"
-    return text if cell.spread in ("", "± 0") else f"{text}\n{cell.spread.replace(' ', '')}"
+    text = f"{BEST if mean.best else ''}{mean.mean}"
+    spread = mean.spread.replace(" ", "")
+    return f"{text}\n{spread}" if spread.strip("±0.") else text
 
 
 def _gains(groups: Groups) -> RenderableType:

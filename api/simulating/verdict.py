@@ -1,4 +1,4 @@
-"""Sentences on a comparison: the best policies, and what Dovetail is not best at."""
+"""Which policy is best at what, in sentences, and where Dovetail's and the user's own are not."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ DECISIVE: Final = (
 KEPT: Final = 0.99
 """A policy that keeps this part of its gSLAs counts as one that keeps them."""
 
-_OURS: Final = "dovetail"
 _MOST_NAMES: Final = 3
 
 
 def headline(groups: Groups) -> str:
-    """Return the policies with the shortest mean completion time, and by how much.
+    """Return the policy of the shortest mean completion time, its lead, and the gSLAs it breaks.
 
     If they break gSLAs, it says so and names the best of those that keep theirs.
     """
@@ -83,7 +82,7 @@ def _remark(group: Group) -> str:
 
 
 def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
-    """Return which of the best break gSLAs, and the best policy that keeps them."""
+    """Return which of the best break gSLAs, and the best of those that keep them."""
     guilty = [group for group in best if not _keeps(group)]
     if not guilty:
         return ""
@@ -121,15 +120,20 @@ def _winners(groups: Groups) -> Iterator[str]:
 
 
 def _ours(groups: Groups) -> Iterator[str]:
-    """Yield the metrics at which Dovetail is not best, and the lead of others."""
-    for group in groups.every:
-        if group.policy.partition(":")[0] != _OURS:
-            continue
+    """Yield where Dovetail's and the user's own policies stand, and by how much others lead."""
+    for group in groups.outstanding if len(groups.every) > 1 else ():
         behind = [text for metric in DECISIVE if (text := _behind(groups, group, metric))]
         if behind:
-            yield f"{group.policy} is not the best at {enumerated(behind)}."
-        elif len(groups.every) > 1:
+            yield f"{group.policy} is not the best at {enumerated(behind)}.{_rank(groups, group)}"
+        else:
             yield f"No policy is better than {group.policy} at any of these."
+
+
+def _rank(groups: Groups, group: Group) -> str:
+    """Return the place of a policy by mean completion time, where it is not the first."""
+    means = [each.mean("jct_mean_s") for each in groups.every]
+    better = sum(mean < group.mean("jct_mean_s") * (1 - 1e-9) for mean in means)
+    return f" By mean JCT it is number {better + 1} of {len(means)}." if better else ""
 
 
 def _behind(groups: Groups, group: Group, metric: str) -> str:

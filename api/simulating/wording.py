@@ -8,10 +8,11 @@ from statistics import median
 from typing import Final
 
 from dovetail.executor.simulation.metrics import METRICS
-from dovetail.toolkit.charts import DAY_S, HOUR_S, MINUTE_S
 from dovetail.toolkit.wording import NO_FIGURE
 
 TIMES_BETTER: Final = "how many times better than {} (below 1: worse)"
+
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
 _MOST_WRITTEN_OUT: Final = 1e9
 _MOST_OF_A_UNIT: Final = ((90.0, 1.0, "s"), (90.0, MINUTE_S, "min"), (72.0, HOUR_S, "h"))
@@ -75,9 +76,19 @@ def three_digits(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def whole_digits(value: float) -> str:
-    """Return a large figure without decimals."""
-    return f"{value:,.0f}" if value < _MOST_WRITTEN_OUT else f"{value:.2e}"
+def digits(values: Sequence[float]) -> int:
+    """Return the decimals of a column: three significant digits at the median, none of integers."""
+    known = [abs(value) for value in values if math.isfinite(value) and value]
+    if all(value.is_integer() for value in known):
+        return 0
+    return max(0, min(4, 2 - math.floor(math.log10(median(known)))))
+
+
+def fixed(value: float, digits: int) -> str:
+    """Return a figure with so many decimals."""
+    if not math.isfinite(value):
+        return NO_FIGURE
+    return f"{value:,.{digits}f}" if abs(value) < _MOST_WRITTEN_OUT else f"{value:.2e}"
 
 
 def multiple(gain: float) -> str:

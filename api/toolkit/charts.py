@@ -1,195 +1,580 @@
-"""Axes and paths of drawings in pages: plain SVG that stretches with the page.
+"""Charts: functions from data to matplotlib figures, shown in pages and written as files.
 
-A plot is ``SIDE`` units wide and high whatever its size on the screen; y grows downwards.
+A chart is as wide as a column of a paper (3.5 inches), which a phone can show as well. It carries
+no title: a page or a paper has a caption for that. matplotlib is imported where a chart is drawn.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+import io
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
+
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
+from dovetail.instances.files import write_bytes, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 FloatArray = NDArray[np.float64]
 
-SIDE: Final = 1000
-"""Width and height of a plot in its own units."""
+WIDTH_IN: Final = 3.5
+INSTALL: Final = "pip install 'dovetail[figures]'"
 
-MINUTE_S: Final = 60.0
-HOUR_S: Final = 3600.0
-DAY_S: Final = 86400.0
+INK, MUTED, GRID = "#18212c", "#515d6b", "#d8dee6"
+VALUE, OTHER, LIMIT = "#16857e", "#8794a3", "#b3261e"
+BUSY, SHARED, QUEUE = "#8fcfc9", "#0b6b66", "#c9873f"
+SERIES: Final = ("#0b6b65", "#b3541e", "#5b4bb3", "#a3195b", "#4d6b0b", "#27364a")
+_ROLES: Final = {
+    **{INK: "ink", MUTED: "muted", GRID: "line", VALUE: "value", OTHER: "other", LIMIT: "limit"},
+    **{BUSY: "busy", SHARED: "shared", QUEUE: "queue"},
+    **{colour: f"p{k}" for k, colour in enumerate(SERIES)},
+}
+"""The variable of the page's style sheet that replaces a colour."""
 
-_UNITS: Final = ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min"), (1.0, "s"))
-_STEPS: Final = (
-    *(s for s in (0.001, 0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0)),
-    *(MINUTE_S * m for m in (1, 2, 5, 10, 15, 30)),
-    *(HOUR_S * h for h in (1, 2, 3, 6, 12)),
-    *(DAY_S * d for d in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)),
+_DASHES: Final = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (10, 3)), (0, (4, 1)))
+_MARKS: Final = ("o", "s", "D", "^")
+_HUES: Final = (
+    *("#5b8fb9", "#d0875a", "#6fa56b", "#b678b5"),
+    *("#b5a24a", "#5aa5a5", "#c9737f", "#8a86c9"),
 )
-_LOG_TIMES: Final = (
-    *(1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
-    *(MINUTE_S, 10 * MINUTE_S, HOUR_S, 6 * HOUR_S, DAY_S, 10 * DAY_S, 100 * DAY_S, 1000 * DAY_S),
-)
-_MORE_LOG_TIMES: Final = (
-    *(factor * each for each in _LOG_TIMES[:8] for factor in (2, 3, 5)),
-    *(factor * MINUTE_S for factor in (2, 3, 5, 20, 30)),
-    *(factor * HOUR_S for factor in (2, 3, 4, 12)),
-    *(factor * DAY_S for factor in (2, 3, 5, 20, 50)),
-)
-_RATIOS: Final = (1.0, 2.0, 5.0, 10.0, 1.5, 3.0, 1.25, 1.75, 1.1, 20.0, 50.0, 100.0, 1000.0)
-_MOST_TICKS: Final = 7
+_STYLE: Final[Mapping[str, Any]] = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.6,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.bottom": False,
+    "ytick.left": False,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "text.parse_math": False,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "path.simplify": True,
+}
+_LONGEST_NAME: Final = 24
+_ENDINGS: Final = ("pdf", "svg", "png")
+_INDEX: Final = "figures.csv"
 
 
-@dataclass(frozen=True)
-class Axis:
-    """What lies where between the two ends of a plot.
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """A chart that is drawn when it is needed.
 
     Attributes
     ----------
-    low, high : float
-        Values at the ends.
-    logarithmic : bool
-        Whether equal distances are equal ratios.
-    ticks : tuple of (float, str)
-        Positions from 0 to 100 (per cent) and what is written there.
+    name : str
+        Name of its files, without an ending.
+    title : str
+        Caption in the page.
+    note : str
+        What the caption adds in small print.
+    data : DataFrame
+        What is drawn, in the units that the names of its columns say.
+    draw : callable
+        Draws into an empty figure.
+    height_in : float
+        Height in inches.
     """
 
-    low: float
-    high: float
-    logarithmic: bool
-    ticks: tuple[tuple[float, str], ...]
-
-    def at(self, values: FloatArray | float) -> FloatArray:
-        """Return positions from 0 to ``SIDE``; what lies outside comes to the nearer end."""
-        return SIDE * _part(np.asarray(values, float), self.low, self.high, self.logarithmic)
+    name: str
+    title: str
+    note: str
+    data: DataFrame
+    draw: Callable[[Figure], None]
+    height_in: float = 2.3
 
 
-def time_axis(high_s: float, low_s: float = 0.0) -> Axis:
-    """Return a linear axis of time in whole steps of seconds, minutes, hours or days."""
-    high_s = max(high_s, low_s + 1e-3)
-    step = next((s for s in _STEPS if (high_s - low_s) / s <= _MOST_TICKS), DAY_S * 10000)
-    first = math.ceil(low_s / step - 1e-9)
-    ticks = [k * step for k in range(first, math.floor(high_s / step + 1e-9) + 1)]
-    unit, name = next(each for each in _UNITS if step >= each[0] or each[0] == 1.0)
-    labels = [f"{t / unit:g} {name}" if t else "0" for t in ticks]
-    return _axis(low_s, high_s, False, ticks, labels)
+def available() -> bool:
+    """Return whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
 
 
-def log_time_axis(low_s: float, high_s: float, closest: int = 90) -> Axis:
-    """Return a logarithmic axis of time between two positive ends.
+def svg(chart: Chart) -> Markup:
+    """Return a chart for a page: its colours are variables of the style sheet, its text is text."""
+    text = _rendered(chart, "svg", True).decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.S)
+    text = re.sub(r'<g id="patch_1">.*?</g>', "", text, count=1, flags=re.S)
+    text = re.sub(r' id="(?:\w*[a-z]_\d+|matplotlib\.axis_\d+)"', "", text)
+    text = re.sub(r"font-family: [^;]*; ", "", text)
+    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
+    text = re.sub(r"<[^>]*>", _rounded, text)
+    text = re.sub("|".join(_ROLES), lambda found: f"var(--{_ROLES[found[0]]})", text)
+    text = re.sub(r"\s*\n\s*", "\n", text)
+    text = re.sub(r"\n?([MLQCz]) ?(?=[-\d\n\"])", r"\1", text).replace('\n"', '"')
+    text = _shared_style(re.sub(r"<(g|defs)/>\n?|<defs>\s*</defs>\n?", "", text))
+    box = re.search(r'viewBox="([^"]*)"', text)
+    label = escape(f"{chart.title}. {chart.note}".strip())
+    head = f'<svg class="plot" viewBox="{box[1] if box else ""}" role="img" aria-label="{label}">'
+    return Markup(re.sub(r"<svg.*?>", lambda _: head, text, count=1, flags=re.S))
 
-    ``closest`` is the least distance of two ticks in units of the plot.
+
+def _rounded(tag: re.Match[str]) -> str:
+    return re.sub(r"\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}", tag[0])
+
+
+def _shared_style(text: str) -> str:
+    """Give the marks of a group their style once; matplotlib repeats it with every mark."""
+
+    def merged(found: re.Match[str]) -> str:
+        return (
+            f"<g{found[1]} style={found[3]}>"
+            + found[2]
+            + found[0].split(">", 1)[1].replace(f" style={found[3]}", "").removeprefix(found[2])
+        )
+
+    mark = r'<use xlink:href="#\w+" x="[-\d.]+" y="[-\d.]+"'
+    pattern = rf'<g((?: clip-path="[^"]*")?)>(\s*)(?={mark})(?:{mark} style=("[^"]*")/>\s*)+</g>'
+    return re.sub(pattern, merged, text)
+
+
+def write_figures(folder: str, charts: Sequence[Chart]) -> None:
+    """Write every chart as PDF, SVG and PNG with its data as CSV, and a list of them.
+
+    Each file appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When a file cannot be written.
     """
-    low_s, high_s = low_s / 1.05, high_s * 1.05
-    chosen = _spaced((*_LOG_TIMES, *_MORE_LOG_TIMES), low_s, high_s, closest)
-    return _axis(low_s, high_s, True, chosen, [short_time(t) for t in chosen])
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror}", "--figures", folder) from None
+    named = _file_names(charts)
+    lines = [f'{name},"{chart.title.replace(chr(34), chr(34) * 2)}"' for name, chart in named]
+    write_text(place / _INDEX, "\n".join(["file,title", *lines, ""]))
+    for name, chart in named:
+        for ending in _ENDINGS:
+            write_bytes(place / f"{name}.{ending}", _rendered(chart, ending))
+        write_text(place / f"{name}.csv", chart.data.to_csv(index=False, lineterminator="\n"))
 
 
-def ratio_axis(high: float) -> Axis:
-    """Return a logarithmic axis of slowdowns from just below 1."""
-    low, high = 0.98, max(high, 1.3) * 1.03
-    chosen = _spaced(_RATIOS, low, high, 110)
-    return _axis(low, high, True, chosen, [f"{t:g}" for t in chosen])
+def check_figures(folder: str | None) -> None:
+    """Refuse before anything is computed a folder that is not for figures.
+
+    Raises
+    ------
+    InputError
+        When the folder is a file, or holds something else than figures.
+    UnsupportedError
+        When matplotlib is not installed.
+    """
+    if folder is None:
+        return
+    if not available():
+        raise UnsupportedError(f"--figures needs matplotlib: {INSTALL}")
+    place = Path(folder)
+    if folder == "-" or (place.exists() and not place.is_dir()):
+        raise InputError(f"must be a folder, got {folder!r}", "--figures")
+    if place.is_dir() and any(place.iterdir()) and not (place / _INDEX).is_file():
+        rule = "holds something else than figures: name a new folder"
+        raise InputError(rule, "--figures", source_name(place))
 
 
-def count_axis(high: float) -> Axis:
-    """Return a linear axis of counts from 0 in at most four round steps."""
-    high = max(high, 1.0)
-    scale = 10 ** math.floor(math.log10(high))
-    steps = [part * scale for part in (0.25, 0.5, 1.0, 2.0, 2.5) if part * scale >= 1]
-    step = next(s for s in steps if high / s <= 4)
-    ticks = [k * step for k in range(math.floor(high / step + 1e-9) + 1)]
-    return _axis(0.0, high, False, ticks, [f"{t:,.4g}" for t in ticks])
+def _file_names(charts: Sequence[Chart]) -> list[tuple[str, Chart]]:
+    """Return charts with names that a file may have, each of them once."""
+    used: dict[str, int] = {}
+    named = []
+    for chart in charts:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", chart.name).strip("-.")[:80] or "chart"
+        used[name.lower()] = used.get(name.lower(), 0) + 1
+        again = used[name.lower()]
+        named.append((name if again == 1 else f"{name}_{again}", chart))
+    return named
 
 
-def part_axis() -> Axis:
-    """Return an axis from 0 to 100 per cent."""
-    ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
-    return _axis(0.0, 1.0, False, ticks, [f"{100 * t:g} %" for t in ticks])
+def _rendered(chart: Chart, ending: str, transparent: bool = False) -> bytes:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    buffer = io.BytesIO()
+    no_date = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[ending]
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": chart.name}), warnings.catch_warnings():
+        # Glyphs that its font lacks: the reader's fonts show them.
+        warnings.simplefilter("ignore", UserWarning)
+        figure = Figure(figsize=(WIDTH_IN, chart.height_in))
+        chart.draw(figure)
+        figure.savefig(buffer, format=ending, dpi=300, metadata=no_date, transparent=transparent)
+    return buffer.getvalue()
 
 
-def short_time(time_s: float) -> str:
-    """Return a time in the largest unit in which it is at least 1."""
-    if time_s < 1:
-        return f"{time_s * 1000:g} ms"
-    unit, name = next(each for each in _UNITS if time_s >= each[0])
-    return f"{time_s / unit:g} {name}"
-
-
-def line(x: FloatArray, y: FloatArray) -> str:
-    """Return the path through points in units of the plot; y upwards, no points no path."""
-    at = [f"{a:.0f} {SIDE - b:.0f}" for a, b in zip(x, y, strict=True)]
-    return "M" + "L".join(_without_repeats(at)) if at else ""
-
-
-def area(x: FloatArray, y: FloatArray) -> str:
-    """Return the path around what lies below a line."""
-    if not len(x):
-        return ""
-    return f"{line(x, y)}L{x[-1]:.0f} {SIDE}L{x[0]:.0f} {SIDE}z"
-
-
-def dots(x: FloatArray, y: FloatArray) -> str:
-    """Return strokes of no length, which round or square line caps turn into marks."""
-    return "".join(f"M{a:.0f} {SIDE - b:.0f}h0" for a, b in zip(x, y, strict=True))
-
-
-def stretches(edges: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the corners of a line that is flat between every two edges."""
-    return np.repeat(edges, 2)[1:-1], np.repeat(values, 2)
-
-
-def binned(time_s: FloatArray, values: FloatArray, edges: FloatArray) -> FloatArray:
-    """Return the mean over time, in each bin, of what changes at certain moments.
+def bars(
+    name: str,
+    title: str,
+    data: DataFrame,
+    x_label: str,
+    *,
+    note: str = "",
+    best: str = "",
+    colours: tuple[str, str] = (VALUE, OTHER),
+) -> Chart:
+    """Return bars on a row for each name.
 
     Parameters
     ----------
-    time_s, values : ndarray
-        From ``time_s[k]`` to the next moment it is ``values[k]``; 0 before the first.
-    edges : ndarray
-        Ends of the bins in seconds, growing; from the last moment on the last value lasts.
+    name, title, note : str
+        As in `Chart`.
+    data : DataFrame
+        Names in the first column, one or two series in the others.
+    x_label : str
+        Quantity and unit.
+    best : str
+        The row that is drawn in a stronger colour, where there is one series.
+    colours : tuple of str
+        Of the series.
     """
-    if not len(time_s):
-        return np.zeros(len(edges) - 1)
-    end = max(float(edges[-1]), float(time_s[-1]))
-    moments = np.concatenate([[min(0.0, float(time_s[0]))], time_s, [end]])
-    steps = np.concatenate([[0.0], values])
-    total = np.concatenate([[0.0], np.cumsum(steps * np.diff(moments))])
-    summed = np.interp(edges, moments, total)
-    means: FloatArray = np.diff(summed) / np.diff(edges)
-    return means
+    names, columns = data[data.columns[0]].astype(str), list(data.columns[1:])
+
+    def draw(figure: Figure) -> None:
+        axes = _row_axes(figure, names, x_label, len(columns) > 1)
+        thick = 0.7 / len(columns)
+        for k, column in enumerate(columns):
+            at = np.arange(len(names)) + (k - (len(columns) - 1) / 2) * thick
+            plain = OTHER if best else colours[k]
+            filled = [VALUE if each == best else plain for each in names]
+            axes.barh(at, data[column].astype(float), thick, color=filled)
+            axes.barh([0], [0], color=plain, label=_label(column))
+        axes.axvline(0, color=MUTED, linewidth=0.6)
+        if len(columns) > 1:
+            _legend(axes)
+
+    return Chart(name, title, note, data, draw, _row_height(len(names)))
 
 
-def _axis(
-    low: float, high: float, logarithmic: bool, ticks: Sequence[float], labels: Iterable[str]
-) -> Axis:
-    at = 100 * _part(np.asarray(ticks, float), low, high, logarithmic)
-    marks = tuple((round(float(a), 2), t) for a, t in zip(at, labels, strict=True))
-    return Axis(low, high, logarithmic, marks)
+def dots(
+    name: str,
+    title: str,
+    data: DataFrame,
+    x_label: str,
+    *,
+    note: str = "",
+    log: bool = False,
+    joined: Sequence[str] = (),
+    x_scale: float = 1.0,
+) -> Chart:
+    """Return marks on a row for each name; ``joined`` columns are the ends of a line.
+
+    The data divided by ``x_scale`` are in the unit of the axis.
+    """
+    names, columns = data[data.columns[0]].astype(str), list(data.columns[1:])
+    colours = (VALUE, OTHER, LIMIT)
+
+    def draw(figure: Figure) -> None:
+        axes = _row_axes(figure, names, x_label, True)
+        at = np.arange(len(names))
+        if joined:
+            ends = data[list(joined)].astype(float) / x_scale
+            axes.hlines(at, ends.min(axis=1), ends.max(axis=1), color=OTHER, linewidth=1.2)
+        for k, column in enumerate(columns):
+            values = data[column].to_numpy(float) / x_scale
+            axes.plot(values, at, _MARKS[k], color=colours[k], markersize=3.5, label=_label(column))
+        if log:
+            _log(axes, "x")
+        _legend(axes)
+
+    return Chart(name, title, note, data, draw, _row_height(len(names)))
 
 
-def _part(values: FloatArray, low: float, high: float, logarithmic: bool) -> FloatArray:
-    if logarithmic:
-        values, low, high = np.log(np.maximum(values, low)), math.log(low), math.log(high)
-    return np.clip((values - low) / (high - low), 0.0, 1.0)
+def curves(
+    name: str,
+    title: str,
+    data: DataFrame,
+    x_label: str,
+    y_label: str,
+    *,
+    note: str = "",
+    shown: Sequence[str] = (),
+    log: bool = False,
+    diagonal: bool = False,
+    x_scale: float = 1.0,
+) -> Chart:
+    """Return lines over a common axis.
+
+    Parameters
+    ----------
+    name, title, note : str
+        As in `Chart`.
+    data : DataFrame
+        Name of the line, x and y, a row for each point.
+    x_label, y_label : str
+        Quantities and units.
+    shown : sequence of str
+        Lines in colours of their own, at most six; others are grey.
+    log : bool
+        Whether x is logarithmic.
+    diagonal : bool
+        Whether y = x is drawn.
+    x_scale : float
+        What one unit of the axis is in the unit of the data.
+    """
+    series, x, y = data.columns
+    styles = {line: k for k, line in enumerate(shown[: len(SERIES)])}
+
+    def draw(figure: Figure) -> None:
+        axes = _axes(figure, x_label, y_label, left=0.19, top=0.97 - 0.055 * len(styles))
+        found = {str(key): part for key, part in data.groupby(series, sort=False)}
+        for line, part in found.items():
+            if line not in styles:
+                axes.plot(part[x] / x_scale, part[y], color=OTHER, linewidth=0.7, alpha=0.6)
+        for line, k in styles.items():
+            part, label = found[line], _short(line, 44)
+            look: dict[str, Any] = {"color": SERIES[k], "linestyle": _DASHES[k], "linewidth": 1.5}
+            axes.plot(part[x] / x_scale, part[y], label=label, **look)
+        if diagonal:
+            axes.axline((0.5, 0.5), slope=1, color=MUTED, linewidth=0.6)
+        if log:
+            _log(axes, "x")
+        _percent(axes.yaxis)
+        if diagonal:
+            _percent(axes.xaxis)
+        _legend(axes, 1)
+
+    return Chart(name, title, note, data, draw, 2.4 + 0.14 * len(styles))
 
 
-def _spaced(wanted: Sequence[float], low: float, high: float, closest: int) -> list[float]:
-    """Return those of the wanted ticks that leave room to each other, the first ones first."""
-    chosen: list[float] = []
-    where: list[float] = []
-    for tick in wanted:
-        if not low <= tick <= high:
-            continue
-        at = float(SIDE * _part(np.asarray(tick), low, high, True))
-        if all(abs(at - other) >= closest for other in where):
-            chosen.append(tick)
-            where.append(at)
-    return sorted(chosen)
+def points(
+    name: str,
+    title: str,
+    data: DataFrame,
+    x_label: str,
+    y_label: str,
+    labels: tuple[str, str],
+    *,
+    note: str = "",
+    limits: tuple[tuple[float, float], tuple[float, float]] | None = None,
+    lines: Sequence[float] = (),
+) -> Chart:
+    """Return points, those that broke a limit as red triangles, beside the line y = x.
+
+    Parameters
+    ----------
+    name, title, note : str
+        As in `Chart`.
+    data : DataFrame
+        x, y and whether the limit was broken, a row for each point.
+    x_label, y_label : str
+        Quantities.
+    labels : tuple of str
+        What points are called that kept and that broke the limit.
+    limits : tuple of (float, float), optional
+        Ends of the x and the y axis; logarithmic from a ratio of 8 on.
+    lines : sequence of float
+        Limits that are drawn across both axes.
+    """
+    x, y, broken = data.columns
+
+    def draw(figure: Figure) -> None:
+        axes = _axes(figure, x_label, y_label, top=0.9)
+        wrong = data[broken].astype(bool)
+        axes.plot(data[x][~wrong], data[y][~wrong], "o", color=VALUE, ms=2, mew=0, label=labels[0])
+        axes.plot(data[x][wrong], data[y][wrong], "^", color=LIMIT, ms=3, mew=0, label=labels[1])
+        for each in lines:
+            axes.axvline(each, color=LIMIT, linewidth=0.5, linestyle=":")
+            axes.axhline(each, color=LIMIT, linewidth=0.5, linestyle=":")
+        axes.axline((1, 1), (2, 2), color=MUTED, linewidth=0.6, linestyle="--")
+        for axis, ends in zip("xy", limits or (), strict=False):
+            axes.set(**{f"{axis}lim": ends})
+            if ends[1] > 8 * ends[0]:
+                _log(axes, axis)
+        _legend(axes)
+
+    return Chart(name, title, note, data, draw, 2.6)
 
 
-def _without_repeats(points: Sequence[str]) -> list[str]:
-    return [p for k, p in enumerate(points) if k == 0 or p != points[k - 1]]
+def load(
+    name: str,
+    title: str,
+    data: DataFrame,
+    unit: tuple[float, str],
+    most: tuple[float, float],
+    *,
+    note: str = "",
+) -> Chart:
+    """Return waiting jobs above busy and shared GPUs, over time.
+
+    Parameters
+    ----------
+    name, title, note : str
+        As in `Chart`.
+    data : DataFrame
+        Time in seconds, waiting jobs, busy and shared GPUs: means from this time to the next one.
+    unit : (float, str)
+        Seconds and name of the unit of the axis.
+    most : (float, float)
+        Upper ends of the axes of jobs and GPUs.
+    """
+    time, waiting, busy, shared = (data[column].to_numpy(float) for column in data.columns)
+    at = time / unit[0]
+
+    def draw(figure: Figure) -> None:
+        above, below = figure.subplots(2, 1, sharex=True)
+        figure.subplots_adjust(left=0.15, right=0.97, top=0.89, bottom=0.17, hspace=0.18)
+        above.fill_between(at, waiting, step="post", color=QUEUE, linewidth=0, label="waiting jobs")
+        below.fill_between(at, busy, step="post", color=BUSY, linewidth=0, label="busy GPUs")
+        below.fill_between(at, shared, step="post", color=SHARED, linewidth=0, label="shared GPUs")
+        for axes, end, label in ((above, most[0], "jobs"), (below, most[1], "GPUs")):
+            axes.set(xlim=(at[0], at[-1]), ylim=(0, max(end, 1)), ylabel=label)
+            axes.locator_params(axis="y", nbins=4, integer=True)
+        below.set_xlabel(f"time, {unit[1]}")
+        handles = [h for axes in (above, below) for h in axes.get_legend_handles_labels()[0]]
+        place = {"loc": "upper left", "bbox_to_anchor": (0.13, 1.02)}
+        figure.legend(handles=handles, ncols=3, columnspacing=1.0, handlelength=1.2, **place)
+
+    return Chart(name, title, note, data, draw, 2.3)
+
+
+def lanes(
+    name: str,
+    title: str,
+    data: DataFrame,
+    unit: tuple[float, str],
+    window_s: tuple[float, float],
+    nodes: Sequence[tuple[str, int, int]],
+    *,
+    note: str = "",
+) -> Chart:
+    """Return a row for each GPU, and in it a bar for each job over time.
+
+    Parameters
+    ----------
+    name, title, note : str
+        As in `Chart`.
+    data : DataFrame
+        ``gpu``, ``start_s``, ``end_s``, ``job``, ``lane`` and ``lanes``: where jobs share a GPU,
+        a bar has this part of the row's height.
+    unit : (float, str)
+        Seconds and name of the unit of the axis.
+    window_s : (float, float)
+        Beginning and end of what is drawn.
+    nodes : sequence of (str, int, int)
+        Name of each node, its first row, and the row after its last one.
+    """
+    rows = nodes[-1][2]
+
+    def draw(figure: Figure) -> None:
+        labels = [_short(node, 14) for node, _, _ in nodes]
+        axes = _axes(figure, f"time, {unit[1]}", "", left=_left(labels), top=0.98)
+        low = data["gpu"] + 0.07 + 0.86 * data["lane"] / data["lanes"]
+        high = low + 0.86 / data["lanes"]
+        start, end = (data[side].clip(*window_s) / unit[0] for side in ("start_s", "end_s"))
+        for hue, colour in enumerate(_HUES):
+            of_hue = data["job"] % len(_HUES) == hue
+            ends = [side[of_hue].to_numpy() for side in (start, end, low, high)]
+            _boxes(axes, ends, colour)
+        axes.set(xlim=[each / unit[0] for each in window_s], ylim=(rows, 0))
+        axes.set_yticks([(first + last) / 2 for _, first, last in nodes], labels)
+        axes.grid(visible=False)
+        for _, first, _ in nodes[1:]:
+            axes.axhline(first, color=MUTED, linewidth=0.4)
+
+    return Chart(name, title, note, data, draw, min(6.0, 0.6 + max(0.9, 0.11 * rows)))
+
+
+def _boxes(axes: Axes, ends: Sequence[FloatArray], colour: str) -> None:
+    """Draw boxes of one colour as one path, which takes a tenth of the text of as many patches."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
+
+    left, right, low, high = ends
+    if not len(left):
+        return
+    x = np.stack([left, right, right, left], axis=1).ravel()
+    y = np.stack([low, low, high, high], axis=1).ravel()
+    codes = np.tile([Outline.MOVETO, *[Outline.LINETO] * 3], len(left))
+    outline = Outline(np.stack([x, y], axis=1), codes)
+    axes.add_patch(PathPatch(outline, facecolor=colour, linewidth=0))
+
+
+def _axes(
+    figure: Figure, x_label: str, y_label: str, *, left: float = 0.15, top: float = 0.96
+) -> Axes:
+    axes = figure.add_subplot()
+    height = figure.get_figheight()
+    figure.subplots_adjust(left=left, right=0.96, top=top, bottom=0.4 / height)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    return axes
+
+
+def _row_axes(figure: Figure, names: Sequence[str], x_label: str, legend: bool) -> Axes:
+    """Return axes with a row for each name, the first on top."""
+    labels = [_short(name, _LONGEST_NAME) for name in names]
+    top = 1 - (0.25 if legend else 0.06) / figure.get_figheight()
+    axes = _axes(figure, x_label, "", left=_left(labels), top=top)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", labelcolor=INK, length=0)
+    axes.locator_params(axis="x", nbins=5)
+    return axes
+
+
+def _row_height(rows: int) -> float:
+    return min(9.0, 0.75 + 0.17 * rows)
+
+
+def _left(labels: Sequence[str]) -> float:
+    """Return the part of the width that labels to the left of the axes take."""
+    return 0.03 + 0.019 * max(map(len, labels), default=0)
+
+
+def _label(column: str) -> str:
+    """Return the name of a column as a legend has it, without its unit."""
+    return column.removesuffix("_s").replace("_", " ")
+
+
+def _short(name: str, most: int) -> str:
+    """Return a name without its middle where it is too long."""
+    half = most // 2
+    return name if len(name) <= most else f"{name[: most - half - 1]}…{name[-half:]}"
+
+
+def _legend(axes: Axes, columns: int = 3) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 0.99), "borderaxespad": 0.1}
+        axes.legend(ncols=columns, columnspacing=1.0, handletextpad=0.5, **place)
+
+
+def _log(axes: Axes, axis: str) -> None:
+    """Make an axis logarithmic, its ticks written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set(**{f"{axis}scale": "log"})
+    ticks = axes.xaxis if axis == "x" else axes.yaxis
+    low, high = sorted(ticks.get_view_interval())
+    few = high > 300 * low
+    ticks.set_major_locator(LogLocator(subs=(1.0,) if few else (1.0, 2.0, 5.0)))
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    ticks.set_minor_formatter(NullFormatter())
+
+
+def _percent(axis: Axis) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))

@@ -125,4 +125,9 @@ DATA: Final = argument(
 OUTPUT: Final = option(
     "-o, --output FILE", "write it to this file; -: to standard output", output_file, "-"
 )
+REPORT: Final = option("--report FILE.html", "write a page for people")
+FIGURES: Final = option(
+    "--figures FOLDER",
+    "write every chart of the page as PDF, SVG and PNG, with its data as CSV",
+)
 SEED: Final = option("--seed N", "same seed, same result", whole(0, MOST_SEEDS), "0")

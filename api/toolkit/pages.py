@@ -1,13 +1,53 @@
-"""The template engine of all pages."""
+"""The template engine of all pages, and the tables that a reader can sort."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dovetail.toolkit import wording
+from dovetail.toolkit import charts, wording
 
-UNFOLDED = 50
+UNFOLDED: Final = 50
 """How many rows of a long table are seen before the reader asks for the rest."""
+
+
+class Head(NamedTuple):
+    """The head of a column: its name, and its unit or another remark in small print."""
+
+    text: str
+    small: str = ""
+    number: bool = True
+
+
+class Cell(NamedTuple):
+    """A cell, with lines in small print below it; ``mark`` makes it stand out."""
+
+    text: str
+    small: tuple[str, ...] = ()
+    mark: bool = False
+
+
+class Table(NamedTuple):
+    """A table of a page.
+
+    Attributes
+    ----------
+    caption : str
+        What it shows.
+    heads : sequence of Head
+        A head for each column; the first column names the rows.
+    rows : sequence of sequences of str or Cell
+        The cells of each row.
+    strong : frozenset of int
+        Rows in bold.
+    """
+
+    caption: str
+    heads: Sequence[Head]
+    rows: Sequence[Sequence[str | Cell]]
+    strong: frozenset[int] = frozenset()
 
 
 def environment() -> Environment:
@@ -19,5 +59,11 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(wording=wording)
+    environment.globals.update(
+        wording=wording,
+        svg=charts.svg,
+        drawable=charts.available(),
+        install=charts.INSTALL,
+        unfolded=UNFOLDED,
+    )
     return environment

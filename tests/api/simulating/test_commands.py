@@ -97,6 +97,31 @@ def test_a_run_is_kept(run, small):
     assert RunResult.read("kept").policy == "fifo"
 
 
+def test_a_run_has_a_page_and_figures(run, small):
+    pytest.importorskip("matplotlib")
+    places = ("--report", "page.html", "--figures", "figures")
+    status, out, err = run("simulate", *small, "--policy", "fifo", *places)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-2:] == ["-> page.html", "-> figures"]
+    assert "fifo: jobs take 2.33 min from arrival to end" in Path("page.html").read_text()
+    with open("figures/gpus-fifo.csv") as file:
+        held = {(row["name"], row["gpu"]): float(row["end_s"]) for row in csv.DictReader(file)}
+    # j1 has both GPUs until 150.
+    assert held["j1", "0"] == held["j1", "1"] == 150
+    assert Path("figures/load-fifo.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_figures_of_others_are_not_overwritten(run, small):
+    pytest.importorskip("matplotlib")
+    Path("mine").mkdir()
+    Path("mine/plot.pdf").write_text("")
+    for command in (("simulate",), ("compare", *ONE)):
+        status, _, err = run(command[0], *small, *command[1:], "--figures", "mine", "-o", "out")
+        assert (status, err.count("\n")) == (2, 1)
+        assert "mine: --figures: holds something else than figures" in err
+        assert not Path("out").exists()
+
+
 def test_policies_stand_beside_each_other(run, small):
     status, out, err = run(
         "compare",
@@ -372,11 +397,13 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         ),
         (("--format", "excel"), "--format: must be one of csv, parquet"),
         (("--gpus-per-node", "1", "--nodes", "1"), "jobs[1].workers: must be <= 1"),
-        (("-o", "trace.csv"), "trace.csv: holds something else than a run"),
+        (("-o", "trace.csv"), "trace.csv: is another file of this command, too"),
+        (("-o", "notes.txt"), "notes.txt: holds something else than a run"),
         (("-o", "trace.csv/out"), "cannot be written"),
     ],
 )
 def test_a_mistake_is_one_line(run, small, arguments, message):
+    Path("notes.txt").write_text("")
     status, out, err = run("simulate", *small, *("--policy", "fifo"), *arguments)
     assert (status, out) == (2, "")
     assert message in err

@@ -1,0 +1,122 @@
+"""Charts: SVG for pages that follows the page's colours, and files for papers."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from dovetail.instances._frames import frame
+from dovetail.instances.errors import InputError
+from dovetail.toolkit.charts import (
+    bars,
+    check_figures,
+    curves,
+    dots,
+    lanes,
+    load,
+    points,
+    svg,
+    write_figures,
+)
+from tests.api.pages import Page
+from tests.api.samples import HOSTILE
+
+pytest.importorskip("matplotlib")
+
+
+def table(*rows, columns):
+    return frame((dict(zip(columns, row, strict=True)) for row in rows), columns)
+
+
+def every_kind():
+    named = table((HOSTILE, 1.0, 2.0), ("$x^2$", 3.0, None), columns=("name", "a", "b"))
+    line = table(("p", 1.0, 0.0), ("p", 100.0, 1.0), columns=("policy", "t", "part"))
+    point = table((1.2, 1.1, False), (1.5, 1.9, True), columns=("x", "y", "broken"))
+    used = table((0.0, 1, 2, 1), (60.0, 0, 1, 0), columns=("time_s", "w", "b", "s"))
+    held = table(
+        *((0, 10.0, 0, 0, 2, 0), (0, 10.0, 0, 1, 2, 1), (5, 20.0, 1, 0, 1, 2)),
+        columns=("start_s", "end_s", "gpu", "lane", "lanes", "job"),
+    )
+    minutes = (60.0, "min")
+    return [
+        bars("bars", "Bars", named, "x"),
+        dots("dots", "Dots", named, "x", joined=("a", "b")),
+        curves("curves", "Curves", line, "x", "y", shown=["p"], log=True),
+        points("points", "Points", point, "x", "y", ("kept", "broken")),
+        load("load", "Load", used, minutes, (1.0, 2.0)),
+        lanes("lanes", "Lanes", held, minutes, (0.0, 20.0), [("n0", 0, 2)]),
+    ]
+
+
+def test_charts_in_a_page_have_the_colours_of_its_style_sheet():
+    for chart in every_kind():
+        text = svg(chart)
+        hues = {"#5b8fb9", "#d0875a", "#6fa56b"} if chart.name == "lanes" else set()
+        assert set(re.findall(r"#[0-9a-f]{6}\b", text.replace("#m", ""))) <= hues
+        assert "var(--muted)" in text
+        assert 'role="img" aria-label="' + chart.title in text
+
+
+def test_charts_of_a_page_share_no_ids_and_each_reference_is_met():
+    text = "".join(map(svg, every_kind()))
+    made = re.findall(r' id="([^"]*)"', text)
+    assert len(set(made)) == len(made)
+    used = re.findall(r'href="#(\w+)"', text) + re.findall(r"url\(#(\w+)\)", text)
+    assert set(used) <= set(made)
+    assert used
+
+
+def test_hostile_names_stay_text():
+    page = Page(f'<html lang="en">{svg(every_kind()[0])}</html>')
+    assert "script" not in [tag for tag, _ in page.tags]
+    assert "$x^2$" in page.text["text"]
+
+
+def test_every_chart_is_three_figures_and_its_data(tmp_path):
+    charts = every_kind()
+    write_figures(str(tmp_path / "a" / "figures"), charts)
+    folder = tmp_path / "a" / "figures"
+    starts = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}
+    for chart in charts:
+        for ending, start in starts.items():
+            assert (folder / f"{chart.name}.{ending}").read_bytes().startswith(start)
+        rows = list(csv.reader((folder / f"{chart.name}.csv").read_text().splitlines()))
+        assert rows[0] == list(chart.data.columns)
+        assert len(rows) == 1 + len(chart.data)
+    assert len(list(folder.iterdir())) == 4 * len(charts) + 1
+    listed = list(csv.DictReader((folder / "figures.csv").read_text().splitlines()))
+    assert [row["title"] for row in listed] == [chart.title for chart in charts]
+
+
+def test_the_same_data_are_the_same_files(tmp_path):
+    for name in ("one", "two"):
+        write_figures(str(tmp_path / name), every_kind()[:2])
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_names_of_files_are_safe_and_different(tmp_path):
+    data = table(("a", 1.0), columns=("name", "value"))
+    names = ("load-a/../b", "load-a b", "load-A b", HOSTILE, "..")
+    write_figures(str(tmp_path), [bars(name, "t", data, "x") for name in names])
+    made = {path.name for path in tmp_path.glob("*.pdf")}
+    assert {"load-a-..-b.pdf", "load-a-b.pdf", "load-A-b_2.pdf", "chart.pdf"} < made
+    assert len(made) == 5
+
+
+def test_folders_of_others_are_refused(tmp_path):
+    check_figures(None)
+    check_figures(str(tmp_path / "new"))
+    write_figures(str(tmp_path / "ours"), every_kind()[:1])
+    check_figures(str(tmp_path / "ours"))
+    Path(tmp_path / "file").write_text("")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "notes.txt").write_text("")
+    for name, rule in (("file", "must be a folder"), ("theirs", "holds something else")):
+        with pytest.raises(InputError, match=rule):
+            check_figures(str(tmp_path / name))
+    with pytest.raises(InputError, match="must be a folder"):
+        check_figures("-")
