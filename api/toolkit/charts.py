@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 WIDTH_IN: Final = 3.5
-INSTALL: Final = "pip install 'dovetail[figures]'"
+INSTALL: Final = "pip install 'matplotlib>=3.9'"
 
 INK, MUTED, GRID = "#18212c", "#515d6b", "#d8dee6"
 VALUE, OTHER, LIMIT = "#16857e", "#8794a3", "#b3261e"
