@@ -118,14 +118,19 @@ def predictors(contents: Contents, data: DataSet, models: Sequence[str]) -> Iter
     """Yield how well models predict, and return their held-out predictions by name."""
     trials: dict[str, Trial] = {}
     rows, reasons = [], []
-    for found in evaluate(data, models, ("family", "random")):
+    yield from ("## Predictors", "")
+    try:
+        evaluated = tuple(evaluate(data, models, ("family", "random")))
+    except DovetailError as error:
+        yield from (f"None was evaluated: {error}", "")
+        return trials
+    for found in evaluated:
         if isinstance(found, NotApplicable):
             reasons.append(f"- {found.model}, {found.setting}: {found.reason}")
             continue
         if found.setting == "family":
             trials[found.model] = found
         rows.append(_error_row(found))
-    yield from ("## Predictors", "")
     yield "Held-out slowdowns under MPS: with all data of one workload (its family) left out, and"
     yield from ("with single pairs of known workloads left out.", "")
     head = ("model", "left out", "mean error", "SMAPE", "bias", "too low by > 0.1", "r2")
