@@ -123,6 +123,7 @@ class Cells(Page):
 
 
 def test_every_section_policy_and_fact_is_there(html):
+    pytest.importorskip("matplotlib")
     page = Page(html)
     assert {g["id"] for tag, g in page.tags if tag == "section"} == SECTIONS
     assert "slowdowns by hand" in page.text["facts"]
@@ -412,6 +413,7 @@ def test_hostile_names_stay_text(tiny):
 
 
 def test_many_policies_and_seeds_stay_small(several):
+    pytest.importorskip("matplotlib")
     runs = [r for r in several[0] if r.seed == 1]
     many = [
         replace(r, policy=f"{r.policy}-{k}", seed=seed)
