@@ -73,7 +73,7 @@ def _world(seed):
     )
 
 
-def _trace(seed, jobs=25):
+def _trace(seed, jobs=40):
     draw = np.random.default_rng(100 + seed)
     arrivals = np.cumsum(draw.exponential(20.0, jobs))
     return Trace.of(
