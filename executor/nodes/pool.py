@@ -70,7 +70,7 @@ QUIET_S: Final = 2.0
 """Seconds that an agent waits for news at most."""
 
 _LOOKED_S: Final = 5.0
-_LOOK_S: Final = 0.3
+_LOOK_S: Final = 0.5
 _SHOWN: Final = 3
 _OTHER: Final = "its agent has another directory than before, and does not know what ran there"
 
@@ -202,8 +202,8 @@ class NodesPool:
         with self._lock:
             for node, where in named.items():
                 remote = self._remotes.get(node)
-                for gpu in remote.devices() if remote else ():
-                    self._judge(gpu.id, Cause.ENGINE, where.leaving)
+                for device in remote.device_ids() if remote else ():
+                    self._judge(device, Cause.ENGINE, where.leaving)
 
     def _judge(self, device: str, cause: Cause, reason: str) -> None:
         """Report a device as sick from a cause, or as well again where there is no reason."""
@@ -280,7 +280,7 @@ class NodesPool:
         """Take up the runs that should exist, and return what was found beyond them."""
         with self._lock:
             remotes = self._remotes.values()
-            self._device_health.resume([gpu.id for r in remotes for gpu in r.devices()])
+            self._device_health.resume([device for r in remotes for device in r.device_ids()])
             for run in runs:
                 self._admit(run)
             self._resumed = True
@@ -635,8 +635,8 @@ class NodesPool:
 
     def _lose(self, remote: Remote, reason: str = "") -> None:
         why = f"{remote.id} does not answer: {reason or remote.silent}"
-        for gpu in remote.devices():
-            self._device_health.report(gpu.id, Cause.ANSWER, why)
+        for device in remote.device_ids():
+            self._device_health.report(device, Cause.ANSWER, why)
         for run, rank in self._ranks(remote):
             if not self._reported.status(run, rank).lost and not self._gangs.is_open(run):
                 self._report(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
@@ -679,9 +679,9 @@ class NodesPool:
         ]
         reason = f"{left[0]} may still be on {remote.id}" if left else ""
         sick = {remote.outside_device(gpu): why for gpu, why in remote.state.sick.items()}
-        for gpu in remote.devices():
-            self._judge(gpu.id, Cause.ANSWER, reason)
-            self._judge(gpu.id, Cause.NODE, sick.get(gpu.id, ""))
+        for device in remote.device_ids():
+            self._judge(device, Cause.ANSWER, reason)
+            self._judge(device, Cause.NODE, sick.get(device, ""))
 
 
 def _read(answer: Future[str]) -> Answer | NoAnswerError:

@@ -210,12 +210,16 @@ class Remote:
 
     def devices(self) -> tuple[Gpu, ...]:
         """Return its devices as the controller names them."""
+        gpus = self._gpus()
+        return tuple(gpu.model_copy(update={"id": self.outside_device(gpu.id)}) for gpu in gpus)
+
+    def device_ids(self) -> list[str]:
+        """Return the controller's names of its devices."""
+        return [self.outside_device(gpu.id) for gpu in self._gpus()]
+
+    def _gpus(self) -> list[Gpu]:
         nodes = () if self.facts is None else self.facts.cluster.nodes
-        return tuple(
-            gpu.model_copy(update={"id": self.outside_device(gpu.id)})
-            for node in nodes
-            for gpu in node.devices
-        )
+        return [gpu for node in nodes for gpu in node.devices]
 
     def outside_device(self, device: str) -> str:
         """Return the controller's name of a device."""

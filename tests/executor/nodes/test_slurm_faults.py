@@ -20,16 +20,8 @@ from .slurm_bench import PATIENT_POOL, PILOT, POOL, report
 from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
-from .slurm_cluster import NODES, agents_on, freeze, go_on, head_beside, stand_still
+from .slurm_cluster import NODES, agents_on, go_on, head_beside, stand_still
 from .witness import assert_one_after_the_other, copies, left_running, runs_of, witness
-
-LEASES = [pytest.param(5, id="short"), pytest.param(15, marks=pytest.mark.long, id="usual")]
-
-
-def with_lease(lease_s):
-    """Return the pool whose jobs run on for so long where their node is cut off."""
-    return PILOT.replace(POOL, f"lease={lease_s},{POOL}")
-
 
 PATIENT = PILOT.replace(POOL, PATIENT_POOL)
 
@@ -273,15 +265,14 @@ def test_a_pilot_that_slurm_requeues_takes_its_jobs_again(bench):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lease_s", LEASES)
-def test_a_node_that_stands_still_comes_too_late(bench, lease_s):
+def test_a_node_that_stands_still_comes_too_late(bench):
     """All processes of a node are stopped, and go on when its jobs run elsewhere."""
-    with bench.serving(with_lease(lease_s)):
+    with bench.serving():
         load = submitted(bench)
         node = other_node(bench, load)
         stopped = stand_still(bench.slurm, node, bench.home)
         begun_s = boot_s()
-        lost_and_again(bench, load, node, f"node stopped (lease {lease_s} s)", begun_s)
+        lost_and_again(bench, load, node, "node stopped", begun_s)
         go_on(stopped)
         on_s = boot_s()
         former = {c.pid for c in copies(bench.home, load.gang) if c.node == node}
@@ -320,18 +311,6 @@ def test_a_node_whose_processes_are_all_killed(bench):
             process.kill()
         bench.slurm.kill(node)
         lost_and_again(bench, load, node, "all of a node killed", boot_s())
-        finish(bench, load)
-
-
-@pytest.mark.long
-def test_an_agent_that_hangs_loses_its_node(bench):
-    with bench.serving():
-        load = submitted(bench)
-        node = other_node(bench, load)
-        (agent,) = agents_on(node, bench.home)
-        freeze(agent)
-        lost_and_again(bench, load, node, "agent stopped", boot_s())
-        go_on([agent])
         finish(bench, load)
 
 
