@@ -409,7 +409,7 @@ def test_a_file_whose_maker_was_killed_is_made_whole_by_who_reads_it(half_made):
 def test_who_may_not_make_it_whole_says_so(half_made, monkeypatch):
     monkeypatch.setattr(Repository, "_read_mode", lambda self: "ro")
     assert told(Repository(half_made).data_set) == (
-        f"{half_made}: cannot be read: a writer was killed, and who may write must open it first"
+        f"{half_made}: cannot be read: a writer was killed; open it first as a user who may write"
     )
 
 
