@@ -3,7 +3,7 @@
 Reads ``lucid/`` of ``../shared/data`` beside the checkout (it is no part of the project). The best
 matching by measured slowdowns takes the pairs whose noise was lucky. Nobody can predict luck: by
 the same measurements, even a matching by the exact means of all speeds is worth less. How much
-less depends on the noise, and is simulated here. Held-out predictions of the model ``kernel``
+less depends on the noise, and is simulated here. Held-out predictions of the model ``hierarchical``
 (each pair predicted without it) stand for the exact means. Noise on each speed makes measurements
 of them. The matching by the means is valued by these, as a part of what the best by them is worth.
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"skipped, no measured data in {DATA}")
         return
     data = lucid_data(str(DATA))
-    model = prepared(data, "kernel")
+    model = prepared(data, "hierarchical")
     block = complete_block(data, model.rows)
     if block is None:
         print("skipped, no four workloads of which every two were measured together")

@@ -53,7 +53,7 @@ Ints = NDArray[np.int64]
 Predict = Callable[[Floats], Any]
 
 TREES = ("castor", "coscheml", "sm_allocation")
-MODELS = (*TREES, "tensorshare", "kernel", "completion", "analytic", "constant")
+MODELS = (*TREES, "tensorshare", "hierarchical", "analytic", "constant")
 CAPS = 9
 TRAINED = 60
 TRAINING_ROWS = 6000
@@ -117,6 +117,7 @@ def made_up(
     if coded:
         fixed["share"] = 1.0
     values = draw.random((states, len(features)))
+    fixed["log_alone"] = 0.0
     described = [k for k, name in enumerate(features) if name not in fixed]
     for k, trait in zip(described, () if traits is None else traits, strict=False):
         values[:, k] = trait

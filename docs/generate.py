@@ -87,6 +87,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "speed": "Speed on a GPU model relative to the others; 1 where not given.",
         "batch": "Memory and iteration time by batch size. Its presence allows gradient "
         "accumulation.",
+        "batch_size": "Samples of a batch, where `batch` is not given; a predictor that knows the "
+        "family predicts better with it.",
         "stages_s": "How long one iteration holds each resource in turn, s: storage and CPU, the "
         "GPU, the network (Muri's stages). The same resources in every workload.",
     },

@@ -226,6 +226,7 @@ class Workload(Record):
     power_w: Positive | None = None
     speed: FrozenMapping[Name, Positive] = Field({})
     batch: Batch | None = None
+    batch_size: Count | None = None
     stages_s: Annotated[tuple[NonNegative, ...], Field(min_length=2, max_length=8)] | None = None
 
     @model_validator(mode="after")

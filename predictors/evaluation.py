@@ -19,12 +19,19 @@ from dovetail.instances._record import Record
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.bounds import calibrate, standing
-from dovetail.predictors.estimators.registry import MODELS, ModelSpec, spec
+from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import Fold, HeldOut, fitted, workload_folds
+from dovetail.predictors.folds import (
+    Fold,
+    HeldOut,
+    family_folds,
+    fitted,
+    random_folds,
+    workload_folds,
+)
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import Rows, measured_pairs
-from dovetail.predictors.training import AUTO, NAMES, Probe, Tried, prepared
+from dovetail.predictors.training import Prepared, Tried, prepared, tried
 
 Setting = Literal["random", "workload", "family", "two_families", "gpu_model"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
@@ -235,7 +242,7 @@ def evaluate(
         When a model has an unknown name or what it is fitted with is not installed.
     """
     for name in models:
-        _require_model(name)
+        spec(name)
     for k, name in enumerate(models):
         told = _teller(progress, k * len(settings), len(models) * len(settings))
         yield from _tested(
@@ -263,14 +270,6 @@ class _Subject(NamedTuple):
     rounds: int
 
 
-def _require_model(name: str) -> None:
-    """Refuse a model that is unknown, or cannot be fitted for want of a library."""
-    if name not in NAMES:
-        raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {name!r}")
-    for each in MODELS if name == AUTO else (name,):
-        spec(each)
-
-
 def _teller(progress: Progress | None, done: int, total: int) -> Callable[[str, int], None]:
     def told(what: str, more: int) -> None:
         if progress is not None:
@@ -291,12 +290,12 @@ def _tested(
     except UnsupportedError as error:
         yield from (NotApplicable(model=name, setting=s, reason=str(error)) for s in settings)
         return
-    testing, rows = Probe(what, seed), what.rows
+    rows = what.rows
     tries: dict[Setting, Tried] = {}
     # Bounds are made of the errors in these two settings, whichever is tested.
     for setting in dict.fromkeys((*_CALIBRATING, *settings)):
         told(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
-        tries[setting] = _try(setting, testing, data, rows, gpu_models)
+        tries[setting] = _try(setting, what, data, gpu_models, seed)
     known, new = (tries[setting].held for setting in _CALIBRATING)
     confidences = tuple(sorted({*LEVELS, confidence}))
     for k, setting in enumerate(settings):
@@ -322,21 +321,16 @@ _TOO_FEW: Final[dict[Setting, str]] = {
 
 
 def _try(
-    setting: Setting,
-    testing: Probe,
-    data: DataSet,
-    rows: Rows,
-    gpu_models: Sequence[str] | None,
+    setting: Setting, what: Prepared, data: DataSet, gpu_models: Sequence[str] | None, seed: int
 ) -> Tried:
+    rows = what.rows
     if setting == "random":
-        return testing.random()
-    if setting == "family":
-        return testing.family()
-    if setting == "workload":
-        return testing.on(workload_folds(rows), measured=False)
-    if setting == "two_families":
-        return testing.on(two_family_folds(rows), measured=False)
-    return testing.on(gpu_model_folds(rows, _gpu_model_of_pairs(data, gpu_models)), measured=True)
+        return tried(what, random_folds(rows, seed=seed), seed)
+    if setting == "gpu_model":
+        of_pairs = [found.gpu_model for found in measured_pairs(data, gpu_models)]
+        return tried(what, gpu_model_folds(rows, of_pairs), seed)
+    folds = {"workload": workload_folds, "family": family_folds, "two_families": two_family_folds}
+    return tried(what, folds[setting](rows), seed)
 
 
 def gpu_model_folds(rows: Rows, gpu_model: Sequence[str]) -> Iterator[Fold]:
@@ -370,10 +364,6 @@ def two_family_folds(rows: Rows) -> Iterator[Fold]:
             fold = Fold(np.asarray(~hidden), np.asarray(test))
             if fold.train.any():
                 yield fold
-
-
-def _gpu_model_of_pairs(data: DataSet, gpu_models: Sequence[str] | None) -> list[str]:
-    return [found.gpu_model for found in measured_pairs(data, gpu_models)]
 
 
 def evaluation(tested: Trial, confidence: float) -> Evaluation:

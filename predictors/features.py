@@ -27,6 +27,7 @@ FAMILY: Final = "family"
 CODES: Final = (WORKLOAD, FAMILY)
 """The features that number workloads instead of describing them."""
 
+_WHOLE: Final = 100
 _VARIANCE = ".variance"
 _OR = "|"
 
@@ -140,26 +141,29 @@ def is_feature(name: str) -> bool:
     return name in CODES or name in DERIVED or name.removesuffix(_VARIANCE) in METRICS
 
 
-def resolved(candidates: Sequence[str], workloads: Mapping[str, Workload]) -> tuple[str, ...]:
+def resolved(
+    candidates: Sequence[str], workloads: Mapping[str, Workload], partial: bool = False
+) -> tuple[str, ...]:
     """Return the candidates that are known of every one of the workloads.
 
-    A candidate ``a|b`` stands for the first of a and b that is known of all: a finer metric or,
-    where a data set lacks it, a coarser one.
+    A candidate ``a|b`` stands for that of a and b which is known of more workloads, a where both
+    are of as many: a finer metric or, where a data set lacks it, a coarser one. With ``partial``
+    every candidate is returned, however few it is known of.
     """
     chosen = []
     for candidate in candidates:
-        known = (name for name in candidate.split(_OR) if _known_of_all(name, workloads))
-        found = next(known, None)
-        if found is not None:
-            chosen.append(found)
+        names = candidate.split(_OR)
+        known = [_times_known(name, workloads) for name in names]
+        if partial or max(known) == len(workloads):
+            chosen.append(names[known.index(max(known))])
     return tuple(dict.fromkeys(chosen))
 
 
-def _known_of_all(name: str, workloads: Mapping[str, Workload]) -> bool:
+def _times_known(name: str, workloads: Mapping[str, Workload]) -> int:
     if name in CODES:
-        return True
+        return len(workloads)
     features = Features((name,))
-    return not any(features.lacks(key, workload) for key, workload in workloads.items())
+    return sum(not features.lacks(key, workload) for key, workload in workloads.items())
 
 
 def _value(feature: str, workload: Workload, cap: int) -> float:
@@ -183,8 +187,40 @@ def _share(_: Workload, cap: int) -> float:
     return 1.0 if cap == UNCAPPED else cap / 100
 
 
+def _log_batch(workload: Workload, _: int) -> float:
+    """Return the logarithm to base 2 of the batch size."""
+    size = workload.batch.size if workload.batch else workload.batch_size
+    return np.nan if size is None else float(np.log2(size))
+
+
 def _log_throughput(workload: Workload, _: int) -> float:
-    return float(np.log(workload.throughput.get(100, np.nan)))
+    return _log_rate(workload, _WHOLE)
+
+
+def _log_alone(workload: Workload, cap: int) -> float:
+    """Return the logarithm of the slowdown alone at the cap, by the solo curve."""
+    if cap in (UNCAPPED, _WHOLE):
+        return 0.0
+    return _log_rate(workload, _WHOLE) - _log_rate(workload, cap)
+
+
+def _log_rate(workload: Workload, share: int) -> float:
+    """Return the logarithm of the throughput at a share, by the solo curve.
+
+    The curve is a line between measured shares on logarithmic axes, and beyond them goes on as
+    between the last two, neither falling nor faster than the share; two shares are needed.
+    """
+    if len(workload.throughput) < 2 or share in workload.throughput:
+        return float(np.log(workload.throughput.get(share, np.nan)))
+    shares, rates = (
+        np.log(values) for values in zip(*sorted(workload.throughput.items()), strict=True)
+    )
+    at, slopes = np.log(share), np.clip(np.diff(rates) / np.diff(shares), 0.0, 1.0)
+    if at < shares[0]:
+        return float(rates[0] - slopes[0] * (shares[0] - at))
+    if at > shares[-1]:
+        return float(rates[-1] + slopes[-1] * (at - shares[-1]))
+    return float(np.interp(at, shares, rates))
 
 
 def _log_memory(workload: Workload, _: int) -> float:
@@ -244,6 +280,8 @@ DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
     "sensitivity": _sensitivity,
     "log_throughput": _log_throughput,
     "log_memory_mib": _log_memory,
+    "log_batch": _log_batch,
+    "log_alone": _log_alone,
     "memory_mean_mib": _optional("memory_mean_mib"),
     "power_w": _optional("power_w"),
     "duration_s": _optional("duration_s"),

@@ -1,4 +1,4 @@
-"""What was fitted for one GPU model: forms, how they are blended, and where they hold."""
+"""What was fitted for one GPU model: a form, its bound, and where it holds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,12 @@ from dovetail.predictors.forms import Form
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
-NEW: Final = 0
-"""The regime of a pair of which at least one workload was never measured in pairs."""
-
-MEASURED: Final = 1
-"""The regime of a pair of which both workloads were measured, with each other or with others."""
-
 Split = tuple[int, int]
 """The caps of two jobs in per cent of the SMs, ``UNCAPPED`` for none."""
 
 CAPS: Final = 101
 """How many caps there are, from ``UNCAPPED`` to 100."""
 
-_SUM_ERROR = 1e-6
 _NOT_MEASURED = "measured pairs"
 
 
@@ -52,7 +45,7 @@ class Bound(Protocol):
 
 @dataclass(frozen=True)
 class Member:
-    """One fitted model of a blend.
+    """One fitted model.
 
     Parameters
     ----------
@@ -62,19 +55,27 @@ class Member:
         What it sees of a state.
     form : Form
         The fitted model.
-    weights : tuple of float
-        Its part in the blend in the regimes ``NEW`` and ``MEASURED``, each in [0, 1].
     """
 
     model: str
     features: Features
     form: Form
-    weights: tuple[float, float] = (1.0, 1.0)
 
-    def __post_init__(self) -> None:
-        for regime, weight in enumerate(self.weights):
-            if not 0 <= weight <= 1:
-                raise InputError(f"must be in [0, 1], got {weight}", f"weights[{regime}]")
+    @property
+    def partial(self) -> bool:
+        """Whether it answers whatever is unknown of a state, shares that were not measured too."""
+        return getattr(self.form, "partial", False)
+
+    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
+        """Return what is missing for any pair of the workload to be predicted."""
+        lacks = () if self.partial else self.features.lacks(name, workload)
+        return tuple(_NOT_MEASURED if feature == WORKLOAD else feature for feature in lacks)
+
+    def complete(self, states: FloatArray) -> BoolArray:
+        """Tell which states, shape (states, features), it has an answer for."""
+        if self.partial:
+            return np.ones(len(states), dtype=np.bool_)
+        return self.features.complete(states)
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,16 @@ class ModelFit:
 
     Parameters
     ----------
-    members : tuple of Member
-        Their weights sum to 1 in each regime, or to 0 where the fit has no answer.
+    member : Member
+        The model.
     measured : tuple of str
         The workloads that were measured in pairs.
     splits : tuple of Split
         The caps at which pairs were measured; see ``answered``.
     limits : tuple of float
-        The lowest and the highest slowdown seen; no prediction lies outside.
+        The lowest and the highest slowdown seen; no prediction lies outside, but those of a
+        form that is ``partial``, which keeps the slowdown beside that of the job alone within
+        what was seen.
     bound : Bound, optional
         Makes upper bounds; without it there are none.
     power : Member, optional
@@ -102,7 +105,7 @@ class ModelFit:
         When these do not fit together.
     """
 
-    members: tuple[Member, ...]
+    member: Member
     measured: tuple[str, ...]
     splits: tuple[Split, ...]
     limits: tuple[float, float]
@@ -113,21 +116,16 @@ class ModelFit:
         lowest, highest = self.limits
         if not 0 < lowest <= highest < np.inf:
             raise InputError(f"must be 0 < lowest <= highest, got {lowest}, {highest}", "limits")
-        sums = [sum(m.weights[regime] for m in self.members) for regime in (NEW, MEASURED)]
-        for regime, total in enumerate(sums):
-            if total and abs(total - 1) > _SUM_ERROR:
-                rule = f"the weights must sum to 1 or be 0, got {total} in regime {regime}"
-                raise InputError(rule, "members")
-        if not any(sums):
-            raise InputError("must have a member with a weight", "members")
 
     @cached_property
     def answered(self) -> BoolArray:
         """Which caps of the two jobs are answered, shape (101, 101), by cap.
 
         Those of a kind that was measured (no cap, one, two), where each cap and their sum lie
-        within the range that was measured of this kind.
+        within the range that was measured of this kind; all of a model that is ``partial``.
         """
+        if self.member.partial:
+            return np.ones((CAPS, CAPS), dtype=np.bool_)
         seen = np.array(self.splits, dtype=np.int64).reshape(-1, 2)
         seen = np.vstack([seen, seen[:, ::-1]])
         first, second = np.indices((CAPS, CAPS))
@@ -143,17 +141,3 @@ class ModelFit:
                 found &= (grid >= values.min()) & (grid <= values.max())
             inside |= found
         return inside
-
-    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
-        """Return what is missing for any pair of the workload to be predicted."""
-        regimes = [NEW, MEASURED] if name in self.measured else [NEW]
-        found = [self._lacks(name, workload, regime) for regime in regimes]
-        return min(found, key=len)
-
-    def _lacks(self, name: str, workload: Workload, regime: int) -> tuple[str, ...]:
-        members = [member for member in self.members if member.weights[regime]]
-        if not members:
-            return (_NOT_MEASURED,)
-        lacks = (f for member in members for f in member.features.lacks(name, workload))
-        named = (_NOT_MEASURED if feature == WORKLOAD else feature for feature in lacks)
-        return tuple(dict.fromkeys(named))

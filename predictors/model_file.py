@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StrictInt
 
 from dovetail.instances._json import json_text
-from dovetail.instances._record import Fraction, FrozenMapping, Name, Record, Slowdown, shown
+from dovetail.instances._record import FrozenMapping, Name, Record, Slowdown, shown
 from dovetail.instances._syntax import parse_json
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import InputError, source_name
@@ -50,7 +50,7 @@ _Cap = Annotated[StrictInt, Field(ge=0, le=100)]
 
 
 class MemberRecord(Record):
-    """One model of a blend: its form, what it sees, its weights (new, measured).
+    """A fitted model: its form and what it sees.
 
     ``families`` has the family of each of ``known``.
     """
@@ -60,7 +60,6 @@ class MemberRecord(Record):
     features: tuple[Name, ...]
     known: tuple[Name, ...] = ()
     families: tuple[Name, ...] = ()
-    weights: tuple[Fraction, Fraction]
     arrays: tuple[ArrayName, ...]
 
 
@@ -68,7 +67,7 @@ class FitRecord(Record):
     """What was fitted for one GPU model; see ``ModelFit``."""
 
     gpu_model: Name
-    members: Annotated[tuple[MemberRecord, ...], Field(max_length=100)]
+    member: MemberRecord
     measured: tuple[Name, ...]
     splits: tuple[tuple[_Cap, _Cap], ...]
     limits: tuple[Slowdown, Slowdown]
@@ -146,7 +145,7 @@ def _header(predictor: TrainedPredictor) -> ModelRecord:
 def _fit_record(gpu_model: str, fit: ModelFit) -> FitRecord:
     return FitRecord(
         gpu_model=gpu_model,
-        members=tuple(map(_member_record, fit.members)),
+        member=_member_record(fit.member),
         measured=fit.measured,
         splits=fit.splits,
         limits=fit.limits,
@@ -162,15 +161,13 @@ def _member_record(member: Member) -> MemberRecord:
         features=member.features.names,
         known=member.features.known,
         families=member.features.families,
-        weights=member.weights,
         arrays=tuple(sorted(member.form.arrays())),
     )
 
 
 def _arrays(predictor: TrainedPredictor) -> Iterator[tuple[str, NDArray[np.generic]]]:
     for k, fit in enumerate(predictor.fits.values()):
-        for m, member in enumerate(fit.members):
-            yield from _entries(_member_place(k, m), member.form.arrays())
+        yield from _entries(_member_place(k), fit.member.form.arrays())
         if fit.power is not None:
             yield from _entries(_power_place(k), fit.power.form.arrays())
         if fit.bound is not None:
@@ -181,8 +178,8 @@ def _entries(place: str, arrays: Arrays) -> Iterator[tuple[str, NDArray[np.gener
     return ((_entry(place, name), np.asarray(values)) for name, values in arrays.items())
 
 
-def _member_place(fit: int, member: int) -> str:
-    return f"fits/{fit}/members/{member}"
+def _member_place(fit: int) -> str:
+    return f"fits/{fit}/member"
 
 
 def _power_place(fit: int) -> str:
@@ -238,8 +235,7 @@ def _check_parts(record: ModelRecord, parts: Mapping[str, bytes]) -> None:
 
 def _expected(record: ModelRecord) -> Iterator[str]:
     for k, fit in enumerate(record.fits):
-        for m, member in enumerate(fit.members):
-            yield from (_entry(_member_place(k, m), name) for name in member.arrays)
+        yield from (_entry(_member_place(k), name) for name in fit.member.arrays)
         if fit.power is not None:
             yield from (_entry(_power_place(k), name) for name in fit.power.arrays)
         yield from (_entry(_bound_place(k), name) for name in fit.bound or ())
@@ -254,16 +250,14 @@ def _predictor(record: ModelRecord, parts: Mapping[str, bytes]) -> TrainedPredic
 
 
 def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
-    members = []
-    for m, member in enumerate(record.members):
-        with _within(f"members[{m}]"):
-            members.append(_member(member, _member_place(k, m), parts))
+    with _within("member"):
+        member = _member(record.member, _member_place(k), parts)
     with _within("power"):
         power = record.power and _member(record.power, _power_place(k), parts)
     with _within("bound"):
         bound = record.bound and _bound(record.bound, _bound_place(k), parts)
     return ModelFit(
-        members=tuple(members),
+        member=member,
         measured=record.measured,
         splits=record.splits,
         limits=record.limits,
@@ -278,7 +272,6 @@ def _member(record: MemberRecord, place: str, parts: Mapping[str, bytes]) -> Mem
         model=record.model,
         features=Features(record.features, record.known, record.families),
         form=form_class(record.form).from_arrays(arrays, len(record.features)),
-        weights=record.weights,
     )
 
 

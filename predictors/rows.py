@@ -85,7 +85,10 @@ class Rows(NamedTuple):
 
 
 def training_rows(
-    data: DataSet, candidates: Sequence[str], gpu_models: Sequence[str] | None = None
+    data: DataSet,
+    candidates: Sequence[str],
+    gpu_models: Sequence[str] | None = None,
+    partial: bool = False,
 ) -> tuple[Features, Rows]:
     """Return the features that the data set allows, and its measured pairs as rows.
 
@@ -100,6 +103,8 @@ def training_rows(
         left out.
     gpu_models : sequence of str, optional
         Take these GPU models only; all by default.
+    partial : bool
+        Take every candidate, NaN where it is not known.
 
     Raises
     ------
@@ -116,7 +121,7 @@ def training_rows(
     position = {key: k for k, key in enumerate(dict.fromkeys(key for pair in keys for key in pair))}
     families = tuple(data.families[name] for name in names)
     seen = {str(key): _profile(key, profiles) for key in position}
-    features = Features(resolved(candidates, seen), names, families)
+    features = Features(resolved(candidates, seen, partial), names, families)
     ends = np.array([[position[key] for key in pair] for pair in keys], dtype=np.int64)
     slowdown = np.array([m.slowdown for m in found], dtype=np.float64)
     return features, Rows(

@@ -1,4 +1,4 @@
-"""A predictor that was fitted on measurements: forms, how they are blended, and a bound.
+"""A predictor that was fitted on measurements: a form and a bound for each GPU model.
 
 Nothing here needs what the forms were fitted with: a fitted predictor is arrays of numbers, and
 numpy runs it.
@@ -20,7 +20,7 @@ from dovetail.instances.instance import Workload
 from dovetail.predictors.about import About
 from dovetail.predictors.bounds import standing
 from dovetail.predictors.features import Features
-from dovetail.predictors.fits import CAPS, MEASURED, NEW, Bound, Member, ModelFit, Split
+from dovetail.predictors.fits import CAPS, Bound, Member, ModelFit, Split
 from dovetail.predictors.planned import KNOWN, NEW_CO_RUNNER, STANDINGS
 from dovetail.predictors.planned import NEW as NEW_WORKLOAD
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction
@@ -122,10 +122,10 @@ class TrainedPredictor:
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
         """Return what is missing for any pair of the workload to be predicted by any fit.
 
-        Features of members that have a weight; ``measured pairs`` where only measurements of
-        the workload beside others would help.
+        Features; ``measured pairs`` where only measurements of the workload beside others would
+        help.
         """
-        return min((fit.lacks(name, workload) for fit in self.fits.values()), key=len)
+        return min((fit.member.lacks(name, workload) for fit in self.fits.values()), key=len)
 
     def supported(
         self, workloads: Collection[str], gpu_model: str | None = None
@@ -250,7 +250,7 @@ class TrainedPredictor:
         workers = np.array([self.workers.get(name, 1) for name in names], dtype=np.int64)
         seen = {
             member.features: member.features.states(workloads, which, caps)
-            for member in (*fit.members, *filter(None, [fit.power]))
+            for member in filter(None, [fit.member, fit.power])
         }
         return _States(fit, self.confidence, seen, measured[which], workers[which], caps)
 
@@ -307,16 +307,11 @@ class _States:
     workers: IntArray
     caps: IntArray
 
-    @cached_property
-    def complete(self) -> Mapping[Features, BoolArray]:
-        """The states of which every feature is known."""
-        return {features: features.complete(states) for features, states in self.seen.items()}
-
     def slowdown(self, own: IntArray, other: IntArray) -> FloatArray:
-        """Return the blend for each row, block by block; NaN where there is no answer."""
+        """Return the slowdown of each row, block by block; NaN where there is no answer."""
         found = np.empty(len(own))
         for block in _blocks(len(own)):
-            found[block] = self._blend(own[block], other[block])
+            found[block] = self._answers(own[block], other[block])
         return found
 
     def upper(self, slowdown: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
@@ -345,26 +340,14 @@ class _States:
             found[block] = values
         return found
 
-    def _blend(self, own: IntArray, other: IntArray) -> FloatArray:
-        measured = self.measured[own] & self.measured[other]
-        found = np.where(measured, *(0.0 if w else np.nan for w in self._weighed[::-1]))
-        for member in self.fit.members:
-            weight = np.where(measured, member.weights[MEASURED], member.weights[NEW])
-            able = self._answerable(member, own, other)
-            if able.all() and weight.all():
-                found += weight * self._of(member, own, other)
-                continue
-            found[(weight > 0) & ~able] = np.nan
-            rows = np.flatnonzero((weight > 0) & able)
-            if len(rows):
-                found[rows] += weight[rows] * self._of(member, own[rows], other[rows])
-        return np.clip(found, *self.fit.limits)
-
-    @property
-    def _weighed(self) -> tuple[bool, bool]:
-        """Whether the fit has an answer in the regimes ``NEW`` and ``MEASURED``."""
-        members = self.fit.members
-        return any(m.weights[NEW] for m in members), any(m.weights[MEASURED] for m in members)
+    def _answers(self, own: IntArray, other: IntArray) -> FloatArray:
+        member = self.fit.member
+        found = np.full(len(own), np.nan)
+        rows = np.flatnonzero(self._answerable(member, own, other))
+        whole = len(rows) == len(own)
+        mine, theirs = (own, other) if whole else (own[rows], other[rows])
+        found[slice(None) if whole else rows] = self._of(member, mine, theirs)
+        return found if member.partial else np.clip(found, *self.fit.limits)
 
     def _bounds(
         self, bound: Bound, slowdown: FloatArray, own: IntArray, other: IntArray
@@ -386,7 +369,7 @@ class _States:
         return sizes
 
     def _answerable(self, member: Member, own: IntArray, other: IntArray) -> BoolArray:
-        complete = self.complete[member.features]
+        complete = member.complete(self.seen[member.features])
         inside = self.fit.answered[self.caps[own], self.caps[other]]
         return np.asarray(complete[own] & complete[other] & inside)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,30 +16,18 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.drift import Drift, Outcome, drift
-from dovetail.predictors.estimators.registry import (
-    MODELS,
-    ModelSpec,
-    PairEstimator,
-    needed_to_fit,
-    spec,
-)
-from dovetail.predictors.features import CODES, Features
-from dovetail.predictors.fits import MEASURED, NEW, Member, ModelFit, Split
+from dovetail.predictors.estimators.registry import AUTO, MODELS, ModelSpec, named, spec
+from dovetail.predictors.features import Features
+from dovetail.predictors.fits import Member, ModelFit, Split
 from dovetail.predictors.folds import Fold, HeldOut, family_folds, fitted, held_out, random_folds
+from dovetail.predictors.forms.hierarchy import Hierarchy
 from dovetail.predictors.planned import NEW_CO_RUNNER, STANDINGS
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import UNPROFILED, Rows, measured_pairs, training_rows
 from dovetail.predictors.trained import TrainedPredictor
 
-if TYPE_CHECKING:
-    from dovetail.predictors.estimators.auto import Auto, Candidate
-
-AUTO: Final = "auto"
 NAMES: Final = (*MODELS, AUTO)
-"""Every model that ``fit`` knows."""
-
-CANDIDATES: Final = tuple(name for name in MODELS if name != "tensorshare")
-"""What ``auto`` chooses from; fitting the network for every family takes too long."""
+"""Every name that ``fit`` knows."""
 
 Progress = Callable[[str, int, int], None]
 """Told the name of a step, its number and how many there are."""
@@ -88,26 +74,17 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     InputError
         When no pair was measured there, or the slowdowns are speeds or percentages.
     UnsupportedError
-        When no model has this name, the data have too few of its features or, for ``auto``,
-        of families to choose on, or what it is fitted with is not installed.
+        When no model has this name, the data have too few of its features, or what it is fitted
+        with is not installed.
     """
-    found = (
-        _prepared_auto(data, gpu_models) if model == AUTO else _prepared(data, model, gpu_models)
-    )
-    require_slowdowns(found.rows.slowdown.tolist(), "measurements: slowdown", data.name)
-    return found
-
-
-def _prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None) -> Prepared:
-    if model not in MODELS:
-        raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {model!r}")
     wanted = spec(model)
-    features, rows = training_rows(data, wanted.features, gpu_models)
+    features, rows = training_rows(data, wanted.features, gpu_models, wanted.partial)
     if len(features.names) < wanted.least:
         has = listed(features.names) or "none"
         rule = f"{model} needs {wanted.least} of its features, and {data.name} has {has}"
         raise UnsupportedError(f"{rule} of {listed(wanted.features, 20)} for every workload")
-    return Prepared(model, _with_families(model, wanted, rows), features, rows)
+    require_slowdowns(rows.slowdown.tolist(), "measurements: slowdown", data.name)
+    return Prepared(named(model), wanted, features, rows)
 
 
 def fit(
@@ -156,12 +133,12 @@ def fit(
     if not chosen:
         raise InputError("must have at least one measured pair", "measurements", data.name)
     training = TrainingData.of(data, licence)
-    made = {
-        name: _fitted(
-            prepared(data, model, [name]), data, name, confidence, seed, search_s, progress
-        )
-        for name in chosen
-    }
+    made = {}
+    for k, name in enumerate(chosen):
+        what = prepared(data, model, [name])
+        if progress:
+            progress(f"{what.name} for {name}", k, len(chosen))
+        made[name] = _fitted(what, data, name, confidence, seed, search_s, progress)
     about = About(
         created=_now(),
         training=training,
@@ -176,7 +153,7 @@ class Updated(NamedTuple):
     Attributes
     ----------
     predictor : TrainedPredictor
-        With new bounds and, where it has one, a new completed matrix.
+        With new bounds and, where it is ``hierarchical``, new predictions.
     drift : mapping of str to Drift
         By GPU model: whether the bounds from before were broken more often than promised.
     """
@@ -192,104 +169,19 @@ class Tried(NamedTuple):
     held: HeldOut
 
 
-class Probe:
-    """A model that is fitted, and tested on folds; ``auto`` does not choose anew in every fold.
-
-    In the two settings in which ``auto`` chooses, each fold has the weights that the other folds
-    give; on other folds its candidates are fitted anew, and the weights are those for measured
-    pairs where ``measured``, and for new workloads elsewhere.
-
-    Parameters
-    ----------
-    what : Prepared
-        The model.
-    seed : int
-        Of everything random.
-    progress : callable, optional
-        Told of the fits of ``auto``.
-    """
-
-    def __init__(self, what: Prepared, seed: int, progress: Progress | None = None) -> None:
-        self._what = what
-        self._seed = seed
-        self._progress = progress
-
-    @cached_property
-    def _auto(self) -> Auto | None:
-        """The choice, made once; None of a model that is not ``auto``."""
-        from dovetail.predictors.estimators.auto import Auto
-
-        made = self._what.spec.build(self._seed)
-        if not isinstance(made, Auto):
-            return None
-        made.on_fit = self._told
-        return made.fit(self._what.rows.table, self._what.rows.slowdown)
-
-    def random(self) -> Tried:
-        """Test on pairs that are new, of workloads that are not."""
-        if self._auto is not None:
-            return Tried(self._auto.folds_[MEASURED], self._auto.held_out_[MEASURED])
-        return self._tried(random_folds(self._what.rows, seed=self._seed))
-
-    def family(self) -> Tried:
-        """Test on families that are new."""
-        if self._auto is not None:
-            return Tried(self._auto.folds_[NEW], self._auto.held_out_[NEW])
-        return self._tried(family_folds(self._what.rows))
-
-    def on(self, folds: Iterable[Fold], measured: bool) -> Tried:
-        """Test on any folds."""
-        if self._auto is None:
-            return self._tried(folds)
-        folds = tuple(folds)
-        weights = self._auto.weights_[MEASURED if measured else NEW]
-        chosen = np.flatnonzero(weights).tolist()
-        tried = [self._candidate(self._auto.candidates_[k]).on(folds, measured) for k in chosen]
-        blend = np.sum(
-            [weights[k] * t.held.slowdown for k, t in zip(chosen, tried, strict=True)], 0
-        )
-        return Tried(folds, tried[0].held._replace(slowdown=blend))
-
-    def members(self) -> Iterator[Member]:
-        """Yield what was fitted on all rows, as forms with weights."""
-        what, auto = self._what, self._auto
-        if auto is None:
-            form = fitted(what.spec, what.rows, self._seed).to_form()
-            yield Member(what.name, what.features, form)
-            return
-        for k, member in auto.fitted_.items():
-            candidate = auto.candidates_[k]
-            names = tuple(what.features.names[column] for column in candidate.columns or ())
-            features = Features(names, what.features.known, what.features.families)
-            new, measured = auto.weights_[:, k].tolist()
-            yield Member(candidate.name, features, member.to_form(), (new, measured))
-
-    def _told(self, done: int, total: int) -> None:
-        if self._progress:
-            self._progress(self._what.name, done, total)
-
-    def _tried(self, folds: Iterable[Fold]) -> Tried:
-        folds = tuple(fold for fold in folds if fold.train.any() and fold.test.any())
-        if len(folds) < _LEAST_FOLDS:
-            return Tried(folds, _NOTHING)
-        return Tried(folds, held_out(self._what.spec, self._what.rows, folds, self._seed))
-
-    def _candidate(self, candidate: Candidate) -> Probe:
-        rows = self._what.rows
-        states = rows.states[:, list(candidate.columns or ())]
-        what = self._what._replace(
-            name=candidate.name,
-            spec=self._what.spec._replace(build=lambda _: copy.deepcopy(candidate.estimator)),
-            rows=rows._replace(states=states),
-        )
-        return Probe(what, self._seed)
+def tried(what: Prepared, folds: Iterable[Fold], seed: int) -> Tried:
+    """Fit a model on each fold and predict what it left out; nothing where there is one fold."""
+    folds = tuple(fold for fold in folds if fold.train.any() and fold.test.any())
+    if len(folds) < _LEAST_FOLDS:
+        return Tried(folds, _NOTHING)
+    return Tried(folds, held_out(what.spec, what.rows, folds, seed))
 
 
 def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated:
     """Learn what was measured since a predictor was fitted, without fitting all of it anew.
 
-    ``completion`` and the bounds take in the new measurements at once; what was fitted on
-    profiles stays as it is until the next ``fit``.
+    ``hierarchical`` and the bounds take in the new measurements at once; other models stay as
+    they are until the next ``fit``.
 
     Parameters
     ----------
@@ -298,7 +190,7 @@ def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated
     data : DataSet
         Everything that it was fitted on, then what is new: a repository grows so.
     seed : int
-        Of the completion.
+        Of what is drawn at random.
 
     Raises
     ------
@@ -323,48 +215,6 @@ class _Fitted(NamedTuple):
     errors: dict[str, dict[str, float]]
 
 
-def _with_families(model: str, wanted: ModelSpec, rows: Rows) -> ModelSpec:
-    """Tell completion which workloads are of one family: it knows them by number only."""
-    if model != "completion":
-        return wanted
-    number = {family: k for k, family in enumerate(dict.fromkeys(rows.families))}
-    groups = [number[family] for family in rows.families]
-
-    def build(seed: int) -> PairEstimator:
-        estimator = wanted.build(seed)
-        estimator.set_params(groups=groups)  # type: ignore[attr-defined]
-        return estimator
-
-    return wanted._replace(build=build)
-
-
-def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
-    with needed_to_fit(AUTO):
-        from dovetail.predictors.estimators.auto import Auto, Candidate
-
-    found = {}
-    for name in CANDIDATES:
-        try:
-            found[name] = prepared(data, name, gpu_models)
-        except UnsupportedError:
-            continue
-    described = (f for one in found.values() for f in one.features.names if f not in CODES)
-    names = (*dict.fromkeys(described), *reversed(CODES))
-    features, rows = training_rows(data, names, gpu_models)
-    if not any(True for _ in family_folds(rows)):
-        rule = "auto chooses on families that it leaves out: it needs pairs that lack one, name"
-        raise UnsupportedError(f"{rule} another model ({', '.join(MODELS)})")
-
-    def build(seed: int) -> PairEstimator:
-        candidates = [
-            Candidate(name, one.spec.build(seed), tuple(map(names.index, one.features.names)))
-            for name, one in found.items()
-        ]
-        return Auto(candidates, coded=True, random_state=seed)
-
-    return Prepared(AUTO, ModelSpec(names, build), features, rows)
-
-
 def _fitted(
     what: Prepared,
     data: DataSet,
@@ -376,13 +226,13 @@ def _fitted(
 ) -> _Fitted:
     if search_s is not None:
         what = _searched(what, search_s, seed, progress)
-    testing = Probe(what, seed, progress)
-    known, new = testing.random().held, testing.family().held
     rows = what.rows
+    known = tried(what, random_folds(rows, seed=seed), seed).held
+    new = tried(what, family_folds(rows), seed).held
     bound = calibrate(rows, known, new, seed=seed)
     _require_support(bound, confidence, gpu_model)
     fit = ModelFit(
-        members=tuple(testing.members()),
+        member=Member(what.name, what.features, fitted(what.spec, rows, seed).to_form()),
         measured=rows.names,
         splits=_splits(data, gpu_model),
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
@@ -499,7 +349,7 @@ def _learnt(
     _, everything = training_rows(data, (), [gpu_model])
     learnt = replace(
         fit,
-        members=tuple(_relearnt(member, data, gpu_model, seed) for member in fit.members),
+        member=_relearnt(fit.member, data, gpu_model, seed),
         measured=everything.names,
         splits=_splits(data, gpu_model),
         limits=(float(everything.slowdown.min()), float(everything.slowdown.max())),
@@ -560,8 +410,11 @@ def _outcomes(rows: Rows, said: _Said, confidence: float) -> list[Outcome]:
 
 
 def _relearnt(member: Member, data: DataSet, gpu_model: str, seed: int) -> Member:
-    if member.model != "completion":
+    """Solve the Gaussian process anew with its variances as they were; leave other models."""
+    if not isinstance(member.form, Hierarchy):
         return member
-    what = prepared(data, "completion", [gpu_model])
-    form = fitted(what.spec, what.rows, seed).to_form()
+    what = prepared(data, member.model, [gpu_model])
+    estimator = what.spec.build(seed)
+    estimator.set_params(like=member.form)  # type: ignore[attr-defined]
+    form = estimator.fit(what.rows.table, what.rows.slowdown).to_form()
     return replace(member, features=what.features, form=form)

@@ -15,8 +15,6 @@ from dovetail.predictors.trained import TrainedPredictor
 from dovetail.toolkit.tables import fact_lines
 from dovetail.toolkit.wording import number, share_text
 
-_REGIMES = ("a new workload", "measured workloads")
-
 
 def model_data(predictor: TrainedPredictor) -> dict[str, Any]:
     """Return what a fitted predictor is, without its arrays."""
@@ -56,12 +54,8 @@ def model_facts(predictor: TrainedPredictor) -> Iterator[tuple[str, str]]:
 
 def _fit_facts(fit: ModelFit) -> Iterator[tuple[str, str]]:
     """Yield what was fitted for one GPU model."""
-    for regime, when in enumerate(_REGIMES):
-        parts = [(m.model, m.weights[regime]) for m in fit.members if m.weights[regime]]
-        line = " + ".join(f"{weight:.0%} {name}".replace("%", " %") for name, weight in parts)
-        yield f"for {when}", line or "no answer"
-    for member in fit.members:
-        yield f"{member.model} sees", listed(member.features.names, 20) or "nothing"
+    yield "model", fit.member.model
+    yield "it sees", listed(fit.member.features.names, 20) or "nothing"
     yield "measured", f"{number(len(fit.measured), 'workload')}: {listed(fit.measured)}"
     splits = (tuple(share_text(cap if cap != UNCAPPED else None) for cap in s) for s in fit.splits)
     yield "caps measured", listed(" / ".join(split) for split in splits)

@@ -184,4 +184,5 @@ def _workload(profiles: list[SoloProfile]) -> Workload:
         duration_s=whole.duration_s if whole else None,
         throughput={share: p.throughput for share, p in main.items() if p.throughput},
         power_w=whole.power_w if whole else None,
+        batch_size=next((p.batch_size for p in main.values() if p.batch_size is not None), None),
     )

@@ -45,25 +45,45 @@ class ModelSpec(NamedTuple):
         How many of its features a data set must have for the model to make sense.
     holds_back : bool
         Whether it makes a ``HoldingBack``.
+    partial : bool
+        Whether it takes all of its features, NaN where one is not known.
     """
 
     features: tuple[str, ...]
     build: Callable[[int], PairEstimator]
     least: int = 1
     holds_back: bool = False
+    partial: bool = False
 
 
 MODELS: Final = (
     "constant",
     "analytic",
-    "completion",
+    "hierarchical",
     "tensorshare",
     "castor",
     "coscheml",
     "sm_allocation",
-    "kernel",
 )
-"""The models that are fitted by themselves; ``auto`` chooses among them and blends them."""
+"""Every model that can be fitted."""
+
+AUTO: Final = "auto"
+"""Another name of the best model, which is the default."""
+
+_BEST: Final = "hierarchical"
+
+
+def named(model: str) -> str:
+    """Return the model's own name.
+
+    Raises
+    ------
+    UnsupportedError
+        When no model has this name.
+    """
+    if model not in (*MODELS, AUTO):
+        raise UnsupportedError(f"model must be one of {', '.join((*MODELS, AUTO))}, got {model!r}")
+    return _BEST if model == AUTO else model
 
 
 def spec(name: str) -> ModelSpec:
@@ -74,16 +94,15 @@ def spec(name: str) -> ModelSpec:
     UnsupportedError
         When no model has this name, or what it is fitted with is not installed.
     """
-    if name not in MODELS:
-        raise UnsupportedError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
-    with needed_to_fit(name):
+    name = named(name)
+    with _needed_to_fit(name):
         module = import_module(f"dovetail.predictors.estimators.{name}")
     found: ModelSpec = module.SPEC
     return found
 
 
 @contextmanager
-def needed_to_fit(name: str) -> Iterator[None]:
+def _needed_to_fit(name: str) -> Iterator[None]:
     """Say of an import that fails what to install, unless it is one of Dovetail's own."""
     try:
         yield

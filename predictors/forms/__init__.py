@@ -15,8 +15,7 @@ FORMS: Final[Mapping[str, str]] = {
     "analytic": "Analytic",
     "constant": "Constant",
     "forest": "Forest",
-    "kernel": "Kernel",
-    "low_rank": "LowRank",
+    "hierarchy": "Hierarchy",
     "network": "Network",
     "totals": "Totals",
 }

@@ -89,12 +89,12 @@ def linear(*weights, base=1.0):
     return Linear(np.array(weights, dtype=np.float64).T.reshape(2, -1), base)
 
 
-def member(form, *names, weights=(1.0, 1.0), known=(), model="linear"):
-    return Member(model, Features(names, tuple(known)), form, weights)
+def member(form, *names, known=(), model="linear"):
+    return Member(model, Features(names, tuple(known)), form)
 
 
-def fit(*members, measured=("a", "b"), splits=((0, 0),), limits=(0.5, 4.0), **more):
-    return ModelFit(tuple(members), tuple(measured), tuple(splits), limits, **more)
+def fit(one, measured=("a", "b"), splits=((0, 0),), limits=(0.5, 4.0), **more):
+    return ModelFit(one, tuple(measured), tuple(splits), limits, **more)
 
 
 def busy(sm, memory=1000.0, **more):

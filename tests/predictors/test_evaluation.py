@@ -230,9 +230,8 @@ def test_the_same_seed_gives_the_same_numbers():
 
 def test_a_model_without_its_features_is_told():
     bare = measured().replace(profiles=())
-    found = list(evaluate(bare, ["kernel"], ["random", "family"]))
-    needs = spec("kernel").least > 0
-    assert all(isinstance(each, NotApplicable) for each in found) or not needs
+    found = list(evaluate(bare, ["coscheml"], ["random", "family"]))
+    assert all(isinstance(each, NotApplicable) for each in found)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +260,7 @@ def test_an_unknown_model_is_an_error():
 
 def test_a_feature_that_decides_is_important():
     data = measured()
-    found = next(iter(evaluate(data, ["kernel"], ["random"], rounds=1)))
+    found = next(iter(evaluate(data, ["hierarchical"], ["random"], rounds=1)))
     grown = importance(found)
     described = {name for name in found.features.names if name.startswith(("gpu", "mem", "log"))}
     most = max(grown, key=grown.get)

@@ -277,7 +277,7 @@ def test_missing_names_what_no_fit_can_do_without():
 def spied():
     spy = Spy(linear((0.1, 1.0)))
     one = simple(Margin())
-    fits = {"V100": replace(one.fits["V100"], members=(member(spy, "sm_active"),))}
+    fits = {"V100": replace(one.fits["V100"], member=member(spy, "sm_active"))}
     return spy, TrainedPredictor(fits)
 
 

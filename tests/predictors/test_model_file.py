@@ -32,7 +32,7 @@ ABOUT = About(
     training=TrainingData.of(DATA, "CC0"),
     held_out={"workload": {"mae": 0.08}},
 )
-WEIGHTS = "fits/0/members/0/weights.npy"
+WEIGHTS = "fits/0/member/weights.npy"
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +42,10 @@ def _registered(monkeypatch):
 
 def predictor():
     old = fit(member(linear((0.1, 0.4)), "gpu_util"))
-    two = [
-        member(linear((0.0, 0.0), base=1.5), "workload", weights=(0.0, 0.25), known=("a", "b")),
-        member(linear((0.1, 1.0), (0.0, 0.2)), "sm_active", "share", weights=(1.0, 0.75)),
-    ]
+    seen = "sm_active", "share", "workload"
+    one = member(linear((0.1, 1.0), (0.0, 0.2), (0.0, 0.0)), *seen, known=("a", "b"))
     power = member(linear((10.0, 20.0), base=100.0), "sm_active")
-    new = fit(*two, splits=[(0, 0), (30, 70)], bound=Margin(), power=power)
+    new = fit(one, splits=[(0, 0), (30, 70)], bound=Margin(), power=power)
     return TrainedPredictor({"V100": new, "K80": old}, 0.8, ABOUT)
 
 
@@ -119,8 +117,8 @@ def test_what_is_inside_can_be_looked_at(saved):
     assert header["about"]["training"]["sha256"] == DATA.fingerprint
     assert header["about"]["training"]["licence"] == "CC0"
     assert header["about"]["training"]["sources"] == ["bench"]
-    assert header["fits"][0]["members"][1]["features"] == ["sm_active", "share"]
-    assert np.load(io.BytesIO(found[WEIGHTS])).shape == (2, 1)
+    assert header["fits"][0]["member"]["features"] == ["sm_active", "share", "workload"]
+    assert np.load(io.BytesIO(found[WEIGHTS])).shape == (2, 3)
 
 
 def test_nothing_is_left_behind_when_it_cannot_be_written(tmp_path):
@@ -152,7 +150,7 @@ def test_a_pickle_is_refused_and_not_run(saved, tmp_path, dress):
     assert trap.exists()
     trap.unlink()
     rewrite(saved, {WEIGHTS: content})
-    refused(saved, "fits[0].members[0].weights: must h" if dress == "object array" else "must ")
+    refused(saved, "fits[0].member.weights: must h" if dress == "object array" else "must ")
     assert not trap.exists()
 
 
@@ -170,18 +168,18 @@ def test_a_model_that_is_a_pickle(tmp_path):
         ("model.json", None, "is not a model file: it has no model.json"),
         ("../../evil.py", b"print()", "'../../evil.py': is no part of a model file"),
         ("/tmp/evil", b"", "'/tmp/evil': is no part of a model file"),
-        ("fits/0/members/0/more.npy", npy(np.zeros(1)), "is no part of a model file"),
-        (WEIGHTS, b"", "fits[0].members[0].weights: must be an array in npy format 1.0"),
-        (WEIGHTS, npy(np.zeros((2, 1), ">f8")), "must hold bool, uint8, int64, float32 or float64"),
-        (WEIGHTS, npy(np.zeros((2, 1), "<c16")), "float32 or float64, got '<c16'"),
-        (WEIGHTS, npy(np.zeros((2, 1), [("x", "f8")])), "must be an array in npy format 1.0"),
+        ("fits/0/member/more.npy", npy(np.zeros(1)), "is no part of a model file"),
+        (WEIGHTS, b"", "fits[0].member.weights: must be an array in npy format 1.0"),
+        (WEIGHTS, npy(np.zeros((2, 3), ">f8")), "must hold bool, uint8, int64, float32 or float64"),
+        (WEIGHTS, npy(np.zeros((2, 3), "<c16")), "float32 or float64, got '<c16'"),
+        (WEIGHTS, npy(np.zeros((2, 3), [("x", "f8")])), "must be an array in npy format 1.0"),
         (WEIGHTS, npy(np.zeros((2, 3), order="F")), "must be an array in npy format 1.0"),
-        (WEIGHTS, npy(np.zeros((2, 1)))[:-1], "must have 16 bytes of shape (2, 1), got 15"),
-        (WEIGHTS, npy(np.zeros((2, 1))) + b"x", "must have 16 bytes of shape (2, 1), got 17"),
+        (WEIGHTS, npy(np.zeros((2, 3)))[:-1], "must have 48 bytes of shape (2, 3), got 47"),
+        (WEIGHTS, npy(np.zeros((2, 3))) + b"x", "must have 48 bytes of shape (2, 3), got 49"),
         (WEIGHTS, npy(np.zeros((1, 1, 1, 1, 1))), "must have at most 4 dimensions, got 5"),
-        (WEIGHTS, npy(np.zeros((2, 3))), "weights: must have shape (2, 1), got (2, 3)"),
-        (WEIGHTS, npy(np.zeros((2, 1), np.float32)), "weights: must have shape (2, 1)"),
-        (WEIGHTS, npy(np.full((2, 1), np.nan)), "members[0].weights: must be finite"),
+        (WEIGHTS, npy(np.zeros((2, 2))), "weights: must have shape (2, 3), got (2, 2)"),
+        (WEIGHTS, npy(np.zeros((2, 3), np.float32)), "weights: must have shape (2, 3)"),
+        (WEIGHTS, npy(np.full((2, 3), np.nan)), "member.weights: must be finite"),
         ("model.json", b"{", "is not valid JSON"),
         ("model.json", b"[]", "must be a mapping"),
         ("model.json", b"\xff", "model.json: must be UTF-8 text"),
@@ -194,10 +192,10 @@ def test_parts_that_cannot_be(saved, name, content, message):
 
 
 def test_an_array_that_claims_to_be_huge(saved):
-    small = npy(np.zeros((2, 1)))
-    rewrite(saved, {WEIGHTS: small.replace(b"(2, 1), }      ", b"(999999999,)}  ")})
+    small = npy(np.zeros((2, 3)))
+    rewrite(saved, {WEIGHTS: small.replace(b"(2, 3), }      ", b"(999999999,)}  ")})
     refused(saved, "must be an array in npy format 1.0")
-    rewrite(saved, {WEIGHTS: small.replace(b"(2, 1), }        ", b"(999999999,), }  ")})
+    rewrite(saved, {WEIGHTS: small.replace(b"(2, 3), }        ", b"(999999999,), }  ")})
     refused(saved, "must have 7999999992 bytes")
 
 
@@ -235,30 +233,29 @@ def test_headers_that_cannot_be(saved, field, value, message):
         ({"gpu_model": "K80"}, "fits[1].gpu_model: GPU models must differ, got 'K80' twice"),
         ({"limits": [3.0, 1.0]}, "fits[0].limits: must be 0 < lowest <= highest"),
         ({"splits": [[0, 101]]}, "fits[0].splits[0][1]: must be <= 100, got 101"),
-        ({"members": []}, "this part"),
+        ({"member": None}, "fits[0].member"),
     ],
 )
 def test_fits_that_cannot_be(saved, change, message):
     fits = json.loads(parts(saved)["model.json"])["fits"]
     rewrite(saved, fits=[{**fits[0], **change}, fits[1]])
-    refused(saved, message if change.get("members") != [] else "is no part of a model file")
+    refused(saved, message)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"form": "pickle"}, "fits[0].members[0].form: must be one of linear, got 'pickle'"),
+        ({"form": "pickle"}, "fits[0].member.form: must be one of linear, got 'pickle'"),
         ({"form": "os"}, "form: must be one of linear, got 'os'"),
-        ({"features": ["__class__"]}, "fits[0].members[0].features: must be one of workload"),
-        ({"features": ["sm_active", "share"]}, "weights: must have shape (2, 2), got (2, 1)"),
-        ({"weights": [0.0, 0.5]}, "fits[0].members: the weights must sum to 1 or be 0"),
-        ({"arrays": ["../weights"]}, "fits[0].members[0].arrays[0]: "),
-        ({"arrays": ["base"]}, "'fits/0/members/0/weights.npy': is no part of a model file"),
+        ({"features": ["__class__"]}, "fits[0].member.features: must be one of workload"),
+        ({"features": ["sm_active", "share"]}, "weights: must have shape (2, 2), got (2, 3)"),
+        ({"arrays": ["../weights"]}, "fits[0].member.arrays[0]: "),
+        ({"arrays": ["base"]}, "'fits/0/member/weights.npy': is no part of a model file"),
     ],
 )
 def test_members_that_cannot_be(saved, change, message):
     fits = json.loads(parts(saved)["model.json"])["fits"]
-    fits[0]["members"][0].update(change)
+    fits[0]["member"].update(change)
     rewrite(saved, fits=fits)
     refused(saved, message)
 

@@ -65,10 +65,10 @@ def fitted(request):
 def made(name):
     """Return a predictor of one model, and workloads that it knows."""
     data, model = data_set(), spec(name)
-    features, rows = training_rows(data, model.features)
+    features, rows = training_rows(data, model.features, partial=model.partial)
     form = model.build(0).fit(rows.table, rows.slowdown).to_form()
     member = Member(name, features, form)
-    fit = ModelFit((member,), rows.names, ((0, 0),), (0.5, 5.0))
+    fit = ModelFit(member, rows.names, ((0, 0),), (0.5, 5.0))
     return TrainedPredictor({GPU: fit}), data.workloads(GPU)
 
 
@@ -107,8 +107,7 @@ def calibrated():
     known, new = (held_out(model, rows, fold(rows)) for fold in (random_folds, family_folds))
     bound = calibrate(rows, known, new, settings=(BLIND,))
     form = model.build(0).fit(rows.table, rows.slowdown).to_form()
-    members = (Member("constant", features, form),)
-    fit = ModelFit(members, rows.names, ((0, 0),), (0.5, 5.0), bound)
+    fit = ModelFit(Member("constant", features, form), rows.names, ((0, 0),), (0.5, 5.0), bound)
     return TrainedPredictor({GPU: fit}, 0.6), data.workloads(GPU)
 
 
@@ -178,8 +177,8 @@ casts = pytest.mark.filterwarnings("ignore:invalid value encountered in cast:Run
 @casts
 def test_tampered_forms_are_refused_or_give_numbers(fitted, tmp_path):
     predictor, workloads = fitted
-    arrays = predictor.fits[GPU].members[0].form.arrays()
-    tamper(predictor, workloads, "fits/0/members/0", arrays, tmp_path / "model.dovetail")
+    arrays = predictor.fits[GPU].member.form.arrays()
+    tamper(predictor, workloads, "fits/0/member", arrays, tmp_path / "model.dovetail")
 
 
 @casts

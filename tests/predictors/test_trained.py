@@ -44,16 +44,6 @@ def test_no_rows():
     assert found.slowdown.shape == found.upper.shape == (0, 2)
 
 
-def test_blends_by_what_was_measured():
-    # Where c, never measured, takes part only the second form counts: 3 for everybody. Where
-    # both were measured: 0.25 * 2 + 0.75 * 3 = 2.75.
-    two = member(linear((0, 0), base=2.0), "sm_active", weights=(0.0, 0.25))
-    three = member(linear((0, 0), base=3.0), "sm_active", weights=(1.0, 0.75))
-    predictor = TrainedPredictor({"V100": fit(two, three)})
-    found = ask(predictor, {**AB, "c": busy(0.1)}, ("a", "b", NONE), ("a", "c", NONE))
-    assert found.slowdown.tolist() == [[2.75, 2.75], [3.0, 3.0]]
-
-
 def test_predictions_stay_within_the_slowdowns_seen():
     predictor = simple(limits=(1.3, 1.5))
     assert ask(predictor, AB, ("a", "b", NONE)).slowdown.tolist() == [[1.3, 1.5]]
@@ -111,16 +101,8 @@ def test_rows_of_workloads_that_lack_a_feature_stay_unknown():
     assert np.isnan(found.upper).all()
 
 
-def test_lacks_names_features_of_members_with_weight():
-    blank = Workload(memory_mib=1)
-    weightless = member(linear((0, 0)), "dram_active", weights=(0.0, 0.0))
-    predictor = TrainedPredictor({"V100": fit(member(linear((0, 0)), "sm_active"), weightless)})
-    assert predictor.lacks("a", blank) == ("sm_active",)
-    assert predictor.lacks("a", busy(0.1)) == ()
-
-
 def test_only_measurements_help_a_model_that_knows_workloads_by_name():
-    by_name = member(linear((0, 0)), "workload", weights=(0.0, 1.0), known=("a", "b"))
+    by_name = member(linear((0, 0)), "workload", known=("a", "b"))
     predictor = TrainedPredictor({"V100": fit(by_name)})
     blank = Workload(memory_mib=1)
     assert predictor.lacks("c", blank) == ("measured pairs",)
@@ -150,15 +132,6 @@ def test_gpu_models():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: fit(), "members: must have a member with a weight"),
-        (
-            lambda: fit(member(linear((0, 0)), "sm_active", weights=(0.5, 1.0))),
-            "members: the weights must sum to 1 or be 0, got 0.5 in regime 0",
-        ),
-        (
-            lambda: member(linear((0, 0)), "sm_active", weights=(1.0, 2.0)),
-            r"weights\[1\]: must be in \[0, 1\], got 2.0",
-        ),
         (
             lambda: fit(member(linear((0, 0)), "sm_active"), limits=(2.0, 1.0)),
             "limits: must be 0 < lowest <= highest, got 2.0, 1.0",

@@ -10,12 +10,12 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.estimators.registry import spec
 from dovetail.predictors.estimators.sm_allocation import totals
-from dovetail.predictors.folds import family_folds, random_folds
+from dovetail.predictors.folds import random_folds
 from dovetail.predictors.model_file import load_model, save_model
-from dovetail.predictors.training import AUTO, NAMES, Probe, fit, prepared, update
+from dovetail.predictors.training import AUTO, NAMES, fit, prepared, tried, update
 from tests.predictors.synthetic import GPU, synthetic
 
-FAST = ("constant", "analytic", "completion", "castor", "coscheml", "sm_allocation", "kernel")
+FAST = ("constant", "analytic", "hierarchical", "castor", "coscheml", "sm_allocation")
 
 
 @pytest.fixture(scope="module")
@@ -55,43 +55,34 @@ def steps():
 
 
 @pytest.fixture(scope="module")
-def blended(data, steps):
+def default(data, steps):
     return fit(data, progress=lambda *step: steps.append(step))
 
 
-def test_auto_is_no_worse_than_its_candidates(fitted, blended):
+def test_the_default_is_better_than_what_is_not_fitted(fitted, default):
     errors = {model: fitted(model).about.held_out for model in ("constant", "analytic")}
-    for setting, found in blended.about.held_out.items():
+    for setting, found in default.about.held_out.items():
         assert found["mae"] < min(other[setting]["mae"] for other in errors.values())
 
 
-def test_auto_answers_for_workloads_it_has_never_met(data, blended, tmp_path):
+def test_the_default_answers_for_workloads_it_has_never_met(data, default, tmp_path):
     known = data.workloads(GPU)
     new = {"new": known["f0 b0"].replace(throughput={100: 77.0}), "f1 b0": known["f1 b0"]}
-    assert blended.lacks("new", new["new"]) == ()
-    save_model(blended, tmp_path / "m.model")
-    for predictor in (blended, load_model(tmp_path / "m.model")):
+    assert default.lacks("new", new["new"]) == ()
+    save_model(default, tmp_path / "m.model")
+    for predictor in (default, load_model(tmp_path / "m.model")):
         found = predictor.predict(new, np.array([[0, 1]]), np.zeros((1, 2), dtype=np.int64), GPU)
         assert np.isfinite(found.slowdown).all()
         assert (found.upper > found.slowdown).all()
 
 
-def test_progress_is_told(blended, steps):
-    assert steps[-1][1] == steps[-1][2]
-
-
-def test_testing_auto_on_other_folds_blends_its_candidates():
-    data = synthetic(families=3)
-    testing = Probe(prepared(data, AUTO), 0)
-    tried = testing.on(family_folds(prepared(data, AUTO).rows), measured=False)
-    assert np.isfinite(tried.held.slowdown).all()
-    assert len(tried.folds) == 3
+def test_progress_is_told(default, steps):
+    assert steps == [(f"hierarchical for {GPU}", 0, 1)]
 
 
 def test_testing_needs_two_folds(data):
-    testing = Probe(prepared(data, "constant"), 0)
-    folds = list(random_folds(prepared(data, "constant").rows))[:1]
-    assert len(testing.on(folds, measured=True).held.row) == 0
+    what = prepared(data, "constant")
+    assert len(tried(what, list(random_folds(what.rows))[:1], 0).held.row) == 0
 
 
 def test_gpu_models_are_fitted_apart(data):
@@ -120,10 +111,10 @@ def test_power_is_learnt_where_it_was_measured(data):
 
 
 ESTIMATORS = {
-    **{name: spec(name).build for name in ("completion", "castor", "coscheml", "sm_allocation")},
+    **{name: spec(name).build for name in ("castor", "coscheml", "sm_allocation")},
     "power": totals,
     # They draw the rows that they are fitted on where there are more than so many.
-    "kernel": lambda seed: spec("kernel").build(seed).set_params(most_rows=20),
+    "hierarchical": lambda seed: spec("hierarchical").build(seed).set_params(most_rows=20),
     "tensorshare": lambda seed: spec("tensorshare").build(seed).set_params(max_iter=3),
 }
 
@@ -175,9 +166,9 @@ def test_as_many_families_as_were_said_to_be_needed_are_enough():
 
 
 class TestUpdate:
-    def test_completion_and_bounds_take_new_measurements_in(self, data):
+    def test_the_default_and_bounds_take_new_measurements_in(self, data):
         begun = data.replace(measurements=data.measurements[:26])
-        predictor = fit(begun, "completion")
+        predictor = fit(begun)
         learnt = update(predictor, data)
         truth = np.array([m.slowdown for m in data.measurements[26:]])
         names = list(data.workloads(GPU))
@@ -233,7 +224,7 @@ class TestUpdate:
         grown = data.replace(
             profiles=(*data.profiles, profile), measurements=(*data.measurements, pair)
         )
-        learnt = update(fitted("kernel"), grown).predictor
+        learnt = update(fitted("hierarchical"), grown).predictor
         assert "new" in learnt.fits[GPU].measured
 
     def test_other_data_are_refused(self, data, fitted):
@@ -290,20 +281,14 @@ def test_slowdowns_a_little_below_one_are_noise(data):
     assert np.median(rows.slowdown) == pytest.approx(0.98)
 
 
-def test_auto_needs_two_families(data):
-    one = data.replace(profiles=tuple(p.replace(family="one") for p in data.profiles))
-    with pytest.raises(UnsupportedError, match="it needs pairs that lack one, name another model"):
-        fit(one)
-
-
 @pytest.mark.parametrize(
     ("model", "families", "each"),
     [
         ("constant", 2, 2),
         ("constant", 3, 1),
         ("constant", 3, 2),
-        ("kernel", 2, 2),
-        ("completion", 3, 1),
+        ("hierarchical", 2, 2),
+        ("hierarchical", 3, 1),
     ],
 )
 def test_few_workloads_have_bounds_at_the_confidence_of_few(model, families, each):

@@ -102,9 +102,9 @@ def test_one_workload_can_be_told_of(run, folder):
 
 
 def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
-    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.completion", raising=False)
+    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.hierarchical", raising=False)
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
-    status, out, err = run("evaluate", folder(measured()), "--models", "completion")
+    status, out, err = run("evaluate", folder(measured()), "--models", "hierarchical")
     assert (status, out) == (2, "")
     assert "pip install './dovetail[train]'" in err
 
@@ -175,11 +175,11 @@ def test_fit_names_the_path_of_the_data(run, folder, tmp_path):
 
 
 def test_auto_without_the_extra_says_what_to_install(run, folder, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.auto", raising=False)
+    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.hierarchical", raising=False)
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     status, out, err = run("fit", folder(measured()), "-o", tmp_path / "none")
     assert (status, out) == (2, "")
-    assert err.startswith("dovetail: fitting auto needs sklearn")
+    assert err.startswith("dovetail: fitting hierarchical needs sklearn")
     assert "pip install './dovetail[train]'" in err
 
 

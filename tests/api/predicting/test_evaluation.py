@@ -38,7 +38,7 @@ VALUE = np.array(
 @pytest.fixture(scope="module")
 def studied():
     data = measured(families=3)
-    return study(data, ["constant", "kernel"], ("random", "family"), rounds=1)
+    return study(data, ["constant", "hierarchical"], ("random", "family"), rounds=1)
 
 
 def test_greedy_is_short_sighted():
@@ -94,9 +94,11 @@ def test_a_study_has_everything(studied):
     found = studied.comparison
     assert (found.workloads, found.families, found.pairs) == (6, 3, 21)
     assert {(e.model, e.setting) for e in found.evaluations} == {
-        (model, setting) for model in ("constant", "kernel") for setting in ("random", "family")
+        (model, setting)
+        for model in ("constant", "hierarchical")
+        for setting in ("random", "family")
     }
-    assert found.best == "kernel"
+    assert found.best == "hierarchical"
     assert found.decisive == "family"
     test = found.matching
     assert test.workloads == 6

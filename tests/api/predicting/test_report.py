@@ -22,7 +22,7 @@ SECTIONS = {
 @pytest.fixture(scope="module")
 def made():
     data = measured(families=3)
-    studied = study(data, ["constant", "kernel"], ("random", "family"), rounds=1)
+    studied = study(data, ["constant", "hierarchical"], ("random", "family"), rounds=1)
     return data, studied
 
 
@@ -37,7 +37,7 @@ def test_every_section_workload_and_model_is_there(made, html):
     for name in made[0].families:
         assert name in page.text["workloads"]
     assert "constant" in page.text["models"]
-    assert "kernel predicts" in page.text["h1"]
+    assert "hierarchical predicts" in page.text["h1"]
 
 
 def test_the_tiles_are_of_the_weakest_setting(made):
@@ -53,7 +53,7 @@ def test_the_tiles_are_of_the_weakest_setting(made):
     )
     page = report_html(data, replace(studied, comparison=comparison.replace(evaluations=weak)))
     head = Page(page).text
-    assert "kernel predicts new pairs of workloads" in head["h1"]
+    assert "hierarchical predicts new pairs of workloads" in head["h1"]
     assert "to within 9.000 on average" in head["h1"]
     assert "51.0 % of the jobs; promised 90 %; new pair" in " ".join(
         re.sub("<[^>]+>", "", page).split()

@@ -1,0 +1,298 @@
+"""How well what was never measured is predicted: pairs, splits, workloads and families.
+
+Reads ``gavel/``, ``lucid/``, ``igniter/`` and ``parvagpu/`` of ``../shared/data`` beside the
+checkout (they are no part of the project, their licences differ). Run
+``python benchmarks/unseen.py`` for all parts or name some: ``k80``, ``p100``, ``v100``,
+``lucid``, ``igniter``, ``sets``; ``--seeds`` sets the number of random draws, ``--models`` which
+models are tested. Errors are mean absolute errors of the slowdown, with their standard error:
+over draws, or over the workloads, families or splits that are hidden in turn.
+
+``igniter`` has pairs at five splits of the SMs. Most of its workloads were measured alone at
+shares of 20 to 80 % only, so the rate on the whole GPU is that of the solo curve's last line
+continued; the slowdowns that are predicted rest on that, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.importers.gavel import gavel_data
+from dovetail.instances.importers.lucid import lucid_data
+from dovetail.instances.sets import set_slowdown
+from dovetail.predictors.estimators.hierarchical import SPEC
+from dovetail.predictors.folds import family_folds, workload_folds
+from dovetail.predictors.forms.hierarchy import ALONE, BATCH, DESCRIBED, FAMILY, SHARE
+from dovetail.predictors.rows import Rows, training_rows
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SEEDS = 10
+REVEALED = 0.25
+
+Row = dict[str, str]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+Model = Callable[[Rows, Rows, int], FloatArray]
+
+
+class Hidden(NamedTuple):
+    """What is hidden together: the parts of one draw, or of all workloads, in turn."""
+
+    draws: list[list[BoolArray]]
+    each_fold: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
+    given = parser.parse_args(arguments)
+    for part in given.parts or PARTS:
+        folder, gpu_model, read = PARTS[part]
+        if not (DATA / folder).is_dir():
+            print(f"{part}: skipped, no measured data in {DATA / folder}")
+        elif part == "sets":
+            report_sets(given.seeds)
+        else:
+            report_cells(part, read(), gpu_model, given.seeds, given.models)
+
+
+def report_cells(
+    part: str, data: DataSet, gpu_model: str, seeds: int, models: Sequence[str]
+) -> None:
+    """Print the errors of every model on everything that can be hidden."""
+    _, rows = training_rows(data, SPEC.features, [gpu_model], partial=True)
+    print(f"\n{part}: {len(rows.slowdown)} slowdowns; MAE (standard error), {seeds} draws")
+    hidden = cells(rows, seeds)
+    print(f"  {'':14s}" + "".join(f"{name:>17s}" for name in hidden))
+    for name in models:
+        found = (scored(rows, MODELS[name], one) for one in hidden.values())
+        print(f"  {name:14s}" + "".join(f"{m:8.4f} ({s:.4f})" for m, s in found), flush=True)
+
+
+def cells(rows: Rows, seeds: int) -> dict[str, Hidden]:
+    """Return what is hidden: a fifth of the pairs, all but a quarter, or one thing in turn."""
+    split = np.minimum(rows.states[rows.own, SHARE], rows.states[rows.other, SHARE])
+    splits = [split == one for one in np.unique(split)]
+    found = {
+        "hidden pairs": Hidden([[at_random(rows, 0.8, seed)] for seed in range(seeds)], False),
+        "25 % revealed": Hidden([[at_random(rows, REVEALED, s)] for s in range(seeds)], False),
+        "new workload": Hidden([[test for _, test in workload_folds(rows)]], True),
+        "new family": Hidden([[test for _, test in family_folds(rows)]], True),
+    }
+    return found if len(splits) == 1 else {**found, "new split": Hidden([splits], True)}
+
+
+def at_random(rows: Rows, revealed: float, seed: int) -> BoolArray:
+    """Hide pairs of workloads at random, whatever was measured of them."""
+    pairs, of_row = np.unique(rows.workload_pair, return_inverse=True)
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    return np.isin(of_row, order[round(revealed * len(pairs)) :])
+
+
+def scored(rows: Rows, model: Model, hidden: Hidden) -> tuple[float, float]:
+    """Return the mean absolute error and its standard error."""
+    errors = [
+        np.abs(model(rows.take(~test), rows.take(test), seed) - rows.slowdown[test])
+        for seed, tests in enumerate(hidden.draws)
+        for test in tests
+    ]
+    each = [float(error.mean()) for error in errors]
+    mean = np.concatenate(errors).mean() if hidden.each_fold else np.mean(each)
+    return float(mean), float(np.std(each) / max(1, len(each) - 1) ** 0.5)
+
+
+def constant(train: Rows, test: Rows, seed: int) -> FloatArray:
+    """Return the median of what co-runners cost, times the solo curve."""
+    del seed
+    return np.asarray(np.median(train.slowdown / alone(train)) * alone(test))
+
+
+def hierarchical(train: Rows, test: Rows, seed: int) -> FloatArray:
+    return np.asarray(SPEC.build(seed).fit(train.table, train.slowdown).predict(test.table))
+
+
+def process_on_names(train: Rows, test: Rows, seed: int) -> FloatArray:
+    """The same process without profiles, families and batch sizes."""
+    states = train.states.copy()
+    states[:, [*DESCRIBED, FAMILY, BATCH]] = np.nan
+    return hierarchical(train._replace(states=states), test._replace(states=states), seed)
+
+
+def boosting(train: Rows, test: Rows, seed: int) -> FloatArray:
+    """XGBoost on all columns of both jobs, names as numbers, of the same target."""
+    from xgboost import XGBRegressor
+
+    model = XGBRegressor(
+        n_estimators=300,
+        max_depth=5,
+        learning_rate=0.05,
+        subsample=0.8,
+        colsample_bytree=0.8,
+        n_jobs=1,
+        random_state=seed,
+    )
+    model.fit(train.table, np.log(train.slowdown / alone(train)))
+    return np.asarray(np.exp(model.predict(test.table)) * alone(test), dtype=np.float64)
+
+
+def factorisation(train: Rows, test: Rows, seed: int, rank: int = 3) -> FloatArray:
+    """Effects and factors of both workloads, at each pair of shares, by alternating least squares.
+
+    A workload that was never seen has none: it is an average one.
+    """
+    states = len(train.states)
+    log = np.log(train.slowdown / alone(train))
+    mean = float(np.mean(log))
+    draw = np.random.default_rng(seed)
+    sides = [0.1 * draw.standard_normal((states, rank + 1)) for _ in range(2)]
+    ends = train.own, train.other
+    for _ in range(30):
+        for side, (mine, theirs) in enumerate((ends, ends[::-1])):
+            for state in np.unique(mine):
+                seen = mine == state
+                partner = sides[1 - side][theirs[seen]]
+                design = np.column_stack([np.ones(seen.sum()), partner[:, 1:]])
+                left = log[seen] - mean - partner[:, 0]
+                ridge = 0.1 * np.eye(rank + 1)
+                sides[side][state] = np.linalg.solve(design.T @ design + ridge, design.T @ left)
+    for side, end in zip(sides, ends, strict=True):
+        side[~np.isin(np.arange(states), end)] = 0.0
+    own, other = sides[0][test.own], sides[1][test.other]
+    product = (own[:, 1:] * other[:, 1:]).sum(axis=1)
+    found = np.exp(mean + own[:, 0] + other[:, 0] + product) * alone(test)
+    return np.asarray(np.clip(found, train.slowdown.min(), train.slowdown.max()))
+
+
+def alone(rows: Rows) -> FloatArray:
+    return np.asarray(np.exp(rows.states[rows.own, ALONE]))
+
+
+MODELS: Mapping[str, Model] = {
+    "hierarchical": hierarchical,
+    "GP on names": process_on_names,
+    "boosting": boosting,
+    "factorisation": factorisation,
+    "constant": constant,
+}
+
+
+def report_sets(seeds: int) -> None:
+    """Print errors of rules from pairs to sets, on equal MPS processes."""
+    del seeds
+    measured = parvagpu()
+    print(
+        f"\nparvagpu: {len(measured)} settings of equal processes; errors of the slowdown of each"
+    )
+    print(f"  {'':24s}{'MAE':>8s}{'bias':>8s}{'RMSE':>8s}{'too low by > 10 %':>20s}")
+    for count in (3, 4, 5):
+        both = [(s[2], s[count]) for s in measured if 2 in s and count in s]
+        pair, truth = np.array(both).T
+        for name, rule in SET_RULES.items():
+            error = rule(pair, count) - truth
+            figures = np.abs(error).mean(), error.mean(), np.sqrt((error**2).mean())
+            low = np.mean(error < -0.1 * truth)
+            mae, bias, rmse = (f"{figure:8.3f}" for figure in figures)
+            print(f"  {count} {name:22s}{mae}{bias}{rmse}{low:20.0%}")
+
+
+def by_mean_value_analysis(pair: FloatArray, count: int) -> FloatArray:
+    pairs = np.broadcast_to(pair[:, np.newaxis, np.newaxis], (len(pair), count, count))
+    return set_slowdown(pairs)[:, 0]
+
+
+SET_RULES: Mapping[str, Callable[[FloatArray, int], FloatArray]] = {
+    "mean-value analysis": by_mean_value_analysis,
+    "1 + sum of (s - 1)": lambda pair, count: 1 + (count - 1) * (pair - 1),
+    "product": lambda pair, count: pair ** (count - 1),
+    "worst pair": lambda pair, count: pair,
+    "count / 2 * s": lambda pair, count: count / 2 * pair,
+    "count ^ log2(s)": lambda pair, count: count ** np.log2(pair),
+}
+
+
+def igniter() -> DataSet:
+    """Return iGniter's pairs of inference services on a V100, and their solo curves."""
+    profiles, rates = [], {}
+    for row in rows_of(DATA / "igniter" / "solo.csv"):
+        name, share = f"{row['model']} b{row['batch']}", int(row["cap_pct"])
+        rates[name, share] = 1000 / float(row["latency_ms"])
+        dram = {"dram_active": float(row["dram_pct"]) / 100} if row["dram_pct"] else None
+        profiles.append(
+            SoloProfile(
+                workload=name,
+                gpu_model="V100",
+                family=row["model"],
+                batch_size=int(row["batch"]),
+                share=None if share == 100 else share,
+                throughput=rates[name, share],
+                metrics=dram,
+            )
+        )
+    measurements = []
+    for row in rows_of(DATA / "igniter" / "pairs.csv"):
+        names = [f"{row[f'model_{k}']} b{row[f'batch_{k}']}" for k in "12"]
+        beside = [1000 / float(row[f"latency_ms_{k}"]) for k in "12"]
+        measurements.append(
+            Measurement(
+                workloads=names,
+                gpu_model="V100",
+                share=[int(row[f"share_{k}"]) for k in "12"],
+                slowdown=[whole(rates, n) / rate for n, rate in zip(names, beside, strict=True)],
+            )
+        )
+    return DataSet(name="igniter", profiles=profiles, measurements=measurements)
+
+
+def whole(rates: Mapping[tuple[str, int], float], name: str) -> float:
+    """Return the rate on the whole GPU: the line from 60 to 80 % continued."""
+    most, less = rates[name, 80], rates[name, 60]
+    slope = np.clip(np.log(most / less) / np.log(80 / 60), 0.0, 1.0)
+    return float(most * (100 / 80) ** slope)
+
+
+def parvagpu() -> list[dict[int, float]]:
+    """Return slowdowns by number of processes, for each model, MIG size and batch size."""
+    rates: dict[tuple[str, str, str], dict[int, float]] = {}
+    for path in sorted((DATA / "parvagpu").glob("[!S]*.csv")):
+        for row in rows_of(path):
+            key = path.stem, row["Mig instance"], row["Batch size"]
+            if float(row["Throughput"]) > 0:
+                rates.setdefault(key, {})[int(row["Workload Number"])] = float(row["Throughput"])
+    return [
+        {k: found[1] / rate for k, rate in found.items()} for found in rates.values() if 1 in found
+    ]
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    with path.open(newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def gavel() -> DataSet:
+    return gavel_data(str(DATA / "gavel" / "simulation_throughputs.json.gz"))
+
+
+def lucid() -> DataSet:
+    return lucid_data(str(DATA / "lucid"))
+
+
+PARTS: Mapping[str, tuple[str, str, Callable[[], DataSet]]] = {
+    "k80": ("gavel", "k80", gavel),
+    "p100": ("gavel", "p100", gavel),
+    "v100": ("gavel", "v100", gavel),
+    "lucid": ("lucid", "RTX 3090", lucid),
+    "igniter": ("igniter", "V100", igniter),
+    "sets": ("parvagpu", "", gavel),
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""A hierarchical Gaussian process: GPU model, family, workload, batch size, profile, pair."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, lapack
+from scipy.optimize import minimize
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dovetail.predictors.estimators.registry import ModelSpec
+from dovetail.predictors.forms.hierarchy import (
+    ALONE,
+    DESCRIBED,
+    FEATURES,
+    KERNELS,
+    SHARE,
+    TERMS,
+    Hierarchy,
+    contention,
+    kernels,
+    log_alone,
+)
+from dovetail.predictors.predictor import FloatArray, IntArray
+
+_PRIOR_SPREAD: Final = 1.5
+"""Standard deviation of the logarithm of a variance before anything was measured."""
+
+_STEPS: Final = 40
+
+
+class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Gaussian process regression of the log slowdown with a hierarchy of variances.
+
+    C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine Learning*, MIT Press
+    2006, chapters 2 and 5; the covariance is that of a mixed model with random effects of
+    family, batch size, workload and profile of either side and of both (``forms.hierarchy``).
+    Each effect has a variance, which is the one of the largest marginal likelihood under a
+    log-normal prior; so what a family tells of its members, and a profile of its workload, is
+    learnt from the data. Where nothing was measured of a workload its prior remains: the
+    contention model where its metrics are known, and the mean of the GPU model elsewhere.
+
+    X has the columns of ``FEATURES`` for the job, then for its co-runner.
+
+    Parameters
+    ----------
+    most_rows : int
+        Different pairs of states that are fitted; of more, a random part.
+    searched_rows : int
+        Those on which the variances are chosen.
+    random_state : int
+        Seed of both draws.
+    like : Hierarchy, optional
+        Take its variances and scales instead of choosing them: an update with new measurements.
+
+    Attributes
+    ----------
+    form_ : Hierarchy
+        What was fitted.
+    """
+
+    form_: Hierarchy
+
+    def __init__(
+        self,
+        most_rows: int = 4000,
+        searched_rows: int = 450,
+        random_state: int = 0,
+        like: Hierarchy | None = None,
+    ) -> None:
+        self.most_rows = most_rows
+        self.searched_rows = searched_rows
+        self.random_state = random_state
+        self.like = like
+
+    def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
+        """Choose the variances and solve for the dual of every pair of states."""
+        table, slowdown = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite="allow-nan"
+        )
+        if table.shape[1] != 2 * len(FEATURES):
+            rule = f"X must have {2 * len(FEATURES)} columns"
+            raise ValueError(f"{rule}, got {table.shape[1]} feature(s)")
+        draw = np.random.default_rng(self.random_state)
+        problem = _Problem.of(table, slowdown, self.like).part(self.most_rows, draw)
+        if self.like is None:
+            variances = problem.part(self.searched_rows, draw).variances()
+        else:
+            chosen = [self.like.weights[term] for term in TERMS]
+            variances = np.array([*chosen, _SLOPE_VARIANCE, self.like.noise[0]])
+        self.form_ = problem.solved(variances)
+        return self
+
+    def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
+        """Return the slowdown of each row."""
+        check_is_fitted(self)
+        table = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        states = np.concatenate(np.split(table, 2, axis=1))
+        rows = np.arange(len(table))
+        return self.form_.predict(states, rows, rows + len(table))
+
+    def to_form(self) -> Hierarchy:
+        """Return what was fitted as arrays."""
+        check_is_fitted(self)
+        return self.form_
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say that features may be unknown and that slowdowns are positive."""
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.target_tags.positive_only = True
+        return tags
+
+
+_SLOPE_VARIANCE: Final = 0.25
+"""Prior variance of the slope of the contention model around 1."""
+
+
+class _Problem(NamedTuple):
+    """Different pairs of states, with the mean of their measurements.
+
+    Attributes
+    ----------
+    states : ndarray of float, shape (states, 10)
+        As in ``FEATURES``.
+    own, other : ndarray of int, shape (cells,)
+        The two states of each pair.
+    value, contention : ndarray of float, shape (cells,)
+        The logarithm of the slowdown less that of the own state alone, and that of the
+        contention model.
+    repeats : ndarray of float, shape (cells,)
+        How often the pair was measured.
+    scale : ndarray of float, shape (2, 4)
+        See ``Hierarchy``.
+    exponent : float
+        See ``Hierarchy``.
+    """
+
+    states: FloatArray
+    own: IntArray
+    other: IntArray
+    value: FloatArray
+    contention: FloatArray
+    repeats: FloatArray
+    scale: FloatArray
+    exponent: float
+
+    @classmethod
+    def of(cls, table: FloatArray, slowdown: FloatArray, like: Hierarchy | None) -> Self:
+        """Collect the measurements of each pair of states."""
+        stacked = np.vstack(np.hsplit(table, 2))
+        # One NaN does not equal another among rows, so it is taken as a number.
+        known = np.where(np.isnan(stacked), np.inf, stacked)
+        _, first, place = np.unique(known, axis=0, return_index=True, return_inverse=True)
+        states, ends = stacked[first], place.reshape(2, -1)
+        (own, other), cell = np.unique(ends, axis=1, return_inverse=True)
+        scale = _scale(states) if like is None else like.scale
+        exponent = _exponent(states) if like is None else float(like.exponent[0])
+        logarithm = np.log(np.maximum(slowdown, np.finfo(float).tiny))
+        logarithm -= log_alone(states, exponent)[ends[0]]
+        repeats = np.bincount(cell).astype(np.float64)
+        value = np.bincount(cell, logarithm) / repeats
+        analytic = contention(states, own, other)
+        return cls(states, own, other, value, analytic, repeats, scale, exponent)
+
+    def part(self, most: int, draw: np.random.Generator) -> _Problem:
+        """Return the problem of at most so many pairs of states, drawn at random."""
+        if len(self.own) <= most:
+            return self
+        kept = np.sort(draw.choice(len(self.own), most, replace=False))
+        return self._replace(
+            own=self.own[kept],
+            other=self.other[kept],
+            value=self.value[kept],
+            contention=self.contention[kept],
+            repeats=self.repeats[kept],
+        )
+
+    @property
+    def mean(self) -> float:
+        """The mean of the process: the median of what the contention model leaves."""
+        return float(np.median(self.value - self.contention))
+
+    def variances(self) -> FloatArray:
+        """Return the variances of ``TERMS``, of the slope and of the noise.
+
+        The negative logarithm of the marginal likelihood and its gradient are in closed form
+        (Rasmussen and Williams, equations 5.8 and 5.9); the prior of each variance is log-normal
+        around an even part of the variance of the data.
+        """
+        left = self.value - self.contention - self.mean
+        spread = max(float(left.var()), 1e-6)
+        parts = np.stack([*self._parts(), np.outer(self.contention, self.contention)])
+        count = len(left)
+        flat = parts.reshape(len(parts), -1)
+        center = np.log(np.append(np.full(len(parts), spread / len(parts)), 0.05 * spread))
+        center[-2] = np.log(_SLOPE_VARIANCE)
+        diagonal = np.diag_indices(count)
+
+        def loss(logarithms: FloatArray) -> tuple[float, FloatArray]:
+            weight = np.exp(logarithms)
+            covariance = (weight[:-1] @ flat).reshape(count, count)
+            covariance[diagonal] += weight[-1] / self.repeats + 1e-4 * spread
+            half, failed = lapack.dpotrf(covariance, lower=1)
+            if failed:
+                return np.inf, np.zeros_like(logarithms)
+            lower = np.tril(lapack.dpotri(half, lower=1)[0])
+            inverse = lower + np.tril(lower, -1).T
+            dual = inverse @ left
+            gap = inverse - np.outer(dual, dual)
+            slopes = np.append(flat @ gap.ravel(), (gap[diagonal] / self.repeats).sum())
+            off = (logarithms - center) / _PRIOR_SPREAD
+            value = 0.5 * left @ dual + np.log(np.diag(half)).sum() + 0.5 * off @ off
+            return float(value), 0.5 * weight * slopes + off / _PRIOR_SPREAD
+
+        found = minimize(
+            loss,
+            center,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(c - 14, c + 6) for c in center],
+            options={"maxiter": _STEPS},
+        )
+        chosen = np.exp(found.x)
+        chosen[-1] += 1e-4 * spread
+        return np.asarray(chosen)
+
+    def solved(self, variances: FloatArray) -> Hierarchy:
+        """Return the process fitted to all of the pairs."""
+        *terms, of_slope, noise = variances.tolist()
+        weights = np.zeros((KERNELS, KERNELS))
+        for (a, b), weight in zip(TERMS, terms, strict=True):
+            weights[a, b] = weight
+        alike = kernels(self.states, self.states, self.scale)
+        of_other = np.tensordot(weights, alike, 1)
+        covariance = of_slope * np.outer(self.contention, self.contention)
+        for mine, theirs in zip(alike, of_other, strict=True):
+            covariance += _between(mine, self.own) * _between(theirs, self.other)
+        covariance[np.diag_indices_from(covariance)] += noise / self.repeats
+        left = self.value - self.contention - self.mean
+        dual = cho_solve(cho_factor(covariance, overwrite_a=True), left)
+        gathered = np.zeros((len(self.states),) * 2)
+        gathered[self.own, self.other] = dual
+        return Hierarchy(
+            mean=np.array([self.mean]),
+            limits=np.array([self.value.min(), self.value.max()]),
+            weights=weights,
+            slope=np.array([1 + of_slope * self.contention @ dual]),
+            noise=np.array([noise]),
+            exponent=np.array([self.exponent]),
+            scale=self.scale,
+            trained=self.states,
+            dual=gathered,
+        )
+
+    def _parts(self) -> list[FloatArray]:
+        alike = kernels(self.states, self.states, self.scale)
+        mine = [_between(kernel, self.own) for kernel in alike]
+        theirs = [_between(kernel, self.other) for kernel in alike]
+        return [mine[a] * theirs[b] for a, b in TERMS]
+
+
+def _scale(states: FloatArray) -> FloatArray:
+    """Return center and scale of what describes states; 0 where most do not have it."""
+    profile = states[:, DESCRIBED]
+    found = np.zeros((2, len(DESCRIBED)))
+    for k in np.flatnonzero(np.isnan(profile).mean(axis=0) < 0.5).tolist():
+        known = profile[~np.isnan(profile[:, k]), k]
+        found[:, k] = known.mean(), known.std()
+    return found
+
+
+def _exponent(states: FloatArray) -> float:
+    """Return the mean exponent of the solo curves; 1, as if every SM counted, without any."""
+    capped = (states[:, SHARE] < 1) & ~np.isnan(states[:, ALONE])
+    if not capped.any():
+        return 1.0
+    return float(np.mean(-states[capped, ALONE] / np.log(states[capped, SHARE])))
+
+
+def _between(kernel: FloatArray, ends: IntArray) -> FloatArray:
+    return np.take(kernel[ends], ends, axis=1)
+
+
+SPEC = ModelSpec(
+    features=FEATURES,
+    build=lambda seed: Hierarchical(random_state=seed),
+    least=0,
+    partial=True,
+)

@@ -1,0 +1,313 @@
+"""A Gaussian process on pairs of states, from a prior to the measured pair, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Final, NamedTuple, Self
+
+import numpy as np
+
+from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S, Demand, States, contended
+from dovetail.predictors.forms._checks import finite, require
+from dovetail.predictors.forms.form import Arrays
+from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
+
+FEATURES: Final = (
+    "sm_active|gpu_util",
+    "dram_active|mem_util",
+    "sm_occupancy",
+    "log_throughput",
+    "pcie_rx_bytes_s",
+    "log_alone",
+    "share",
+    "log_batch",
+    "family",
+    "workload",
+)
+"""The features of a state, in order; all but the share may be unknown (NaN)."""
+
+ACTIVE, DRAM, OCCUPANCY, THROUGHPUT, PCIE, ALONE, SHARE, BATCH, FAMILY, WORKLOAD = range(10)
+DESCRIBED: Final = (ACTIVE, DRAM, OCCUPANCY, THROUGHPUT)
+"""The columns that make two workloads alike by profile."""
+
+KERNELS: Final = 5
+"""1, and alike by family, by batch size in a family, by workload, by profile: 1, f, b, w, p."""
+
+TERMS: Final = (
+    *((0, b) for b in range(KERNELS)),
+    *((a, 0) for a in range(1, KERNELS)),
+    *((a, a) for a in range(1, KERNELS)),
+    *((1, 4), (4, 1), (2, 3), (3, 2), (3, 4), (4, 3)),
+)
+"""The products of kernels, of the own state and of the co-runner, that have a weight."""
+
+_BATCHES: Final = 2.0
+_PROFILES: Final = 2.0
+_SHARES: Final = 0.3
+_SHARED: Final = 0.3
+"""Length scales (doublings, standard deviations, parts of the SMs); what all shares have in
+common."""
+
+_BLOCK: Final = 65_536
+_DENSE: Final = 0.2
+"""Part of a grid of states from which all of it is computed as one matrix product."""
+
+_LARGEST: Final = 1e15
+_LARGEST_LOG: Final = float(np.log(_LARGEST))
+"""Slowdowns are at most 1e15 (formats)."""
+
+_NAMES: Final = (
+    *("mean", "limits", "weights", "slope", "noise", "exponent"),
+    *("scale", "trained", "dual"),
+)
+_SHAPES: Final[dict[str, tuple[int | None, ...]]] = {
+    "mean": (1,),
+    "limits": (2,),
+    "weights": (KERNELS, KERNELS),
+    "slope": (1,),
+    "noise": (1,),
+    "exponent": (1,),
+    "scale": (2, len(DESCRIBED)),
+}
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Mean and standard error of a Gaussian process on the logarithm of the slowdown.
+
+    The logarithm of a slowdown is that of the job alone at its share, from its solo curve; plus
+    ``slope`` times that of the analytic contention model (0 where it does not know the metrics);
+    plus a process with the covariance::
+
+        s(own, own') s(other, other') sum over a, b of weight_ab a(own, own') b(other, other')
+
+    over the kernels 1, f, b, w and p of ``kernels``, where s compares shares. The mean for a row
+    is ``sum_ab weight_ab a(own, T) D b(other, T)'``, where T are the trained states and D gathers
+    the dual of each trained row by its two states. What is unknown of a state makes it unlike
+    all others in that respect and no more, so the answer goes from the prior over family and
+    workload to the measured pair as more is known.
+
+    Attributes
+    ----------
+    mean, slope, noise, exponent : ndarray of float, shape (1,)
+        Mean of the process; the weight of the contention model; the variance of a single
+        measurement; and the exponent of a solo curve that is not known:
+        ``alone = share ** -exponent``.
+    limits : ndarray of float, shape (2,)
+        Lowest and highest logarithm of a slowdown less that of the job alone; no prediction lies
+        outside.
+    weights : ndarray of float, shape (5, 5)
+        ``weight_ab``; rows are of the own state, columns of the co-runner.
+    scale : ndarray of float, shape (2, 4)
+        Center and scale of the columns ``DESCRIBED``; a scale of 0 leaves a column out.
+    trained : ndarray of float, shape (T, 10)
+        States that were measured, as in ``FEATURES``.
+    dual : ndarray of float, shape (T, T)
+        D.
+    """
+
+    kind: ClassVar[str] = "hierarchy"
+    partial: ClassVar[bool] = True
+
+    mean: FloatArray
+    limits: FloatArray
+    weights: FloatArray
+    slope: FloatArray
+    noise: FloatArray
+    exponent: FloatArray
+    scale: FloatArray
+    trained: FloatArray
+    dual: FloatArray
+
+    def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+        """Return the slowdown of the own state beside the other; see ``Form.predict``."""
+        alike = kernels(states, self.trained, self.scale)
+        left = np.einsum("ab,ast,tu->sbu", self.weights, alike, self.dual, optimize=True)
+        right = np.moveaxis(alike, 0, 1)
+        wide = KERNELS * len(self.trained)
+        left, right = left.reshape(-1, wide), right.reshape(-1, wide)
+        alone = log_alone(states, self.exponent[0])
+        _, share = np.unique(states[:, SHARE], return_inverse=True)
+        found = np.empty(len(own))
+        for rows in _blocks(len(own)):
+            together = _products(left, right, own[rows], other[rows], share) + self.mean[0]
+            together += self.slope[0] * contention(states, own[rows], other[rows])
+            found[rows] = np.clip(together, *self.limits) + alone[own[rows]]
+        return np.exp(np.clip(found, -_LARGEST_LOG, _LARGEST_LOG))
+
+    def standard_error(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+        """Return the standard error of the logarithm of a single new measurement.
+
+        The variance of each side is what the trained states leave of its prior, as if the other
+        side were known; of their interaction, what neither explains. Shapes are those of
+        ``predict``.
+        """
+        mine, theirs = self._left(states)
+        one, many = self.weights[0, 0], self.weights[1:, 1:].sum()
+        variance = self.noise[0] + (self.weights[1:, 0].sum() + one) * mine[own]
+        variance += self.weights[0, 1:].sum() * theirs[other]
+        variance += many * (1 - (1 - mine[own]) * (1 - theirs[other]))
+        unknown = np.isnan(states[:, ALONE]) * np.log(states[:, SHARE])
+        return np.asarray(np.sqrt(variance + (_CURVE * unknown[own]) ** 2))
+
+    def arrays(self) -> Arrays:
+        """Return the attributes by name."""
+        return {name: getattr(self, name) for name in _NAMES}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, features: int) -> Self:
+        """Rebuild the form; see ``Form.from_arrays``."""
+        require(features == len(FEATURES), "features", f"must be {len(FEATURES)}, got {features}")
+        require("trained" in arrays, "trained", "is required")
+        trained = np.asarray(arrays["trained"], dtype=np.float64)
+        fits = trained.ndim == 2 and trained.shape[0] > 0 and trained.shape[1] == features
+        require(fits, "trained", "must be states")
+        require(not np.isinf(trained).any(), "trained", "must not be infinite")
+        share = trained[:, SHARE]
+        require(bool(((share > 0) & (share <= 1)).all()), "trained", "shares must be in (0, 1]")
+        read = {name: finite(arrays, name, shape) for name, shape in _SHAPES.items()}
+        dual = finite(arrays, "dual", (len(trained), len(trained)))
+        form = cls(trained=trained, dual=dual, **read)
+        for name in ("weights", "noise", "scale"):
+            values = getattr(form, name)[1 if name == "scale" else 0 :]
+            require(bool((values >= 0).all()), name, "must be >= 0")
+        for name in _NAMES:
+            largest = bool((np.abs(np.nan_to_num(getattr(form, name))) <= _LARGEST).all())
+            require(largest, name, f"must be within {_LARGEST:g}")
+        return form
+
+    def _left(self, states: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return which part of the prior variance is left of each state, as own and as other."""
+        alike = kernels(states, self.trained, self.scale)
+        parts = []
+        for weight, inverse in zip(*self._sides, strict=True):
+            kernel = np.tensordot(weight, alike, 1)
+            explained = np.einsum("st,tu,su->s", kernel, inverse, kernel, optimize=True)
+            parts.append(np.clip(1 - explained, 0.0, 1.0))
+        return parts[0], parts[1]
+
+    @cached_property
+    def _sides(self) -> tuple[list[FloatArray], list[FloatArray]]:
+        """The weights of the kernels on either side, of sum 1, and inverse covariances.
+
+        A side's kernels are those of its own effects, and its part in those of both.
+        """
+        alike = kernels(self.trained, self.trained, self.scale)
+        noise = self.noise[0] + self.weights[1:, 1:].sum()
+        weights, inverses = [], []
+        for axis, effects in ((1, self.weights[:, 0]), (0, self.weights[0])):
+            weight = effects.copy()
+            weight[1:] += self.weights[1:, 1:].sum(axis=axis)
+            total = max(float(weight.sum()), 1e-12)
+            rows = np.maximum((self.dual != 0).sum(axis=axis), 1e-3)
+            covariance = np.tensordot(weight / total, alike, 1)
+            covariance[np.diag_indices_from(covariance)] += noise / total / rows + 1e-9
+            weights.append(weight / total)
+            inverses.append(np.linalg.inv(covariance))
+        return weights, inverses
+
+
+_CURVE: Final = 0.5
+"""Standard deviation of the exponent of an unknown solo curve."""
+
+
+def kernels(first: FloatArray, second: FloatArray, scale: FloatArray) -> FloatArray:
+    """Return the kernels 1, f, b, w and p between states, each times that of their shares.
+
+    f is 1 in one family; b falls with the distance of the batch sizes in a family; w is 1 for one
+    workload; p falls with the distance of the profiles, and is w where one is not known.
+
+    Parameters
+    ----------
+    first, second : ndarray of float, shape (n, 10) and (m, 10)
+        States.
+    scale : ndarray of float, shape (2, 4)
+        See ``Hierarchy``.
+
+    Returns
+    -------
+    ndarray of float, shape (5, n, m)
+    """
+    share = _near(first[:, [SHARE]], second[:, [SHARE]], _SHARES)
+    family = first[:, FAMILY, np.newaxis] == second[:, FAMILY]
+    workload = first[:, WORKLOAD, np.newaxis] == second[:, WORKLOAD]
+    sizes = [np.nan_to_num(states[:, [BATCH]]) for states in (first, second)]
+    used = scale[1] > 0
+    one, other = (
+        (states[:, DESCRIBED][:, used] - scale[0, used]) / scale[1, used]
+        for states in (first, second)
+    )
+    profiled = [~np.isnan(states).any(axis=1) & used.any() for states in (one, other)]
+    both = profiled[0][:, np.newaxis] & profiled[1]
+    neither = ~profiled[0][:, np.newaxis] & ~profiled[1]
+    near = _near(np.nan_to_num(one), np.nan_to_num(other), _PROFILES)
+    profile = np.where(both, near, neither & workload)
+    found = np.stack(
+        [
+            np.ones(share.shape),
+            family,
+            family * _near(sizes[0], sizes[1], _BATCHES),
+            workload,
+            profile,
+        ]
+    )
+    return np.asarray(found * (_SHARED + (1 - _SHARED) * share))
+
+
+def log_alone(states: FloatArray, exponent: float) -> FloatArray:
+    """Return the logarithm of the slowdown of each state alone, by its solo curve."""
+    return np.where(
+        np.isnan(states[:, ALONE]), -exponent * np.log(states[:, SHARE]), states[:, ALONE]
+    )
+
+
+def contention(states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+    """Return the logarithm of what the analytic model says of contention; 0 where nothing."""
+    active, dram, received, share = states[:, [ACTIVE, DRAM, PCIE, SHARE]].T
+    if np.isnan(active + dram).all():
+        return np.zeros(len(own))
+    cap = np.where(share == 1.0, UNCAPPED, np.rint(100 * share)).astype(np.int64)
+    demand = Demand.of(active, dram, np.nan_to_num(received), PCIE_3_X16_BYTES_S)
+    found = contended(States(demand, np.ones(len(states)), cap), own, other)
+    return np.log(np.maximum(np.nan_to_num(found, nan=1.0), 1.0))
+
+
+def _near(first: FloatArray, second: FloatArray, length: float) -> FloatArray:
+    squared = (first**2).sum(axis=1)[:, np.newaxis] + (second**2).sum(axis=1)
+    squared = squared - 2 * first @ second.T
+    return np.asarray(np.exp(-0.5 * np.maximum(squared, 0.0) / length**2))
+
+
+class _Group(NamedTuple):
+    rows: IntArray
+    own: IntArray
+    other: IntArray
+
+
+def _products(
+    left: FloatArray, right: FloatArray, own: IntArray, other: IntArray, share: IntArray
+) -> FloatArray:
+    """Return ``left[own] . right[other]`` row by row, as matrix products where these pay."""
+    found = np.empty(len(own))
+    for group in _by_shares(own, other, share):
+        firsts, first = np.unique(group.own, return_inverse=True)
+        seconds, second = np.unique(group.other, return_inverse=True)
+        if len(group.rows) >= _DENSE * len(firsts) * len(seconds):
+            found[group.rows] = (left[firsts] @ right[seconds].T)[first, second]
+        else:
+            found[group.rows] = np.einsum("ij,ij->i", left[group.own], right[group.other])
+    return found
+
+
+def _by_shares(own: IntArray, other: IntArray, share: IntArray) -> Iterator[_Group]:
+    """Yield the rows of every two shares: with these, tables of splits are full grids."""
+    code = share[own] * (share.max(initial=0) + 1) + share[other]
+    for one in np.unique(code):
+        rows = np.flatnonzero(code == one)
+        yield _Group(rows, own[rows], other[rows])
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, rows, _BLOCK))

@@ -1,0 +1,257 @@
+"""The hierarchical Gaussian process: its form by hand, and what it makes of little evidence."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Workload
+from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
+from dovetail.predictors.features import Features
+from dovetail.predictors.folds import family_folds, held_out, random_folds
+from dovetail.predictors.forms.hierarchy import FEATURES, SHARE, Hierarchy
+from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.rows import training_rows
+from dovetail.predictors.training import fit
+from tests.predictors.synthetic import GPU, synthetic
+from tests.predictors.test_analytic_form import COLUMNS, EXPECTED_FAILURES
+
+ODD = {
+    **EXPECTED_FAILURES,
+    **dict.fromkeys(
+        [
+            "check_dtype_object",
+            "check_fit2d_1sample",
+            "check_regressor_data_not_an_array",
+            "check_regressors_int",
+            "check_regressors_train",
+        ],
+        COLUMNS,
+    ),
+}
+
+
+@parametrize_with_checks([Hierarchical()], expected_failed_checks=lambda e: ODD)
+def test_is_a_scikit_learn_estimator(estimator, check):
+    check(estimator)
+
+
+def fitted(data):
+    features, rows = training_rows(data, SPEC.features, partial=True)
+    return features, rows, SPEC.build(0).fit(rows.table, rows.slowdown)
+
+
+def states(*rows):
+    """Return states by name of column; what is not given is unknown."""
+    names = [feature.split("|")[0] for feature in FEATURES]
+    found = np.full((len(rows), len(names)), np.nan)
+    found[:, SHARE] = 1.0
+    found[:, names.index("log_alone")] = 0.0
+    for k, row in enumerate(rows):
+        for name, value in row.items():
+            found[k, names.index(name)] = value
+    return found
+
+
+def by_hand():
+    """Return a form of one trained pair, a beside b, whose dual is 2."""
+    weights = np.zeros((5, 5))
+    weights[0, 0], weights[1, 0], weights[0, 3], weights[3, 3] = 0.1, 0.05, 0.02, 0.01
+    trained = states({"family": 0, "workload": 0}, {"family": 1, "workload": 1})
+    return Hierarchy(
+        mean=np.array([0.25]),
+        limits=np.array([-1.0, 1.0]),
+        weights=weights,
+        slope=np.array([1.0]),
+        noise=np.array([0.01]),
+        exponent=np.array([1.0]),
+        scale=np.zeros((2, 4)),
+        trained=trained,
+        dual=np.array([[0.0, 2.0], [0.0, 0.0]]),
+    )
+
+
+def test_by_hand_from_the_prior_to_the_measured_pair():
+    form = by_hand()
+    asked = np.vstack([form.trained, states({}, {"family": 0})])
+    own, other = np.array([0, 3, 2, 2]), np.array([1, 1, 1, 2])
+    # The pair itself; a new workload of the own family; a stranger beside b; two strangers.
+    weight = [0.18, 0.17, 0.12, 0.1]
+    assert form.predict(asked, own, other) == pytest.approx(np.exp(0.25 + 2 * np.array(weight)))
+    error = form.standard_error(asked, own, other)
+    assert (np.diff(error) > 0).all()
+    # Of two strangers only the mean of all is known: most of the prior is left, and the noise.
+    assert 0.01 + 0.18 / 2 < error[3] ** 2 < 0.01 + 0.18
+
+
+def test_a_share_that_was_not_measured_follows_the_solo_curve_and_is_less_sure():
+    form = by_hand()
+    half = states({"family": 0, "workload": 0, "share": 0.5, "log_alone": np.log(1.5)})
+    unknown = states({"family": 0, "workload": 0, "share": 0.5, "log_alone": np.nan})
+    asked = np.vstack([form.trained, half, unknown])
+    whole, capped, guessed = form.predict(asked, np.array([0, 2, 3]), np.array([1, 1, 1]))
+    assert 1.5 < capped < 1.5 * whole
+    assert guessed == pytest.approx(capped / 1.5 * 2)
+    error = form.standard_error(asked, np.array([0, 2, 3]), np.array([1, 1, 1]))
+    assert error[0] < error[1] < error[2]
+
+
+def test_no_answer_lies_outside_what_was_seen_beside_the_solo_curve():
+    form = by_hand()
+    held = Hierarchy(**{**form.arrays(), "limits": np.array([0.0, 0.3])})
+    half = states({"family": 0, "workload": 0, "log_alone": np.log(4.0)})
+    asked = np.vstack([half, form.trained])
+    assert held.predict(asked, np.array([0]), np.array([2])) == pytest.approx(4 * np.exp(0.3))
+
+
+def test_the_form_says_what_the_estimator_says_row_by_row_and_as_a_grid():
+    features, rows, model = fitted(synthetic())
+    form = Hierarchy.from_arrays(model.to_form().arrays(), len(features.names))
+    said = form.predict(rows.states, rows.own, rows.other)
+    np.testing.assert_allclose(said, model.predict(rows.table), rtol=1e-12)
+    one = [form.predict(rows.states, rows.own[k : k + 1], rows.other[k : k + 1]) for k in range(9)]
+    np.testing.assert_allclose(np.concatenate(one), said[:9], rtol=1e-12)
+
+
+def test_it_fits_what_it_has_seen():
+    _, rows, model = fitted(synthetic(noise=0.0))
+    assert np.abs(model.predict(rows.table) - rows.slowdown).mean() < 0.01
+
+
+def test_unseen_workloads_and_unseen_pairs_are_predicted():
+    _, rows = training_rows(synthetic(families=8), SPEC.features, partial=True)
+    spread = np.abs(rows.slowdown - np.median(rows.slowdown)).mean()
+    for folds, part in ((random_folds(rows), 0.4), (family_folds(rows), 0.7)):
+        found = held_out(SPEC, rows, folds)
+        error = np.abs(found.slowdown - rows.slowdown[found.row]).mean()
+        assert error < part * spread
+
+
+def test_measuring_a_pair_more_often_draws_its_answer_there():
+    data = synthetic(families=3, noise=0.05)
+    names = ("f0 b0", "f1 b0")
+    more = Measurement(workloads=names, gpu_model=GPU, slowdown=(1.9, 1.9))
+    said = []
+    for times in (0, 1, 20):
+        _, rows, model = fitted(data.replace(measurements=(*data.measurements, *[more] * times)))
+        row = np.flatnonzero(
+            (rows.own_workload == rows.names.index(names[0]))
+            & (rows.other_workload == rows.names.index(names[1]))
+        )[0]
+        said.append(model.predict(rows.table[[row]])[0])
+    assert said[0] < said[1] < said[2]
+    assert said[2] == pytest.approx(1.9, abs=0.1)
+
+
+def test_the_same_seed_gives_the_same_model():
+    one, other = (fitted(synthetic(families=4))[2].to_form().arrays() for _ in range(2))
+    assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
+
+
+def test_more_pairs_than_are_taken():
+    _, rows = training_rows(synthetic(), SPEC.features, partial=True)
+    model = Hierarchical(most_rows=60, searched_rows=40).fit(rows.table, rows.slowdown)
+    assert np.isfinite(model.predict(rows.table)).all()
+
+
+def test_columns_have_a_meaning_each():
+    with pytest.raises(ValueError, match="X must have 20 columns, got 2"):
+        Hierarchical().fit(np.ones((3, 2)), np.ones(3))
+
+
+def of_names(shares=(None,)):
+    """Return slowdowns of workloads by family and batch size, without any metric."""
+    sizes = {f"{family}{size}": (family, size) for family in "abcd" for size in (8, 16, 32)}
+    cost = {name: 0.1 * "abcd".index(f) + 0.02 * np.log2(size) for name, (f, size) in sizes.items()}
+    profiles = [
+        SoloProfile(
+            workload=name,
+            gpu_model=GPU,
+            family=family,
+            batch_size=size,
+            share=share,
+            throughput=100 * ((share or 100) / 100) ** 0.5,
+        )
+        for name, (family, size) in sizes.items()
+        for share in (None, 25, 75)
+    ]
+    pairs = [(a, b) for k, a in enumerate(sizes) for b in list(sizes)[k:]]
+    measured = []
+    for a, b in pairs:
+        for share in shares:
+            alone = [(100 / (s or 100)) ** 0.5 for s in share or (None, None)]
+            slow = tuple(x * (1 + cost[a] + cost[b]) for x in alone)
+            measured.append(
+                Measurement(workloads=(a, b), gpu_model=GPU, share=share, slowdown=slow)
+            )
+    return DataSet(name="names", profiles=profiles, measurements=measured), cost
+
+
+def test_a_new_workload_without_metrics_is_answered_by_family_and_batch_size(tmp_path):
+    data, cost = of_names()
+    save_model(fit(data), tmp_path / "m")
+    predictor = load_model(tmp_path / "m")
+    known = data.workloads(GPU)
+    asked = {
+        "a8": known["a8"],
+        "d64": Workload(memory_mib=1, family="d", batch_size=64),
+        "d4": Workload(memory_mib=1, family="d", batch_size=4),
+        "x": Workload(memory_mib=1),
+    }
+    assert not any(predictor.lacks(name, workload) for name, workload in asked.items())
+    pairs = np.array([[0, 1], [0, 2], [0, 3]])
+    found = predictor.predict(asked, pairs, np.zeros_like(pairs), GPU).slowdown[:, 1]
+    base = 1 + cost["a8"]
+    assert found[0] == pytest.approx(base + 0.3 + 0.02 * 6, abs=0.1)
+    assert found[1] == pytest.approx(base + 0.3 + 0.02 * 2, abs=0.1)
+    assert found[0] > found[1] > found[2] > 1.1
+
+
+def test_a_split_that_was_not_measured_follows_the_solo_curves():
+    data, cost = of_names(((25, 75), (75, 25)))
+    predictor = fit(data)
+    known = data.workloads(GPU)
+    pair = np.array([[list(known).index("a8"), list(known).index("d32")]])
+    found = predictor.predict(known, pair, np.array([[50, 50]]), GPU).slowdown[0]
+    assert found == pytest.approx(2**0.5 * (1 + cost["a8"] + cost["d32"]), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("mean", np.zeros(2), r"mean: must have shape \(1,\), got \(2,\)"),
+        ("mean", np.array([np.nan]), "mean: must be finite"),
+        ("mean", np.array([1e16]), r"mean: must be within 1e\+15"),
+        ("weights", np.zeros((2, 2)), "weights: must have shape"),
+        ("weights", np.full((5, 5), -1.0), "weights: must be >= 0"),
+        ("scale", np.full((2, 4), -1.0), "scale: must be >= 0"),
+        ("dual", np.zeros((1, 1)), "dual: must have shape"),
+        ("trained", np.zeros((2, 3)), "trained: must be states"),
+        ("trained", np.zeros((2, 10)), r"trained: shares must be in \(0, 1\]"),
+        ("trained", np.full((2, 10), np.inf), "trained: must not be infinite"),
+    ],
+)
+def test_arrays_that_are_no_process(name, value, rule):
+    with pytest.raises(InputError, match=rule):
+        Hierarchy.from_arrays({**by_hand().arrays(), name: value}, len(FEATURES))
+
+
+@pytest.mark.parametrize("name", ["mean", "trained", "dual"])
+def test_arrays_that_are_missing(name):
+    arrays = dict(by_hand().arrays())
+    del arrays[name]
+    with pytest.raises(InputError, match=f"{name}: is required"):
+        Hierarchy.from_arrays(arrays, len(FEATURES))
+
+
+def test_solo_curves_are_interpolated_and_go_on():
+    workload = Workload(memory_mib=1, throughput={20: 40.0, 80: 80.0})
+    features = Features(("log_alone", "log_throughput"))
+    caps = np.array([0, 10, 20, 40, 80])
+    found = features.states({"w": workload}, np.zeros(5, dtype=np.int64), caps)
+    # A line on logarithmic axes: the rate grows by 2 where the share grows by 4.
+    whole = 80 * (100 / 80) ** 0.5
+    rate = np.array([whole, 40 / 2**0.5, 40, 40 * 2**0.5, 80])
+    assert np.exp(found[:, 0]) == pytest.approx(whole / rate)
+    assert np.exp(found[0, 1]) == pytest.approx(whole)
