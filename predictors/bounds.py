@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple, Self
 
@@ -70,6 +70,7 @@ _STEP = 4  # Neighbouring levels that share the pairs which a gSLA lets be picke
 _TURNS = 4  # and the rounds in which each of these steps has its turn once.
 _WORTH = 10.0
 _HEAVIEST = 3.0
+_LEAST_SPLITS = 3
 
 
 class Evidence(NamedTuple):
@@ -124,12 +125,16 @@ class Calibration:
         One for each standing; gang sizes are those of ``planned.GANGS``.
     worst : float
         The largest part of broken bounds that is thought possible in a group never seen.
+    splits : ndarray of float, shape (splits, 100)
+        For each split that was hidden in turn, the 1, 2, ..., 100 % quantiles of measured over
+        predicted slowdown.
     """
 
     spread: FloatArray
     levels: FloatArray
     evidence: tuple[Evidence, ...]
     worst: float = 0.25
+    splits: FloatArray = field(default_factory=lambda: np.empty((0, 100)))
 
     @cached_property
     def risk(self) -> FloatArray:
@@ -137,6 +142,16 @@ class Calibration:
         risk = np.stack([found.risk(self.worst) for found in self.evidence])
         rising: FloatArray = np.maximum.accumulate(risk, axis=1)
         return rising
+
+    def at_new_split(self, confidence: float) -> float:
+        """Return the bound at a split that was not measured, as a multiple of the prediction.
+
+        Of each measured split, hidden in turn, as large a part of the jobs kept it: the multiple
+        is that of the split with the largest. NaN with fewer than three splits.
+        """
+        if len(self.splits) < _LEAST_SPLITS:
+            return np.nan
+        return float(self.splits[:, math.ceil(100 * confidence) - 1].max())
 
     def largest_confidence(self, standing: int, workers: int = 1) -> float:
         """Return the highest confidence that can be promised (0 where there are no data)."""
@@ -257,6 +272,7 @@ class Calibration:
             "spread": self.spread,
             "levels": self.levels,
             "worst": np.array([self.worst]),
+            "splits": self.splits,
         }
         for k, evidence in enumerate(self.evidence):
             names = "\n".join(evidence.groups).encode()
@@ -277,10 +293,11 @@ class Calibration:
         worst = _numbers(arrays, "worst", (1,))
         levels = _numbers(arrays, "levels", (None,))
         spread = _numbers(arrays, "spread", (len(STANDINGS), 2))
+        splits = _numbers(arrays, "splits", (None, 100))
         evidence = tuple(_evidence(arrays, k, len(levels)) for k in range(len(STANDINGS)))
         _check(len(levels) > 0 and bool((np.diff(levels) > 0).all()), "levels", "must rise")
         _check(worst[0] <= 1, "worst", "must be <= 1")
-        return cls(spread, levels, evidence, float(worst[0]))
+        return cls(spread, levels, evidence, float(worst[0]), splits)
 
 
 def standing(own_known: ArrayLike, other_known: ArrayLike) -> IntArray:

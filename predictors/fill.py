@@ -129,7 +129,7 @@ def missing(
 def unanswered(
     instance: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
 ) -> tuple[Split, ...]:
-    """Return the shares of two jobs of which a fitted predictor knows nothing on some GPU model.
+    """Return the shares of two jobs that a fitted predictor cannot bound on some GPU model.
 
     Of others this is not known beforehand.
 
@@ -154,7 +154,8 @@ def unanswered(
         return ()
     fits = [model.fit(gpu_model) for gpu_model in _gpu_models(instance, model)]
     splits = wanted_splits(instance.cluster, mixed)
-    return tuple(split for split in splits if not all(fit.answered[split] for fit in fits))
+    known = [fit.bounded(model.confidence) for fit in fits]
+    return tuple(split for split in splits if not all(bounded[split] for bounded in known))
 
 
 def unsupported(

@@ -36,6 +36,12 @@ class Bound(Protocol):
         confidence is more than the data support.
         """
 
+    def at_new_split(self, confidence: float) -> float:
+        """Return the bound of a split that was not measured, as a multiple of the prediction.
+
+        NaN where the splits that were measured are too few to tell.
+        """
+
     def largest_confidence(self, standing: int, workers: int = 1) -> float:
         """Return the highest confidence that the data support; 0 where there are none."""
 
@@ -117,15 +123,37 @@ class ModelFit:
         if not 0 < lowest <= highest < np.inf:
             raise InputError(f"must be 0 < lowest <= highest, got {lowest}, {highest}", "limits")
 
-    @cached_property
+    @property
     def answered(self) -> BoolArray:
         """Which caps of the two jobs are answered, shape (101, 101), by cap.
 
-        Those of a kind that was measured (no cap, one, two), where each cap and their sum lie
-        within the range that was measured of this kind; all of a model that is ``partial``.
+        Those that are ``near`` what was measured; all of a model that is ``partial``.
         """
-        if self.member.partial:
-            return np.ones((CAPS, CAPS), dtype=np.bool_)
+        return np.ones_like(self.near) if self.member.partial else self.near
+
+    def bounded(self, confidence: float) -> BoolArray:
+        """Return at which caps of the two jobs bounds can be given, shape (101, 101)."""
+        if not self.member.partial:
+            return self.near
+        if self.bound is None or np.isnan(self.bound.at_new_split(confidence)):
+            return self.measured_splits
+        return self.answered
+
+    @cached_property
+    def measured_splits(self) -> BoolArray:
+        """Which caps of the two jobs were measured, shape (101, 101), by cap."""
+        found = np.zeros((CAPS, CAPS), dtype=np.bool_)
+        for first, second in self.splits:
+            found[first, second] = found[second, first] = True
+        return found
+
+    @cached_property
+    def near(self) -> BoolArray:
+        """Which caps of the two jobs are near measured ones, shape (101, 101), by cap.
+
+        Those of a kind that was measured (no cap, one, two), where each cap and their sum lie
+        within the range that was measured of this kind.
+        """
         seen = np.array(self.splits, dtype=np.int64).reshape(-1, 2)
         seen = np.vstack([seen, seen[:, ::-1]])
         first, second = np.indices((CAPS, CAPS))

@@ -52,6 +52,11 @@ def workload_folds(rows: Rows) -> Iterator[Fold]:
     yield from group_folds(rows.own_workload, rows.other_workload)
 
 
+def split_folds(rows: Rows) -> Iterator[Fold]:
+    """Yield a fold for each split of the SMs, which is the same as its mirror."""
+    yield from group_folds(rows.split, rows.split)
+
+
 def group_folds(own: IntArray, other: IntArray) -> Iterator[Fold]:
     """Yield a fold for each group: tested on the rows that have it on either side.
 

@@ -36,6 +36,9 @@ class Rows(NamedTuple):
         The workloads by name.
     families : tuple of str
         The family of each workload in ``names``.
+    cap : ndarray of int, shape (states,), or None
+        The cap of each state in per cent of the SMs, ``UNCAPPED`` for none; None where no job
+        had one.
     """
 
     states: FloatArray
@@ -46,6 +49,15 @@ class Rows(NamedTuple):
     slowdown: FloatArray
     names: tuple[str, ...]
     families: tuple[str, ...]
+    cap: IntArray | None = None
+
+    @property
+    def split(self) -> IntArray:
+        """The split of each row as a number, the same for its mirror."""
+        if self.cap is None:
+            return np.zeros(len(self.own), dtype=np.int64)
+        ends = np.sort(np.stack([self.cap[self.own], self.cap[self.other]]), axis=0)
+        return np.asarray(ends[0] * 101 + ends[1])
 
     @property
     def table(self) -> FloatArray:
@@ -133,6 +145,7 @@ def training_rows(
         slowdown=slowdown.T.ravel(),
         names=names,
         families=families,
+        cap=np.array([key.cap for key in position], dtype=np.int64),
     )
 
 

@@ -361,6 +361,10 @@ class _States:
             if rows.any():
                 value = bound.upper(slowdown[rows], known_of[rows], self.confidence, size)
                 found[rows] = np.maximum(value, slowdown[rows])
+        if self.fit.member.partial:
+            new = ~self.fit.measured_splits[self.caps[own], self.caps[other]]
+            wider = bound.at_new_split(self.confidence) * slowdown[new]
+            found[new] = np.maximum(found[new], wider)
         return found
 
     @cached_property

@@ -19,7 +19,15 @@ from dovetail.predictors.drift import Drift, Outcome, drift
 from dovetail.predictors.estimators.registry import AUTO, MODELS, ModelSpec, named, spec
 from dovetail.predictors.features import Features
 from dovetail.predictors.fits import Member, ModelFit, Split
-from dovetail.predictors.folds import Fold, HeldOut, family_folds, fitted, held_out, random_folds
+from dovetail.predictors.folds import (
+    Fold,
+    HeldOut,
+    family_folds,
+    fitted,
+    held_out,
+    random_folds,
+    split_folds,
+)
 from dovetail.predictors.forms.hierarchy import Hierarchy
 from dovetail.predictors.planned import NEW_CO_RUNNER, STANDINGS
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
@@ -230,6 +238,8 @@ def _fitted(
     known = tried(what, random_folds(rows, seed=seed), seed).held
     new = tried(what, family_folds(rows), seed).held
     bound = calibrate(rows, known, new, seed=seed)
+    if what.spec.partial:
+        bound = replace(bound, splits=_split_quantiles(what, seed))
     _require_support(bound, confidence, gpu_model)
     fit = ModelFit(
         member=Member(what.name, what.features, fitted(what.spec, rows, seed).to_form()),
@@ -241,6 +251,16 @@ def _fitted(
     )
     errors = {f"{gpu_model}: random": known, f"{gpu_model}: family": new}
     return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})
+
+
+def _split_quantiles(what: Prepared, seed: int) -> FloatArray:
+    """Return how measured and predicted slowdowns compare at splits hidden in turn."""
+    rows, held = what.rows, tried(what, split_folds(what.rows), seed).held
+    ratio = rows.slowdown[held.row] / held.slowdown
+    found = [
+        np.quantile(ratio[held.fold == k], np.arange(1, 101) / 100) for k in np.unique(held.fold)
+    ]
+    return np.array(found).reshape(-1, 100)
 
 
 def _require_support(bound: Calibration, confidence: float, gpu_model: str) -> None:

@@ -50,6 +50,9 @@ class Margin:
     def upper(self, slowdown, standing, confidence, workers=1):
         return slowdown + self.step * workers * (1 + standing) * confidence
 
+    def at_new_split(self, confidence):
+        return 2.0
+
     def largest_confidence(self, standing, workers=1):
         return 1.0
 

@@ -217,6 +217,25 @@ def test_a_split_that_was_not_measured_follows_the_solo_curves():
     assert found == pytest.approx(2**0.5 * (1 + cost["a8"] + cost["d32"]), rel=0.03)
 
 
+def test_a_split_that_was_not_measured_has_a_bound_from_three_splits_on():
+    pair = np.array([[0, 5]])
+    for splits in (((25, 75), (50, 50)), ((25, 75), (50, 50), (40, 60))):
+        data, _ = of_names(splits)
+        predictor = fit(data)
+        known = data.workloads(GPU)
+        measured, new = (
+            predictor.predict(known, pair, np.array([split]), GPU) for split in ((50, 50), (33, 67))
+        )
+        assert np.isfinite(measured.upper).all()
+        assert np.isfinite(new.slowdown).all()
+        enough = len(splits) > 2
+        assert np.isfinite(new.upper).all() == enough
+        bounded = predictor.fits[GPU].bounded(0.9)
+        assert (bounded[50, 50], bounded[33, 67], bounded[10, 90]) == (True, enough, enough)
+        if enough:
+            assert (new.upper >= new.slowdown).all()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
