@@ -4,7 +4,6 @@ from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.fill import PREDICTORS, missing, predict, unanswered, unsupported
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.predictor import UNCAPPED, Prediction, Predictor
-from dovetail.predictors.round_table import RoundTable
 from dovetail.predictors.trained import TrainedPredictor
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "AnalyticPredictor",
     "Prediction",
     "Predictor",
-    "RoundTable",
     "TrainedPredictor",
     "load_model",
     "missing",

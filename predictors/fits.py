@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol
@@ -104,6 +105,8 @@ class ModelFit:
         Makes upper bounds; without it there are none.
     power : Member, optional
         A form whose answer is the power of the GPU with both on it, in W.
+    pairs : tuple of (int, int)
+        The workloads that were measured together, as positions in ``measured``.
 
     Raises
     ------
@@ -117,11 +120,23 @@ class ModelFit:
     limits: tuple[float, float]
     bound: Bound | None = None
     power: Member | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         lowest, highest = self.limits
+        if any(not 0 <= end < len(self.measured) for pair in self.pairs for end in pair):
+            raise InputError("must be positions in measured", "pairs")
         if not 0 < lowest <= highest < np.inf:
             raise InputError(f"must be 0 < lowest <= highest, got {lowest}, {highest}", "limits")
+
+    def together(self, names: Sequence[str]) -> BoolArray:
+        """Return which of these workloads were measured together, shape (names, names)."""
+        known = {name: k for k, name in enumerate(self.measured)}
+        place = np.array([known.get(name, len(known)) for name in names], dtype=np.int64)
+        found = np.zeros((len(known) + 1,) * 2, dtype=np.bool_)
+        for first, second in self.pairs:
+            found[first, second] = found[second, first] = True
+        return np.asarray(found[np.ix_(place, place)])
 
     @property
     def answered(self) -> BoolArray:

@@ -46,6 +46,7 @@ UNITS: Final[Mapping[str, str]] = {
 _HEADER = "model.json"
 
 ArrayName = Annotated[str, Field(strict=True, pattern="^[a-z][a-z0-9_]{0,63}$")]
+_Position = Annotated[StrictInt, Field(ge=0)]
 _Cap = Annotated[StrictInt, Field(ge=0, le=100)]
 
 
@@ -73,6 +74,7 @@ class FitRecord(Record):
     limits: tuple[Slowdown, Slowdown]
     bound: tuple[ArrayName, ...] | None = None
     power: MemberRecord | None = None
+    pairs: tuple[tuple[_Position, _Position], ...] = ()
 
 
 class ModelRecord(Record):
@@ -151,6 +153,7 @@ def _fit_record(gpu_model: str, fit: ModelFit) -> FitRecord:
         limits=fit.limits,
         bound=None if fit.bound is None else tuple(sorted(fit.bound.arrays())),
         power=None if fit.power is None else _member_record(fit.power),
+        pairs=fit.pairs,
     )
 
 
@@ -263,6 +266,7 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
         limits=record.limits,
         bound=bound or None,
         power=power or None,
+        pairs=record.pairs,
     )
 
 

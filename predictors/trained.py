@@ -59,6 +59,8 @@ class TrainedPredictor:
     workers : mapping of str to int
         The GPUs that jobs of a workload take where they take more than one: a gang feels the
         worst of as many co-runners, so its bound is higher.
+    measured_only : bool
+        Answer for workloads that were measured together only, and at measured splits.
 
     Raises
     ------
@@ -70,6 +72,7 @@ class TrainedPredictor:
     confidence: float = 0.9
     about: About = field(default_factory=About)
     workers: Mapping[str, int] = field(default_factory=dict)
+    measured_only: bool = False
 
     def __post_init__(self) -> None:
         if not self.fits:
@@ -223,23 +226,24 @@ class TrainedPredictor:
         InputError
             When there is no fit for the GPU model.
         """
-        cells = self.cells(workloads, splits, gpu_model)
-        everyone = np.arange(len(workloads))
-        table = cells.empty()
-        cells.fill(table, everyone, everyone)
-        return table
-
-    def cells(
-        self,
-        workloads: Mapping[str, Workload],
-        splits: Sequence[Split],
-        gpu_model: str | None = None,
-    ) -> Cells:
-        """Return what predicts parts of the table of ``predict_table``."""
+        fit, count = self.fit(gpu_model), len(workloads)
         caps, at = np.unique(np.array(splits, dtype=np.int64), return_inverse=True)
-        which = np.repeat(np.arange(len(workloads)), len(caps))
-        states = self._states(self.fit(gpu_model), workloads, which, np.tile(caps, len(workloads)))
-        return Cells(states, len(workloads), len(caps), at.reshape(-1, 2))
+        which = np.repeat(np.arange(count), len(caps))
+        states = self._states(fit, workloads, which, np.tile(caps, count))
+        own_at, other_at = at.reshape(-1, 2).T
+        first = np.arange(count)[:, np.newaxis] * len(caps)
+        mine, theirs = first + own_at, first + other_at
+        shape = (count, count, len(splits))
+        slowdown = np.full(shape, np.nan, dtype=np.float32)
+        upper = None if fit.bound is None else np.full(shape, np.nan, dtype=np.float32)
+        rows = max(1, _BLOCK_ROWS // max(1, theirs.size))
+        for block in (slice(k, k + rows) for k in range(0, count, rows)):
+            pair = [a.ravel() for a in np.broadcast_arrays(mine[block, np.newaxis], theirs)]
+            found = states.slowdown(*pair)
+            slowdown[block] = found.reshape(-1, *theirs.shape)
+            if upper is not None:
+                upper[block] = states.upper(found, *pair).reshape(-1, *theirs.shape)
+        return Table(slowdown, upper)
 
     def _states(
         self, fit: ModelFit, workloads: Mapping[str, Workload], which: IntArray, caps: IntArray
@@ -252,48 +256,9 @@ class TrainedPredictor:
             member.features: member.features.states(workloads, which, caps)
             for member in filter(None, [fit.member, fit.power])
         }
-        return _States(fit, self.confidence, seen, measured[which], workers[which], caps)
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Cells of a table, predicted as they are asked for; see ``TrainedPredictor.cells``.
-
-    Parameters
-    ----------
-    states : object
-        Every workload at every cap.
-    workloads, caps : int
-        How many there are.
-    split : ndarray of int, shape (splits, 2)
-        The caps of each split, by position.
-    """
-
-    states: _States
-    workloads: int
-    caps: int
-    split: IntArray
-
-    def empty(self) -> Table:
-        """Return a table without answers."""
-        shape = (self.workloads, self.workloads, len(self.split))
-        bounded = self.states.fit.bound is not None
-        upper = np.full(shape, np.nan, dtype=np.float32) if bounded else None
-        return Table(np.full(shape, np.nan, dtype=np.float32), upper)
-
-    def fill(self, table: Table, own: IntArray, other: IntArray) -> None:
-        """Write what ``own`` workloads feel beside ``other`` ones into the table."""
-        of_other = other[:, np.newaxis] * self.caps + self.split[:, 1]
-        rows = max(1, _BLOCK_ROWS // max(1, of_other.size))
-        for block in (own[k : k + rows] for k in range(0, len(own), rows)):
-            of_own = (block[:, np.newaxis] * self.caps + self.split[:, 0])[:, np.newaxis, :]
-            pair = [a.ravel() for a in np.broadcast_arrays(of_own, of_other)]
-            shape = (len(block), *of_other.shape)
-            place = np.ix_(block, other)
-            slowdown = self.states.slowdown(*pair)
-            table.slowdown[place] = slowdown.reshape(shape)
-            if table.upper is not None:
-                table.upper[place] = self.states.upper(slowdown, *pair).reshape(shape)
+        together = fit.together(names) if self.measured_only else None
+        ends = which, together
+        return _States(fit, self.confidence, seen, measured[which], workers[which], caps, *ends)
 
 
 @dataclass(frozen=True)
@@ -306,6 +271,8 @@ class _States:
     measured: BoolArray
     workers: IntArray
     caps: IntArray
+    workload: IntArray
+    together: BoolArray | None
 
     def slowdown(self, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of each row, block by block; NaN where there is no answer."""
@@ -375,6 +342,9 @@ class _States:
     def _answerable(self, member: Member, own: IntArray, other: IntArray) -> BoolArray:
         complete = member.complete(self.seen[member.features])
         inside = self.fit.answered[self.caps[own], self.caps[other]]
+        if self.together is not None:
+            inside = self.fit.measured_splits[self.caps[own], self.caps[other]]
+            inside &= self.together[self.workload[own], self.workload[other]]
         return np.asarray(complete[own] & complete[other] & inside)
 
     def _of(self, member: Member, own: IntArray, other: IntArray) -> FloatArray:

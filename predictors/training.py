@@ -248,6 +248,7 @@ def _fitted(
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
         bound=bound,
         power=_power(data, gpu_model, seed),
+        pairs=_pairs(rows),
     )
     errors = {f"{gpu_model}: random": known, f"{gpu_model}: family": new}
     return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})
@@ -303,6 +304,12 @@ def _splits(data: DataSet, gpu_model: str) -> tuple[Split, ...]:
         tuple(share or UNCAPPED for share in m.shares) for m in measured_pairs(data, [gpu_model])
     )
     return tuple(dict.fromkeys((a, b) for a, b in caps))
+
+
+def _pairs(rows: Rows) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of workloads that were measured together, each once."""
+    ends = np.sort(np.stack([rows.own_workload, rows.other_workload], axis=1), axis=1)
+    return tuple((a, b) for a, b in np.unique(ends, axis=0).tolist())
 
 
 def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
@@ -374,6 +381,7 @@ def _learnt(
         splits=_splits(data, gpu_model),
         limits=(float(everything.slowdown.min()), float(everything.slowdown.max())),
         bound=bound,
+        pairs=_pairs(everything),
     )
     return _Learnt(learnt, drift(_outcomes(rows, said, predictor.confidence)))
 

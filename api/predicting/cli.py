@@ -33,6 +33,7 @@ PREDICTION: Final = (
         field="stand_ins",
         repeated=True,
     ),
+    option("--measured", "with --model: predict only what was measured together, at its shares"),
 )
 
 _MODEL = argument("MODEL", "model file")

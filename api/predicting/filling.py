@@ -6,6 +6,7 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
@@ -34,15 +35,20 @@ def predict(options: Namespace) -> int:
 def predictor_of(options: Namespace) -> str | Predictor | None:
     """Return the predictor of the options, None where they name none."""
     if options.model is None:
-        for option, value in (("--confidence", options.confidence), ("--as", options.stand_ins)):
-            if value not in (None, []):
+        for option, value in (
+            ("--confidence", options.confidence),
+            ("--as", options.stand_ins),
+            ("--measured", options.measured),
+        ):
+            if value not in (None, [], False):
                 raise InputError(f"{option} needs --model")
         return cast("str | None", options.predictor)
     if options.predictor is not None:
         raise InputError("cannot be had with --predictor", "--model")
     from dovetail.predictors.model_file import load_model
 
-    return load_model(options.model).standing_in(dict(options.stand_ins))
+    model = load_model(options.model).standing_in(dict(options.stand_ins))
+    return replace(model, measured_only=options.measured)
 
 
 def predicted(

@@ -1,5 +1,7 @@
 """The hierarchical Gaussian process: its form by hand, and what it makes of little evidence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -215,6 +217,21 @@ def test_a_split_that_was_not_measured_follows_the_solo_curves():
     pair = np.array([[list(known).index("a8"), list(known).index("d32")]])
     found = predictor.predict(known, pair, np.array([[50, 50]]), GPU).slowdown[0]
     assert found == pytest.approx(2**0.5 * (1 + cost["a8"] + cost["d32"]), rel=0.03)
+
+
+def test_measured_pairs_alone_where_that_is_asked_for(tmp_path):
+    data, _ = of_names()
+    first = data.measurements[0].workloads
+    rest = tuple(m for m in data.measurements if set(m.workloads) != {"a8", "b8"})
+    save_model(fit(data.replace(measurements=rest)), tmp_path / "m")
+    predictor = replace(load_model(tmp_path / "m"), measured_only=True)
+    workloads = {**data.workloads(GPU), "x": Workload(memory_mib=1)}
+    place = {name: k for k, name in enumerate(workloads)}
+    asked = [first, ("a8", "b8"), ("a8", "b16"), ("a8", "x"), ("a8", "b16")]
+    shares = np.array([[0, 0]] * 4 + [[50, 50]])
+    pairs = np.array([[place[name] for name in pair] for pair in asked])
+    found = predictor.predict(workloads, pairs, shares, GPU).slowdown
+    assert np.isfinite(found).all(axis=1).tolist() == [True, False, True, False, False]
 
 
 def test_a_split_that_was_not_measured_has_a_bound_from_three_splits_on():

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors import UNCAPPED
-from dovetail.predictors.round_table import RoundTable
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.solver import best_splits
-from tests.predictors.fitted import Margin, Spy, busy, fit, linear, member, simple
+from tests.predictors.fitted import Margin, busy, fit, linear, member, simple
 
 AB = {"a": busy(0.5), "b": busy(0.2)}
 NONE = (UNCAPPED, UNCAPPED)
@@ -187,55 +186,6 @@ def test_blocks_do_not_show(monkeypatch):
     assert (whole.slowdown == blocks.slowdown).all()
     assert (whole.upper == blocks.upper).all()
     assert (ask(capped(), workloads, *rows).upper == answers.upper).all()
-
-
-def spied():
-    spy = Spy(linear((0.0, 1.0), (-1.0, 0.0), base=2.0))
-    one = fit(member(spy, "sm_active", "share"), splits=SPLITS, bound=Margin())
-    return spy, TrainedPredictor({"V100": one})
-
-
-def test_the_next_round_predicts_only_what_is_new():
-    spy, predictor = spied()
-    held = RoundTable(predictor, SPLITS)
-    held.update({"a": busy(0.1), "b": busy(0.2), "c": busy(0.3)})
-    assert spy.rows == 3 * 3 * 3
-    # b leaves, d comes: of 9 pairs of a, c and d in order, 4 are between a and c.
-    spy.rows = 0
-    after = {"a": busy(0.1), "c": busy(0.3), "d": busy(0.4)}
-    table = held.update(after)
-    assert spy.rows == (9 - 4) * 3
-    fresh = predictor.predict_table(after, SPLITS)
-    assert (table.slowdown == fresh.slowdown).all()
-    assert (table.upper == fresh.upper).all()
-    # c has another profile, and a a gang of 4: nothing of the two is left, only (d, d).
-    spy.rows = 0
-    changed = {**after, "c": busy(0.5)}
-    table = held.update(changed, workers={"a": 4})
-    assert spy.rows == (9 - 1) * 3
-    alone = TrainedPredictor(predictor.fits, workers={"a": 4}).predict_table(changed, SPLITS)
-    assert (table.upper == alone.upper).all()
-    spy.rows = 0
-    held.update(changed, workers={"a": 4})
-    assert spy.rows == 0
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.sampled_from("abcdef"), max_size=6, unique=True),
-    st.lists(st.sampled_from("abcdef"), max_size=6, unique=True),
-    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)),
-)
-def test_a_round_after_any_other_equals_a_fresh_one(before, after, changes):
-    predictor = capped()
-    known = {name: busy(k / 10) for k, name in enumerate("abcdef")}
-    later = {**known, **{name: busy(sm) for name, sm in changes.items()}}
-    held = RoundTable(predictor, SPLITS)
-    held.update({name: known[name] for name in before})
-    workloads = {name: later[name] for name in after}
-    table, fresh = held.update(workloads), predictor.predict_table(workloads, SPLITS)
-    assert (table.slowdown == fresh.slowdown).all()
-    assert (table.upper == fresh.upper).all()
 
 
 fractions = st.floats(0, 1)
