@@ -25,14 +25,19 @@ from dovetail.instances._version import VERSION
 if TYPE_CHECKING:
     from dovetail.formulations.values import JobValues
     from dovetail.instances.checker import CheckReport, check
-    from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
+    from dovetail.instances.errors import (
+        ArgumentError,
+        DovetailError,
+        InputError,
+        UnsupportedError,
+    )
     from dovetail.instances.files import (
         read_instance,
         read_plan,
         write_instance,
         write_plan,
     )
-    from dovetail.instances.instance import Instance
+    from dovetail.instances.instance import Instance, Job
     from dovetail.instances.plan import Plan
     from dovetail.predictors import predict
     from dovetail.solver.rounds import Result, solve
@@ -42,10 +47,12 @@ __version__ = VERSION
 
 __all__ = [
     "Answer",
+    "ArgumentError",
     "CheckReport",
     "DovetailError",
     "InputError",
     "Instance",
+    "Job",
     "JobValues",
     "Plan",
     "Result",
@@ -62,9 +69,14 @@ __all__ = [
 _HOME = {
     "dovetail.formulations.values": ("JobValues",),
     "dovetail.instances.checker": ("CheckReport", "check"),
-    "dovetail.instances.errors": ("DovetailError", "InputError", "UnsupportedError"),
+    "dovetail.instances.errors": (
+        "ArgumentError",
+        "DovetailError",
+        "InputError",
+        "UnsupportedError",
+    ),
     "dovetail.instances.files": ("read_instance", "read_plan", "write_instance", "write_plan"),
-    "dovetail.instances.instance": ("Instance",),
+    "dovetail.instances.instance": ("Instance", "Job"),
     "dovetail.instances.plan": ("Plan",),
     "dovetail.predictors": ("predict",),
     "dovetail.solver.rounds": ("Result", "solve"),

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
@@ -61,8 +62,18 @@ def _require_falling(values: JobValues, compiled: Round) -> None:
     """Refuse gains that would make bounds wrong without a word."""
     jobs = np.arange(len(compiled))
     for model in compiled.models:
-        gains = [np.asarray(values.gain(jobs, np.full(len(jobs), s), model)) for s in _TRIED]
-        if any(gain.shape != jobs.shape or not np.isfinite(gain).all() for gain in gains):
-            raise UnsupportedError(f"{values.name}: gain must return a finite number for each job")
+        gains = [values.gain(jobs, np.full(len(jobs), s), model) for s in _TRIED]
+        if not all(_is_finite_for(jobs, gain) for gain in gains):
+            rule = "gain must return an array with a finite number for each job"
+            raise UnsupportedError(f"{values.name}: {rule}")
         if any((after > before).any() for before, after in pairwise(gains)):
             raise UnsupportedError(f"{values.name}: gain must not rise with the slowdown")
+
+
+def _is_finite_for(jobs: Ints, gain: object) -> bool:
+    return (
+        isinstance(gain, np.ndarray)
+        and gain.shape == jobs.shape
+        and gain.dtype.kind in "biuf"
+        and bool(np.isfinite(gain).all())
+    )

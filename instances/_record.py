@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar, get_a
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from dovetail.instances.errors import InputError, hint
+from dovetail.instances.errors import InputError, hint, with_article
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -143,7 +143,7 @@ def shown(value: object) -> str:
             return "a mapping"
         case Sequence():
             return "an empty list" if not value else "a list"
-    return f"a {type(value).__name__}"
+    return with_article(type(value).__name__)
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:
@@ -272,13 +272,13 @@ _RULES = {
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
     "int_type": "must be a whole number",
-    "string_type": "must be a text",
+    "string_type": "must be text",
     "bool_type": "must be true or false",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping of names to values",
     "model_type": "must be a mapping of field names to values",
     "literal_error": "must be {expected}",
-    "string_unicode": "must be a text of whole Unicode characters",
+    "string_unicode": "must be text of whole Unicode characters",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must be one line of printable characters, not all blank",

@@ -171,7 +171,7 @@ class _YamlReader:
     def _key(self, event: yaml.Event) -> str:
         self._refuse_extras(event)
         if not isinstance(event, yaml.ScalarEvent):
-            raise _refused(event, "a key must be a text")
+            raise _refused(event, "a key must be text")
         return str(event.value)
 
     def _scalar(self, event: yaml.ScalarEvent) -> object:

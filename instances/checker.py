@@ -17,8 +17,9 @@ from dovetail.instances._check_reading import read_plan, running_jobs
 from dovetail.instances._check_rules import broken_rules, existing_breaches
 from dovetail.instances._check_values import objective_value, placed_weight, spanned
 from dovetail.instances._record import FrozenMapping, Record
+from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.instances.instance import Instance
-from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Plan
 from dovetail.instances.requirements import require_fields
 
@@ -70,17 +71,17 @@ class CheckReport(Record):
 
 
 def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None) -> CheckReport:
-    """Hold a plan against its instance.
+    """Check a plan against every rule, and recompute its figures.
 
     Parameters
     ----------
     instance : Instance
         The round that the plan answers.
     plan : Plan
-        Any plan; what it leaves out is not asked, what it claims is verified.
+        Any plan; its claims are verified, and it may omit them.
     objective : ObjectiveName, optional
         What to compute, and whether jobs may share only where the jct rule lets them; by
-        default the plan's own objective, or ``throughput`` where it names none of ours.
+        default the plan's own objective, or ``throughput`` if that is not a built-in one.
 
     Returns
     -------
@@ -89,9 +90,16 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
 
     Raises
     ------
+    ArgumentError
+        When an argument has another type, or no built-in objective has this name.
     InputError
         When the instance lacks a field that the objective is computed from.
     """
+    require_type("instance", instance, Instance)
+    require_type("plan", plan, Plan)
+    if objective is not None and objective not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise ArgumentError(f"objective must be one of {known}, got {objective!r}")
     problem = instance.preempted() if plan.preempt else instance
     name = objective or plan.judged_by
     require_fields(problem, name)

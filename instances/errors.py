@@ -3,7 +3,7 @@
 ::
 
     DovetailError
-    ├── ArgumentError       an array function was called with an argument that breaks its rule
+    ├── ArgumentError       a function was called with an argument that breaks its rule
     ├── InputError          a file or a record breaks a rule of the format
     ├── UnsupportedError    a solver or an objective was asked for what it cannot do
     └── VerificationError   what a result claims does not hold
@@ -27,7 +27,7 @@ class DovetailError(Exception):
 
 
 class ArgumentError(DovetailError, ValueError):
-    """An argument of a function on arrays that breaks its rule."""
+    """An argument of a function that breaks its rule."""
 
 
 class InputError(DovetailError):
@@ -61,6 +61,24 @@ class UnsupportedError(DovetailError):
 
 class VerificationError(DovetailError):
     """A result was verified, and what it claims does not hold."""
+
+
+def require_type(name: str, value: object, kind: type) -> None:
+    """Refuse an argument of another type.
+
+    Raises
+    ------
+    ArgumentError
+        With the type that it must have, and its own.
+    """
+    if not isinstance(value, kind):
+        rule = f"must be {with_article(kind.__name__)}"
+        raise ArgumentError(f"{name} {rule}, got {with_article(type(value).__name__)}")
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article."""
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def require_call(function: Callable[..., object], rule: str, *arguments: object) -> None:

@@ -21,7 +21,7 @@ from typing import IO, BinaryIO, TextIO, TypeVar
 from dovetail.instances._json import json_text
 from dovetail.instances._record import Record, shown
 from dovetail.instances._syntax import parse_json, parse_yaml, yaml_text
-from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.errors import InputError, require_type, source_name
 from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
 
@@ -81,6 +81,7 @@ def write_instance(instance: Instance, path: FilePath) -> None:
     InputError
         When the file cannot be written.
     """
+    require_type("instance", instance, Instance)
     write_data(instance.to_data(), path)
 
 
@@ -92,6 +93,7 @@ def write_plan(plan: Plan, path: FilePath) -> None:
     InputError
         When the file cannot be written.
     """
+    require_type("plan", plan, Plan)
     write_data(plan.to_data(), path)
 
 

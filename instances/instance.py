@@ -39,7 +39,7 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, require_type
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -335,7 +335,7 @@ class SlowdownEntry(Record):
                 if values is not None and values[first] != values[k]:
                     rule = f"must equal {name}[{first}] ({values[first]}), as {member[0]!r}"
                     raise rule_broken(
-                        f"{name}[{k}]", f"{rule} runs beside itself at one share, got {values[k]}"
+                        f"{name}[{k}]", f"{rule} runs with itself at one share, got {values[k]}"
                     )
         return self
 
@@ -481,10 +481,15 @@ class Instance(Record):
 
         Raises
         ------
+        ArgumentError
+            When one is no ``Job``.
         InputError
             When the jobs do not fit each other or the instance.
         """
-        return self.altered(jobs=tuple(jobs))
+        jobs = tuple(jobs)
+        for k, job in enumerate(jobs):
+            require_type(f"jobs[{k}]", job, Job)
+        return self.altered(jobs=jobs)
 
     def altered(self, **parts: object) -> Self:
         """Return the instance with other jobs, workloads of the same names, or another cluster.

@@ -40,7 +40,7 @@ class OwnBackend:
         self._backend = backend
         name = getattr(backend, "name", None)
         if not (isinstance(name, str) and name):
-            raise UnsupportedError(f"{self._path} must have a name, a text")
+            raise UnsupportedError(f"{self._path} must have a name, which must be text")
         self.name = name
 
     def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:

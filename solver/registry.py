@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Protocol, cast
 
 from dovetail.formulations.problems import Problem
-from dovetail.instances.errors import UnsupportedError, hint, require_call
+from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
 from dovetail.solver.array_solver import ArraySolver, Backend
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.greedy import Greedy
@@ -62,7 +62,18 @@ def _own_solver(name: str) -> Solver:
 
 
 def round_solver(solver: Solver | Backend) -> Solver:
-    """Return a solver of rounds; one of integer programs takes a start, and solves their arrays."""
+    """Return a solver of rounds; one of integer programs takes a start, and solves their arrays.
+
+    Raises
+    ------
+    ArgumentError
+        When it has no method ``solve``, or is a class.
+    UnsupportedError
+        When this method takes other arguments.
+    """
+    if isinstance(solver, type) or not callable(getattr(solver, "solve", None)):
+        rule = "solver must be a name, or an object with a method solve"
+        raise ArgumentError(f"{rule}, got {solver!r}")
     path, known = path_of(solver), signature(solver.solve).parameters
     if "start" in known or "program" in known:
         rule = f"{path}.solve must take the arguments program, limits and start"

@@ -24,7 +24,7 @@ from dovetail.formulations.rounds import Round
 from dovetail.instances._frames import html
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
-from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.errors import ArgumentError, InputError, UnsupportedError, require_type
 from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
@@ -149,45 +149,48 @@ def solve(
     ----------
     instance : Instance
         The round's problem.
-    objective : str or callable
+    objective : str or type
         ``throughput``, ``slowdown``, ``sensitivity``, ``jct``, ``energy`` or ``completion``; or a
         subclass of ``dovetail.JobValues``.
     solver : str, Solver or Backend
         ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver, of rounds
         or of integer programs.
     time_limit : float, optional
-        Seconds; afterwards the best plan so far comes back with its proven gap.
+        Seconds after which the best plan so far is returned, with its proven gap.
     gap : float
         Relative gap at which the search may stop.
     seed : int
-        Seed of whatever the solver does at random; the same instance, options and seed give
-        the same plan whenever the search was not cut short.
+        Seed of all random choices, >= 0. The same instance, options and seed give the same plan
+        unless the time limit ended the search.
     preempt : bool
-        Make running jobs pending again, so that they may move or wait. None does where that
-        gains nothing, else as few processes move as possible (``fewest_moves``).
+        Make running jobs pending again, so that they may move or wait. No job does if that
+        gains nothing; otherwise as few processes move as possible (``fewest_moves``).
     previous : Result, optional
-        Of the last round under this objective, whose jobs may be others in part. Its prices are
-        where the search begins, which saves time, and what it knows of slowdowns is used again
-        where the instance is its own with other jobs (``Instance.with_jobs``). Value and bound
-        are the same without it, but of plans of equal value another one may come.
+        Result of the last round under this objective, in which some jobs may have differed. The
+        search starts from its prices, which saves time. Its tables of slowdowns are used again
+        if this instance was made from that one by ``Instance.with_jobs``. Value and bound are
+        the same without it; among plans of equal value, another one may be returned.
     explain : bool
-        Say of every job that waits why (``Plan.waiting``). In large rounds that takes most of
-        the time; a scheduler goes without, and ``explain`` tells it of a job when asked. Under
-        a time limit a fifth is kept for the reasons; jobs that are not reached say so.
+        Give the reason why each waiting job waits (``Plan.waiting``). In large rounds this takes
+        most of the time; ``dovetail.solver.explanations.explain`` computes one on request.
+        Under a time limit, a fifth of the time is kept for the reasons, and jobs that were not
+        reached say so.
 
     Raises
     ------
+    ArgumentError
+        When an argument has another type or is out of range.
     InputError
-        When the instance lacks what the objective needs, or an argument is out of range.
+        When the instance lacks a field that the objective needs.
     UnsupportedError
-        When the solver is unknown or cannot take this instance, or a class of the user's breaks
-        a rule: its arguments, what it returns, or a bound that a plan in hand exceeds.
+        When the objective or solver is unknown, the solver cannot take this instance, or a class
+        of the user's breaks a rule: its arguments, what it returns, or a bound below the value
+        of a known plan.
     """
     started = time.monotonic()
     _check_arguments(instance, objective, time_limit, gap, seed)
-    if previous is not None and not isinstance(previous, Result):
-        kind = type(previous).__name__
-        raise UnsupportedError(f"previous must be the Result of a round or None, got {kind}")
+    if previous is not None:
+        require_type("previous", previous, Result)
     prices = (
         previous and previous.prices and previous.prices.of(instance, objective_name(objective))
     )
@@ -239,18 +242,16 @@ def _with_lateness(result: Result, limit: float | None) -> Result:
 def _check_arguments(
     instance: object, objective: object, time_limit: object, gap: object, seed: object
 ) -> None:
-    if not isinstance(instance, Instance):
-        kind = type(instance).__name__
-        raise UnsupportedError(f"instance must be an Instance (see Instance.from_data), got {kind}")
+    require_type("instance", instance, Instance)
     if objective not in OBJECTIVES and not callable(objective):
         known = ", ".join(OBJECTIVES)
         raise UnsupportedError(f"objective must be one of {known}, got {objective!r}")
     if time_limit is not None and not (_is_number(time_limit) and 0 <= time_limit < math.inf):
-        raise UnsupportedError(f"time limit must be a number of seconds >= 0, got {time_limit!r}")
+        raise ArgumentError(f"time_limit must be a number of seconds >= 0, got {time_limit!r}")
     if not (_is_number(gap) and 0 <= gap < 1):
-        raise UnsupportedError(f"gap must be >= 0 and < 1, got {gap!r}")
-    if not isinstance(seed, Integral):
-        raise UnsupportedError(f"seed must be a whole number, got {seed!r}")
+        raise ArgumentError(f"gap must be >= 0 and < 1, got {gap!r}")
+    if not (isinstance(seed, Integral) and int(seed) >= 0):
+        raise ArgumentError(f"seed must be a whole number >= 0, got {seed!r}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -145,6 +145,8 @@ def _pair_values(pair_value: Any) -> Any:  # noqa: ANN401
         pairs.sum_duplicates()
     elif not isinstance(pair_value, PairValues):
         pairs = np.ascontiguousarray(pairs)
+        if pairs.dtype.kind not in "biuf":
+            raise ArgumentError(f"pair_value must be numbers, got {pairs.dtype}")
         if pairs.dtype not in (np.float32, np.float64):
             pairs = pairs.astype(np.float64)
     if len(pairs.shape) != 2 or pairs.shape[0] != pairs.shape[1]:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances.errors import ArgumentError
+from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.arguments import Problem, checked
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
@@ -115,6 +115,8 @@ def match_pairs(
             raise ArgumentError(f"time_limit must be >= 0 or None, got {time_limit!r}")
     problem = checked(pair_value, single_value, gpus, size, required)
     start = previous.prices if isinstance(previous, Matching) else previous
+    if start is not None:
+        require_type("previous", start, Prices)
     if start is not None and len(start.job) != len(problem):
         raise ArgumentError(
             f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "

@@ -60,7 +60,7 @@ def _wrong(kind: Data, value: Any) -> Iterator[tuple[Path, Any, str]]:
             *most, last = map(repr, kind["enum"])
             yield (), "odd", f"must be {', '.join(most)} or {last}, got 'odd'"
         case "string":
-            yield (), 5, "must be a text, got 5"
+            yield (), 5, "must be text, got 5"
             if "maxLength" in kind:
                 yield (), "", "must not be empty, got ''"
                 yield (), "\t", rf"{PRINTABLE}, got '\t'"

@@ -142,7 +142,7 @@ INSTANCE = [
     ("jobs.0.id", "\u2066a", rf"jobs[0].id: {PRINTABLE}, got '\u2066a'"),
     ("jobs.0.id", "a\u200bb", rf"jobs[0].id: {PRINTABLE}, got 'a\u200bb'"),
     ("workloads. ", {"memory_mib": 1}, f"workloads[' ']: the key {PRINTABLE}, got ' '"),
-    ("name", "\ud800", r"name: must be a text of whole Unicode characters, got '\ud800'"),
+    ("name", "\ud800", r"name: must be text of whole Unicode characters, got '\ud800'"),
     (
         "workloads.",
         {"memory_mib": 1},
@@ -271,7 +271,7 @@ INSTANCE = [
     (
         "slowdowns.1.slowdown.1",
         1.5,
-        "slowdowns[1].slowdown[1]: must equal slowdown[0] (1.25), as 'bert' runs beside itself "
+        "slowdowns[1].slowdown[1]: must equal slowdown[0] (1.25), as 'bert' runs with itself "
         "at one share, got 1.5",
     ),
     (
@@ -370,7 +370,7 @@ def test_bounds_of_a_workload_beside_itself_must_be_equal_too(tmp_path, name):
     data = example_data()
     data["slowdowns"][1][name] = [1.5, 1.6]
     message = (
-        f"slowdowns[1].{name}[1]: must equal {name}[0] (1.5), as 'bert' runs beside itself "
+        f"slowdowns[1].{name}[1]: must equal {name}[0] (1.5), as 'bert' runs with itself "
         "at one share, got 1.6"
     )
     assert told(read_instance, tmp_path / "a.json", data) == message
@@ -481,7 +481,7 @@ FILES = [
     ),
     ("a.yaml", b"a: !x 1\n", "line 1, column 4: tags are not accepted, got '!x'"),
     ("a.yaml", b"a: 1\n---\nb: 2\n", "line 2, column 1: must hold one document, got another"),
-    ("a.yaml", b"? [1, 2]\n: 3\n", "line 1, column 3: a key must be a text"),
+    ("a.yaml", b"? [1, 2]\n: 3\n", "line 1, column 3: a key must be text"),
     ("a.yaml", b"[" * 500, "line 1, column 101: must not be nested so deeply"),
     ("a.yaml", b"- " * 100_000, "line 1, column 201: must not be nested so deeply"),
     ("a.yaml", b"{a: " * 100_000, "line 1, column 401: must not be nested so deeply"),

@@ -48,6 +48,11 @@ class Scalar(JobValues):
         return 1.0
 
 
+class Listing(JobValues):
+    def gain(self, job, slowdown, model):
+        return (1 / slowdown).tolist()
+
+
 class MyHighs:
     """A backend that needs nothing of ours but the arrays."""
 
@@ -159,8 +164,9 @@ def test_a_round_may_begin_with_the_last_ones_prices():
     ("kind", "message"),
     [
         (Rising, "gain must not rise with the slowdown"),
-        (Endless, "gain must return a finite number for each job"),
-        (Scalar, "gain must return a finite number for each job"),
+        (Endless, "gain must return an array with a finite number for each job"),
+        (Scalar, "gain must return an array with a finite number for each job"),
+        (Listing, "gain must return an array with a finite number for each job"),
         (dict, "objective must be a subclass of JobValues, got dict"),
         (Bare, rf"^python:{__name__}.Bare must take a round as its one argument: "),
         (Narrow, r"Narrow.gain must take the arguments job, slowdown and model: "),

@@ -124,7 +124,7 @@ def test_half_a_character_is_refused(live, change, path):
     told = answer.json()["error"]
     assert answer.status_code == 422
     assert told.startswith(f"jobs[0].{path}")
-    assert "must be a text of whole Unicode characters" in told
+    assert "must be text of whole Unicode characters" in told
     assert live.client.submit([job()]) == ("j1",)
 
 

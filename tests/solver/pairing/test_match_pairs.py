@@ -136,6 +136,8 @@ def test_same_seed_same_matching():
         ({"size": np.ones(4)}, r"size must have shape \(3,\), got \(4,\)"),
         ({"required": np.ones(3)}, "required must be a boolean array"),
         ({"time_limit": -1.0}, "time_limit must be >= 0 or None, got -1.0"),
+        ({"pair_value": [["a", "b"], ["b", "a"]]}, "pair_value must be numbers, got <U1"),
+        ({"previous": 3}, "previous must be a Prices, got an int"),
         ({"previous": Prices(0.0, np.zeros(2))}, "previous must have prices of 3 jobs, got 2"),
     ],
 )
