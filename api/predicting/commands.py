@@ -122,10 +122,10 @@ def _data(options: Namespace) -> DataSet:
 
 
 def _models(options: Namespace) -> Sequence[str]:
-    from dovetail.predictors.training import NAMES
+    from dovetail.predictors.estimators.registry import MODELS
 
     if not options.models:
-        return NAMES
+        return MODELS
     return tuple(dict.fromkeys(name.strip() for name in options.models.split(",")))
 
 
