@@ -57,8 +57,11 @@ class Accuracy(Record):
         Measured rows for which the model had no answer; no measure below has them.
     smape : float
         Symmetric mean absolute percentage error, 0 to 200 %.
-    mae, rmse, r2, bias : float
-        See the functions of these names; ``r2`` is None where all measured values are equal.
+    mae, rmse, r2 : float
+        Mean absolute error, root of the mean squared error, coefficient of determination (None
+        where all measured values are equal).
+    bias : float
+        Mean of predicted - measured: below 0, jobs are slower than predicted.
     under : float
         Part of the rows that were under-predicted by more than ``UNDER``.
     """
@@ -382,67 +385,29 @@ def evaluation(tested: Trial, confidence: float) -> Evaluation:
 
 
 def accuracy(measured: FloatArray, predicted: FloatArray, weight: FloatArray) -> Accuracy:
-    """Return all measures of error; arrays of shape (tests,), NaN predicted where unanswered."""
+    """Return all measures of error; arrays of shape (tests,), NaN predicted where unanswered.
+
+    The SMAPE is the mean of 200 |m - p| / (m + p), as Hyndman and Koehler (2006) define it, whom
+    TensorShare cites for its figures (section 3.2). Other sources halve it.
+    """
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
     known = ~np.isnan(predicted)
     m, p, w = measured[known], predicted[known], weight[known]
+    varies = len(m) > 1 and m.std() > 1e-9
     return Accuracy(
         rows=round(float(w.sum())),
         unanswered=round(float(weight[~known].sum())),
-        smape=smape(m, p, w),
-        mae=mae(m, p, w),
-        rmse=rmse(m, p, w),
-        r2=r2(m, p, w),
-        bias=bias(m, p, w),
-        under=under_predicted(m, p, w),
+        smape=_mean(200 * np.abs(m - p) / (m + p), w),
+        mae=float(mean_absolute_error(m, p, sample_weight=w)),
+        rmse=float(root_mean_squared_error(m, p, sample_weight=w)),
+        r2=float(r2_score(m, p, sample_weight=w)) if varies else None,
+        bias=_mean(p - m, w),
+        under=_mean((m - p > UNDER).astype(np.float64), w),
     )
 
 
-def smape(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
-    """Return the symmetric mean absolute percentage error, 0 to 200 %.
-
-    Mean of 200 |m - p| / (m + p), as Hyndman and Koehler (2006) define it, whom TensorShare
-    cites for its figures (section 3.2). Other sources halve it.
-    """
-    return _mean(200 * np.abs(measured - predicted) / (measured + predicted), weight)
-
-
-def mae(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
-    """Return the mean of |m - p|."""
-    return _mean(np.abs(measured - predicted), weight)
-
-
-def rmse(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
-    """Return the root of the mean of (m - p)^2."""
-    return float(np.sqrt(_mean((measured - predicted) ** 2, weight)))
-
-
-def r2(
-    measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None
-) -> float | None:
-    """Return the part of the variance that is explained; None where there is no variance.
-
-    1 - sum (m - p)^2 / sum (m - mean m)^2: 1 is perfect, 0 is as good as the mean, and below 0
-    is worse than the mean.
-    """
-    variance = _mean((measured - _mean(measured, weight)) ** 2, weight)
-    if variance <= 1e-18:
-        return None
-    return 1 - _mean((measured - predicted) ** 2, weight) / variance
-
-
-def bias(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
-    """Return the mean of p - m: below 0, jobs are slower than predicted."""
-    return _mean(predicted - measured, weight)
-
-
-def under_predicted(
-    measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None
-) -> float:
-    """Return the part of rows with m - p > ``UNDER``."""
-    return _mean((measured - predicted > UNDER).astype(np.float64), weight)
-
-
-def _mean(values: FloatArray, weight: FloatArray | None) -> float:
+def _mean(values: FloatArray, weight: FloatArray) -> float:
     return float(np.average(values, weights=weight))
 
 

@@ -12,7 +12,6 @@ from dovetail.predictors.evaluation import (
     NotApplicable,
     Trial,
     accuracy,
-    bias,
     coverage,
     cross_calibrated,
     decisions,
@@ -20,12 +19,7 @@ from dovetail.predictors.evaluation import (
     evaluation,
     gpu_model_folds,
     importance,
-    mae,
-    r2,
-    rmse,
-    smape,
     two_family_folds,
-    under_predicted,
 )
 from dovetail.predictors.features import Features
 from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
@@ -36,28 +30,23 @@ M, P = np.array([1.0, 2.0]), np.array([1.5, 1.5])
 
 
 def test_measures_of_two_rows():
+    found = accuracy(M, P, np.ones(2))
     # |m - p| = 0.5 for both. 200 * 0.5 / 2.5 = 40, 200 * 0.5 / 3.5 = 28.57.
-    assert smape(M, P) == pytest.approx((40 + 100 / 3.5) / 2)
-    assert mae(M, P) == 0.5
-    assert rmse(M, P) == 0.5
-    # Variance 0.25, mean squared error 0.25.
-    assert r2(M, P) == pytest.approx(0.0)
-    assert bias(M, P) == 0.0
-    # 2 - 1.5 > 0.1; the first is over-predicted.
-    assert under_predicted(M, P) == 0.5
+    assert found.smape == pytest.approx((40 + 100 / 3.5) / 2)
+    # Variance 0.25, mean squared error 0.25. 2 - 1.5 > 0.1; the first is over-predicted.
+    assert (found.mae, found.rmse, found.r2, found.bias, found.under) == (0.5, 0.5, 0.0, 0.0, 0.5)
 
 
 def test_weights_count_rows():
-    weight = np.array([3.0, 1.0])
+    found = accuracy(M, P, np.array([3.0, 1.0]))
     # (3 * 0.5 - 1 * 0.5) / 4; one of four is under-predicted.
-    assert bias(M, P, weight) == 0.25
-    assert under_predicted(M, P, weight) == 0.25
+    assert (found.bias, found.under) == (0.25, 0.25)
     # Mean (3 + 2) / 4 = 1.25, variance (3 * 0.0625 + 0.5625) / 4 = 0.1875; 1 - 0.25 / 0.1875.
-    assert r2(M, P, weight) == pytest.approx(-1 / 3)
+    assert found.r2 == pytest.approx(-1 / 3)
 
 
 def test_no_variance_leaves_r2_open():
-    assert r2(np.ones(3), np.array([1.0, 1.1, 0.9])) is None
+    assert accuracy(np.ones(3), np.array([1.0, 1.1, 0.9]), np.ones(3)).r2 is None
 
 
 def test_rows_without_an_answer_are_counted_apart():
