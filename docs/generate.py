@@ -388,9 +388,16 @@ API = """\
 
 Written by `docs/generate.py` from the service's OpenAPI description; do not edit by hand.
 
-A live service answers over its socket and, where it was told to, over TCP with a token;
-[live mode](../explanation/live.md#who-may-do-what) says who may do what. Bodies are JSON.
-`GET /openapi.json` gives the same in machine form, `GET /metrics` figures for Prometheus.
+A live service answers on its socket and, with `serve --listen HOST:PORT --tokens FILE`, over TCP:
+
+```sh
+curl --unix-socket DIRECTORY/api.sock http://dovetail/v1/jobs
+curl -H "Authorization: Bearer $TOKEN" http://HOST:PORT/v1/jobs
+```
+
+`dovetail serve` prints the path of the socket.
+[Live mode](../explanation/live.md#who-may-do-what) says who may do what. Bodies are JSON.
+`GET /openapi.json` describes the same for programs, `GET /metrics` has figures for Prometheus.
 Times of day are seconds since the epoch.
 
 An error is a [Fault](#fault):

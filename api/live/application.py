@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from dovetail.executor.jobs.specs import Owner
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.admission import is_administrator
 from dovetail.executor.live.service_api import ServiceApi
 from dovetail.executor.live.views import Chosen, JobView, ServiceView
@@ -109,13 +110,15 @@ _SCHEMA: Final = "#/components/schemas/{model}"
 
 MEANINGS: Final = (
     (401, "token", "over TCP: no token, or one that is not known"),
-    (403, "refused", "this user may not"),
+    (403, "refused", "this user may not, or not in this state of the job"),
+    (404, "http", "there is no such path"),
     (404, "unknown_job", "there is no such job"),
+    (405, "http", "the path does not take this method"),
     (408, "http", "the body did not come in time"),
     (413, "http", "the body is too large"),
     (422, "input", "the request breaks a rule"),
     (500, "failed", "an internal error"),
-    (503, "busy", "it cannot be made durable now; nothing was done"),
+    (503, "busy", "the change cannot be written to disk now; nothing was done"),
 )
 """Status, kind and meaning of what goes wrong."""
 
@@ -132,15 +135,16 @@ def jobs(
     over: bool = False,
     user: str | None = None,
     name: str | None = None,
-    state: str | None = None,
+    state: JobState | None = None,
     within_s: Annotated[float | None, Query(ge=0)] = None,
     before: str | None = None,
     limit: Annotated[int | None, Query(ge=0)] = None,
 ) -> Sequence[JobView]:
     """Return the jobs that are not over, or all, in the order of submission; without history.
 
-    Those of a `user`, a `name`, a `state`; those that were over `within_s` seconds; of all these
-    the last `limit` that were submitted `before` a job, to read them page by page.
+    `user`, `name` and `state` select; `within_s` selects jobs that ended in the last so many
+    seconds. With `limit` and `before`, only the last `limit` of these that were submitted before
+    that job are returned, to read them page by page.
     """
     chosen = Chosen(user, name, state, within_s, before, limit)
     return [_shown(request, found) for found in _api(request).jobs(over, chosen)]
@@ -153,8 +157,8 @@ async def submit(
 ) -> Accepted:
     """Accept jobs, all or none; they run as the requesting user.
 
-    Under an `Idempotency-Key` they are accepted once: asked again by the same user, it answers
-    with the ids of the first time.
+    With an `Idempotency-Key`, a repeated request of the same user accepts no job again and returns
+    the ids of the first.
     """
     owner = _asker(request)
     specs = await _bodies(request).read(
@@ -169,7 +173,7 @@ async def job(
     job: str,
     wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0,
 ) -> JobView:
-    """Return a job with its history; with `wait_s` as soon as it is over, or after that time."""
+    """Return a job with its history; with `wait_s`, once it is over or that time has passed."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     while not _ending(request) and not await request.is_disconnected():
@@ -185,29 +189,29 @@ def cancel(
     job: str,
     grace_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
 ) -> JobView:
-    """Begin to end a job; one that is over stays as it is.
+    """Cancel a job; a job that is over is left as it is.
 
-    With `grace_s` it is killed after so many seconds from now, where its own grace is not over
-    before that; 0 kills it at once.
+    Its processes get SIGTERM, and SIGKILL after its own grace or `grace_s` seconds, whichever
+    ends first; 0 kills at once.
     """
     return _api(request).cancel(job, _asker(request), grace_s)
 
 
 @_router.post("/jobs/{job}/hold")
 def hold(request: Request, job: str) -> JobView:
-    """Let a job that waits not start before it is released."""
+    """Hold a waiting job: it does not start until it is released."""
     return _api(request).hold(job, True, _asker(request))
 
 
 @_router.post("/jobs/{job}/release")
 def release(request: Request, job: str) -> JobView:
-    """Let a job that is held start."""
+    """Release a held job, so that it may start."""
     return _api(request).hold(job, False, _asker(request))
 
 
 @_router.patch("/jobs/{job}", openapi_extra=_holds(CHANGES))
 async def edit(request: Request, job: str) -> JobView:
-    """Change fields of a job that waits; its owner alone may, and of `nice` an administrator."""
+    """Change fields of a waiting job: its owner any of them, an administrator `nice` only."""
     asked = await _bodies(request).read(request, lambda body: parsed(CHANGES, body))
     changes = {name: getattr(asked, name) for name in asked.model_fields_set}
     return await run_in_threadpool(_api(request).edit, job, changes, _asker(request))
@@ -215,21 +219,21 @@ async def edit(request: Request, job: str) -> JobView:
 
 @_router.post("/jobs/{job}/pause")
 def pause(request: Request, job: str) -> JobView:
-    """Let the processes of a job that runs stand still where they are."""
+    """Stop all processes of a running job (SIGSTOP); it keeps its devices."""
     return _api(request).pause(job, True, _asker(request))
 
 
 @_router.post("/jobs/{job}/resume")
 def resume(request: Request, job: str) -> JobView:
-    """Let the processes of a job that is paused go on."""
+    """Continue a paused job."""
     return _api(request).pause(job, False, _asker(request))
 
 
 @_router.post("/jobs/{job}/requeue")
 def requeue(request: Request, job: str, hold: bool = False) -> JobView:
-    """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
+    """End a job's run, so that the job waits again; a waiting job is left as it is.
 
-    With `hold` it is held, too.
+    With `hold`, the job is also held.
     """
     return _api(request).requeue(job, _asker(request), hold)
 
@@ -249,9 +253,10 @@ async def log(
     follow: bool = False,
     run: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """Return the output of a rank: all, or the last lines; or follow it until the job is over.
+    """Return the output of a rank: all of it, or the last `lines`.
 
-    Of the present or last `run` unless another is named by its number.
+    `follow` continues until the job is over. `run` is the number of a run; default: the present or
+    last one.
     """
     if follow and run is not None:
         raise InputError("cannot be had with follow, which goes on from run to run", "run")
@@ -272,20 +277,20 @@ async def log(
 
 @_router.post("/drain", openapi_extra=_holds(DrainRequest))
 async def drain(request: Request) -> ServiceView:
-    """Let devices (none named: all) take no new jobs, or take them again."""
+    """Drain devices: they take no new jobs; or let them take jobs again."""
     asked = await _bodies(request).read(request, lambda body: parsed(DrainRequest, body))
     return await run_in_threadpool(_api(request).drain, asked.gpus, asked.on, _asker(request))
 
 
 @_router.get("/instance")
 def instance(request: Request) -> dict[str, Any]:
-    """Return the round that the service would solve now, as a `dovetail-instance/1`."""
+    """Return the round that the service would solve now, in the format `dovetail-instance/1`."""
     return _api(request).instance().to_data()
 
 
 @_router.get("/plan")
 def plan(request: Request) -> dict[str, Any]:
-    """Return what the service's policy would do now, as a `dovetail-plan/1`."""
+    """Return what the service's policy would do now, in the format `dovetail-plan/1`."""
     return _api(request).plan().to_data()
 
 

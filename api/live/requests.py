@@ -45,7 +45,7 @@ SUBMISSION: Final[type[Record]] = create_model(
     "Submission",
     __base__=Record,
     __doc__="A job to be run as the requesting user; the fields are those of `JobSpec`. With "
-    "`array` it is one job for each index, which is `DOVETAIL_ARRAY_INDEX` of its processes.",
+    "`array`, it is one job per index, which its processes find in `DOVETAIL_ARRAY_INDEX`.",
     array=(Annotated[tuple[Index, ...], FailFast(), Field(max_length=MOST_JOBS)], ()),
     **_SAID,
 )
@@ -62,7 +62,7 @@ _CHANGED: Final[Mapping[str, Any]] = MappingProxyType(
 CHANGES: Final[type[Record]] = create_model(
     "Changes",
     __base__=Record,
-    __doc__="What is to be another of a job that waits; the fields are those of `JobSpec`.",
+    __doc__="New values for fields of a waiting job; the fields are those of `JobSpec`.",
     **_CHANGED,
 )
 
@@ -123,7 +123,7 @@ def parsed(record: type[_Asked], body: bytes) -> _Asked:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
-        raise InputError("must be JSON, got something else") from None
+        raise InputError("must be JSON") from None
     if not isinstance(data, dict):
         raise InputError("must be a mapping of field names to values")
     try:

@@ -83,7 +83,7 @@ def _listening(options: Namespace, directory: Path) -> Listening:
 
     if (options.listen is None) != (options.tokens is None):
         missing = "--tokens" if options.tokens is None else "--listen"
-        raise InputError("is needed, too: over TCP nobody is known without a token", missing)
+        raise InputError("is required, too: over TCP, a token identifies the user", missing)
     path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
     tokens = Tokens.read(options.tokens) if options.tokens else None
     return Listening(path, os.geteuid() == 0, options.listen, tokens, options.private)

@@ -371,6 +371,23 @@ def test_garbage_on_the_socket_is_harmless(live, garbage, caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    ("asked", "status", "told"),
+    [
+        ("jobs?over=maybe", 422, "over: must be true or false, got 'maybe'"),
+        ("jobs?limit=few", 422, "limit: must be a whole number, got 'few'"),
+        ("jobs?within_s=long", 422, "within_s: must be a number, got 'long'"),
+        ("jobs?state=held", 422, "state: must be 'submitted', 'waiting', "),
+        ("job", 404, "Not Found: GET /v1/job"),
+    ],
+)
+def test_an_address_that_breaks_a_rule(live, asked, status, told):
+    with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket)) as raw:
+        answer = raw.get(f"http://d/v1/{asked}")
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(told)
+
+
 def test_bodies_that_are_no_jobs(live):
     with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket), base_url="http://d") as raw:
         told = {

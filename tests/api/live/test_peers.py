@@ -44,10 +44,10 @@ def test_a_token_tells_its_user(tmp_path):
 @pytest.mark.parametrize(
     ("text", "mode", "told"),
     [
-        (f"{ME} {TOKEN}", 0o644, "must be its owner's alone (chmod 600), got mode 644"),
+        (f"{ME} {TOKEN}", 0o644, "must be readable by its owner only (chmod 600), got mode 644"),
         (f"{ME} short", 0o600, "line 1: must be a token of at least 20 characters, got 5"),
         (f"\nno-such-user {TOKEN}", 0o600, "line 2: must be a user of this machine"),
-        (TOKEN, 0o600, "line 1: must be a user and a token, got 1 words"),
+        (TOKEN, 0o600, "line 1: must be USER TOKEN, separated by a blank"),
         ("# nobody\n", 0o600, "must have a user and a token on a line, got none"),
         ("\udcff", 0o600, "is not UTF-8 text"),
     ],
