@@ -25,6 +25,7 @@ from dovetail.executor.gpus.splits import (  # noqa: E402
 from dovetail.executor.pools.cpu import CpuPool  # noqa: E402
 from dovetail.executor.pools.processes import TOKEN  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+from tests.executor.waiting import wait_until  # noqa: E402
 
 DOCTOR = Path(doctor.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "doctor.md"
@@ -100,6 +101,8 @@ def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library
 def test_jobs_of_the_service_are_no_strangers(tmp_path, library):
     with subprocess.Popen(["sleep", "600"], env={TOKEN: "home/j1.1/0"}) as job:
         try:
+            # The kernel shows the environment of a new program a moment after its start.
+            wait_until(Path(f"/proc/{job.pid}/environ").read_bytes)
             library.processes = {"compute": [(job.pid, 1 << 20)], "mps": []}
             told = [finding.text for finding in diagnosis(tmp_path).findings]
         finally:
