@@ -70,8 +70,8 @@ def _private_lines(path: str) -> list[str]:
         with Path(path).open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & _NAMED_BY_OTHERS:
-                rule = f"must be readable by its owner only (chmod 600), got mode {stat.S_IMODE(mode):o}"
-                raise InputError(rule, "", path)
+                rule = "must be readable by its owner only (chmod 600)"
+                raise InputError(f"{rule}, got mode {stat.S_IMODE(mode):o}", "", path)
             return file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not UTF-8 text"
@@ -80,7 +80,7 @@ def _private_lines(path: str) -> list[str]:
 
 def _token_line(words: list[str], where: str, path: str) -> tuple[bytes, Owner]:
     if len(words) != 2:
-        raise InputError(f"must be USER TOKEN, separated by a blank", where, path)
+        raise InputError("must be USER TOKEN, separated by a blank", where, path)
     name, token = words
     if len(token) < LEAST_TOKEN:
         rule = f"must be a token of at least {LEAST_TOKEN} characters, got {len(token)}"

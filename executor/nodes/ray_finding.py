@@ -205,7 +205,7 @@ class RayFinder:
 
     def _log_trouble(self, why: str) -> None:
         if why != self._logged and not self._closing.is_set():
-            _log.warning("Ray at %s: %s; asked again and again", self._plan.address, why)
+            _log.warning("Ray at %s: %s; trying again", self._plan.address, why)
         self._logged = why
 
     def _run_driver(self) -> bool:

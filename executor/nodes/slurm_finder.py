@@ -37,7 +37,7 @@ from dovetail.executor.nodes.slurm_commands import (
     controller,
     slurm,
 )
-from dovetail.executor.nodes.slurm_programs import program
+from dovetail.executor.nodes.slurm_programs import ERROR, program
 from dovetail.executor.nodes.slurm_ray import (
     RESOURCE,
     address_towards,
@@ -63,6 +63,7 @@ _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
 _PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 20
+_LINE_BYTES: Final = 4096
 _FLAG: Final = "--pool"
 _SCRIPT: Final = """
 while :; do
@@ -166,7 +167,8 @@ class _Pilot:
         if self.known is None:
             return [] if seen else [f"pilot {self.job}"]
         if not self.known.running:
-            return [f"pilot {self.job} ({self.known.state}: {self.known.reason})"]
+            why = "" if self.known.reason == "None" else f": {self.known.reason}"
+            return [f"pilot {self.job} ({self.known.state}{why})"]
         return [] if self.left else [node for node in self.known.nodes if node not in seen]
 
 
@@ -264,10 +266,27 @@ class SlurmFinder(RayFinder):
         """Return the pilots that have not begun, and the nodes of others without an agent yet."""
         with self._lock:
             pilots = [*self._pilots]
-        awaited = [what for pilot in pilots for what in pilot.awaited(self._nodes_of(pilot))]
+        awaited = [
+            self._with_failure(pilot, what)
+            for pilot in pilots
+            for what in pilot.awaited(self._nodes_of(pilot))
+        ]
         more = self._asked.pilots[1] - max(self._asked.pilots[0], len(pilots))
         if more > 0:
             awaited.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
+        return awaited
+
+    def _with_failure(self, pilot: _Pilot, awaited: str) -> str:
+        """Return a node of a pilot with the last error of its program, if that has failed."""
+        nodes = pilot.known.nodes if pilot.known else ()
+        if awaited not in nodes:
+            return awaited
+        log = self._files / f"pilot-{pilot.job}-{nodes.index(awaited)}.log"
+        with suppress(OSError), log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LINE_BYTES))
+            *_, last = ["", *file.read().decode(errors="replace").splitlines()]
+            if last.startswith(ERROR):
+                return f"{awaited} ({last.removeprefix(ERROR)})"
         return awaited
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:

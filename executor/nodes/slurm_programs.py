@@ -48,6 +48,9 @@ STAY_S: Final = 60.0
 After that, no lease and hence no job is left; Ray on the nodes of pilots waits for the next head.
 """
 
+ERROR: Final = "dovetail: "
+"""What the last line of a program that has failed begins with."""
+
 _GLOBAL: Final = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Numbers of device files, whatever a cgroup hides."""
 
@@ -192,7 +195,9 @@ def allocated(environment: Mapping[str, str]) -> Sequence[str]:
         return visible
     numbers = next(filter(None, (_listed(environment.get(name, "")) for name in _GLOBAL)), ())
     if not numbers:
-        raise UnsupportedError("the allocation has no GPU on this node (ask for one by gres)")
+        raise UnsupportedError(
+            "the allocation has no GPU on this node (request GPUs with gres=gpu:N)"
+        )
     try:
         with Nvml() as nvml:
             by_number = {str(nvml.device_file(gpu.uuid)): gpu.uuid for gpu in nvml.gpus()}
@@ -229,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "node":
                 keep_node(options.files, options.name, options.pool, options.scratch)
     except DovetailError as error:
-        print(f"dovetail: {error}", file=sys.stderr)
+        print(f"{ERROR}{error}", file=sys.stderr)
         return 2
     return 0
 

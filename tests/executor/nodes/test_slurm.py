@@ -21,6 +21,7 @@ from .slurm_bench import PATIENT_POOL, PILOT
 from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
+from .slurm_cluster import NODES
 
 WAIT = "while [ ! -e go ]; do sleep 0.1; done"
 
@@ -38,6 +39,17 @@ def test_jobs_are_taken_while_the_pilot_is_in_the_queue(bench):
         bench.wait_for([name], "finished")
     assert set(bench.starts().values()) == {1}
     assert len(bench.starts()) == 3
+
+
+def test_a_node_that_cannot_join_says_why(bench):
+    """The GPUs of this Slurm are files, so Slurm gives its steps none."""
+    pool = f"slurm:nodes=3,gres=gpu:2,pilots=1..1,scratch={bench.home},pool=gpu"
+    with bench.serving(pool), bench.client() as client:
+        why = "(the allocation has no GPU on this node (request GPUs with gres=gpu:N))"
+        wait_until(
+            lambda: all(f"{node} {why}" in client.service().notice for node in NODES),
+            "every node's reason",
+        )
 
 
 def test_pilots_come_while_jobs_lack_devices_and_go_when_nothing_runs_there(bench):
