@@ -14,7 +14,8 @@ For a further group that is exchangeable with these and misses no more than the 
 of its bounds, the expected part of misses is then at most 1 - confidence. The group is the
 hidden family, or the job's own where none is. With ``worst = 1`` nothing is
 assumed, and 10 families support no more than 90.9 %; with the default of a quarter they support
-97.7 %. That is the price of few families, and more is refused rather than promised.
+97.7 %. Where families were hidden, ``worst`` is the largest of their misses at that level if that
+is more. That is the price of few families, and more is refused rather than promised.
 
 Jobs are not any jobs, but those that share in rounds as an optimiser plans them (``planned``), so
 that the luck of the best-looking pairs is in the misses; the level must hold for each way of
@@ -70,6 +71,7 @@ _STEP = 4  # Neighbouring levels that share the pairs which a gSLA lets be picke
 _TURNS = 4  # and the rounds in which each of these steps has its turn once.
 _WORTH = 10.0
 _HEAVIEST = 3.0
+_COUNTS = 0.5  # A group of half of _WORTH jobs and more may be the worst one.
 _LEAST_SPLITS = 3
 
 
@@ -91,13 +93,14 @@ class Evidence(NamedTuple):
     misses: FloatArray
     jobs: FloatArray
 
-    def risk(self, worst: float) -> FloatArray:
+    def risk(self, worst: float, hidden: bool = False) -> FloatArray:
         """Return the controlled risk, shape (gang sizes, levels).
 
         Jobs count, so a group that shares more often counts for more, up to threefold, and one
         of fewer than 10 jobs for less; the group never seen has 10. Where no job shares, none is
-        broken. The risk never rises with the level: a level that keeps the promise by luck, below
-        one that does not, is not taken.
+        broken. The group never seen misses ``worst`` or, where families were ``hidden``, as much
+        as the worst of them if that is more. The risk never rises with the level: a level that
+        keeps the promise by luck, below one that does not, is not taken.
         """
         weight = np.minimum(_HEAVIEST, self.jobs / _WORTH)
         part = np.divide(self.misses, self.jobs, out=np.zeros_like(weight), where=self.jobs > 0)
@@ -106,7 +109,9 @@ class Evidence(NamedTuple):
         if groups == 0:
             return np.ones(weight.shape[::2])
         mean = (weight * part).sum(axis=1) / np.maximum(total, 1e-12)
-        found = (groups * mean + worst) / (groups + 1)
+        largest = np.where(weight >= _COUNTS, part, 0.0).max(axis=1)
+        unseen = np.maximum(worst, largest) if hidden else worst
+        found = (groups * mean + unseen) / (groups + 1)
         falling: FloatArray = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
         return falling
 
@@ -139,7 +144,7 @@ class Calibration:
     @cached_property
     def risk(self) -> FloatArray:
         """The risk at each level, shape (3, gang sizes, levels); larger gangs have no less."""
-        risk = np.stack([found.risk(self.worst) for found in self.evidence])
+        risk = np.stack([e.risk(self.worst, k != KNOWN) for k, e in enumerate(self.evidence)])
         rising: FloatArray = np.maximum.accumulate(risk, axis=1)
         return rising
 
@@ -418,7 +423,8 @@ class _Tally:
         if not len(ways):
             return Evidence((), *np.zeros((2, len(GANGS), 0, len(_LEVELS))))
         each = zip(misses, jobs, strict=True)
-        risk = [Evidence(self._families, *_scaled(*counts)).risk(worst) for counts in each]
+        hidden = code != KNOWN
+        risk = [Evidence(self._families, *_scaled(*counts)).risk(worst, hidden) for counts in each]
         hardest = np.argmax(risk, axis=0)[None, :, None]
         misses, jobs = (np.take_along_axis(c, hardest, axis=0)[0] for c in (misses, jobs))
         return Evidence(self._families, *_scaled(misses, jobs))
