@@ -139,7 +139,8 @@ def _memory(occupancy: Occupancy, company: GpuOccupants) -> Iterator[Violation]:
     """3: what the jobs and the reserve need fits the GPU."""
     needed, size = occupancy.memory_mib(company), company.place.gpu.memory_mib
     if needed > size + MEMORY_TOLERANCE_MIB:
-        rule = f"{listed(company.ids)} need {needed:.10g} MiB > {size:.10g} MiB"
+        need = "needs" if len(company.ids) == 1 else "need"
+        rule = f"{listed(company.ids)} {need} {needed:.10g} MiB > {size:.10g} MiB"
         yield _broken("memory", f"GPU {company.name}", rule)
 
 

@@ -94,7 +94,7 @@ _IMPORT = Command(
 
 _DATASET = Command(
     "dataset",
-    "Keep what was measured: profiles and pairs, in a folder or a repository.",
+    "Keep measured profiles and pairs, in a folder or a repository.",
     commands=(
         Command(
             "import",

@@ -127,9 +127,13 @@ def logs(options: Namespace) -> int:
             return 0
         if sys.stdout.isatty() and not options.raw:
             chunks = _harmless(chunks)
+        empty = True
         for chunk in chunks:
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
+            empty = empty and not chunk
+    if empty:
+        print(f"dovetail: {options.job} has written nothing", file=sys.stderr)
     return 0
 
 
@@ -187,7 +191,7 @@ def edit(options: Namespace) -> int:
     if options.job_command:
         changes["command"] = _utf8(options.job_command, "COMMAND")
     if not changes:
-        raise InputError("must say what is to be changed", "JOB")
+        raise InputError("needs an option to change, or a new command after --", "JOB")
     with Client() as client:
         job = client.job(options.job)
         if job.workload == default_workload(job.command, job.cwd):
@@ -242,7 +246,8 @@ def _tell_states(jobs: Sequence[JobView], as_json: bool) -> None:
         return
     for job in jobs:
         held = f", held by {job.held}" if job.held else ""
-        print(f"{job.id}: {job.state.value}{held}: {job.why}")
+        why = "" if job.why == job.state.value else f": {job.why}"
+        print(f"{job.id}: {job.state.value}{held}{why}")
 
 
 def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool]) -> list[str]:
@@ -253,7 +258,8 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
     if options.jobs:
         return list(dict.fromkeys(options.jobs))
     if not described:
-        raise InputError("must name jobs, or say which: --all, --name, --user, --state", "JOB")
+        rule = "is required, unless --all, --name, --user or --state selects jobs"
+        raise InputError(rule, "JOB")
     found = [
         job.id
         for job in client.jobs(chosen=Chosen(options.user, options.name, options.state))

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
-from dovetail.executor.live.views import DeviceView, JobView, ServiceView
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.toolkit.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import (
     NO_FIGURE,
@@ -306,7 +306,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
         yield "slowdown", ", ".join(known)
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
-    yield "log", f"dovetail logs {job.id}, by {readers}"
+    yield "log", f"dovetail logs {job.id}, readable by {readers}"
     for name, pattern in (("output", job.output), ("errors", job.error)):
         if pattern is not None:
             yield name, printable(os.path.join(job.cwd, pattern))
@@ -317,9 +317,9 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
 
 def _limits(job: JobView) -> str:
     most = "no walltime" if job.walltime_s is None else f"walltime {lasting(job.walltime_s)}"
-    memory = "" if job.memory_mib is None else f", {gib(job.memory_mib)} GiB a worker"
-    tries = f"started again {number(job.retries, 'time')} after a failure"
-    return f"{most}{memory}, {tries}, grace {lasting(job.grace_s)}"
+    memory = "" if job.memory_mib is None else f", {job.memory_mib:,.0f} MiB a worker"
+    retries = "1 retry" if job.retries == 1 else f"{job.retries} retries"
+    return f"{most}{memory}, {retries}, grace {lasting(job.grace_s)}"
 
 
 def _status(status: int | None) -> str:
@@ -356,8 +356,13 @@ def _history(job: JobView) -> RenderableType:
         lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
     for step in job.history:
-        lines.add_row(Text(clock_time(step.at_s)), Text(step.state.value), Text(step.why))
+        lines.add_row(Text(clock_time(step.at_s)), Text(step.state.value), Text(_reason(step)))
     return lines
+
+
+def _reason(step: StepView) -> str:
+    """Return why a job came to a state; empty if that says no more than the state."""
+    return "" if step.why == step.state.value else step.why
 
 
 def clock_time(at_s: float) -> str:

@@ -36,7 +36,7 @@ def plan(options: Namespace) -> int:
     if options.from_live:
         return _plan_from_live(options)
     if options.instance is None:
-        raise InputError("is needed, or --from-live", "INSTANCE")
+        raise InputError("is required, unless --from-live is given", "INSTANCE")
     read = (options.instance, *filter(None, [options.model, options.slowdowns]))
     outputs = (options.output, options.report, options.figures, options.write_model)
     require_separate(read, *outputs)

@@ -36,7 +36,8 @@ _MOST_ROWS = 40
 """Jobs in the chart of slowdowns: those nearest to their gSLA."""
 _FAR = 4.0
 """gSLAs above the largest slowdown times this are left out of the chart."""
-_GOLDEN_ANGLE = 137.508
+_GANG_HUES, _GOLDEN_SECTION = (40, 320), 0.618034
+"""Hues of gangs, without the red of broken limits, and the step between two of them."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def slowdown_chart(laid_out: PlanView) -> Chart | None:
         {
             "job": each.job.id,
             "slowdown": each.slowdown,
-            "at_most": each.bound,
+            "at_most": None if each.bound == each.slowdown else each.bound,
             "gSLA": each.job.gsla if (each.job.gsla or 0.0) <= far else None,
         }
         for each in shown
@@ -266,7 +267,7 @@ def _check_text(laid_out: PlanView) -> str:
     value = "unknown" if report.value is None else wording.figure(report.value)
     found = wording.number(len(report.violations), "broken rule") if report.violations else "none"
     return (
-        "A separate checker, which shares no code with the solver, held the plan against every "
+        "A separate checker, which shares no code with the solver, checked the plan against every "
         f"rule and computed its {report.objective} again: {value}. Broken rules: {found}."
     )
 
@@ -317,11 +318,17 @@ def _limit_tile(laid_out: PlanView) -> tuple[str, str, str]:
 
 def _node_drawings(laid_out: PlanView) -> Iterator[NodeDrawing]:
     gangs = [placed.job.id for placed in laid_out.placed if placed.job.workers > 1]
-    hues = {job: round(k * _GOLDEN_ANGLE) % 360 for k, job in enumerate(gangs)}
+    hues = {job: _hue(k) for k, job in enumerate(gangs)}
     for node in laid_out.nodes:
         idle = not any(gpu.seats for gpu in node.gpus)
         gpus = () if idle else tuple(_gpu_drawing(gpu, hues) for gpu in node.gpus)
         yield NodeDrawing(node, _node_text(node), gpus)
+
+
+def _hue(k: int) -> int:
+    """Return the hue of the k-th gang, far from those before; the first is blue."""
+    low, high = _GANG_HUES
+    return low + round((0.6 + k * _GOLDEN_SECTION) % 1 * (high - low))
 
 
 def _node_text(node: NodeView) -> str:

@@ -142,7 +142,7 @@ def waiting_view(
     return Group(*lines)
 
 
-def _reason_lines(waiting: Iterable[Waiting]) -> RenderableType:
+def _reason_lines(waiting: Iterable[Waiting | Explanation]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(max_width=WIDTH // 3)
     table.add_column(overflow="fold")
@@ -173,7 +173,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 
 def explanation_view(story: Explanation) -> RenderableType:
     """Return why a job waits or where it runs, and what would let it start."""
-    head = Text.assemble((f"{story.job}  ", "bold"), story.reason)
+    head = _reason_lines([story])
     if not story.remedies:
         return head
     lines = [Text(f"  - {remedy.text}") for remedy in story.remedies]

@@ -96,7 +96,7 @@ def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
     honest = min(keepers, key=lambda group: group.mean("jct_mean_s"))
     mean = wording.measured("jct_mean_s", honest.mean("jct_mean_s"))
     against = _against_baseline(groups, honest)
-    return f"{but}; of those that keep {kept} {honest.policy} is the best: {mean}{against}"
+    return f"{but}; among those that keep {kept}, {honest.policy} is the best: {mean}{against}"
 
 
 def _against_baseline(groups: Groups, best: Group) -> str:

@@ -139,7 +139,8 @@ def refuse_after(spec: JobSpec, machine: StateMachine, path: str) -> None:
             if first is None:
                 raise InputError(f"must be the id of a job, got {shown(job)}", where)
             if name == "after" and first.state in OVER - {JobState.FINISHED}:
-                raise InputError(f"must finish, got {job}, which is {first.state}", where)
+                rule = f"must be a job that can still finish, got {job} ({first.state})"
+                raise InputError(rule, where)
 
 
 def refuse_hopeless(

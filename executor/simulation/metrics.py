@@ -80,7 +80,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         **_spread("jct", "JCT", "s", "end less arrival", "mean p50 p90 p99"),
         **{
             f"jct_mean_{name}_s": Metric(
-                f"JCT, mean, {size}", "s", "lower", "JCT of jobs of this size"
+                f"JCT of jobs on {size}, mean", "s", "lower", "JCT of jobs of this size"
             )
             for name, size in zip(
                 SIZE_CLASSES, ("1 GPU", "2-4 GPUs", "5-8 GPUs", "> 8 GPUs"), strict=True

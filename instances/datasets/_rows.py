@@ -293,8 +293,7 @@ def _missing_columns(
     others = {name.casefold(): name for name in header if name not in known}
     close = {name: closest(name.casefold(), others) for name in missing}
     names = [
-        f"{name} (did you mean it by {shown(others[near])}?)" if near else name
-        for name, near in close.items()
+        f"{name} (is it {shown(others[near])}?)" if near else name for name, near in close.items()
     ]
     needed, got = ", ".join(required), listed(header, _MOST_COLUMNS) or "none"
     return f"must have the columns {needed}; missing: {', '.join(names)}, got {got}"

@@ -60,7 +60,7 @@ def _is_known(entry: SlowdownEntry, known: Mapping[EntryKey, SlowdownEntry], sou
     if _figures(before) != _figures(entry):
         raise InputError(
             f"{' + '.join(entry.workloads)} on {model}: must be as in the instance, "
-            f"{_shown(before)}, got {_shown(entry)}: take one of the two out",
+            f"{_shown(before)}, got {_shown(entry)}: remove one of the two",
             "",
             source,
         )

@@ -289,7 +289,7 @@ def test_same_seed_same_plan(run):
             ["dataset", "show", "a", "b"],
             "dovetail dataset show: unrecognized arguments: b (see dovetail dataset show --help)",
         ),
-        (["plan"], "dovetail: INSTANCE: is needed, or --from-live"),
+        (["plan"], "dovetail: INSTANCE: is required, unless --from-live is given"),
         (["plan", "none.json"], "dovetail: none.json: cannot be read: no such file or directory"),
         (["plan", "library:none"], "got 'none'"),
         (["plan", "library:lab", "--objective", "x"], "invalid choice: 'x'"),

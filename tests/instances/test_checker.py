@@ -416,6 +416,10 @@ def test_running_jobs_over_the_memory_are_warned_of() -> None:
     report = checked(data, jobs, put("r1", "g0"), put("r2", "g0"))
     assert report.valid
     assert report.warnings == ("GPU g0: memory: r1, r2 need 11000 MiB > 10000 MiB",)
+    alone = checked(base(reserve_mib=9000), jobs[:1], put("r1", "g0"))
+    assert [told.partition(" MiB")[0] for told in alone.warnings] == [
+        "GPU g0: memory: r1 needs 13000"
+    ]
 
 
 def test_nothing_joins_where_memory_is_broken() -> None:

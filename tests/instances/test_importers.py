@@ -322,7 +322,7 @@ def test_pairs_missing_columns_are_named(tmp_path):
         import_pairs(path, 1)
     assert str(error.value) == (
         f"{path}: line 1: must have the columns job_a, slowdown_a, job_b, slowdown_b, device; "
-        "missing: job_a (did you mean it by 'Job_A'?), slowdown_b, device, "
+        "missing: job_a (is it 'Job_A'?), slowdown_b, device, "
         "got Job_A, job_b, slowdown_a, gpu"
     )
 

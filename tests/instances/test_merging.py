@@ -53,7 +53,7 @@ def test_other_numbers_replace_nothing(tmp_path, model, slowdown, told):
         with_pairs(instance, path)
     assert str(raised.value).endswith(
         f"pairs.csv: a + b on V100: must be as in the instance, {told}, "
-        "got a 1.1, b 1.2: take one of the two out"
+        "got a 1.1, b 1.2: remove one of the two"
     )
 
 

@@ -185,7 +185,10 @@ def test_a_job_starts_after_others_or_once_it_is_released(simulated, run):
     assert run("wait", orphan) == (1, f"{orphan}: {why}", "")
     for words, told in (
         (("--after", "j99"), "after[0]: must be the id of a job, got 'j99'"),
-        (("--after", doomed), f"after[0]: must finish, got {doomed}, which is failed"),
+        (
+            ("--after", doomed),
+            f"after[0]: must be a job that can still finish, got {doomed} (failed)",
+        ),
     ):
         assert run("submit", *words, "--", "train")[::2] == (2, f"dovetail: {told}\n")
 
@@ -237,7 +240,10 @@ def test_a_job_that_waits_is_edited(simulated, run):
     told = {"name", "nice", "workers", "walltime_s", "cwd", "command"}
     assert told <= changed <= told | {"workload", "memory_mib", "waiting_for", "since_s"}
     assert (after["command"], after["cwd"]) == (["train", "work_s=0.1"], "/tmp")
-    assert run("edit", job)[2] == "dovetail: JOB: must say what is to be changed\n"
+    assert (
+        run("edit", job)[2]
+        == "dovetail: JOB: needs an option to change, or a new command after --\n"
+    )
     assert "workers: must be <= 2" in run("edit", job, "--workers", "9")[2]
     assert "gsla: must be" in run("edit", job, "--gsla", "0.5")[2]
     assert run("release", job)[0] == 0
@@ -296,7 +302,7 @@ def test_jobs_are_chosen_by_what_they_are(simulated, run):
     wait_until(lambda: view(run, running)["runs"] == 2)
     assert run("cancel", "--user", "nobody-like-this") == (0, "", "dovetail: no job fits\n")
     assert run("wait", "--name", "nobody-like-this") == (2, "", "dovetail: no job fits\n")
-    choose = "must name jobs, or say which: --all, --name, --user, --state"
+    choose = "is required, unless --all, --name, --user or --state selects jobs"
     assert run("cancel")[::2] == (2, f"dovetail: JOB: {choose}\n")
     assert run("cancel", running, "--all")[0] == 2
     status, out, err = run("cancel", "j99", running, other, "--now")
@@ -317,6 +323,14 @@ def test_logs(simulated, run):
     assert run("logs", "-n", "1", job)[1] == "simulated: ended with status 0\n"
     assert json.loads(run("logs", "--json", job)[1])["text"] == out
     assert run("logs", "--rank", "1", job)[::2] == (2, "dovetail: rank: must be < 1, got 1\n")
+    held = submitted(run, "--hold")
+    assert run("logs", held) == (0, "", f"dovetail: {held} has written nothing\n")
+
+
+def test_a_state_without_a_further_reason_is_printed_once(simulated, run):
+    held = submitted(run, "--hold")
+    assert run("release", held)[1] == f"{held}: submitted\n"
+    assert not re.search(r"submitted +submitted", run("show", held)[1])
 
 
 def test_devices_are_drained_and_taken_back(simulated, run):
@@ -421,7 +435,7 @@ def test_a_plan_from_live(simulated, run, short_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("plan",), "INSTANCE: is needed, or --from-live"),
+        (("plan",), "INSTANCE: is required, unless --from-live is given"),
         (("plan", "x.json", "--from-live"), "INSTANCE: cannot be had with --from-live"),
         (("plan", "--from-live", "--solver", "cpsat"), "--solver: cannot be had with --from-live"),
         (("plan", "--from-live", "--time-limit", "3"), "--time-limit: cannot be had"),

@@ -161,6 +161,24 @@ def test_gangs_shares_and_states_are_told_in_words():
     assert "2 jobs, unpartitioned" in words
 
 
+def test_gangs_never_have_the_red_of_broken_limits():
+    instance = generate(jobs=120, seed=3, gpus=300)
+    plan = solve(instance).plan
+    page = report_html(instance, plan, compare(instance, plan))
+    hues = {int(hue) for hue in re.findall(r"--hue:(\d+)", page)}
+    assert len(hues) > 3
+    assert all(40 <= hue <= 320 for hue in hues)
+
+
+def test_an_upper_bound_that_equals_the_slowdown_hides_no_mark():
+    instance = library.load("first-pairs")
+    plan = solve(instance).plan
+    charts = report_charts(instance, plan, compare(instance, plan))
+    marks = next(chart.data for chart in charts if chart.name == "slowdowns")
+    assert marks["slowdown"].notna().all()
+    assert marks["at_most"].isna().all()
+
+
 def test_idle_nodes_and_empty_plans():
     instance = small()
     plan = Plan(assignments=())

@@ -251,12 +251,12 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
         # 60 beside 120 s and 90 s.
         (
             (0.0, 0.01, 0.31),
-            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; of those that keep 99 % "
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; among those that keep 99 %, "
             "ssf is the best: 1.50 min, 25.0 % less than fifo",
         ),
         (
             (0.0, 0.02, 0.31),
-            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; of those that keep 99 % "
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; among those that keep 99 %, "
             "fifo is the best: 2.00 min, the baseline itself",
         ),
         (

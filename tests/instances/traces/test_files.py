@@ -226,7 +226,7 @@ def test_columns_of_others_are_named(tmp_path):
         (
             {"arrival_s": "submittime"},
             "h.csv: line 1: must have the columns submittime, gpu_num, duration; missing: "
-            "submittime (did you mean it by 'submit_time'?), "
+            "submittime (is it 'submit_time'?), "
             "got job_id, user, gpu_num, submit_time, duration, state",
         ),
         ({"duration_s": "state"}, "h.csv: line 2: state: must be a number, got 'COMPLETED'"),
