@@ -80,7 +80,7 @@ END_MOST_S: Final = 10.0
 SPEED_S: Final = 600.0
 """Length in seconds of the recent past from which the remaining time is estimated."""
 
-_NO_GPU: Final = "dovetail doctor tells what is lacking; --device cpu tries a campaign without"
+_NO_GPU: Final = "see dovetail doctor; --device cpu and simulated:INSTANCE need no GPU"
 
 
 def measure(options: Namespace) -> int:
@@ -206,8 +206,8 @@ def _libraries(options: Namespace, campaign: Campaign, *, on_gpu: bool) -> Libra
         raise InputError(str(error), "--python") from None
     if found.torch is None and (on_gpu or len(campaign.own) < len(campaign.names)):
         raise UnsupportedError(
-            f"{python} has no PyTorch: name one that has with --python, "
-            "or pip install './dovetail[measure]'"
+            f"{python} has no PyTorch: pip install './dovetail[measure]', "
+            "or name a Python that has it with --python"
         )
     return found
 

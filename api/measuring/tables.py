@@ -24,7 +24,7 @@ MOST_SHOWN: Final = 3
 MOST_REASONS: Final = 8
 
 STAND_IN_WORDS: Final = (
-    "MPS and time-sliced are the campaign's words: the core is shared by its kernel in either."
+    "Without a GPU, MPS and time-sliced are only names: the device is shared in the same way."
 )
 """How to read the modes if there is no GPU."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
@@ -14,6 +14,7 @@ from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.fair_share import Precedence
 from dovetail.executor.state_instance import starting, staying
 from dovetail.formulations.problems import Problem
+from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
@@ -160,7 +161,7 @@ def of_job(job: LiveJob, machine: StateMachine) -> str:
         lines.append(f"it may run alone only: {job.alone_only}")
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
-    return "\n".join([*lines, *_taking_none(machine).values()])
+    return "\n".join([*lines, *_taking_none(machine, machine.devices)])
 
 
 def _barred(job: LiveJob) -> str:
@@ -187,13 +188,19 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _taking_none(machine: StateMachine) -> dict[str, str]:
-    """Return a line for each device of the pool that takes no jobs."""
-    return {
-        name: f"{name} takes no jobs: {device.sick or f'it {device.trouble}'}"
-        for name, device in machine.devices.items()
-        if device.present and device.trouble
-    }
+def _taking_none(machine: StateMachine, devices: Iterable[str]) -> list[str]:
+    """Return which of these devices of the pool take no jobs, a line for each reason."""
+    by_reason: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in devices:
+        device = machine.devices[name]
+        if device.present and device.trouble:
+            by_reason[device.sick, device.trouble].append(name)
+    return [
+        f"{listed(names)} take no jobs: {sick or f'each {trouble}'}"
+        if len(names) > 1
+        else f"{names[0]} takes no jobs: {sick or f'it {trouble}'}"
+        for (sick, trouble), names in by_reason.items()
+    ]
 
 
 def of_round(
@@ -239,9 +246,8 @@ class Lacks(NamedTuple):
         """Read the devices."""
         closed = all(device.trouble for device in machine.devices.values())
         held = machine.residents()
-        lines = [line for name, line in _taking_none(machine).items() if not held[name]]
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        unused = lines[0] + more if lines else ""
+        idle = [name for name in machine.devices if not held[name]]
+        unused = "; ".join(_taking_none(machine, idle))
         return cls(machine, closed, dry_run, Precedence.of(machine), unused)
 
     def of_job(self, job: LiveJob) -> str:

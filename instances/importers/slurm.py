@@ -113,7 +113,9 @@ def import_slurm(
     except InputError as error:
         raise error.at(told_nodes) from None
     if not taken:
-        raise InputError("must have a node with GPUs that can be taken", "", told_nodes)
+        asked = {"--partition": partition, "--constraint": constraint}
+        selected = "".join(f" ({flag} {name})" for flag, name in asked.items() if name)
+        raise InputError(f"must have a node with GPUs that can be taken{selected}", "", told_nodes)
     racks = _racks(topology) if topology else {}
     found = [*_placed(listed, taken, partition, out)]
     closed = _closed(listed, found, taken, out)

@@ -88,7 +88,7 @@ def test_a_campaign_becomes_a_data_set(campaign, capsys):
     told = capsys.readouterr()
     assert "NO GPU" in told.out
     # No MPS is there, so the word needs a word.
-    assert "MPS and time-sliced are the campaign's words" in told.out
+    assert "MPS and time-sliced are only names" in told.out
     assert len(told.err.splitlines()) == 8
     out = campaign.parent / "out"
     assert sorted(path.name for path in out.iterdir()) == [
@@ -244,7 +244,7 @@ class TestBadInput:
             campaign.read_text().replace("- {name: here, program: here.py}", "- gemm")
         )
         told = self.refused(command(campaign, "--python", bare), capsys)
-        assert "has no PyTorch: name one that has with --python" in told
+        assert "has no PyTorch: pip install './dovetail[measure]', or name a Python" in told
 
     def test_an_output_that_cannot_be(self, campaign, capsys):
         (campaign.parent / "out").write_text("in the way")

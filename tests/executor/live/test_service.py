@@ -192,8 +192,7 @@ def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
         assert service.api.explain("j3").splitlines() == [
             "j3: submitted",
             "it starts alone: its workload has no profile yet",
-            "n-0 takes no jobs: it is being drained by me",
-            "n-1 takes no jobs: it is being drained by me",
+            "n-0, n-1 take no jobs: each is being drained by me",
         ]
         service.api.drain([], False, ME)
         wait_until(is_in(service, "j3", JobState.FINISHED))
