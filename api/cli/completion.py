@@ -6,9 +6,12 @@ which has no fish.
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from itertools import chain
+from types import MappingProxyType
 from typing import Final
 
 from dovetail.cli.parser import COMMANDS
@@ -61,14 +64,51 @@ def _below(path: str, command: Command) -> Iterator[tuple[str, Command]]:
         yield from _below(f"{path} {each.name}".strip(), each)
 
 
-def _options(command: Command) -> list[Argument]:
+@cache
+def _values() -> Mapping[str, tuple[str, ...]]:
+    """Return the values of arguments that take others, too, by the argument's field."""
+    from dovetail.executor.jobs.states import JobState
+    from dovetail.instances import library
+    from dovetail.instances.objectives import OBJECTIVES
+    from dovetail.solver.policies import POLICIES
+    from dovetail.solver.registry import SOLVERS
+
+    policies = tuple(POLICIES)
+    return MappingProxyType(
+        {
+            "objective": tuple(OBJECTIVES),
+            "solver": tuple(SOLVERS),
+            "policy": policies,
+            "policies": policies,
+            "baseline": policies,
+            "state": tuple(state.value for state in JobState),
+            "shipped": library.names(),
+        }
+    )
+
+
+def _arguments(command: Command) -> list[Argument]:
+    """Return the arguments of a command; what completes each is among its choices."""
     own = [_HELP, *([] if command.commands else [JSON]), *command.arguments]
-    return [each for each in own if each.names]
+    return [each._replace(choices=each.choices or tuple(_known(each))) for each in own]
+
+
+def _known(argument: Argument) -> Iterator[str]:
+    """Yield the known values that an argument accepts."""
+    for value in _values().get(argument.field, ()):
+        with suppress(ArgumentTypeError):
+            if argument.kind is not None:
+                argument.kind(value)
+            yield value
+
+
+def _options(command: Command) -> list[Argument]:
+    return [each for each in _arguments(command) if each.names]
 
 
 def _first_words(command: Command) -> list[str]:
     """Return what may follow a command, but options."""
-    positional = (each.choices for each in command.arguments if not each.names)
+    positional = (each.choices for each in _arguments(command) if not each.names)
     return [*(each.name for each in command.commands), *chain.from_iterable(positional)]
 
 

@@ -205,6 +205,6 @@ COMMANDS: Final = (
         "library",
         "List the shipped instances, or write one.",
         "dovetail.data.commands:library",
-        (argument("[NAME]", "write this instance (default: list all)"), OUTPUT),
+        (argument("[NAME]", "write this instance (default: list all)", "shipped"), OUTPUT),
     ),
 )

@@ -133,8 +133,8 @@ def library(options: Namespace) -> int:
     """List the shipped instances, or write one of them."""
     from dovetail.instances import library as shipped
 
-    if options.name:
-        write_made(options, shipped.load(options.name))
+    if options.shipped:
+        write_made(options, shipped.load(options.shipped))
         return 0
     entries = shipped.manifest()
     if options.json:

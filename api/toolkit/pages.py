@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -50,6 +51,11 @@ class Table(NamedTuple):
     strong: frozenset[int] = frozenset()
 
 
+def unbroken(text: str) -> str:
+    """Return a sentence whose figures stay on the line of their unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|d|kWh)(?![A-Za-z]))", "\N{NO-BREAK SPACE}", text)
+
+
 def environment() -> Environment:
     """Return the template engine of all pages."""
     environment = Environment(
@@ -59,6 +65,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["unbroken"] = unbroken
     environment.globals.update(
         wording=wording,
         svg=charts.svg,

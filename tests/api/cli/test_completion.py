@@ -41,6 +41,12 @@ def script(capsys, tmp_path):
         (("predictors", "evaluate", "--js"), {"--json"}),
         (("completion", ""), {"bash", "zsh", "fish", "-h", "--help", "--json"}),
         (("submit", "--", "--pri"), {""}),
+        (("submit", "--name", "la"), {""}),
+        (("library", "la"), {"lab", "latency"}),
+        (("plan", "--objective", "thr"), {"throughput"}),
+        (("simulate", "--policy", "dov"), {"dovetail"}),
+        (("queue", "--state", "fi"), {"finished"}),
+        (("cancel", "--state", "fi"), {""}),
     ],
 )
 def test_bash(script, words, found):
