@@ -34,7 +34,7 @@ def class_at(path: str, what: str, method: str) -> type:
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # whatever the module does when it is imported
-        rule = "is written python:MODULE.CLASS, and has to be importable"
+        rule = "cannot be imported as python:MODULE.CLASS"
         raise UnsupportedError(f"{what} {path!r} {rule}: {error}") from None
     if not (isinstance(found, type) and callable(getattr(found, method, None))):
         raise UnsupportedError(f"{what} {path!r} must be a class with a method {method}")

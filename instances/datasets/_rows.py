@@ -145,7 +145,7 @@ def pairs_of(table: Table) -> tuple[Iterator[Measurement], list[str]]:
 def _known_pair_columns(
     table: Table, known: Iterable[Column], others: bool = False
 ) -> tuple[Column, ...]:
-    names = set(table.header)
+    names = {name.casefold() for name in table.header}
     second = len(names.intersection(_SECOND_REQUIRED)) > len(names.intersection(PAIR_REQUIRED))
     required = _SECOND_REQUIRED if second else PAIR_REQUIRED
     return known_columns(table, known, required, others)

@@ -317,6 +317,9 @@ def test_pairs_missing_columns_are_named(tmp_path):
     path = pairs_file(tmp_path, header="device,mode,gpus,job_a,job_b,slowdown_a")
     with pytest.raises(InputError, match=r"line 1: .*missing: slowdown_b, got device"):
         import_pairs(path, 1)
+    path = pairs_file(tmp_path, header="Device,Job_A,Job_B,Slowdown_A,Slowdown_B")
+    with pytest.raises(InputError, match=r"missing: job_a \(is it 'Job_A'\?\), slowdown_a"):
+        import_pairs(path, 1)
     path = pairs_file(tmp_path, header="Job_A,job_b,slowdown_a,gpu")
     with pytest.raises(InputError) as error:
         import_pairs(path, 1)

@@ -237,7 +237,10 @@ def test_a_solver_that_breaks_the_protocol_is_refused(solver, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("python:absent.Mine", "has to be importable: No module named 'absent'"),
+        (
+            "python:absent.Mine",
+            "cannot be imported as python:MODULE.CLASS: No module named 'absent'",
+        ),
         ("python:math.pi", "solver 'python:math.pi' must be a class with a method solve"),
         ("python:fractions.Fraction", "must be a class with a method solve"),
         (f"python:{__name__}.Demanding", "must need no arguments"),

@@ -364,7 +364,7 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         (("--policy", "ssf:backfill=true,"), "an option is written NAME=VALUE, got ''"),
         (("--policy", "python:absent.Mine"), "is written python:MODULE.CLASS, and has to be"),
         (("--policy", "python:math.pi"), "'python:math.pi' must be a class with a method decide"),
-        (("--policy", "python:Mine"), "is written python:MODULE.CLASS, and has to be importable"),
+        (("--policy", "python:Mine"), "cannot be imported as python:MODULE.CLASS"),
         (("--policy", "castor:x=1"), "policy 'castor' has no option 'x': its options are"),
         (("--policy", "tiresias:promote"), "an option is written NAME=VALUE, got 'promote'"),
         (("--gsla", "uniform:0:2"), "--gsla: must be like one of none, fixed:1.5"),
@@ -615,8 +615,14 @@ def test_a_policy_of_ones_own_is_compared(run, small):
     [
         ("python:own.Late:before_s=5", "has no option 'before_s': its options are after_s"),
         ("python:own.Late:after_s=x", "after_s must be of type float, got 'x'"),
-        ("python:faulty.Late", "has to be importable: name 'absent' is not defined"),
-        ("python:own.Early", "has to be importable: module 'own' has no attribute 'Early'"),
+        (
+            "python:faulty.Late",
+            "cannot be imported as python:MODULE.CLASS: name 'absent' is not defined",
+        ),
+        (
+            "python:own.Early",
+            "cannot be imported as python:MODULE.CLASS: module 'own' has no attribute 'Early'",
+        ),
     ],
 )
 def test_mistakes_in_naming_a_policy_of_ones_own(run, small, policy, message, monkeypatch):
