@@ -10,6 +10,7 @@ import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -69,8 +70,19 @@ def why_none() -> str:
     return f"Slurm is not installed here (no {', '.join(missing)})" if missing else ""
 
 
+def make_device(path: Path) -> None:
+    """Make what Slurm takes for a GPU's device file: ``/dev/null``, or for others than root a file.
+
+    Slurm gives the numbers of device files to the steps that have them, those of files to none.
+    """
+    if os.geteuid() == 0:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    else:
+        path.touch()
+
+
 class SlurmCluster:
-    """``slurmctld`` and three ``slurmd``, with two GPUs each that are mere files.
+    """``slurmctld`` and three ``slurmd``, with two GPUs each that are no GPUs (``make_device``).
 
     Parameters
     ----------
@@ -94,7 +106,7 @@ class SlurmCluster:
             )
         self.conf.write_text(text)
         for k in range(2):
-            (home / f"gpu{k}").touch()
+            make_device(home / f"gpu{k}")
         (home / "gres.conf").write_text(f"Name=gpu Type=a100 File={home}/gpu[0-1]\n")
         (home / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

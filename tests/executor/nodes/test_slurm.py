@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -42,14 +43,25 @@ def test_jobs_are_taken_while_the_pilot_is_in_the_queue(bench):
 
 
 def test_a_node_that_cannot_join_says_why(bench):
-    """The GPUs of this Slurm are files, so Slurm gives its steps none."""
-    pool = f"slurm:nodes=3,gres=gpu:2,pilots=1..1,scratch={bench.home},pool=gpu"
+    pool = f"slurm:nodes=3,pilots=1..1,scratch={bench.home},pool=gpu"
     with bench.serving(pool), bench.client() as client:
         why = "(the allocation has no GPU on this node (request GPUs with gres=gpu:N))"
         wait_until(
             lambda: all(f"{node} {why}" in client.service().notice for node in NODES),
             "every node's reason",
         )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device files")
+def test_slurm_names_the_gpus_of_a_step(slurm):
+    """A step that overlaps with its pilot has the pilot's GPUs."""
+    path = slurm.home / "named"
+    slurm.ask(
+        *("sbatch", "--wait", "--nodes=1", "--gres=gpu:2", "--exclusive", f"--output={path}"),
+        *("--wrap", "srun --overlap env"),
+    )
+    named = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    assert named["SLURM_STEP_GPUS"] == "0,1"
 
 
 def test_pilots_come_while_jobs_lack_devices_and_go_when_nothing_runs_there(bench):
