@@ -223,7 +223,7 @@ def _refuse_another(campaign: Campaign) -> None:
 def _check_page(page: Path) -> None:
     folder = page.absolute().parent
     if not folder.is_dir():
-        raise InputError("must be in a folder that there is", "--report", str(page))
+        raise InputError("must be in a folder that exists", "--report", str(page))
     if page.is_dir():
         raise InputError("must be a file, got a folder", "--report", str(page))
     if not os.access(folder, os.W_OK):

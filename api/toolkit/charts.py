@@ -297,6 +297,7 @@ def dots(
             axes.plot(values, at, _MARKS[k], color=colours[k], markersize=3.5, label=_label(column))
         if log:
             _log(axes, "x")
+            figure.subplots_adjust(right=0.92)  # the last power of ten is long
         _legend(axes)
 
     return Chart(name, title, note, data, draw, _row_height(len(names)))

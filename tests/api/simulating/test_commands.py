@@ -103,7 +103,10 @@ def test_a_run_has_a_page_and_figures(run, small):
     status, out, err = run("simulate", *small, "--policy", "fifo", *places)
     assert (status, err) == (0, "")
     assert out.splitlines()[-2:] == ["-> page.html", "-> figures"]
-    assert "fifo: jobs take 2.33 min from arrival to end" in Path("page.html").read_text()
+    assert (
+        "fifo: jobs take 2.33\N{NO-BREAK SPACE}min from arrival to end"
+        in Path("page.html").read_text()
+    )
     with open("figures/gpus-fifo.csv") as file:
         held = {(row["name"], row["gpu"]): float(row["end_s"]) for row in csv.DictReader(file)}
     # j1 has both GPUs until 150.
@@ -545,7 +548,7 @@ def test_the_load_is_that_of_what_is_simulated(run, small):
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_run(run, small):
     Path("pages").mkdir()
-    for place, rule in (("pages", "must be a file, got a folder"), ("no/a.html", "that there is")):
+    for place, rule in (("pages", "must be a file, got a folder"), ("no/a.html", "that exists")):
         status, _, err = run("compare", *small, "-o", "kept", "--report", place)
         assert (status, rule in err) == (2, True)
     assert not Path("kept").exists()
