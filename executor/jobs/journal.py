@@ -125,6 +125,7 @@ class Journal:
         self._checkpointed = 0
         # What an earlier service has left may not be on the disk yet.
         self._synced = 0
+        self._stored: set[int] = set()
         self._settled: set[int] = set()
 
     @property
@@ -191,6 +192,7 @@ class Journal:
                 stored = _from_checkpoint(self._connection)
                 if stored is not None:
                     self._checkpointed = stored.sequence
+                    self._stored = {job.sequence for job in stored.jobs.values()}
                     self._settled = {
                         job.sequence for job in stored.jobs.values() if job.state in OVER
                     }
@@ -217,21 +219,24 @@ class Journal:
         self._checkpointed = machine.sequence
         chosen = [job for job in machine.jobs.values() if job.sequence not in self._settled]
         rows = [_job_row(job) for job in chosen]
-        forgotten = self._settled - {job.sequence for job in machine.jobs.values()}
+        kept = {job.sequence for job in machine.jobs.values()}
+        # Among them jobs that ran at the last checkpoint, and ended and were forgotten since.
+        forgotten = self._stored - kept
         text = checkpoint.state_text(machine)
         known = (machine.sequence, len(machine.jobs), text)
         state = (checkpoint.VERSION, *known, _sum(machine.sequence, text))
         with _faults(self._path, "written"), _transaction(self._connection):
             self._connection.execute("DELETE FROM brain")
-            if not self._settled:
+            if not self._stored:
                 self._connection.execute("DELETE FROM job")
             self._connection.executemany(
                 "DELETE FROM job WHERE sequence = ?", [(number,) for number in forgotten]
             )
             self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?, ?)", state)
             self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)", rows)
+        self._stored = kept
         # What is over never changes again.
-        self._settled -= forgotten
+        self._settled &= kept
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
 

@@ -135,6 +135,7 @@ def _workload(profile: SoloProfile) -> dict[str, object]:
     return {
         "memory_mib": profile.memory_mib,
         "family": profile.family,
+        "batch_size": profile.batch_size,
         "metrics": profile.metrics,
         "throughput": {100: profile.throughput},
     }

@@ -15,7 +15,7 @@ from copy import deepcopy
 
 import pytest
 
-from dovetail.executor.jobs import checkpoint, events
+from dovetail.executor.jobs import checkpoint, events, state_machine
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import (
     JOURNAL,
@@ -248,6 +248,24 @@ class TestCheckpoints:
             journal.checkpoint(journal.replay(), every=1)
         change(folder, fault)
         assert read_state_machine(folder) == story.machine
+
+    def test_without_a_job_that_waited_at_one_and_is_forgotten_by_the_next(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(state_machine, "KEPT_OVER", 1)
+        story = Story()
+        over, waits, last = (story.submit().id for _ in range(3))
+        story.tell(events.CancelRequested, job=over, by="ann")
+        with Journal(tmp_path) as journal:
+            journal.append(story.happened)
+            journal.checkpoint(story.machine, every=1)
+            known = len(story.happened)
+            story.tell(events.CancelRequested, job=waits, by="ann")
+            story.tell(events.CancelRequested, job=last, by="ann")
+            journal.append(story.happened[known:])
+            journal.compact(story.machine, story.at_s + 1)
+        assert [*story.machine.jobs] == [last]
+        assert read_state_machine(tmp_path) == story.machine
 
     def test_say_what_a_job_is_but_not_what_was_submitted(self, story):
         secret = next(iter(story.machine.jobs.values()))
