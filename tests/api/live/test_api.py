@@ -311,7 +311,7 @@ def test_a_costly_plan_is_made_for_all_who_ask(live, monkeypatch):
     assert len(made) == 1
     live.client.drain([])
     (later,) = live.client.submit([job()])
-    assert "takes no jobs" in live.client.explain(later)
+    assert "take no jobs" in live.client.explain(later)
 
 
 def test_waiting_ends_after_its_time(live):

@@ -328,9 +328,11 @@ def test_logs(simulated, run):
 
 
 def test_a_state_without_a_further_reason_is_printed_once(simulated, run):
+    assert run("drain")[0] == 0
     held = submitted(run, "--hold")
     assert run("release", held)[1] == f"{held}: submitted\n"
     assert not re.search(r"submitted +submitted", run("show", held)[1])
+    assert run("drain", "--off")[0] == 0
 
 
 def test_devices_are_drained_and_taken_back(simulated, run):

@@ -365,7 +365,7 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         (("--policy", "tiresas"), "got 'tiresas', did you mean tiresias?"),
         (("--policy", "fifo:"), "policy 'fifo:': an option is written NAME=VALUE, got ''"),
         (("--policy", "ssf:backfill=true,"), "an option is written NAME=VALUE, got ''"),
-        (("--policy", "python:absent.Mine"), "is written python:MODULE.CLASS, and has to be"),
+        (("--policy", "python:absent.Mine"), "cannot be imported as python:MODULE.CLASS"),
         (("--policy", "python:math.pi"), "'python:math.pi' must be a class with a method decide"),
         (("--policy", "python:Mine"), "cannot be imported as python:MODULE.CLASS"),
         (("--policy", "castor:x=1"), "policy 'castor' has no option 'x': its options are"),

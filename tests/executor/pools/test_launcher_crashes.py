@@ -56,9 +56,15 @@ def test_a_kill_while_runs_are_being_launched(tmp_path, seed):
             pool.wait_for("rank_ready", rank, run)
         # A start that a killed service left at the start barrier has given up meanwhile.
         wait_until(lambda: len(left_over(state)) == 2 * len(ranks))
-        counts = {
-            path.name: path.read_text().count("started") for path in tmp_path.glob("starts-*")
-        }
+
+        def started():
+            return {
+                path.name: path.read_text().count("started") for path in tmp_path.glob("starts-*")
+            }
+
+        # A rank is ready a moment before its program has written.
+        wait_until(lambda: sum(started().values()) >= len(ranks))
+        counts = started()
         assert counts == {f"starts-j{k}-{rank}": 1 for k in range(RUNS) for rank in (0, 1)}
         for run in runs:
             pool.pool.stop(run.id, 20.0)
