@@ -165,16 +165,12 @@ def parse(text: str) -> Module:
 
 def split_operands(text: str) -> tuple[str, ...]:
     """Split operands at the commas outside brackets and strings."""
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        if text[at] == '"' and (string := _STRING.match(text, at)):
-            at = string.end()
-            continue
+    parts, depth, start = [], 0, 0
+    for at in _code(text, 0, len(text)):
         depth += (text[at] in _OPENING) - (text[at] in _CLOSING)
         if text[at] == "," and not depth:
             parts.append(text[start:at].strip())
             start = at + 1
-        at += 1
     return tuple([*parts, text[start:].strip()] if text.strip() else [])
 
 
@@ -217,38 +213,24 @@ def _functions(text: str) -> Iterator[Function]:
 def _end_of_head(text: str, at: int) -> int:
     """Return where a top-level item's body or semicolon is; initialisers belong to the item."""
     depth, assigned = 0, False
-    while at < len(text):
-        if blank := _BLANK.match(text, at):
-            at = blank.end()
-            continue
-        if text[at] == '"' and (string := _STRING.match(text, at)):
-            at = string.end()
-            continue
-        if text[at] == ";" and not depth:
-            return at
-        if text[at] == "{" and not depth and not assigned:
-            return at
-        depth += (text[at] in _OPENING) - (text[at] in _CLOSING)
-        assigned |= text[at] == "="
-        at += 1
-    return at
+    for place in _code(text, at, len(text)):
+        if text[place] == ";" and not depth:
+            return place
+        if text[place] == "{" and not depth and not assigned:
+            return place
+        depth += (text[place] in _OPENING) - (text[place] in _CLOSING)
+        assigned |= text[place] == "="
+    return len(text)
 
 
 def _matching(text: str, at: int) -> int:
     """Return where the brace that opens at ``at`` is closed."""
-    start, depth = at, 0
-    while at < len(text):
-        if blank := _BLANK.match(text, at):
-            at = blank.end()
-            continue
-        if text[at] == '"' and (string := _STRING.match(text, at)):
-            at = string.end()
-            continue
-        depth += (text[at] == "{") - (text[at] == "}")
+    depth = 0
+    for place in _code(text, at, len(text)):
+        depth += (text[place] == "{") - (text[place] == "}")
         if not depth:
-            return at
-        at += 1
-    raise PtxError(f"PTX line {_line_of(text, start)}: this brace is never closed")
+            return place
+    raise PtxError(f"PTX line {_line_of(text, at)}: this brace is never closed")
 
 
 def _function(text: str, start: int, open_at: int, close: int) -> Function:
@@ -309,17 +291,22 @@ def _statements(text: str, at: int, end: int) -> Iterator[Statement]:
 
 
 def _semicolon(text: str, at: int, end: int) -> int:
-    start = at
+    for place in _code(text, at, end):
+        if text[place] == ";":
+            return place
+    raise PtxError(f"PTX line {_line_of(text, at)}: this statement has no end")
+
+
+def _code(text: str, at: int, end: int) -> Iterator[int]:
+    """Yield the places of characters that are no blanks, comments or strings."""
     while at < end:
         if blank := _BLANK.match(text, at):
             at = blank.end()
         elif text[at] == '"' and (string := _STRING.match(text, at)):
             at = string.end()
-        elif text[at] == ";":
-            return at
         else:
+            yield at
             at += 1
-    raise PtxError(f"PTX line {_line_of(text, start)}: this statement has no end")
 
 
 def _after_blank(text: str, at: int) -> int:

@@ -138,7 +138,7 @@ class _Measured:
 class _Client:
     """What a client waits for.
 
-    ``part`` is what runs now; ``stopping`` whether it has been told to give up.
+    ``part`` is what runs now; ``stopping`` whether it was asked to give up.
     """
 
     critical: bool

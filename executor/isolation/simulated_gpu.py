@@ -283,7 +283,7 @@ class SimulatedGpu:
         heappush(self._events, (when_s, self._numbers, act))
 
     def launch(self, client: str, kind: KernelKind, name: str, ended: Callable[[], None]) -> None:
-        """Run a kernel of a client; it is told when that is over."""
+        """Run a kernel of a client; ``ended`` is called at its end."""
         critical = client == CRITICAL
         if self._sharing in ("tally", "kernels"):
             forms = kind.preemptible and self._sharing == "tally"
