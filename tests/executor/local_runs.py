@@ -89,7 +89,10 @@ class Watched:
 
 
 def left_over(directory):
-    """Return the running processes of a state directory."""
+    """Return the running processes of a state directory.
+
+    A rank's launcher is one of them, and ends a moment after it has reported the rank's end.
+    """
     home = f"{home_token(directory)}/"
     return [process for process, token in tokens() if token.startswith(home)]
 

@@ -70,7 +70,7 @@ def test_a_kill_while_runs_are_being_launched(tmp_path, seed):
             pool.pool.stop(run.id, 20.0)
         for run, rank in ranks:
             assert pool.wait_for("rank_ended", rank, run).status == -15
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
         pool.pool.close()
 
 

@@ -130,7 +130,7 @@ class TestOutput:
         pool.pool.launch(a_run("echo out; echo err >&2; exit 3"))
         assert pool.wait_for("rank_ended").status == 3
         assert log(pool) == "out\nerr\n"
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     def test_it_is_private_unless_it_is_public(self, make):
         pool = make()
@@ -287,7 +287,7 @@ class TestRefusals:
         refused = pool.wait_for("rank_refused")
         assert refused.reason == reason
         assert pool.kinds() == [("rank_refused", 0)]
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     def test_a_program_that_the_kernel_refuses(self, make, tmp_path):
         program = tmp_path / "program"
@@ -304,7 +304,7 @@ class TestRefusals:
         refused = pool.wait_for("rank_refused")
         assert refused.reason == "rank 0: its launcher died or did not answer"
         assert refused.later
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     def test_a_gang_starts_whole_or_not_at_all(self, make, tmp_path, state):
         pool = make()
@@ -315,7 +315,7 @@ class TestRefusals:
             reason = pool.wait_for("rank_refused", rank).reason
             assert reason == "rank 1: the program is not found: touch"
         assert not (tmp_path / "touched").exists()
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     @AS_ROOT
     def test_a_service_of_another_user(self):
@@ -351,7 +351,7 @@ class TestStopping:
         pool.pool.stop("j1.1", 0.2)
         assert pool.wait_for("rank_ended").status == -9
         assert pool.pool.before == [("j1.1", 0)]
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     def test_a_process_that_stands_still_hears_it_too(self, make):
         pool = make()
@@ -448,7 +448,7 @@ class TestNothingIsLeft:
         other = escaped(tmp_path)
         assert pool.wait_for("rank_ended").status == 0
         assert not other.alive
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     def test_a_kill_of_the_launcher_leaves_nothing(self, make, state, tmp_path):
         pool = make()
@@ -670,7 +670,7 @@ class TestFullDisk:
         self.fill(small)
         pool.pool.launch(a_run("true"))
         assert "No space left on device" in pool.wait_for("rank_refused").reason
-        assert left_over(small / "state") == []
+        wait_until(lambda: left_over(small / "state") == [])
         pool.pool.close()
 
     def test_a_job_runs_on_and_its_status_is_kept(self, small, tmp_path):
@@ -776,7 +776,7 @@ class TestAKeeperInTrouble:
         pool.pool.rank_environment = lambda run, rank: {}["no such device"]
         pool.pool.launch(a_run("true"))
         assert pool.wait_for("rank_refused").reason == "'no such device'"
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     def test_without_descriptors_a_launch_is_refused_and_leaves_none_open(
         self, make, state, monkeypatch
@@ -799,7 +799,7 @@ class TestAKeeperInTrouble:
         assert refused.later
         # One of its own for each of the two supervisors.
         assert len(os.listdir("/proc/self/fd")) == before + 2
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
     def test_before_a_kill(self, make, state, monkeypatch):
         monkeypatch.setattr("dovetail.executor.pools.run_supervisor.SHIM_KILL_S", 0.1)
@@ -813,7 +813,7 @@ class TestAKeeperInTrouble:
         wait_for_log(pool, "up")
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_gone")
-        assert left_over(state) == []
+        wait_until(lambda: left_over(state) == [])
 
 
 def test_only_what_was_released_long_ago_is_removed(make, state):
@@ -849,7 +849,7 @@ def test_many_at_once(make, state):
     assert ended == {name: k for k, name in enumerate(names)}
     for name in names:
         pool.pool.release(name)
-    assert left_over(state) == []
+    wait_until(lambda: left_over(state) == [])
 
 
 def test_ids_that_are_no_file_names_are_refused(make):

@@ -179,14 +179,14 @@ class TestNothingOfItRuns:
         prepared(pool, run, (0, 2))
         pool.pool.abort("j1.1", "n2 cannot")
         self.refused(pool, "n2 cannot")
-        assert left_over(tmp_path / "n1") == []
+        wait_until(lambda: left_over(tmp_path / "n1") == [])
         # Nor later, whoever asks.
         again = node(runs=[run])
         self.refused(again, "n2 cannot")
         again.pool.prepare(run, (0, 2))
         again.pool.commit("j1.1")
         time.sleep(0.3)
-        assert (starts(), left_over(tmp_path / "n1")) == ({}, [])
+        wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
     def test_when_that_cannot_be_kept_yet(self, node, tmp_path):
         run, starts = noted(tmp_path)
@@ -220,7 +220,7 @@ class TestNothingOfItRuns:
         self.refused(first, event.reason)
         assert list(second.pool.prepared()) == []
         assert starts() == {}
-        assert left_over(tmp_path / "n1") == left_over(tmp_path / "n2") == []
+        wait_until(lambda: left_over(tmp_path / "n1") == left_over(tmp_path / "n2") == [])
 
     def test_when_one_of_its_launchers_dies_at_the_barrier(self, node, tmp_path):
         run, starts = noted(tmp_path)
@@ -231,7 +231,7 @@ class TestNothingOfItRuns:
         self.refused(pool, "rank 2: its launcher died before the start")
         pool.pool.commit("j1.1")
         time.sleep(0.2)
-        assert (starts(), left_over(tmp_path / "n1")) == ({}, [])
+        wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
     def test_when_nobody_commits_it(self, node, tmp_path, monkeypatch):
         monkeypatch.setattr("dovetail.executor.pools.run_supervisor.COMMIT_S", 0.3)
@@ -239,14 +239,14 @@ class TestNothingOfItRuns:
         pool = node()
         prepared(pool, run, (0, 2))
         self.refused(pool, "it was prepared, and not committed within 0.3 s")
-        assert (starts(), left_over(tmp_path / "n1")) == ({}, [])
+        wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
     def test_when_the_lease_lapses(self, node, tmp_path):
         run, starts = noted(tmp_path)
         pool = node(for_s=1.0)
         prepared(pool, run, (0, 2))
         self.refused(pool, LAPSED)
-        assert (starts(), left_over(tmp_path / "n1")) == ({}, [])
+        wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
     def test_when_it_is_stopped(self, node, tmp_path):
         run, starts = noted(tmp_path)
@@ -256,7 +256,7 @@ class TestNothingOfItRuns:
         for rank in (0, 2):
             event = pool.wait_for("rank_refused", rank)
             assert event.reason == "it was stopped before it was started"
-        assert (starts(), left_over(tmp_path / "n1")) == ({}, [])
+        wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
     def test_when_it_was_not_prepared(self, node, tmp_path):
         run, starts = noted(tmp_path)
