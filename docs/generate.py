@@ -48,7 +48,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.Cluster: {
         "max_jobs_per_gpu": "At most so many jobs on one GPU.",
         "shares": "The caps that a starting job may be given, in per cent of a GPU's SMs. "
-        "Empty: none, jobs share unpartitioned.",
+        "`idle`: it may run in the idle time of its co-runners. Empty: jobs share unpartitioned.",
         "share_sum": "The caps on one GPU sum to at most this; jobs without a cap do not count.",
         "start_capped": "Whether a job that starts alone on a GPU may take a cap, so that "
         "another can join later.",
@@ -85,6 +85,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "throughput": "Iterations per second alone, by share; 100 is the whole GPU.",
         "power_w": "Power of a GPU on which it runs alone, W; objective `energy` needs it.",
         "speed": "Speed on a GPU model relative to the others; 1 where not given.",
+        "isolation": "`blocks`: its kernels can be preempted between thread blocks, so that it may "
+        "have the share `idle`.",
         "batch": "Memory and iteration time by batch size. Its presence allows gradient "
         "accumulation.",
         "batch_size": "Samples of a batch, where `batch` is not given; a predictor that knows the "

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.rules import share_total
 from dovetail.instances.instance import Cluster, Instance, SlowdownEntry
 
 Floats = NDArray[np.float64]
@@ -277,11 +278,10 @@ class SlowdownIndex(Book):
             if member not in free:
                 return None
             free.remove(member)
-        given = [share for _, share in known.members if share is not None]
         if (
             not free
             or len(known.members) > rules.max_jobs_per_gpu
-            or sum(given) > rules.share_sum
+            or share_total(share for _, share in known.members) > rules.share_sum
             or not all(self._may_start(share) for _, share in free)
         ):
             return None
@@ -306,7 +306,7 @@ class SlowdownIndex(Book):
         ]
         shares = [share for _, share in wanted]
         for known in map(_combination, self._of_workloads(model).get(tuple(names), ())):
-            if sum(share or 0 for _, share in known.members) > self.rules.share_sum:
+            if share_total(share for _, share in known.members) > self.rules.share_sum:
                 continue
             seen = set()
             by_name = sorted(range(len(names)), key=[name for name, _ in known.members].__getitem__)

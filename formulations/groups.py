@@ -34,6 +34,7 @@ from dovetail.formulations._rows import (
 from dovetail.formulations.entries import Combination, Member, Template
 from dovetail.formulations.paces import paced
 from dovetail.formulations.rounds import Resident, Round, Variant
+from dovetail.formulations.rules import share_of
 from dovetail.formulations.values import JobValues
 
 Floats = NDArray[np.float64]
@@ -220,7 +221,7 @@ class _Lister(RowRules):
         for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
             order = sorted(zip(members, held, strict=True), key=lambda m: self.pending[m[0]])
             job, share = order[0]
-            resident = Resident(self.variants[job], share or None)
+            resident = Resident(self.variants[job], share_of(share))
             classes.append(place[() if self.pending[job] else (resident,)])
             jobs.append([job for job, _ in order])
             known.append(self._known(classes[-1], order))
@@ -236,7 +237,7 @@ class _Lister(RowRules):
 
     def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
         """Return what is known of jobs at their shares on a class."""
-        names = tuple((self._name(job), share or None) for job, share in members)
+        names = tuple((self._name(job), share_of(share)) for job, share in members)
         known = self.round.entries.find(self.round.classes[index].model, names)
         if known is None:
             raise AssertionError("a chosen pair has a known slowdown")

@@ -20,6 +20,7 @@ from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
+from dovetail.instances._record import IDLE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -168,7 +169,7 @@ def _known(compiled: Round) -> _Known:
     pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
     first, second = _columns(pairs, np.int64)
     share = _columns([_capped(entry.share) for entry in entries], np.int64)
-    keep = share.sum(axis=0) <= compiled.machines.rules.share_sum
+    keep = np.where(share == IDLE, 0, share).sum(axis=0) <= compiled.machines.rules.share_sum
     forward, backward = _code(*share), _code(*share[::-1])
     codes = np.unique(np.concatenate([forward[keep], backward[keep]]))
     there = first[keep], second[keep], np.searchsorted(codes, forward[keep])

@@ -22,6 +22,7 @@ from dovetail.formulations.entries import Book, Combination, SlowdownIndex
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, room_mib, share_total, slowdown_alone
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Batch, Instance, Workload
 
 Floats = NDArray[np.float64]
@@ -361,8 +362,8 @@ class Round:
 
     @cached_property
     def _solo(self) -> Floats:
-        """The slowdown of each workload alone at each share, (workloads, 101)."""
-        found = np.ones((len(self.workloads), 101))
+        """The slowdown of each workload alone at each share, ``idle`` the last."""
+        found = np.ones((len(self.workloads), IDLE + 1))
         for k, workload in enumerate(self.workloads):
             for share, throughput in workload.throughput.items():
                 found[k, share] = workload.throughput.get(100, throughput) / throughput
@@ -373,7 +374,7 @@ class Round:
         """The shares at which a job may start alone on a GPU."""
         rules = self.machines.rules
         caps = rules.shares if rules.start_capped else ()
-        return (None, *(share for share in caps if share <= rules.share_sum))
+        return (None, *(share for share in caps if share_total([share]) <= rules.share_sum))
 
     def resident_slowdowns(self, gpu: str) -> tuple[float, ...]:
         """Return the slowdown of each resident of a GPU that no job joins.

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from dovetail.formulations.arrays import Floats
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, Workload
 
 MEMORY_TOLERANCE_MIB: Final = 1e-6
@@ -56,8 +57,13 @@ def most_bound(gsla: Figures) -> Figures:
 
 
 def share_total(shares: Iterable[int | None]) -> int:
-    """Return what the shares on a GPU sum to, in percent; a job without one counts as 0."""
-    return sum(share or 0 for share in shares)
+    """Return what the caps on a GPU sum to, in percent; no cap and ``idle`` count as 0."""
+    return sum(share for share in shares if share is not None and share != IDLE)
+
+
+def share_of(number: int) -> int | None:
+    """Return the share that an array holds as a number: 0 for none."""
+    return IDLE if number == IDLE else number or None
 
 
 def seat_refusal(cluster: Cluster, taken: Sequence[int | None], share: int | None) -> str:
@@ -87,7 +93,7 @@ def tail_bounds(upper: Floats, p99: Floats) -> Floats:
 
 def slowdown_alone(workload: Workload, share: int | None) -> float | None:
     """Return the slowdown of a job that has a GPU to itself; None where it was not measured."""
-    if share is None:
+    if share is None or share == IDLE:
         return 1.0
     whole, capped = workload.throughput.get(100), workload.throughput.get(share)
     return None if whole is None or capped is None else whole / capped

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from dovetail.instances._record import Record, Text
+from dovetail.instances._record import IDLE, Record, Text
 from dovetail.instances.instance import Batch, Instance, Job, Place, SlowdownEntry, Workload
 
 RuleName = Literal[
@@ -125,7 +125,7 @@ class GpuOccupants:
     @property
     def share_sum(self) -> int:
         """The sum of the caps, in percent."""
-        return sum(share for share in self.shares if share is not None)
+        return sum(share for share in self.shares if share is not None and share != IDLE)
 
 
 class Occupancy:
@@ -193,7 +193,7 @@ class Occupancy:
 
 def _alone(placed: Placed, gpu: str) -> tuple[Effect, ...] | None:
     share = placed.share[gpu]
-    slowdown = 1.0 if share is None else _capped(placed.workload, share)
+    slowdown = 1.0 if share in (None, IDLE) else _capped(placed.workload, share)
     if slowdown is None and placed.starting:
         return None
     alone = (1.0 if slowdown is None else slowdown) * placed.growth

@@ -5,9 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from dovetail.instances.errors import InputError, hint, with_article
@@ -48,6 +59,41 @@ ONE_LINE = f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$"
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=200, pattern=ONE_LINE)]
 Share = Annotated[StrictInt, Field(ge=1, le=100)]
 """A cap on the percentage of a GPU's SMs that a job may use there."""
+
+
+class _Idle(int):
+    """The share of a job that runs in what its co-runners leave idle; arrays hold its number."""
+
+    def __repr__(self) -> str:
+        return "idle"
+
+    __str__ = __repr__
+
+    def __format__(self, how: str) -> str:
+        return format("idle", how)
+
+
+IDLE: Final = _Idle(101)
+"""No part of the SMs of its own: a job's thread blocks run while its co-runners have none.
+
+A number above every cap, so that an array of shares can hold it; files say ``idle``.
+"""
+
+
+def _idle_or(value: object, cap: ValidatorFunctionWrapHandler) -> int:
+    number: int = IDLE if value is IDLE or value == "idle" else cap(value)
+    return number
+
+
+SeatShare = Annotated[
+    Share,
+    WrapValidator(_idle_or),
+    PlainSerializer(lambda share: "idle" if share == IDLE else share, when_used="json"),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100}, {"const": "idle"}]}
+    ),
+]
+"""What a job is given of a GPU: a cap, or ``idle``."""
 
 Slowdown = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-3, le=1e15)]
 """Iteration time together / alone. Measured ones are hardly below 0.5; smaller is a mistake."""

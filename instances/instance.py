@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
+    IDLE,
     Count,
     Fraction,
     FrozenDict,
@@ -33,6 +34,7 @@ from dovetail.instances._record import (
     NonNegative,
     Positive,
     Record,
+    SeatShare,
     Share,
     Slowdown,
     listed,
@@ -107,7 +109,7 @@ class Cluster(Record):
     """The GPUs of a round and the rules for sharing them."""
 
     max_jobs_per_gpu: Annotated[Count, Field(le=48)] = 2
-    shares: tuple[Share, ...] = ()
+    shares: tuple[SeatShare, ...] = ()
     share_sum: Annotated[Count, Field(le=4800)] = 100
     start_capped: StrictBool = False
     gang_sharing: Literal["partial", "whole"] = "partial"
@@ -225,6 +227,7 @@ class Workload(Record):
     throughput: FrozenMapping[ShareKey, Positive] = Field({})
     power_w: Positive | None = None
     speed: FrozenMapping[Name, Positive] = Field({})
+    isolation: Literal["blocks"] | None = None
     batch: Batch | None = None
     batch_size: Count | None = None
     stages_s: Annotated[tuple[NonNegative, ...], Field(min_length=2, max_length=8)] | None = None
@@ -249,7 +252,7 @@ class Job(Record):
     priority: Literal["batch", "latency"] = "batch"
     state: Literal["pending", "running"] = "pending"
     gpus: tuple[Name, ...] | None = None
-    share: tuple[Share | None, ...] | None = None
+    share: tuple[SeatShare | None, ...] | None = None
     sub_batch: Count | None = None
 
     @model_validator(mode="after")
@@ -287,12 +290,13 @@ class SlowdownEntry(Record):
     """Measured or predicted slowdowns of workloads that share a GPU at the given shares.
 
     Two of them make a ``pair``, three or more a ``set``. ``slowdown: null`` says that they
-    may not share (ran out of memory, say).
+    may not share (ran out of memory, say). At a share of ``idle`` a job's thread blocks run while
+    its co-runners have none (``isolation: blocks`` of its workload); one job at least has another.
     """
 
     pair: tuple[Name, Name] | None = None
     set: Annotated[tuple[Name, ...], Field(min_length=3)] | None = None
-    share: tuple[Share | None, ...] | None = None
+    share: tuple[SeatShare | None, ...] | None = None
     slowdown: tuple[Slowdown, ...] | None
     upper: tuple[Slowdown, ...] | None = None
     p99: tuple[Slowdown, ...] | None = None
@@ -312,6 +316,8 @@ class SlowdownEntry(Record):
             if values is not None and len(values) != len(self.workloads):
                 rule = f"must have {len(self.workloads)} items, got {len(values)}"
                 raise rule_broken(name, rule)
+        if self.share is not None and all(share == IDLE for share in self.share):
+            raise rule_broken("share", "at least one must not be idle")
         return self
 
     @model_validator(mode="after")
@@ -441,6 +447,11 @@ class Instance(Record):
                 if name not in self.workloads:
                     field = "pair" if entry.pair else "set"
                     raise rule_broken(f"slowdowns[{k}].{field}[{w}]", self._unknown(name))
+            for w, share in enumerate(entry.share or ()):
+                name = entry.workloads[w]
+                if share == IDLE and self.workloads[name].isolation is None:
+                    rule = f"idle needs isolation: blocks of workload {name!r}"
+                    raise rule_broken(f"slowdowns[{k}].share[{w}]", rule)
         if len(self.entries) == len(self.slowdowns):
             return
         seen: dict[object, int] = {}

@@ -18,7 +18,7 @@ from dovetail.instances._record import (
     Number,
     Positive,
     Record,
-    Share,
+    SeatShare,
     Text,
     rule_broken,
     shown,
@@ -78,7 +78,7 @@ class Assignment(Record):
 
     job: Name
     gpus: Annotated[tuple[Name, ...], Field(min_length=1)]
-    share: tuple[Share | None, ...] | None = None
+    share: tuple[SeatShare | None, ...] | None = None
     slowdown: Positive | None = None
     sub_batch: Count | None = None
     co_runners: tuple[tuple[Name, ...], ...] | None = None
@@ -102,7 +102,7 @@ class Nearest(Record):
     """The co-runner that came closest to letting a waiting job start, with its numbers."""
 
     co_runner: Name
-    share: Share | None = None
+    share: SeatShare | None = None
     slowdown: Positive | None = None
     gpu: Name | None = None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, EntryKey, Instance, Workload
 from dovetail.predictors.fits import Split
 from dovetail.predictors.predictor import UNCAPPED
@@ -69,7 +70,7 @@ def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[st
 
 def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
     """Return the shares of two jobs to predict: none, caps that sum up, and maybe one cap."""
-    allowed = sorted(cluster.shares)
+    allowed = sorted(share for share in cluster.shares if share != IDLE)
     both = [(p, cluster.share_sum - p) for p in allowed if cluster.share_sum - p in allowed]
     one = [split for p in allowed for split in ((UNCAPPED, p), (p, UNCAPPED))]
     return [(UNCAPPED, UNCAPPED), *both, *(one if mixed else [])]

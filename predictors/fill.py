@@ -13,6 +13,7 @@ import numpy as np
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry, Workload
+from dovetail.instances.isolated import isolated_entries
 from dovetail.predictors._combinations import (
     Row,
     gang_sizes,
@@ -51,7 +52,8 @@ def predict(
     sum to ``share_sum``. Entries that exist stay as they are, ``slowdown: null`` among them.
     A fitted predictor gives an entry for each GPU model of the cluster; those of others hold
     for every GPU model, and none is made where each model has its own. Numbers are rounded
-    upward to 1/10,000.
+    upward to 1/10,000. Where ``idle`` is a share of the cluster, a latency-critical workload with
+    another that can be isolated has the entry of ``isolated_entry``, whatever the predictor.
 
     A fitted predictor also gives ``upper`` and, where it was fitted on power, ``power_w``. The
     bound of a workload is that of its largest gang, which feels the worst of its co-runners. A
@@ -95,7 +97,8 @@ def predict(
         _require_support(instance, model)
     new |= _predicted(left, model, known)
     in_order = (new[row.key] for row in rows if row.key in new)
-    filled = instance.replace(slowdowns=(*instance.slowdowns, *in_order))
+    isolated = isolated_entries(instance)
+    filled = instance.replace(slowdowns=(*instance.slowdowns, *in_order, *isolated))
     if not sets:
         return filled
     of_sets = _limited(set_entries(filled, gpu_models))

@@ -22,6 +22,7 @@ from dovetail.formulations.refusals import (
     sites_of,
 )
 from dovetail.formulations.rounds import Resident, Variant
+from dovetail.formulations.rules import share_of, share_total
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
 
@@ -89,8 +90,7 @@ class Pick:
                 yield other, float(self.ways.slowdown[row]), float(self.ways.bound[row])
 
     def _share(self, position: int) -> int | None:
-        share = int(self.ways.share[self.row, position])
-        return None if share == NO_SHARE else share
+        return share_of(int(self.ways.share[self.row, position]))
 
 
 @dataclass(frozen=True)
@@ -333,10 +333,10 @@ class Finder:
         held = [None if self.starts(o) else o.share or 0 for o in pick.others]
         rules = self.instance.cluster
         # The largest share that all jobs that may still choose can have at once.
-        each = (rules.share_sum - sum(s or 0 for s in held)) // (1 + held.count(None))
+        each = (rules.share_sum - share_total(held)) // (1 + held.count(None))
         free = max((share for share in rules.shares if share <= each), default=None)
         names = [self.jobs[o.variant.job].workload for o in pick.others]
-        shares = [free if share is None else share or None for share in held]
+        shares = [free if share is None else share_of(share) for share in held]
         return [(self.jobs[index].workload, free), *zip(names, shares, strict=True)]
 
     def _entry(self, index: int, pick: Pick) -> SlowdownEntry:

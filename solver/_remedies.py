@@ -21,6 +21,7 @@ from dovetail.formulations.refusals import Refusal
 from dovetail.formulations.rounds import Resident
 from dovetail.formulations.rules import most_bound
 from dovetail.instances._record import (
+    IDLE,
     Count,
     FrozenDict,
     FrozenMapping,
@@ -33,6 +34,7 @@ from dovetail.instances._record import (
 )
 from dovetail.instances.checker import check
 from dovetail.instances.instance import GpuModel, Instance, Node, SlowdownEntry, Workload
+from dovetail.instances.isolated import isolated_entry
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver._findings import Finder, Finding, Pick, with_shares
@@ -67,6 +69,9 @@ class Change(Record):
         A smaller ``batch.min`` of the job's workload.
     measured : tuple of SlowdownEntry
         Slowdowns that would have to be known, at their best.
+    isolated : SlowdownEntry, optional
+        A pair that would have to be possible, of which the second is isolated: its workload, and
+        the share ``idle`` for it.
     without : tuple of str
         Jobs that would have to end, or to wait.
     more_gpus : Node, optional
@@ -77,6 +82,7 @@ class Change(Record):
     less_memory_mib: NonNegative = 0.0
     batch_min: Count | None = None
     measured: tuple[SlowdownEntry, ...] = ()
+    isolated: SlowdownEntry | None = None
     without: tuple[Name, ...] = ()
     more_gpus: Node | None = None
 
@@ -96,10 +102,15 @@ class Change(Record):
         if self.more_gpus is not None:
             nodes = (*instance.cluster.nodes, self.more_gpus)
             parts["cluster"] = instance.cluster.replace(nodes=nodes)
+        if self.isolated is not None:
+            _, name = self.isolated.workloads
+            isolated = {name: instance.workloads[name].replace(isolation="blocks")}
+            parts["workloads"] = FrozenDict({**instance.workloads, **isolated})
+            shares = dict.fromkeys((*instance.cluster.shares, IDLE))
+            parts["cluster"] = instance.cluster.replace(shares=tuple(shares))
         changed = instance.altered(**parts)
-        if not self.measured:
-            return changed
-        return changed.replace(slowdowns=(*instance.slowdowns, *self.measured))
+        fresh = (*self.measured, *filter(None, [self.isolated]))
+        return changed.replace(slowdowns=(*instance.slowdowns, *fresh)) if fresh else changed
 
     def _smaller(self, workload: Workload) -> Workload:
         memory = max(0.0, workload.memory_mib - self.less_memory_mib)
@@ -176,7 +187,7 @@ class Remedies:
             text = f"can start {where} with nothing changed"
             return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
         found = [self._of_measuring(), *self._of_figures(), self._of_sub_batch()]
-        found += [self._of_departure(), self._of_more_gpus()]
+        found += [self._of_isolation(), self._of_departure(), self._of_more_gpus()]
         return tuple(remedy for remedy in found if remedy is not None)
 
     # -- trying -----------------------------------------------------------------------------
@@ -301,6 +312,19 @@ class Remedies:
             return None
         missing = self._finder.missing(self._index, finding)
         return self._remedy(Change(measured=missing), f"if {measured(missing)} and broke no gSLA")
+
+    def _of_isolation(self) -> Remedy | None:
+        """Return the latency-critical job in whose idle time the job could run."""
+        critical = {job.workload for job in self._jobs if job.priority == "latency"}
+        for first in sorted(critical):
+            entry = isolated_entry(self._instance, first, self._job.workload)
+            if entry is not None and entry.key not in self._instance.entries:
+                name = self._job.workload
+                text = f"if {name} were isolated (isolation: blocks, and idle among shares)"
+                remedy = self._remedy(Change(isolated=entry), text)
+                if remedy is not None:
+                    return remedy
+        return None
 
     def _of_departure(self) -> Remedy | None:
         """Return the jobs that would have to end or wait: the cheapest, and no more than needed."""

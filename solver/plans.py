@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from dovetail.formulations.groups import NO_SHARE, Groups
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.rounds import Round
+from dovetail.formulations.rules import share_of
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
 
@@ -50,7 +51,7 @@ def _assignment(
 ) -> Assignment:
     gpus = _in_order_of_ranks(job, seats)
     members = [seats[gpu] for gpu in gpus]
-    shares = tuple(int(s) if (s := groups.share[m]) != NO_SHARE else None for m in members)
+    shares = tuple(share_of(int(groups.share[m])) for m in members)
     sub_batch = groups.variants[int(groups.variant[members[0]])].sub_batch
     batch = groups.round.instance.workloads[job.workload].batch
     held = job.gpus, job.shares, job.sub_batch or (batch and batch.size)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from dovetail.formulations.completion import Forecast, forecast
 from dovetail.formulations.rounds import Round
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Batch, Instance, Job, SlowdownEntry
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan, Waiting
@@ -168,7 +169,8 @@ class _Search:
             for job in (self.jobs[unit.job] for unit in units)
         ]
         for shares in product(*choices):
-            if sum(share or 0 for share in shares) > self.instance.cluster.share_sum:
+            caps = [share for share in shares if share not in (None, IDLE)]
+            if sum(caps) > self.instance.cluster.share_sum:
                 continue
             effects = self._effects(gpu, units, shares)
             if effects is None:
@@ -213,6 +215,9 @@ class _Search:
         job = self.jobs[unit.job]
         if share is None:
             return 1.0
+        if share == IDLE:
+            allowed = job.running or self.instance.cluster.start_capped
+            return 1.0 if allowed else None
         throughput = self.instance.workloads[job.workload].throughput
         if 100 in throughput and share in throughput:
             allowed = job.running or self.instance.cluster.start_capped

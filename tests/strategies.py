@@ -70,8 +70,32 @@ def random_instance(draw: Random, shape: Shape | None = None) -> Instance:
         "slowdowns": _entries(draw, shape, cluster, names, models),
     }
     data["jobs"] = _jobs(draw, shape, data)
+    if shape.shares and draw.random() < 0.3:
+        data = _with_idle(data)
     instance = Instance.from_data(data)
     return _with_known_power(instance) if shape.power else instance
+
+
+def _with_idle(data: Data) -> Data:
+    """Return the data with the share ``idle`` in place of a cap."""
+    entries = [row for row in data["slowdowns"] if set(row["share"]) != {SHARES[0]}]
+    workloads = {name: row | {"isolation": "blocks"} for name, row in data["workloads"].items()}
+    cluster = data["cluster"] | {"shares": _idle_for_cap(data["cluster"]["shares"])}
+    seated = [
+        row | {"share": _idle_for_cap(row["share"])} if "share" in row else row
+        for row in (*entries, *data["jobs"])
+    ]
+    slowdowns, jobs = seated[: len(entries)], seated[len(entries) :]
+    return data | {
+        "cluster": cluster,
+        "workloads": workloads,
+        "slowdowns": slowdowns,
+        "jobs": jobs,
+    }
+
+
+def _idle_for_cap(shares: list[int | None]) -> list[object]:
+    return ["idle" if share == SHARES[0] else share for share in shares]
 
 
 def _with_known_power(instance: Instance) -> Instance:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from dovetail.formulations.rules import share_total
 from dovetail.instances._frames import frame
+from dovetail.instances._record import IDLE
 from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveValue, Plan
@@ -341,24 +343,28 @@ def _node_text(node: NodeView) -> str:
 
 def _gpu_drawing(gpu: GpuView, hues: Mapping[str, int]) -> GpuDrawing:
     shares = [seat.share for seat in gpu.seats]
-    capped = sum(share for share in shares if share is not None)
-    uncapped = shares.count(None)
+    capped = share_total(shares)
+    idle = shares.count(IDLE)
+    uncapped = shares.count(None) + idle
     # A job without a cap may use all SMs; it is drawn on what the caps of others leave.
     left = max(_LEAST_PIECE, (100 - capped) // uncapped) if uncapped else 0
     return GpuDrawing(
         gpu=gpu,
         pieces=tuple(
-            Piece(seat, seat.share or left, hues.get(seat.placed.job.id)) for seat in gpu.seats
+            Piece(seat, share_total([seat.share]) or left, hues.get(seat.placed.job.id))
+            for seat in gpu.seats
         ),
         free=max(0, 100 - capped) if not uncapped else 0,
         hatched=uncapped > 0 and len(shares) > 1,
-        caption=_division_text(len(shares), uncapped, capped),
+        caption=_division_text(len(shares), uncapped, capped, idle),
     )
 
 
-def _division_text(jobs: int, uncapped: int, capped: int) -> str:
+def _division_text(jobs: int, uncapped: int, capped: int, idle: int) -> str:
     if jobs == 1:
         return "alone, whole GPU" if uncapped else f"alone, {capped} % of the SMs"
+    if idle:
+        return f"{jobs} jobs, {idle} in the idle time"
     if jobs == uncapped:
         return f"{jobs} jobs, unpartitioned" if jobs else "idle"
     if uncapped:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
+from dovetail.instances._record import IDLE
+
 MIB_PER_GIB = 1024.0
 
 NO_FIGURE = "-"
@@ -15,7 +17,9 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 def share_text(share: int | None) -> str:
     """Return a share of a GPU's SMs."""
-    return "no cap" if share is None else f"{share} %"
+    if share is None:
+        return "no cap"
+    return f"{share}" if share == IDLE else f"{share} %"
 
 
 def two_digits(value: float | None) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.entries import Book, Combination, Member, Template
+from dovetail.formulations.rules import share_of, share_total
 from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
@@ -231,7 +232,7 @@ class BeliefBook(Book):
             strict=True,
         ):
             names = [self.workloads[k] for k in free]
-            members = tuple(zip(names, (cap or None for cap in share), strict=True))
+            members = tuple(zip(names, map(share_of, share), strict=True))
             yield Combination(members, tuple(slowdown), tuple(upper), tuple(tail), None)
 
     def _from_scratch(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -261,7 +262,7 @@ class BeliefBook(Book):
             for k, (x, y) in enumerate(table.caps)
             if x == share
             and (y is None or y in rules.shares)
-            and (x or 0) + (y or 0) <= rules.share_sum
+            and share_total((x, y)) <= rules.share_sum
         ]
         there, back = np.array(found, dtype=np.int64).reshape(-1, 2).T
         return there, back
@@ -274,7 +275,7 @@ def _usable_caps(state: State) -> tuple[list[int], list[int]]:
     caps = [
         k
         for k, (x, y) in enumerate(table.caps)
-        if x in allowed and y in allowed and (x or 0) + (y or 0) <= rules.share_sum
+        if x in allowed and y in allowed and share_total((x, y)) <= rules.share_sum
     ]
     return caps, [table.caps_place[table.caps[k][1], table.caps[k][0]] for k in caps]
 

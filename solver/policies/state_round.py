@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.placement import place
 from dovetail.formulations.rounds import Jobs, Round
-from dovetail.formulations.rules import most_bound
+from dovetail.formulations.rules import most_bound, share_of
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_forecast import remaining_work
@@ -87,7 +87,7 @@ class StateRound:
     def _start(
         self, job: Job, groups: Groups, held: Sequence[tuple[int, int]], draft: Draft
     ) -> None:
-        shares = tuple(int(groups.share[member]) or None for _, member in held)
+        shares = tuple(share_of(int(groups.share[member])) for _, member in held)
         sub_batch = groups.variants[int(groups.variant[held[0][1]])].sub_batch
         modes = [mode.sub_batch for mode in self._state.modes[job.workload]]
         capped = shares if any(shares) else None

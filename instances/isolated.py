@@ -1,0 +1,77 @@
+"""Pairs under isolation of thread blocks, from what is known of both jobs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dovetail.instances._record import IDLE, SeatShare
+from dovetail.instances.instance import Instance, SlowdownEntry, Workload
+
+TAIL: Final = 1.072
+"""Growth of the 99th-percentile latency of the job with SMs of its own: the mean that Tally's
+authors measured on an A100 (section 5.2). It stands for the slowdown, too, which is less."""
+
+WORKERS: Final = 1.25
+"""Slowdown of kernels that can give a GPU up between two blocks (Tally, section 5.5)."""
+
+_BEHIND: Final[tuple[SeatShare | None, SeatShare | None]] = (None, IDLE)
+
+
+def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry | None:
+    """Return what is expected of two workloads of which one runs in the idle time of the other.
+
+    Tally (ASPLOS 2025, section 4): a kernel of the second runs only while the first has none, so it
+    gets the part of the time in which the first leaves the GPU idle, at the pace of kernels that
+    can be preempted::
+
+        slowdown of first  = p99 = 1.072
+        slowdown of behind = 1.25 / (1 - gpu_util of first)
+
+    An estimate from published means; an entry that was measured is better.
+
+    Parameters
+    ----------
+    instance : Instance
+        Holds the workloads.
+    first : str
+        The workload with SMs of its own.
+    behind : str
+        The workload at the share ``idle``.
+
+    Returns
+    -------
+    SlowdownEntry or None
+        None where the first has neither ``gpu_util`` nor ``graphics_active`` in its metrics, or
+        leaves no idle time.
+    """
+    busy = _busy(instance.workloads[first])
+    if busy is None or busy >= 1:
+        return None
+    slowdown = (TAIL, round(WORKERS / (1 - busy), 4))
+    return SlowdownEntry(pair=(first, behind), share=_BEHIND, slowdown=slowdown, p99=slowdown)
+
+
+def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:
+    """Yield the expected entries of all latency-critical workloads before those that can be behind.
+
+    None where ``idle`` is none of the cluster's shares, and none for a pair that has such an entry.
+    """
+    if IDLE not in instance.cluster.shares:
+        return
+    known = {key for _, key in instance.entries}
+    critical = {job.workload for job in instance.jobs if job.priority == "latency"}
+    for first in instance.workloads:
+        for behind, workload in instance.workloads.items():
+            if first in critical and workload.isolation == "blocks":
+                entry = isolated_entry(instance, first, behind)
+                if entry is not None and entry.key[1] not in known:
+                    yield entry
+
+
+def _busy(workload: Workload) -> float | None:
+    """Return the part of the time in which a workload alone has kernels on the GPU."""
+    metrics = workload.metrics
+    if metrics is None:
+        return None
+    return metrics.graphics_active if metrics.gpu_util is None else metrics.gpu_util
