@@ -134,21 +134,8 @@ class _Measured:
         self.block_s += (block_s - self.block_s) / self.runs
 
 
-@dataclass
-class _Client:
-    """What a client waits for.
-
-    ``part`` is what runs now; ``stopping`` whether it was asked to give up.
-    """
-
-    critical: bool
-    queue: deque[Kernel] = field(default_factory=deque)
-    part: Launch | None = None
-    stopping: bool = False
-
-
-class Scheduler:
-    """Decides what runs on one GPU.
+class FormChoice:
+    """Finds the form that each kernel is launched in, by measuring the forms it has.
 
     Parameters
     ----------
@@ -162,53 +149,14 @@ class Scheduler:
 
     def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
         self._sms, self._bound_s, self._samples = sms, bound_s, samples
-        self._clients: dict[str, _Client] = {}
         self._measured: dict[Size, dict[Form, _Measured]] = {}
         self._chosen: dict[Size, Form] = {}
 
-    def join(self, client: str, *, critical: bool) -> None:
-        """Let a client in; at most one should be latency-critical."""
-        self._clients[client] = _Client(critical)
+    def add(self, size: Size, form: Form, block_s: float) -> None:
+        """Note a run: its seconds per block of the grid."""
+        self._measured.setdefault(size, {}).setdefault(form, _Measured()).add(block_s)
 
-    def leave(self, client: str) -> list[Order]:
-        """Forget a client that has ended, with what it still waits for."""
-        del self._clients[client]
-        return self._next()
-
-    def submit(self, client: str, kernel: Kernel) -> list[Order]:
-        """Take a client's next kernel and return what is to be done."""
-        self._clients[client].queue.append(kernel)
-        return self._next()
-
-    def ended(self, client: str, blocks: int, seconds: float) -> list[Order]:
-        """Note that what a client had running is over.
-
-        Parameters
-        ----------
-        client : str
-            Whose launch.
-        blocks : int
-            Blocks that it executed; fewer than were launched where it was preempted.
-        seconds : float
-            From its first block to its last.
-        """
-        state = self._clients[client]
-        part = state.part
-        assert part is not None
-        kernel = part.kernel
-        # Long kernels never run in one go beside a busy client: what they did until they were
-        # preempted counts, too, once every worker has had a block.
-        if not state.critical and blocks and blocks >= min(part.form.size, part.blocks):
-            self._measured.setdefault(kernel.size, {}).setdefault(part.form, _Measured()).add(
-                seconds / blocks
-            )
-        kernel.done += blocks
-        state.part, state.stopping = None, False
-        if kernel.done >= kernel.size.blocks:
-            state.queue.popleft()
-        return self._next()
-
-    def form_of(self, size: Size) -> Form | None:
+    def chosen(self, size: Size) -> Form | None:
         """Return the form that was chosen for a kernel; None while it is measured."""
         return self._chosen.get(size)
 
@@ -217,46 +165,8 @@ class Scheduler:
         measured = self._measured.get(size, {}).get(form)
         return math.nan if measured is None else _turnaround_s(size, form, measured.block_s)
 
-    # What to do.
-
-    def _next(self) -> list[Order]:
-        """Return what is to be done: the latency-critical client first, the others in its gaps."""
-        orders: list[Order] = []
-        critical_waits = False
-        for name, client in self._clients.items():
-            if client.critical and client.queue:
-                critical_waits = True
-                if client.part is None:
-                    orders.append(self._launched(name, client, WHOLE))
-        for name, client in self._clients.items():
-            if client.critical:
-                continue
-            if critical_waits:
-                if client.part is not None and not client.stopping:
-                    client.stopping = True
-                    if client.part.form.kind == "workers":
-                        orders.append(Preempt(name))
-            elif client.part is None and client.queue:
-                orders.append(self._launched(name, client, self._form(client.queue[0])))
-        # Room is made before it is taken.
-        return sorted(orders, key=lambda order: isinstance(order, Launch))
-
-    def _launched(self, name: str, client: _Client, form: Form) -> Launch:
-        kernel = client.queue[0]
-        left = kernel.size.blocks - kernel.done
-        if kernel.done and form.kind == "whole":
-            # What has begun cannot be launched whole: the rest is one slice, or workers.
-            form = Form("slices", left)
-            if not kernel.sliceable:
-                form = Form("workers", min(self._sms, left))
-        blocks = min(form.size, left) if form.kind == "slices" else left
-        client.part = Launch(name, kernel, form, kernel.done, blocks)
-        return client.part
-
-    # Which form.
-
-    def _form(self, kernel: Kernel) -> Form:
-        """Return the form of a best-effort kernel: the one chosen, or one to be measured."""
+    def form(self, kernel: Kernel) -> Form:
+        """Return the form of a kernel's next run: the one chosen, or one to be measured."""
         size = kernel.size
         if size in self._chosen:
             return self._chosen[size]
@@ -309,6 +219,114 @@ class Scheduler:
         if WHOLE in keeping and measured[WHOLE].block_s <= _AS_FAST * measured[fastest].block_s:
             return WHOLE
         return fastest
+
+
+@dataclass
+class _Client:
+    """What a client waits for.
+
+    ``part`` is what runs now; ``stopping`` whether it was asked to give up.
+    """
+
+    critical: bool
+    queue: deque[Kernel] = field(default_factory=deque)
+    part: Launch | None = None
+    stopping: bool = False
+
+
+class Scheduler:
+    """Decides what runs on one GPU.
+
+    Parameters
+    ----------
+    sms : int
+        Streaming multiprocessors of the GPU.
+    bound_s : float
+        The longest turnaround, seconds.
+    samples : int
+        How many runs make a measurement.
+    """
+
+    def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
+        self._sms = sms
+        self.choice: Final = FormChoice(sms, bound_s, samples)
+        self._clients: dict[str, _Client] = {}
+
+    def join(self, client: str, *, critical: bool) -> None:
+        """Let a client in; at most one should be latency-critical."""
+        self._clients[client] = _Client(critical)
+
+    def leave(self, client: str) -> list[Order]:
+        """Forget a client that has ended, with what it still waits for."""
+        del self._clients[client]
+        return self._next()
+
+    def submit(self, client: str, kernel: Kernel) -> list[Order]:
+        """Take a client's next kernel and return what is to be done."""
+        self._clients[client].queue.append(kernel)
+        return self._next()
+
+    def ended(self, client: str, blocks: int, seconds: float) -> list[Order]:
+        """Note that what a client had running is over.
+
+        Parameters
+        ----------
+        client : str
+            Whose launch.
+        blocks : int
+            Blocks that it executed; fewer than were launched where it was preempted.
+        seconds : float
+            From its first block to its last.
+        """
+        state = self._clients[client]
+        part = state.part
+        assert part is not None
+        kernel = part.kernel
+        # Long kernels never run in one go beside a busy client: what they did until they were
+        # preempted counts, too, once every worker has had a block.
+        if not state.critical and blocks and blocks >= min(part.form.size, part.blocks):
+            self.choice.add(kernel.size, part.form, seconds / blocks)
+        kernel.done += blocks
+        state.part, state.stopping = None, False
+        if kernel.done >= kernel.size.blocks:
+            state.queue.popleft()
+        return self._next()
+
+    # What to do.
+
+    def _next(self) -> list[Order]:
+        """Return what is to be done: the latency-critical client first, the others in its gaps."""
+        orders: list[Order] = []
+        critical_waits = False
+        for name, client in self._clients.items():
+            if client.critical and client.queue:
+                critical_waits = True
+                if client.part is None:
+                    orders.append(self._launched(name, client, WHOLE))
+        for name, client in self._clients.items():
+            if client.critical:
+                continue
+            if critical_waits:
+                if client.part is not None and not client.stopping:
+                    client.stopping = True
+                    if client.part.form.kind == "workers":
+                        orders.append(Preempt(name))
+            elif client.part is None and client.queue:
+                orders.append(self._launched(name, client, self.choice.form(client.queue[0])))
+        # Room is made before it is taken.
+        return sorted(orders, key=lambda order: isinstance(order, Launch))
+
+    def _launched(self, name: str, client: _Client, form: Form) -> Launch:
+        kernel = client.queue[0]
+        left = kernel.size.blocks - kernel.done
+        if kernel.done and form.kind == "whole":
+            # What has begun cannot be launched whole: the rest is one slice, or workers.
+            form = Form("slices", left)
+            if not kernel.sliceable:
+                form = Form("workers", min(self._sms, left))
+        blocks = min(form.size, left) if form.kind == "slices" else left
+        client.part = Launch(name, kernel, form, kernel.done, blocks)
+        return client.part
 
 
 def _turnaround_s(size: Size, form: Form, block_s: float) -> float:

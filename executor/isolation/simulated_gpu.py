@@ -438,9 +438,9 @@ class SimulatedGpu:
 
     def _keeps_bound(self, grid: _Grid) -> bool:
         kernel = self._wanted[grid.client][0][0]
-        form = self._scheduler.form_of(kernel.size)
+        form = self._scheduler.choice.chosen(kernel.size)
         return form is not None and (
-            self._scheduler.turnaround_s(kernel.size, form) <= self._bound_s
+            self._scheduler.choice.turnaround_s(kernel.size, form) <= self._bound_s
         )
 
     def _note_given_up(self) -> None:

@@ -36,8 +36,8 @@ def _measured(made, size, block_s, client="a", runs=200):
             seconds = math.ceil(order.blocks / parallel) * block_s
             orders = made.ended(client, order.blocks, seconds)
             order = orders[0] if orders else None
-        if made.form_of(size):
-            return made.form_of(size)
+        if made.choice.chosen(size):
+            return made.choice.chosen(size)
     raise AssertionError("nothing was chosen")
 
 
@@ -115,36 +115,36 @@ class TestForms:
     def test_a_long_kernel_of_short_blocks_keeps_the_bound(self):
         made = _scheduler()
         form = _measured(made, LONG, 10e-6)
-        assert made.turnaround_s(LONG, form) <= BOUND_S
+        assert made.choice.turnaround_s(LONG, form) <= BOUND_S
         # Of the forms that keep it, the one with most blocks at a time.
         assert form == Form("workers", 8 * SMS)
 
     def test_blocks_longer_than_the_bound_give_up_as_soon_as_they_can(self):
         made = _scheduler()
         form = _measured(made, LONG, 300e-6)
-        assert made.turnaround_s(LONG, form) == pytest.approx(300e-6, rel=0.1)
+        assert made.choice.turnaround_s(LONG, form) == pytest.approx(300e-6, rel=0.1)
         assert form == Form("workers", 8 * SMS)
 
     def test_forms_are_tried_only_if_they_should_keep_the_bound(self):
         made = _scheduler()
         _measured(made, LONG, 10e-6)
-        assert math.isnan(made.turnaround_s(LONG, WHOLE))
+        assert math.isnan(made.choice.turnaround_s(LONG, WHOLE))
 
     def test_each_size_is_measured_apart(self):
         made = _scheduler()
         _measured(made, SHORT, 2e-6)
-        assert made.form_of(SHORT._replace(blocks=101)) is None
+        assert made.choice.chosen(SHORT._replace(blocks=101)) is None
 
     def test_what_was_preempted_counts_once_every_worker_had_a_block(self):
         made = _scheduler(samples=1)
         made.submit("a", Kernel(LONG))
         made.submit("critical", Kernel(SHORT))
         made.ended("a", 5, 1e-5)
-        assert math.isnan(made.turnaround_s(LONG, Form("workers", SMS)))
+        assert math.isnan(made.choice.turnaround_s(LONG, Form("workers", SMS)))
         made.ended("critical", 100, 1e-4)
         made.submit("critical", Kernel(SHORT))
         made.ended("a", 20, 20e-6)
-        assert made.turnaround_s(LONG, Form("workers", SMS)) == pytest.approx(10e-6)
+        assert made.choice.turnaround_s(LONG, Form("workers", SMS)) == pytest.approx(10e-6)
 
 
 @pytest.mark.parametrize("seed", range(20))
