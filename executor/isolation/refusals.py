@@ -11,6 +11,11 @@ from dovetail.executor.isolation.transform import is_block_barrier
 
 # ``.shared::cluster`` alone is no sign: a block by itself is a cluster of one.
 _CLUSTER = re.compile(r"%cluster|%is_explicit_cluster|\bmapa\b|\.cluster\b|cta_group::2")
+_VARIABLE = re.compile(
+    r"\.(?:global|const|texref|samplerref|surfref)\b[^;={]*?([\w$%]+)\s*(?:\[|=|;)"
+)
+_CONSTANT = re.compile(r"\$str|__(?:func|FUNCTION|PRETTY_FUNCTION)__|assert(?:Message|File|Func)_")
+"""Texts of messages, which compilers name so."""
 _CLUSTER_SIZE = re.compile(r"cluster")
 _KEPT_STATE = {
     "mbarrier": "an mbarrier in shared memory cannot be initialised for a second block",
@@ -63,6 +68,27 @@ def verdict(module: Module, kernel: Function) -> Verdict:
     if unified and any(kernel.body[k].depth for k in barriers):
         return Verdict(workers="a barrier is in a scope of its own", unified=True)
     return Verdict(unified=unified, whole_warps=bool(of_warp))
+
+
+def shared_variable(module: Module, kernel: Function) -> str:
+    """Return a variable of the module that a kernel, or a function of the module, names.
+
+    If the module is loaded a second time, its variables are there twice: the kernels of one copy do
+    not see what is written to the other's.
+    """
+    outside, end = "", 0
+    for function in sorted(module.functions.values(), key=lambda one: one.start):
+        outside += module.text[end : function.start]
+        end = function.end
+    variables = {*_VARIABLE.findall(outside + module.text[end:])}
+    functions = [one for one in module.functions.values() if one.kind == "func"]
+    named = (
+        name
+        for function in (kernel, *functions)
+        for statement in function.body
+        for name in re.findall(r"[\w$%]+", statement.text)
+    )
+    return next((name for name in named if name in variables and not _CONSTANT.match(name)), "")
 
 
 def _why_neither(module: Module, kernel: Function) -> str:

@@ -1,0 +1,99 @@
+"""The library that intercepts a job's launches: its C sources, built where jobs run.
+
+The sources are part of the package; the library is built at first use, by the compiler of the
+machine, into a folder for such files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from dovetail.instances.errors import DovetailError
+
+Priority = Literal["latency", "best-effort"]
+
+_HERE: Final = Path(__file__).parent
+_SOURCES: Final = ("driver.h", "process.h", "modules.h", "shim.c")
+_OPTIONS: Final = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+_COMPILERS: Final = ("cc", "gcc", "clang")
+_MOST_S: Final = 120.0
+
+
+class InterceptionError(DovetailError):
+    """The library cannot be built here."""
+
+
+def library(folder: Path | None = None) -> Path:
+    """Return the library, and build it if it is not there.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where built libraries are kept; by default ``dovetail`` in the user's cache folder. The name
+        of the file is that of its sources' content, so each version has its own.
+
+    Raises
+    ------
+    InterceptionError
+        When there is no C compiler, or it fails.
+    """
+    sources = [(_HERE / name).read_bytes() for name in _SOURCES]
+    name = hashlib.sha256(b"\0".join([*sources, *map(str.encode, _OPTIONS)])).hexdigest()[:16]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = folder or Path(cache, "dovetail")
+    found = folder / f"libdovetail_isolation-{name}.so"
+    if found.exists():
+        return found
+    compiler = next((path for one in _COMPILERS if (path := shutil.which(one))), None)
+    if compiler is None:
+        raise InterceptionError(f"isolation is not available: no C compiler ({_names()})")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as beside:
+        made = Path(beside, found.name)
+        command = [compiler, *_OPTIONS, "-o", str(made), str(_HERE / "shim.c"), "-ldl"]
+        try:
+            ran = subprocess.run(
+                command, capture_output=True, text=True, timeout=_MOST_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InterceptionError(f"isolation is not available: {error}") from None
+        if ran.returncode:
+            why = next((line for line in ran.stderr.splitlines() if "error" in line), "no message")
+            raise InterceptionError(f"isolation is not available: {compiler}: {why}")
+        made.replace(found)
+    return found
+
+
+def environment(
+    built: Path, socket: Path, priority: Priority, given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that a job's processes need beside those they have.
+
+    Parameters
+    ----------
+    built : Path
+        The library.
+    socket : Path
+        Of the scheduler of the job's GPU.
+    priority : str
+        ``latency`` for a job whose launches never wait, else ``best-effort``.
+    given : mapping of str to str
+        The environment of the job; what it preloads itself is kept.
+    """
+    preloaded = " ".join(filter(None, [str(built), given.get("LD_PRELOAD", "")]))
+    return {
+        "LD_PRELOAD": preloaded,
+        "DOVETAIL_ISOLATION_SOCKET": str(socket),
+        "DOVETAIL_ISOLATION_PRIORITY": priority,
+    }
+
+
+def _names() -> str:
+    return ", ".join(_COMPILERS)

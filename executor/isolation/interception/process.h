@@ -1,0 +1,172 @@
+/* What a process shares with the scheduler of its GPU: a socket and a page, as in server.py. */
+#pragma once
+#include "driver.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define VERSION 1
+#define LANES 60
+#define AREAS 64
+#define REPLY_S 5.0
+
+/* The page. */
+
+struct lane {
+    atomic_uint launched, ended, ignored, counter;
+};
+enum count { ISOLATED, WHOLE, NO_PTX, REFUSED, ATTRIBUTES, COOPERATIVE, GRAPH, CAPTURED, BUFFER, CONTEXT, LATE, PREEMPTED, ANNOUNCED, UNANNOUNCED };
+struct area {
+    atomic_uint counts[15], lanes_used;
+    struct lane lanes[LANES];
+};
+struct page {
+    atomic_uint stop, never;
+    _Atomic uint64_t critical;
+    char rest[4080];
+    struct area areas[AREAS];
+};
+
+/* This process. */
+
+static struct {
+    atomic_int joined; /* 0: not tried; 1: yes; -1: launches are left alone */
+    atomic_int ready; /* whether the GPU knows the page */
+    int socket, critical, device, sms, most_shared, target;
+    struct page *page;
+    struct area *area;
+    Address at, counters; /* the page and the counters as the GPU sees them */
+    Handle context;
+} self = {.socket = -1};
+static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER, talking = PTHREAD_MUTEX_INITIALIZER,
+                       tables = PTHREAD_MUTEX_INITIALIZER, turn = PTHREAD_MUTEX_INITIALIZER;
+
+static void count(enum count what) { atomic_fetch_add_explicit(&self.area->counts[what], 1, memory_order_relaxed); }
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void leave(const char *why) {
+    if (atomic_exchange(&self.joined, -1) >= 0)
+        fprintf(stderr, "dovetail: kernels of process %d are not isolated: %s\n", (int)getpid(), why);
+}
+
+static int send_all(const void *data, size_t size) {
+    for (const char *at = data; size;) {
+        ssize_t sent = send(self.socket, at, size, MSG_NOSIGNAL);
+        if (sent <= 0) return 0;
+        at += sent, size -= (size_t)sent;
+    }
+    return 1;
+}
+
+static int receive_all(void *data, size_t size, double within_s) {
+    double until = now() + within_s;
+    for (char *at = data; size;) {
+        struct pollfd ready = {.fd = self.socket, .events = POLLIN};
+        double left = until - now();
+        if (left <= 0 || poll(&ready, 1, (int)(1000 * left) + 1) < 0) return 0;
+        ssize_t got = ready.revents ? recv(self.socket, at, size, MSG_DONTWAIT) : -1;
+        if (!got) return 0;
+        if (got > 0) at += got, size -= (size_t)got;
+    }
+    return 1;
+}
+
+/* Whether the scheduler is there. It writes nothing that was not asked for. */
+static int alive(void) {
+    char byte;
+    if (self.joined < 1) return 0;
+    ssize_t got = recv(self.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (!got || (got < 0 && errno != EAGAIN && errno != EINTR)) leave("the scheduler has ended");
+    return self.joined > 0;
+}
+
+enum { HELLO = 1, MODULE, FORM, MEASURED };
+struct header {
+    uint32_t kind, size;
+};
+
+static int hello(const char *path, uint32_t critical) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval within = {.tv_sec = (time_t)REPLY_S};
+    if (strlen(path) >= sizeof address.sun_path) return 0;
+    strcpy(address.sun_path, path);
+    self.socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(self.socket, SOL_SOCKET, SO_SNDTIMEO, &within, sizeof within);
+    struct {
+        struct header header;
+        uint32_t version, critical, pid;
+    } request = {{HELLO, 12}, VERSION, critical, (uint32_t)getpid()};
+    if (connect(self.socket, (struct sockaddr *)&address, sizeof address) || !send_all(&request, sizeof request)) return 0;
+    uint32_t area = AREAS;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec part = {&area, sizeof area};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+    struct pollfd ready = {.fd = self.socket, .events = POLLIN};
+    if (poll(&ready, 1, (int)(1000 * REPLY_S)) < 1 || recvmsg(self.socket, &message, MSG_CMSG_CLOEXEC) != sizeof area) return 0;
+    struct cmsghdr *first = CMSG_FIRSTHDR(&message);
+    if (!first || first->cmsg_type != SCM_RIGHTS || area >= AREAS) return 0;
+    int file;
+    memcpy(&file, CMSG_DATA(first), sizeof file);
+    self.page = mmap(NULL, sizeof *self.page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (self.page == MAP_FAILED) return 0;
+    self.area = &self.page->areas[area];
+    self.critical = (int)critical;
+    return 1;
+}
+
+static int governed(void) {
+    if (self.joined) return self.joined > 0;
+    pthread_mutex_lock(&joining);
+    if (!self.joined) {
+        const char *path = getenv("DOVETAIL_ISOLATION_SOCKET"), *priority = getenv("DOVETAIL_ISOLATION_PRIORITY");
+        need_driver();
+        if (!path)
+            self.joined = -1;
+        else if (!has_driver)
+            leave("the driver is older than CUDA 12");
+        else if (!hello(path, priority && !strcmp(priority, "latency")))
+            leave("no scheduler answers");
+        else
+            self.joined = 1;
+    }
+    pthread_mutex_unlock(&joining);
+    return self.joined > 0;
+}
+
+/* Send a request, and take the reply if one is expected: its caller frees it. */
+static int ask(uint32_t kind, const void *head, uint32_t head_size, const void *body, size_t body_size, char **reply,
+               uint32_t *size, double within_s) {
+    struct header header = {kind, (uint32_t)(head_size + body_size)};
+    pthread_mutex_lock(&talking);
+    int well = self.joined > 0 && send_all(&header, sizeof header) && send_all(head, head_size) &&
+               send_all(body, body_size);
+    if (well && reply) {
+        well = receive_all(size, sizeof *size, within_s);
+        *reply = well ? malloc(*size + 1) : NULL;
+        well = *reply && receive_all(*reply, *size, within_s);
+        if (well)
+            (*reply)[*size] = 0;
+        else
+            free(*reply);
+    }
+    pthread_mutex_unlock(&talking);
+    if (!well) leave("the scheduler does not answer");
+    return well;
+}

@@ -1,0 +1,503 @@
+/* Interception of a job's kernel launches: loaded by LD_PRELOAD into the processes of a job.
+ *
+ * Calls of the CUDA driver are found by dlsym and cuGetProcAddress, or are linked; all three lead
+ * here. A process joins the scheduler of its GPU by a socket and shares a page of memory with it.
+ *
+ * - A latency-critical process announces each launch in the page, and the GPU itself writes there
+ *   when it has ended (cuStreamWriteValue32). It never waits.
+ * - A best-effort process sends the PTX of its modules to the scheduler, which returns it with the
+ *   slices and workers of its kernels; they are loaded beside the original. A launch runs in the
+ *   calling thread, in parts, each begun only while no latency-critical launch is announced. Workers
+ *   read the word `stop` of the page, which an announcement raises.
+ *
+ * It fails open: whatever is unknown, refused or broken is launched as it is, and counted in the
+ * page. No wait is without end: when the scheduler dies, or a launch does not end for PATIENCE_S,
+ * what is left of a kernel is launched at once, behind what was launched.
+ *
+ * Layout and messages are those of server.py.
+ */
+#define _GNU_SOURCE
+#include "modules.h"
+#include <fcntl.h>
+
+#define PATIENCE_S 2.0
+#define MOST_SHAPES 256
+#define MOST_LATE 3
+#define DEFAULT_SHARED 49152
+#define EXPORT __attribute__((visibility("default")))
+
+/* Make the page and the counters known to the GPU, at the first launch. */
+static int on_gpu(void) {
+    Handle context = NULL;
+    if (driver.cuCtxGetCurrent(&context) || !context) return 0;
+    if (self.ready) return context == self.context || (count(CONTEXT), 0);
+    pthread_mutex_lock(&joining);
+    if (!self.ready && self.joined > 0) {
+        int mode = relaxed(2);
+        CUresult held = driver.cuMemHostRegister(self.page, sizeof *self.page, 3);
+        if ((held && held != 712) || driver.cuMemHostGetDevicePointer(&self.at, self.page, 0) ||
+            driver.cuCtxGetDevice(&self.device) || driver.cuDeviceGetAttribute(&self.sms, 16, self.device) ||
+            driver.cuDeviceGetAttribute(&self.most_shared, 97, self.device) ||
+            (!self.critical && driver.cuMemAlloc(&self.counters, LANES * 4)))
+            leave("the GPU cannot see the page that is shared with the scheduler");
+        self.context = context;
+        self.ready = self.joined > 0;
+        relaxed(mode);
+    }
+    pthread_mutex_unlock(&joining);
+    return self.ready;
+}
+
+/* Lanes: one a stream. Launched and ended are numbers of launches; equal when none is there. */
+
+static struct slot {
+    pthread_mutex_t lock;
+    Handle stream;
+} slots[LANES];
+static __thread char own_stream;
+
+static int idle(const struct lane *lane) { return lane->launched == lane->ended; }
+
+/* Return the lane of a stream, locked; -1 if all are busy with others. */
+static int lane_of(Handle stream) {
+    Handle key = stream == (Handle)2 ? &own_stream : stream ? stream : (Handle)1;
+    for (;;) {
+        int found = -1;
+        pthread_mutex_lock(&tables);
+        int used = (int)self.area->lanes_used;
+        for (int k = 0; k < used && found < 0; k++)
+            if (slots[k].stream == key) found = k;
+        if (found < 0 && used < LANES) {
+            slots[used] = (struct slot){PTHREAD_MUTEX_INITIALIZER, key};
+            found = used;
+            self.area->lanes_used++;
+        }
+        for (int k = 0; k < used && found < 0; k++)
+            if (!pthread_mutex_trylock(&slots[k].lock)) {
+                if (idle(&self.area->lanes[k])) slots[k].stream = key, found = k;
+                pthread_mutex_unlock(&slots[k].lock);
+            }
+        pthread_mutex_unlock(&tables);
+        if (found < 0) return -1;
+        pthread_mutex_lock(&slots[found].lock);
+        if (slots[found].stream == key) return found;
+        pthread_mutex_unlock(&slots[found].lock);
+    }
+}
+
+/* Have the GPU write that all launches of a lane have ended, when the stream gets there. */
+static CUresult mark(int lane, Handle stream) {
+    Address place = self.at + (Address)((char *)&self.area->lanes[lane].ended - (char *)self.page);
+    return driver.cuStreamWriteValue32(stream, place, self.area->lanes[lane].launched, 0);
+}
+
+/* Launches. */
+
+struct launch {
+    enum { PLAIN, EXTENDED, TOGETHER, OF_GRAPH } call;
+    Handle f;
+    struct config c;
+    void **arguments, **extra;
+};
+
+static CUresult original(const struct launch *l) {
+    const struct config *c = &l->c;
+    switch (l->call) {
+    case EXTENDED: return driver.cuLaunchKernelEx(c, l->f, l->arguments, l->extra);
+    case OF_GRAPH: return driver.cuGraphLaunch(l->f, c->stream);
+    case TOGETHER:
+        return driver.cuLaunchCooperativeKernel(l->f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                                                c->block[2], c->shared, c->stream, l->arguments);
+    default:
+        return driver.cuLaunchKernel(l->f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
+                                     c->shared, c->stream, l->arguments, l->extra);
+    }
+}
+
+static CUresult announced(const struct launch *l) {
+    int lane = lane_of(l->c.stream);
+    if (lane < 0) return count(UNANNOUNCED), original(l);
+    struct lane *of = &self.area->lanes[lane];
+    of->launched++;
+    self.page->stop = 1;
+    CUresult result = original(l);
+    if (result || mark(lane, l->c.stream)) {
+        of->launched--;
+        if (!result) leave("the GPU does not write to the page");
+    } else
+        count(ANNOUNCED);
+    pthread_mutex_unlock(&slots[lane].lock);
+    return result;
+}
+
+static int critical_waits(void) {
+    for (uint64_t left = self.page->critical; left; left &= left - 1) {
+        const struct area *area = &self.page->areas[__builtin_ctzll(left)];
+        for (unsigned k = 0; k < area->lanes_used && k < LANES; k++) {
+            unsigned launched = area->lanes[k].launched;
+            if (launched != area->lanes[k].ended && launched != area->lanes[k].ignored) return 1;
+        }
+    }
+    return 0;
+}
+
+static void pause_a_little(int turns) {
+    struct timespec t = {.tv_nsec = turns < 2000 ? 20000 : 500000};
+    if (turns > 200) nanosleep(&t, NULL);
+}
+
+/* Wait until no latency-critical launch is announced; return whether launches still wait at all.
+ *
+ * An announcement counts its launch before it raises `stop`; here `stop` is taken down before the
+ * launches are looked at again. So either the launch is seen, or `stop` is up afterwards. */
+static int gate(void) {
+    for (int turns = 0;; turns++) {
+        if (self.joined < 1 || (turns > 200 && !alive())) return 0;
+        if (!critical_waits()) {
+            self.page->stop = 0;
+            if (!critical_waits()) return 1;
+            self.page->stop = 1;
+        }
+        pause_a_little(turns);
+    }
+}
+
+/* Wait for the end of what was launched; return 0 if it is late, failed, or no longer of interest. */
+static int await_end(int lane, Handle stream) {
+    double until = now() + PATIENCE_S;
+    for (int turns = 0; !idle(&self.area->lanes[lane]); turns++) {
+        if (turns > 200 && turns % 16 == 0) {
+            int mode = relaxed(2);
+            CUresult result = driver.cuStreamQuery(stream);
+            relaxed(mode);
+            if ((result && result != 600) || now() > until || !alive()) return idle(&self.area->lanes[lane]);
+        }
+        pause_a_little(turns);
+    }
+    return 1;
+}
+
+/* Wait until what precedes in a stream has ended, so that a measurement begins with the launch. */
+static void await_stream(Handle stream) {
+    double until = now() + PATIENCE_S;
+    int mode = relaxed(2);
+    for (int turns = 0; driver.cuStreamQuery(stream) == 600 && now() < until; turns++) pause_a_little(turns);
+    relaxed(mode);
+}
+
+/* Best-effort launches: one at a time, whole or in parts. */
+
+static struct {
+    int lane;
+    Handle stream;
+    struct kernel *kernel;
+} last = {.lane = -1};
+
+static struct kernel *kernel_of(Handle f) {
+    struct kernel *found = get(&functions, f);
+    if (!found && (found = calloc(1, sizeof *found))) put(&functions, f, found);
+    return found;
+}
+
+static void await_last(void) {
+    if (last.lane < 0 || last.kernel->late >= MOST_LATE) return;
+    if (!await_end(last.lane, last.stream) && self.joined > 0) count(LATE), last.kernel->late++;
+    last.lane = -1;
+}
+
+static uint32_t blocks_of(const struct config *c) {
+    uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
+    return blocks > INT32_MAX ? 0 : (uint32_t)blocks;
+}
+
+/* Return how a kernel is launched: as the scheduler has said, or says now. */
+static struct shape *shape_of(struct kernel *k, const struct config *c) {
+    struct shape *s = k->shapes;
+    while (s && (memcmp(s->grid, c->grid, sizeof s->grid + sizeof s->block) || s->shared != c->shared)) s = s->next;
+    if (s && s->final) return s;
+    uint32_t head[12] = {k->module->id, k->number, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                         c->block[2], c->shared, (uint32_t)self.most_shared, (uint32_t)self.sms, 0}, size;
+    char *reply;
+    if (!s && (k->shapes_known == MOST_SHAPES || !(s = calloc(1, sizeof *s)))) return NULL;
+    if (!s->grid[0]) {
+        memcpy(s->grid, c->grid, sizeof s->grid + sizeof s->block);
+        s->shared = c->shared;
+        s->next = k->shapes, k->shapes = s, k->shapes_known++;
+    }
+    if (!ask(FORM, head, sizeof head, NULL, 0, &reply, &size, REPLY_S)) return NULL;
+    const char *at = reply;
+    s->kind = word(&at), s->size = word(&at), s->final = word(&at);
+    free(reply);
+    return s;
+}
+
+static void measured(const struct kernel *k, const struct shape *s, double seconds) {
+    struct {
+        uint32_t module, kernel, blocks, threads, kind, size;
+        double seconds;
+    } m = {k->module->id, k->number, s->grid[0] * s->grid[1] * s->grid[2], s->block[0] * s->block[1] * s->block[2],
+           s->kind, s->size, seconds};
+    ask(MEASURED, &m, sizeof m, NULL, 0, NULL, NULL, 0);
+}
+
+static CUresult whole(struct kernel *k, const struct launch *l, const struct shape *s) {
+    await_last();
+    if (s && !s->final) await_stream(l->c.stream);
+    gate();
+    double since = now();
+    CUresult result = original(l);
+    int lane = !result && self.joined > 0 ? lane_of(l->c.stream) : -1;
+    if (lane < 0) return result;
+    self.area->lanes[lane].launched++;
+    if (mark(lane, l->c.stream))
+        self.area->lanes[lane].launched--;
+    else {
+        last.lane = lane, last.stream = l->c.stream, last.kernel = k;
+        if (s && !s->final && await_end(lane, l->c.stream)) measured(k, s, now() - since);
+    }
+    pthread_mutex_unlock(&slots[lane].lock);
+    return result;
+}
+
+/* Return the kernel of a form, ready for a launch; NULL if it cannot be had. */
+static Handle form_of(struct kernel *k, uint32_t kind, unsigned shared) {
+    if (!k->of_form[kind]) {
+        char name[strlen(k->name) + 32];
+        sprintf(name, "%s__dovetail_%s", k->name, kind == 1 ? "slices" : "workers");
+        if (driver.cuLibraryGetKernel(&k->of_form[kind], k->module->forms, name)) return k->of_form[kind] = NULL;
+    }
+    if (shared > DEFAULT_SHARED && shared > k->shared[kind]) {
+        if (driver.cuKernelSetAttribute(8, (int)shared, k->of_form[kind], self.device)) return NULL;
+        k->shared[kind] = shared;
+    }
+    return k->of_form[kind];
+}
+
+/* Run a kernel in parts; return -1 if it has to be launched whole, as nothing has begun. */
+static CUresult in_parts(struct kernel *k, const struct launch *l, const struct shape *s) {
+    const struct config *c = &l->c;
+    uint32_t blocks = blocks_of(c), first = 0, workers = s->kind == 2, grid[3];
+    Handle f = form_of(k, s->kind, c->shared);
+    if (!f) return -1;
+    await_last();
+    int lane = lane_of(c->stream);
+    if (lane < 0) return -1;
+    struct lane *of = &self.area->lanes[lane];
+    Address counter = self.counters + 4 * (Address)lane, stop;
+    void *arguments[k->parameters + 6];
+    if (k->parameters) memcpy(arguments, l->arguments, k->parameters * sizeof *arguments);
+    memcpy(grid, c->grid, sizeof grid);
+    for (int axis = 0; axis < 3; axis++) arguments[k->parameters + axis] = &grid[axis];
+    arguments[k->parameters + 3] = workers ? (void *)&counter : (void *)&first;
+    arguments[k->parameters + 4] = &stop;
+    CUresult result = workers ? driver.cuMemsetD32Async(counter, 0, 1, c->stream) : 0;
+    int begun = 0, on_time = 1;
+    double seconds = 0;
+    while (!result && first < blocks) {
+        if (!s->final && !begun) await_stream(c->stream);
+        int waits = on_time && gate();
+        uint32_t size = waits || workers ? s->size : blocks, left = blocks - first;
+        uint32_t part = size < left ? size : left;
+        /* When nothing is waited for any more, the rest cannot be stopped either. */
+        stop = self.at + (Address)((char *)(waits ? &self.page->stop : &self.page->never) - (char *)self.page);
+        double since = now();
+        result = driver.cuLaunchKernel(f, part, 1, 1, c->block[0], c->block[1], c->block[2], c->shared, c->stream,
+                                       arguments, NULL);
+        if (result) break;
+        begun = 1;
+        of->launched++;
+        if (workers) result = driver.cuMemcpyDtoHAsync(&of->counter, counter, 4, c->stream);
+        if (mark(lane, c->stream)) on_time = 0, of->launched--;
+        if (!waits) break;
+        if (on_time) on_time = await_end(lane, c->stream);
+        seconds += now() - since;
+        if (!on_time) {
+            if (self.joined > 0) count(LATE), k->late++;
+            first += workers ? 0 : part;
+        } else if (workers) {
+            first = of->counter < blocks ? of->counter : blocks;
+            if (first < blocks) count(PREEMPTED);
+        } else
+            first += part;
+    }
+    pthread_mutex_unlock(&slots[lane].lock);
+    if (!begun) return -1;
+    if (!result && on_time && first >= blocks && !s->final) measured(k, s, seconds);
+    count(ISOLATED);
+    return result;
+}
+
+static CUresult best_effort(const struct launch *l) {
+    pthread_mutex_lock(&turn);
+    struct kernel *k = kernel_of(l->f);
+    CUresult result = -1;
+    struct shape *s = NULL;
+    if (!k)
+        ;
+    else if (l->call == OF_GRAPH || l->call == TOGETHER)
+        count(l->call == OF_GRAPH ? GRAPH : COOPERATIVE);
+    else if (!k->module)
+        count(NO_PTX);
+    else if (l->c.count)
+        count(ATTRIBUTES);
+    else if (l->extra || (k->parameters && !l->arguments))
+        count(BUFFER);
+    else if (!k->forms || k->late >= MOST_LATE || !blocks_of(&l->c) || !(s = shape_of(k, &l->c)))
+        count(REFUSED);
+    else if (!s->kind)
+        count(WHOLE);
+    else
+        result = in_parts(k, l, s);
+    if (result < 0) result = k ? whole(k, l, s && !s->kind ? s : NULL) : original(l);
+    pthread_mutex_unlock(&turn);
+    return result;
+}
+
+/* A forked process begins anew, as a client of its own. */
+static void begin_anew(void) {
+    if (self.socket >= 0) close(self.socket);
+    if (self.area) munmap(self.page, sizeof *self.page);
+    memset(&self, 0, sizeof self);
+    self.socket = -1;
+    functions = modules = (struct map){0};
+    last.lane = -1;
+    joining = talking = tables = turn = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, begin_anew); }
+
+static CUresult launch(const struct launch *l) {
+    int capturing = 0;
+    need_driver();
+    if (!governed() || !on_gpu()) return original(l);
+    if (driver.cuStreamIsCapturing(l->c.stream, &capturing) || capturing) return count(CAPTURED), original(l);
+    return self.critical ? announced(l) : best_effort(l);
+}
+
+/* What callers get instead of the driver's functions. Those with _ptsz take the per-thread default
+ * stream for 0. */
+
+#define BOTH(name, parameters, stream, ...)                                                        \
+    EXPORT CUresult name parameters { Handle on = stream; return launch(&(struct launch)__VA_ARGS__); } \
+    EXPORT CUresult name##_ptsz parameters {                                                       \
+        Handle on = stream ? stream : (Handle)2;                                                   \
+        return launch(&(struct launch)__VA_ARGS__);                                                \
+    }
+
+#define SIZES unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared
+BOTH(cuLaunchKernel, (Handle f, SIZES, Handle stream, void **arguments, void **extra), stream,
+     {PLAIN, f, {{x, y, z}, {bx, by, bz}, shared, on, NULL, 0}, arguments, extra})
+BOTH(cuLaunchCooperativeKernel, (Handle f, SIZES, Handle stream, void **arguments), stream,
+     {TOGETHER, f, {{x, y, z}, {bx, by, bz}, shared, on, NULL, 0}, arguments, NULL})
+BOTH(cuGraphLaunch, (Handle graph, Handle stream), stream, {OF_GRAPH, graph, {.stream = on}, NULL, NULL})
+BOTH(cuLaunchKernelEx, (const struct config *c, Handle f, void **arguments, void **extra), c->stream,
+     {EXTENDED, f, {{c->grid[0], c->grid[1], c->grid[2]}, {c->block[0], c->block[1], c->block[2]}, c->shared, on,
+      c->attributes, c->count}, arguments, extra})
+
+#define AFTER(name, parameters, arguments, action)                                                 \
+    EXPORT CUresult name parameters {                                                              \
+        need_driver();                                                                             \
+        CUresult result = driver.name arguments;                                                   \
+        if (!result) action;                                                                       \
+        return result;                                                                             \
+    }
+
+static void loaded_from(Handle handle, const char *path) {
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    off_t size = file < 0 ? 0 : lseek(file, 0, SEEK_END);
+    char *image = size > 15 ? calloc(1, (size_t)size + 1) : NULL;
+    if (image && pread(file, image, (size_t)size, 0) == size) loaded(handle, image);
+    free(image);
+    if (file >= 0) close(file);
+}
+
+static void context_gone(void) {
+    struct module *module;
+    do {
+        module = NULL;
+        pthread_mutex_lock(&tables);
+        for (size_t k = 0; k < modules.size && !module; k++) module = modules.entries[k].value;
+        pthread_mutex_unlock(&tables);
+        forget(module);
+    } while (module);
+    self.ready = 0;
+}
+
+#define LIBRARY int *a, void **b, unsigned n, int *c, void **d, unsigned m
+AFTER(cuModuleLoad, (Handle *module, const char *path), (module, path), loaded_from(*module, path))
+AFTER(cuModuleLoadData, (Handle *module, const void *image), (module, image), loaded(*module, image))
+AFTER(cuModuleLoadDataEx, (Handle *module, const void *image, unsigned n, int *a, void **b), (module, image, n, a, b),
+      loaded(*module, image))
+AFTER(cuModuleLoadFatBinary, (Handle *module, const void *image), (module, image), loaded(*module, image))
+AFTER(cuModuleUnload, (Handle module), (module), forget(get(&modules, module)))
+AFTER(cuModuleGetFunction, (Handle *f, Handle module, const char *name), (f, module, name), got(*f, module, name))
+AFTER(cuLibraryLoadData, (Handle *library, const void *image, LIBRARY), (library, image, a, b, n, c, d, m),
+      loaded(*library, image))
+AFTER(cuLibraryLoadFromFile, (Handle *library, const char *path, LIBRARY), (library, path, a, b, n, c, d, m),
+      loaded_from(*library, path))
+AFTER(cuLibraryUnload, (Handle library), (library), forget(get(&modules, library)))
+AFTER(cuLibraryGetKernel, (Handle *f, Handle library, const char *name), (f, library, name), got(*f, library, name))
+AFTER(cuLibraryGetModule, (Handle *module, Handle library), (module, library),
+      put(&modules, *module, get(&modules, library)))
+AFTER(cuKernelGetFunction, (Handle *f, Handle kernel), (f, kernel), put(&functions, *f, get(&functions, kernel)))
+AFTER(cuCtxDestroy, (Handle context), (context), context_gone())
+AFTER(cuDevicePrimaryCtxReset, (int device), (device), context_gone())
+
+/* How callers find functions. */
+
+EXPORT CUresult cuGetProcAddress(const char *name, void **found, int version, uint64_t flags);
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, int *status);
+
+static void *ours(const char *name, int per_thread) {
+    static const struct {
+        const char *name;
+        void *plain, *per_thread;
+    } all[] = {
+#define LAUNCH(name) {#name, name, name##_ptsz}, {#name "_ptsz", name##_ptsz, name##_ptsz}
+#define OTHER(name) {#name, name, name}
+        LAUNCH(cuLaunchKernel), LAUNCH(cuLaunchKernelEx), LAUNCH(cuLaunchCooperativeKernel), LAUNCH(cuGraphLaunch),
+        OTHER(cuModuleLoad), OTHER(cuModuleLoadData), OTHER(cuModuleLoadDataEx), OTHER(cuModuleLoadFatBinary),
+        OTHER(cuModuleUnload), OTHER(cuModuleGetFunction), OTHER(cuLibraryLoadData), OTHER(cuLibraryLoadFromFile),
+        OTHER(cuLibraryUnload), OTHER(cuLibraryGetKernel), OTHER(cuLibraryGetModule), OTHER(cuKernelGetFunction),
+        OTHER(cuCtxDestroy), {"cuCtxDestroy_v2", cuCtxDestroy, cuCtxDestroy}, OTHER(cuDevicePrimaryCtxReset),
+        {"cuDevicePrimaryCtxReset_v2", cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset}, OTHER(cuGetProcAddress),
+        OTHER(cuGetProcAddress_v2)};
+    if (name[0] != 'c' || name[1] != 'u' || !getenv("DOVETAIL_ISOLATION_SOCKET")) return NULL;
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        if (!strcmp(all[k].name, name)) return per_thread ? all[k].per_thread : all[k].plain;
+    return NULL;
+}
+
+static void exchange(const char *name, void **found, int version, uint64_t flags) {
+    if (!strcmp(name, "cuGetProcAddress") && version >= 12000) name = "cuGetProcAddress_v2";
+    void *instead = found && *found ? ours(name, (flags & 2) != 0) : NULL;
+    if (instead) *found = instead;
+}
+
+EXPORT CUresult cuGetProcAddress(const char *name, void **found, int version, uint64_t flags) {
+    need_driver();
+    CUresult result = driver_get ? driver_get(name, found, version, flags) : 500;
+    if (!result) exchange(name, found, version, flags);
+    return result;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, int *status) {
+    need_driver();
+    CUresult result = driver_get_2 ? driver_get_2(name, found, version, flags, status) : 500;
+    if (!result) exchange(name, found, version, flags);
+    return result;
+}
+
+static void *found_by(void *handle, const char *name) {
+    void *instead = ours(name, 0);
+    return instead && real_dlsym(handle, name) ? instead : NULL;
+}
+
+/* The last call has to be a jump: RTLD_NEXT asks where it was called from. */
+EXPORT void *dlsym(void *handle, const char *name) {
+    if (!real_dlsym) find_dlsym();
+    if (handle != RTLD_NEXT && name[0] == 'c' && name[1] == 'u') {
+        void *instead = found_by(handle, name);
+        if (instead) return instead;
+    }
+    return real_dlsym(handle, name);
+}
