@@ -1,6 +1,6 @@
 """How well upper bounds keep their promise on workloads that nothing was fitted to.
 
-Reads ``lucid/`` of ``../shared/data`` beside the checkout (it is no part of the project) and
+Reads ``lucid/`` of ``../shared/data`` next to the checkout (it is no part of the project) and
 holds bounds against it. Each family of workloads is left out in turn: the model is
 fitted and its bounds are calibrated on the others alone; then the engine plans rounds with jobs
 of the family among known ones, by predictions, and the bounds of the jobs that it lets share
@@ -205,7 +205,7 @@ class Job(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A job of a plan, with the workload beside each worker that shares, and those that do not."""
+    """A job of a plan, with the co-runner of each worker that shares, and those that do not."""
 
     job: Job
     others: Sequence[int]
@@ -220,10 +220,10 @@ def planned(
     workload = {f"j{k}": job.workload for k, job in enumerate(jobs)}
     found = []
     for assignment in solve(instance, gap=1e-4, time_limit=10).plan.assignments:
-        beside = assignment.co_runners or ((),) * len(assignment.gpus)
-        others = [workload[other] for names in beside for other in names]
+        co_runners = assignment.co_runners or ((),) * len(assignment.gpus)
+        others = [workload[other] for names in co_runners for other in names]
         job = jobs[int(assignment.job[1:])]
-        found.append(Placed(job, others, len(beside) - len(others)))
+        found.append(Placed(job, others, len(co_runners) - len(others)))
     return found
 
 

@@ -1,7 +1,7 @@
-"""What a model fitted on few pairs is worth beside the analytic predictor: when live mode fits.
+"""What a model fitted on few pairs is worth compared with the analytic predictor: when live mode fits.
 
 ``python benchmarks/live_fits.py``, some five minutes. Reads ``lucid/`` of ``../shared/data``
-beside the checkout (RTX 3090, uncapped pairs, utilisations only; other people's measurements,
+next to the checkout (RTX 3090, uncapped pairs, utilisations only; other people's measurements,
 which are not part of the project). Some configurations are drawn, and some of the pairs among
 them are measured; errors are those of the other pairs among them.
 """

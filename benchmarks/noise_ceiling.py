@@ -1,6 +1,6 @@
 """How close to the best matching predictions can come where measurements are noisy.
 
-Reads ``lucid/`` of ``../shared/data`` beside the checkout (it is no part of the project). The best
+Reads ``lucid/`` of ``../shared/data`` next to the checkout (it is no part of the project). The best
 matching by measured slowdowns takes the pairs whose noise was lucky. Nobody can predict luck: by
 the same measurements, even a matching by the exact means of all speeds is worth less. How much
 less depends on the noise, and is simulated here. Held-out predictions of the model ``hierarchical``
@@ -8,7 +8,7 @@ less depends on the noise, and is simulated here. Held-out predictions of the mo
 of them. The matching by the means is valued by these, as a part of what the best by them is worth.
 
 How noisy Lucid's measurements are is known from two sides only. At least: the two speeds of a
-workload beside itself should be equal, and differ; what both have in common is not seen in that.
+workload with itself should be equal, and differ; what both have in common is not seen in that.
 At most: the errors of the predictions are noise and faults of the model together.
 
 Run it as ``python benchmarks/noise_ceiling.py`` (under a minute; extra ``train``).
@@ -73,7 +73,7 @@ def report_measured(block: Block, means: FloatArray, twins: FloatArray) -> None:
     measured, apart = 1 / block.slowdown, ~np.eye(len(block.names), dtype=np.bool_)
     best = worth(block.value, matching(block.value))
     print("noise of a speed")
-    print(f"  at least: workloads beside themselves {np.sqrt(np.mean(twins**2)):13.3f}")
+    print(f"  at least: workloads with themselves {np.sqrt(np.mean(twins**2)):13.3f}")
     print(f"  at most: errors of predictions        {(means - measured)[apart].std():13.3f}")
     size = len(block.names)
     print(
@@ -97,7 +97,7 @@ def report_simulated(
 
 
 def differences(data: DataSet) -> FloatArray:
-    """Return for each workload beside itself the difference of both speeds, by the root of 2.
+    """Return for each workload with itself the difference of both speeds, by the root of 2.
 
     The difference of two has twice the variance of one. Which is the first means nothing: both
     signs are returned.
@@ -109,7 +109,7 @@ def differences(data: DataSet) -> FloatArray:
 
 
 def predicted_speed(model: Prepared, block: Block) -> FloatArray:
-    """Return held-out predictions of the speed of each workload beside each, shape (n, n)."""
+    """Return held-out predictions of the speed of each workload with each, shape (n, n)."""
     rows = model.rows
     held = held_out(model.spec, rows, random_folds(rows))
     inside = block.rows[held.row]
@@ -136,7 +136,7 @@ def ceiling(means: FloatArray, noise: Noise, draws: int, seed: int) -> Ceiling:
     Parameters
     ----------
     means : ndarray of float, shape (n, n)
-        The exact mean speed of the first beside the second.
+        The exact mean speed of the first with the second.
     noise : callable
         Draws the noise of each speed, of a shape.
     draws : int

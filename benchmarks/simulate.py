@@ -1,4 +1,4 @@
-"""Events a second and peak memory of the simulator, beside other simulators in the same run.
+"""Events a second and peak memory of the simulator, compared with other simulators in the same run.
 
     python benchmarks/simulate.py PHILLY.csv.gz                 the whole table
     python benchmarks/simulate.py PHILLY.csv.gz --jobs 2000 --busiest 100      a short form

@@ -1,6 +1,6 @@
 """How well what was never measured is predicted: pairs, splits, workloads and families.
 
-Reads ``gavel/``, ``lucid/``, ``igniter/`` and ``parvagpu/`` of ``../shared/data`` beside the
+Reads ``gavel/``, ``lucid/``, ``igniter/`` and ``parvagpu/`` of ``../shared/data`` next to the
 checkout (they are no part of the project, their licences differ). Run
 ``python benchmarks/unseen.py`` for all parts or name some: ``k80``, ``p100``, ``v100``,
 ``lucid``, ``igniter``, ``sets``; ``--seeds`` sets the number of random draws, ``--models`` which
@@ -240,13 +240,13 @@ def igniter() -> DataSet:
     measurements = []
     for row in rows_of(DATA / "igniter" / "pairs.csv"):
         names = [f"{row[f'model_{k}']} b{row[f'batch_{k}']}" for k in "12"]
-        beside = [1000 / float(row[f"latency_ms_{k}"]) for k in "12"]
+        together = [1000 / float(row[f"latency_ms_{k}"]) for k in "12"]
         measurements.append(
             Measurement(
                 workloads=names,
                 gpu_model="V100",
                 share=[int(row[f"share_{k}"]) for k in "12"],
-                slowdown=[whole(rates, n) / rate for n, rate in zip(names, beside, strict=True)],
+                slowdown=[whole(rates, n) / rate for n, rate in zip(names, together, strict=True)],
             )
         )
     return DataSet(name="igniter", profiles=profiles, measurements=measurements)

@@ -336,7 +336,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "workload.",
         "`upper` is nowhere below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "
         "or `power_w`.",
-        "A workload beside itself at one share has the same numbers twice.",
+        "A workload with itself at one share has the same numbers twice.",
     ),
     plans.Assignment: ("`share` and `co_runners` have one item for each GPU.",),
 }

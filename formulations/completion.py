@@ -27,7 +27,7 @@ each of its members alone.
 Value and optimum are exact for this definition; three things in it are estimates. The forecast
 knows neither sharing nor arrivals, and each job's best GPU model only. A group knows nothing of a
 gang's other GPUs: the end of the co-runner on one of them speeds the gang up, though one on
-another may go on slowing it, so that ends of gangs beside several others are early. Only a gang
+another may go on slowing it, so that ends of gangs with several others are early. Only a gang
 that starts and surely meets different company, as it has more workers than there are GPUs alike,
 is taken to be slowed until it ends. A share at which no throughput is known costs nothing alone.
 """

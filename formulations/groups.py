@@ -69,7 +69,7 @@ class Groups:
     gain : (m,) float
         What the job gains there under the objective; the least over a gang's GPUs counts.
     value : (n,) float
-        What each GPU with the group is worth beside that.
+        What each GPU with the group is worth in addition.
     variants : tuple of Variant
         What ``variant`` counts.
     complete : bool
@@ -176,7 +176,7 @@ def idle_counts(groups: Groups) -> Ints:
 
 
 class _Joins(NamedTuple):
-    """Rows of a template on classes of GPUs, beside the variants that are there.
+    """Rows of a template on classes of GPUs, in addition to the variants that are there.
 
     ``classes`` and ``row``, (s,); ``residents``, (s, held).
     """
@@ -305,7 +305,7 @@ class _Lister(RowRules):
         """Return the seatings, running jobs slowed as much as they are measured to be already.
 
         One that shares GPUs outside of the round is slowed by the worse of its co-runners. Any
-        other is slower than known alone, and is so too beside others.
+        other is slower than known alone, and is so too with others.
         """
         least, factor = self.round.measured
         if not len(least):
@@ -321,7 +321,7 @@ class _Lister(RowRules):
         )
 
     def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
-        """Return the seatings of rows of a template, on these classes beside these variants."""
+        """Return the seatings of rows of a template, on these classes next to these variants."""
         free = template.free[row]
         first = np.concatenate([residents, self.starts[free]], axis=1)
         count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)

@@ -1,6 +1,6 @@
 """Which plan of the best value spans the fewest nodes: a further stage of the round's program.
 
-Variables beside those of the round's program:
+Variables in addition to those of the round's program:
 
     p[g,n]   GPUs of node n that group g gets (groups with a starting gang only)
     s[j,n]   1 if the starting gang j is on node n

@@ -34,7 +34,7 @@ _DEMAND = 2.0
 
 
 class _Wide(NamedTuple):
-    """Groups of one size in which one gang starts, alone or beside running jobs.
+    """Groups of one size in which one gang starts, alone or with running jobs.
 
     ``rows``, and ``who``: the column of the gang in each.
     """
@@ -172,7 +172,7 @@ class _Offers:
         return self._values.value(rows, job) + lost, gain
 
     def added_to(self, kept: list[Rows]) -> tuple[list[Rows], list[Variant]]:
-        """Return the groups of the best offers beside those that are kept."""
+        """Return the groups of the best offers in addition to those that are kept."""
         keep = self._best()
         at = 0
         for rows in self._rows:

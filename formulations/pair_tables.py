@@ -1,4 +1,4 @@
-"""Large rounds of pairs as tables: what each workload suffers beside each other, at each split.
+"""Large rounds of pairs as tables: what each workload suffers with each other, at each split.
 
 ``groups`` lists every pair of jobs at every split, which is quadratic in the jobs. Where plans
 are matchings (see ``pair_graph``) the pairs need not be listed: jobs of one workload differ
@@ -47,7 +47,7 @@ class PairTables:
     mirror : (s,) int
         Each split as seen from the second job.
     slowdown, bound : (k, k, s) float
-        Slowdown of the first kind beside the second, and what its gSLA is checked against;
+        Slowdown of the first kind with the second, and what its gSLA is checked against;
         NaN where the two may not share.
     kind : (n,) int
         The kind of each job.

@@ -77,7 +77,7 @@ class _Packer:
                 self._placed[next(spare[int(self._groups.gpu_class[group])])] = group
 
     def _pack(self, wanted: Sequence[int]) -> None:
-        """Give the groups of one gang their GPUs, beside those that some have already."""
+        """Give the groups of one gang their GPUs, in addition to those that some have already."""
         node_of = self._machines.node_of
         nodes = {node_of[gpu] for gpu, group in self._placed.items() if group in wanted}
         while needed := self._needed(wanted):

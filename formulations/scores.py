@@ -120,7 +120,7 @@ def fitting(groups: Groups) -> Groups:
 
     Workers that can never run would take memory, and their weights would set the scale by which
     all weights are rounded. A gang runs at one sub-batch on GPUs of one model, and where gangs
-    share whole, beside the same jobs everywhere. GPUs are counted on which a group allows that; a
+    share whole, with the same jobs everywhere. GPUs are counted on which a group allows that; a
     group left out may leave too few of them to another gang, so that is done until nothing changes.
     """
     while groups.round.gangs_wait and not (keep := _has_room(groups)).all():

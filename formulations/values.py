@@ -120,7 +120,7 @@ class JobValues:
         return gain
 
     def value(self, rows: Rows, job: Ints) -> Floats:
-        """Return what each group is worth beside its jobs' gains, (n,); NaN where it may not be.
+        """Return what each group is worth besides its jobs' gains, (n,); NaN where it may not be.
 
         The same arguments as ``gains``.
         """

@@ -69,7 +69,7 @@ def _sensitivity(
 
 
 def _lowest_slowdowns(instance: Instance) -> dict[tuple[str, str], float]:
-    """Return each workload's lowest slowdown beside another, over shares and GPU models."""
+    """Return each workload's lowest slowdown with another, over shares and GPU models."""
     models = {place.gpu.model for place in instance.places.values()}
     own = {entry.key for entry in instance.slowdowns if entry.gpu_model is not None}
     lowest: dict[tuple[str, str], float] = {}

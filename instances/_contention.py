@@ -67,7 +67,7 @@ def solo_slowdown(traits: Traits, part: float) -> Floats:
 
 
 def capped_slowdown(traits: Traits, mine: float, theirs: float) -> Floats:
-    """Return slowdowns (n, n) without noise: row i beside column j, i capped at ``mine``.
+    """Return slowdowns (n, n) without noise: row i with column j, i capped at ``mine``.
 
     ``mine`` and ``theirs`` are parts of the SMs.
     """
@@ -77,7 +77,7 @@ def capped_slowdown(traits: Traits, mine: float, theirs: float) -> Floats:
 
 
 def open_slowdown(traits: Traits) -> Floats:
-    """Return slowdowns (n, n) without noise and without caps: row i beside column j."""
+    """Return slowdowns (n, n) without noise and without caps: row i with column j."""
     crowd = np.maximum(1.0, traits.need[:, None] + traits.need[None, :])
     return _NO_ISOLATION * _combined(traits, crowd, 1 / crowd, 1 / crowd)
 

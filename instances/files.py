@@ -171,7 +171,7 @@ def write_text(path: FilePath, text: str) -> None:
 def write_bytes(path: FilePath, data: bytes) -> None:
     """Write bytes to a file (``-``: standard output), packed if the name ends in ``.gz``.
 
-    A regular file appears whole or not at all: it is written beside its place and moved there.
+    A regular file appears whole or not at all: it is written next to its place and moved there.
 
     Raises
     ------
@@ -285,17 +285,17 @@ def _write_bytes(name: str, data: bytes) -> None:
 
 
 def _replace_file(target: Path, data: bytes) -> None:
-    beside = target.with_name(f".dovetail-{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".dovetail-{secrets.token_hex(8)}.tmp")
     try:
-        with open(beside, "xb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if target.exists():
-            beside.chmod(stat.S_IMODE(target.stat().st_mode))
-        beside.replace(target)
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        temporary.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -332,7 +332,7 @@ def _pair_entries(
     theirs: contention.Floats,
     margin: float,
 ) -> Iterator[SlowdownEntry]:
-    """Yield an entry for each pair at one split; row i of ``mine`` is i's slowdown beside j."""
+    """Yield an entry for each pair at one split; row i of ``mine`` is i's slowdown with j."""
     names = _ids("w", len(mine))
     upper = 1 + margin * draw.uniform(0.5, 1.5, mine.shape)
     power_w = contention.pair_power_w(traits, mine, theirs.T)

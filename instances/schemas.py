@@ -39,7 +39,7 @@ def write_schemas(folder: Path) -> None:
 
 
 def _tidied(schema: dict[str, object]) -> dict[str, object]:
-    """Refuse keys that fit no pattern, and drop the titles that repeat the names beside them."""
+    """Refuse keys that fit no pattern, and drop the titles that repeat names."""
     closed = {"additionalProperties": False} if "patternProperties" in schema else {}
     tidied = {
         name: _tidied(inner) if isinstance(inner, dict) else inner

@@ -25,7 +25,7 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
         slowdown_i(S) = 1 + sum over j in S - i of (s_ij - 1) * stretch_j(S - i)
         stretch_j(T)  = (1 + sum over k in T - j of d_jk * stretch_k(T - j)) / slowdown_j(T)
 
-    ``s_ij`` is the slowdown of i beside j alone, and ``stretch_j(T)`` how many times as long j
+    ``s_ij`` is the slowdown of i with j alone, and ``stretch_j(T)`` how many times as long j
     keeps the resource busy among T as it does alone; it is at least 1. ``d_jk``, the part of
     its iteration for which k asks for what it shares with j, follows from their pair as if both
     asked for equally much: its square is the geometric mean of ``s_jk - 1`` and ``s_kj - 1``,

@@ -31,7 +31,7 @@ class SlowdownTable:
         K combinations of shares, the second axis; the mirror of each is among them, and
         ``(None, None)`` is the first.
     slowdown : (M, K, W, W) float
-        Entry ``[m, k, a, b]``: the slowdown of a beside b under ``caps[k]`` = (share of a, share
+        Entry ``[m, k, a, b]``: the slowdown of a with b under ``caps[k]`` = (share of a, share
         of b); NaN = they may not share.
     upper : (M, K, W, W) float
         Upper confidence bounds; the slowdown itself where there is none.

@@ -10,7 +10,7 @@ A job alone spends its iteration (length 1) on three shared resources and elsewh
 Two jobs are then the two customers of a closed queueing network whose stations are these
 resources, served by processor sharing. Exact mean-value analysis (*Mean-value analysis of
 closed multichain queuing networks*, J. ACM 27(2), 1980, arrival theorem) gives for job i
-beside job j::
+with job j::
 
     slowdown_i = alone_i + min(1, sum over shared resources r of demand_ir * busy_jr)
     busy_jr    = min(1, demand_jr / alone_j)
@@ -19,7 +19,7 @@ beside job j::
 part of its time that j, alone, keeps r busy: a job slowed by its cap asks less of the memory.
 Where portions overlap in time they add up to more than an iteration, and ``min(1, ...)``
 holds: a co-runner never costs more than the two taking turns. Uncapped jobs share all three
-resources. Caps that fit beside each other give each job its own SMs, so compute leaves the
+resources. Caps that fit together give each job its own SMs, so compute leaves the
 sum.
 
 At a cap p (a fraction of the SMs) ``alone`` is ``throughput[100] / throughput[p]`` where both
@@ -196,7 +196,7 @@ def alone(
 
 
 def contended(states: States, own: IntArray, other: IntArray) -> FloatArray:
-    """Return the slowdown of the own state beside the other, for each row.
+    """Return the slowdown of the own state with the other, for each row.
 
     NaN where one of them has a cap and the other has none, or two caps sum to more than 100.
     """

@@ -445,7 +445,7 @@ def _limits(
 ) -> Iterator[tuple[slice, FloatArray]]:
     """Yield bounds that a gSLA is held against, with the levels they are for.
 
-    Without a gSLA all levels pick the same pairs. With one, few levels beside each other are
+    Without a gSLA all levels pick the same pairs. With one, few neighbouring levels are
     taken to pick those of the lowest of them.
     """
     if np.isinf(setting.gsla):

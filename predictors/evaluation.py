@@ -356,7 +356,7 @@ def gpu_model_folds(rows: Rows, gpu_model: Sequence[str]) -> Iterator[Fold]:
 def two_family_folds(rows: Rows) -> Iterator[Fold]:
     """Yield a fold for every two families: tested on their pairs, fitted on those without both.
 
-    Every row is tested once. A family beside itself is a fold as well.
+    Every row is tested once. A family with itself is a fold as well.
     """
     family = np.unique(np.array(rows.families), return_inverse=True)[1]
     own, other = family[rows.own_workload], family[rows.other_workload]

@@ -63,7 +63,7 @@ class FeatureCorrelation(Record):
 
 
 class FeatureStudy(Record):
-    """The features of a data set beside its slowdowns.
+    """The features of a data set and its slowdowns.
 
     ``similarity`` is the cosine similarity of every two features, in the order of ``features``,
     as the paper computes it: features that are never negative are all somewhat similar.

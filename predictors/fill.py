@@ -67,7 +67,7 @@ def predict(
     predictor : str or Predictor
         A name in ``PREDICTORS``, or any predictor.
     mixed : bool
-        Also one uncapped workload beside a capped one, at every allowed cap.
+        Also one uncapped workload with a capped one, at every allowed cap.
     sets : bool
         Also sets of three to ``max_jobs_per_gpu`` workloads without caps, made from the entries
         of their pairs, measured or predicted, by ``set_slowdown``. Their ``upper`` and ``p99``

@@ -99,8 +99,8 @@ class ModelFit:
         The caps at which pairs were measured; see ``answered``.
     limits : tuple of float
         The lowest and the highest slowdown seen; no prediction lies outside, but those of a
-        form that is ``partial``, which keeps the slowdown beside that of the job alone within
-        what was seen.
+        form that is ``partial``, which keeps the ratio of the slowdown to that of the job alone
+        within what was seen.
     bound : Bound, optional
         Makes upper bounds; without it there are none.
     power : Member, optional

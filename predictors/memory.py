@@ -119,7 +119,7 @@ def probability_out_of_memory(
     memory_mib : float
         Memory of the GPU.
     reserve_mib, per_process_mib : float
-        Kept free, and needed by each process beside its mark, as in an instance's cluster.
+        Kept free, and needed by each process in addition to its mark, as in an instance's cluster.
 
     Raises
     ------

@@ -37,7 +37,7 @@ class Table(NamedTuple):
     Attributes
     ----------
     prediction, truth : ndarray of float, shape (workloads, workloads)
-        Slowdown of the row's workload beside the column's; NaN where nothing was measured.
+        Slowdown of the row's workload with the column's; NaN where nothing was measured.
     standing : ndarray of int, shape (workloads, workloads)
         ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW``: what the model had seen when it predicted.
     new : ndarray of bool, shape (workloads,)
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
 
 
 BLIND: Final = Setting(np.inf, None)
-"""Any job beside any other: no choice, so no luck."""
+"""Any job with any other: no choice, so no luck."""
 
 
 class Round(NamedTuple):
@@ -255,7 +255,7 @@ def partners(
 def _gains(
     prediction: FloatArray, price: float | None, draw: np.random.Generator
 ) -> tuple[FloatArray, float]:
-    """Return half of what each worker gains beside each other one, and what it gains alone."""
+    """Return half of what each worker gains with each other one, and what it gains alone."""
     if price is None:
         return draw.random(prediction.shape), 0.0
     return (1 / prediction - price / 2) / 2, max(0.0, 1 - price)

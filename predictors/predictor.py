@@ -43,7 +43,7 @@ class Predictor(Protocol):
     """Tells how much two workloads slow each other down on one GPU.
 
     Every predictor is deterministic and gives the mirrored row the mirrored answer, bit for
-    bit; a workload beside itself at equal shares gets two equal numbers.
+    bit; a workload with itself at equal shares gets two equal numbers.
     """
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:

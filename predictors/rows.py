@@ -18,7 +18,7 @@ UNPROFILED = Workload(memory_mib=0.0)
 
 
 class Rows(NamedTuple):
-    """Directed rows: every measured pair gives two, each job's slowdown beside the other.
+    """Directed rows: every measured pair gives two, each job's slowdown with the other.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ class Table(NamedTuple):
     Attributes
     ----------
     slowdown : ndarray of float32, shape (n, n, splits)
-        ``slowdown[a, b, p]``: of workload a beside b at split p; NaN where there is no answer.
+        ``slowdown[a, b, p]``: of workload a with b at split p; NaN where there is no answer.
     upper : ndarray of float32 of this shape, or None
         Upper confidence bounds; None from a fit that has none.
     """
@@ -125,7 +125,7 @@ class TrainedPredictor:
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
         """Return what is missing for any pair of the workload to be predicted by any fit.
 
-        Features; ``measured pairs`` where only measurements of the workload beside others would
+        Features; ``measured pairs`` where only measurements of the workload with others would
         help.
         """
         return min((fit.member.lacks(name, workload) for fit in self.fits.values()), key=len)
@@ -156,8 +156,8 @@ class TrainedPredictor:
         for name in workloads:
             known = name in fit.measured
             workers = self.workers.get(name, 1)
-            beside = (KNOWN, NEW_CO_RUNNER) if new else (KNOWN,)
-            for kind in beside if known else (NEW_WORKLOAD,):
+            kinds = (KNOWN, NEW_CO_RUNNER) if new else (KNOWN,)
+            for kind in kinds if known else (NEW_WORKLOAD,):
                 words = f"{STANDINGS[kind]} ({workers} worker{'s' * (workers > 1)})"
                 found[words] = fit.bound.largest_confidence(kind, workers)
         return found
@@ -210,7 +210,7 @@ class TrainedPredictor:
     ) -> Table:
         """Predict every two workloads at every split, as arrays.
 
-        Beside the answer (4 or 8 bytes a cell) it needs memory for about a million rows only.
+        With the answer (4 or 8 bytes a cell) it needs memory for about a million rows only.
 
         Parameters
         ----------

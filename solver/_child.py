@@ -1,6 +1,6 @@
 """A call of one of our functions in a process of its own.
 
-For libraries that cannot be loaded beside each other. Run as a module, it reads a pickled
+For libraries that cannot be loaded together. Run as a module, it reads a pickled
 (module, function, arguments) from standard input and writes the pickled outcome.
 """
 

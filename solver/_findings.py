@@ -259,7 +259,7 @@ class Finder:
         return 0.0 if abs(change) <= _ROUNDING * largest else change
 
     def _gains(self, held: Iterable[_Held]) -> tuple[dict[int, float], float]:
-        """Return the least gain of each job, and what the groups are worth beside that."""
+        """Return the least gain of each job, and what the groups are worth in addition."""
         least: dict[int, float] = {}
         worth = 0.0
         for number, group in held:

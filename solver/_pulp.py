@@ -1,6 +1,6 @@
 """Integer programs in PuLP.
 
-Importing PuLP imports highspy where that is installed, and highspy cannot be imported beside
+Importing PuLP imports highspy where that is installed, and highspy cannot be imported together with
 OR-Tools (both carry HiGHS, and the symbols clash). So this module is imported only in a
 process of its own: see ``_child``.
 """

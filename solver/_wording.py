@@ -168,7 +168,7 @@ class Wording:
     def _beside(self, way: Pick) -> str:
         share = "" if way.share is None else f" at share {way.share}"
         others = listed(map(self._finder.name, way.others), 3)
-        where = f"beside {others}" if others else "alone"
+        where = f"with {others}" if others else "alone"
         return f"{where} on {way.site.gpus[0]}{share}"
 
     def _instead(self, way: Pick) -> str:
@@ -190,8 +190,8 @@ def placed_at(finder: Finder, finding: Finding) -> str:
     for pick in finding.picks:
         gpus += pick.site.gpus[: pick.number]
         others |= dict.fromkeys(map(finder.name, pick.others))
-    beside = f"beside {listed(others, 3)}" if others else "alone"
-    return f"{beside} on {listed(gpus, 4)}"
+    company = f"with {listed(others, 3)}" if others else "alone"
+    return f"{company} on {listed(gpus, 4)}"
 
 
 def slowdown_of(finding: Finding) -> str:

@@ -181,13 +181,13 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
     shares = set(row.shares)
     share = f" at share {row.shares[0]}" if len(shares) == 1 and None not in shares else ""
     others = [r.job for r in plan.assignments if r is not row and set(r.gpus) & set(row.gpus)]
-    beside = f"beside {listed(others, 3)}" if others else "alone"
+    company = f"with {listed(others, 3)}" if others else "alone"
     verb = "starts" if plan.starts(row, job) else "keeps running"
     limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
     what = "at most" if job.priority == "batch" else "p99 times"
     up_to = "" if bound == slowdown else f", {what} {accepting(bound):.2f}"
     text = (
-        f"{verb} {beside} on {listed(row.gpus, 4)}{share}: slowdown {slowdown:.2f}{up_to}; {limit}"
+        f"{verb} {company} on {listed(row.gpus, 4)}{share}: slowdown {slowdown:.2f}{up_to}; {limit}"
     )
     return Explanation(job=job.id, category=None, reason=text)
 

@@ -51,7 +51,7 @@ _IN_PART = 0.3
 """How much partial placement counts in the order of candidates, in parts of the gang's worth."""
 
 _SECOND = 0.3
-"""Weight of the second least loss of a split's boxes beside the least in its score."""
+"""Weight of the second least loss of a split's boxes relative to the least in its score."""
 
 _ROUNDING = 1e-9
 

@@ -1,4 +1,4 @@
-"""What ``dovetail completion`` prints: a shell's completion of commands, options and choices.
+"""``dovetail completion``: a shell's completion of commands, options and choices.
 
 The script has all words in it, so that a key press asks no Python. Made here and not by shtab,
 which has no fish.

@@ -38,7 +38,7 @@ SECTIONS: Final[Mapping[str, tuple[Command, ...]]] = {
 COMMANDS: Final = tuple(chain.from_iterable(SECTIONS.values()))
 
 _WORDS: Final = {"help": "--help", "version": "--version"}
-"""Commands that stand for an option."""
+"""Commands that replace an option."""
 
 _LIKE_OPTION: Final = 0.75
 """All options begin alike, so more has to be alike than of other names."""

@@ -1,4 +1,4 @@
-"""What the commands do that make instances: init, import, generate, library, dataset instance."""
+"""The commands that make instances: init, import, generate, library, dataset instance."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def import_pairs(options: Namespace) -> int:
 
 
 def import_slurm(options: Namespace) -> int:
-    """Write an instance of a cluster under Slurm; what is not in it is told."""
+    """Write an instance of a cluster under Slurm; report what is not in it."""
     from dovetail.instances.importers.slurm import import_slurm as read
 
     made = read(

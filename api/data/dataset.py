@@ -1,4 +1,4 @@
-"""What the commands of ``dovetail dataset`` do."""
+"""The commands of ``dovetail dataset``."""
 
 from __future__ import annotations
 

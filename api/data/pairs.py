@@ -1,4 +1,4 @@
-"""What ``dovetail dataset pairs`` does: tell what was measured of workloads together."""
+"""``dovetail dataset pairs``: what was measured of workloads together."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ _DESCRIBING = (
     option("--error FILE", "append its standard error to this file, not to --output"),
     option("--public-log", "let others read its output"),
 )
-"""What describes a job, but its program."""
+"""Options that describe a job, except its program."""
 
 _UNCHANGED = tuple(each._replace(default=None) for each in _DESCRIBING)
 """The same for a job that is there: what is not given stays."""
@@ -231,7 +231,7 @@ _CHOSEN = (
     option("--user NAME", "those of this user, not yours"),
     option("--state STATE", "those in this state", _state),
 )
-"""What chooses jobs that are not over."""
+"""Options that select jobs that are not over."""
 
 
 def _order(name: str, text: str, *arguments: Argument) -> Command:

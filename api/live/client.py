@@ -119,7 +119,9 @@ class Client:
                 return self._submitted(body, key)
             except NoServiceError as error:
                 if time.monotonic() > give_up_s:
-                    line = f"{error}; whether it took the jobs shows who submits with --key {key}"
+                    line = (
+                        f"{error}; to see whether it took the jobs, submit again with --key {key}"
+                    )
                     raise NoServiceError(line) from None
 
     def _submitted(self, body: Mapping[str, Any], key: str) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ class Client:
         return self._data("PATCH", _path("jobs", job), _job, changes)
 
     def pause(self, job: str) -> JobView:
-        """Let the processes of a job that runs stand still where they are."""
+        """Stop the processes of a running job where they are."""
         return self._data("POST", _path("jobs", job, "pause"), _job)
 
     def resume(self, job: str) -> JobView:

@@ -1,4 +1,4 @@
-"""What the commands that ask a live service do: options in, output out, exit status."""
+"""The commands that call a live service: options in, output out, exit status."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def release(options: Namespace) -> int:
 
 
 def pause(options: Namespace) -> int:
-    """Let the processes of jobs that run stand still where they are."""
+    """Stop the processes of running jobs where they are."""
     runs = (JobState.PROFILING, JobState.RUNNING)
     return _order(options, Client.pause, lambda job: job.state in runs)
 

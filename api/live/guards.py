@@ -1,4 +1,4 @@
-"""What keeps a request from harming the service or others: identity, size, time, and waiting."""
+"""Limits that keep a request from harming the service or others: identity, size, time, and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``dovetail serve`` does: the service in this thread, its faces in another."""
+"""``dovetail serve``: the service in this thread, its faces in another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands about a live service print; every text goes through `rich.text.Text`."""
+"""Tables of the commands about a live service; every text goes through `rich.text.Text`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
     """Return a row for every job, with the name of its workload if it has none."""
     names = ("job", "user", "name", "state")
-    columns = ("for", "on", "beside", "slowdown\n(predicted)", "done")
+    columns = ("for", "on", "with", "slowdown\n(predicted)", "done")
     table = plain_table(*names[:1])
     for name in names[1:3]:
         table.add_column(name, overflow="fold", max_width=WIDTH // 4)
@@ -112,7 +112,7 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
         cells = (
             lasting(now_s - job.since_s),
             places(job),
-            beside(job),
+            co_runners(job),
             slowdown(job),
             done(job),
         )
@@ -334,7 +334,7 @@ def _progress(job: JobView) -> str:
 
 
 def _ranks(job: JobView) -> RenderableType:
-    table = plain_table("rank", "device", "SM share", "process", "beside")
+    table = plain_table("rank", "device", "SM share", "process", "with")
     shares = job.shares or (None,) * len(job.gpus)
     pids = job.pids or (None,) * len(job.gpus)
     others = job.co_runners or ((),) * len(job.gpus)
@@ -389,7 +389,7 @@ def places(job: JobView) -> str:
     )
 
 
-def beside(job: JobView) -> str:
+def co_runners(job: JobView) -> str:
     """Return the co-runners of a job, each once."""
     others = dict.fromkeys(other for device in job.co_runners for other in device)
     return ", ".join(others) or NO_FIGURE

@@ -211,7 +211,7 @@ def tail_table(tails: Iterable[Tail]) -> RenderableType:
         (
             one.workload,
             _tail_setting(one),
-            f"beside {one.worst}" if one.worst else "alone",
+            f"with {one.worst}" if one.worst else "alone",
             _count(one.partners),
             _ms(one.p99_s),
             _ms(one.worst_s),

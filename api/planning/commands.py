@@ -1,4 +1,4 @@
-"""What ``plan``, ``check`` and ``explain`` do: options in, output out, exit status."""
+"""The commands ``plan``, ``check`` and ``explain``: options in, output out, exit status."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ THIS_PLAN = "this plan"
 
 
 class Row(Record):
-    """What one way of planning comes to; a mean where it was tried with several seeds.
+    """The result of one way of planning; a mean where it was tried with several seeds.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Row(Record):
 
 
 class Comparison(Record):
-    """A plan beside exclusive use, queue-order greedy and random pairing of the same round."""
+    """A plan compared with exclusive, greedy and random plans of the same round."""
 
     objective: ObjectiveName
     rows: tuple[Row, ...]

@@ -152,7 +152,7 @@ def comparison_chart(comparison: Comparison) -> Chart:
         for row in comparison.rows
     )
     data = frame(rows, ("way", label))
-    title = f"This plan beside simpler rules: {label}"
+    title = f"This plan and simpler rules: {label}"
     return bars("comparison", title, data, label, best=THIS_PLAN)
 
 
@@ -219,7 +219,7 @@ def _comparison_table(comparison: Comparison) -> Table:
         (row.name, *phrases.comparison_cells(comparison, row), _lead(values[0], value) if k else "")
         for k, (row, value) in enumerate(zip(comparison.rows, values, strict=True))
     ]
-    return Table("This plan beside simpler ways of planning", heads, rows, frozenset({0}))
+    return Table("This plan and simpler ways of planning", heads, rows, frozenset({0}))
 
 
 def _lead(value: float, other: float) -> str:

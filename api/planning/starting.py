@@ -1,4 +1,4 @@
-"""What starts the jobs of a plan by hand: environment variables for each rank."""
+"""To start the jobs of a plan by hand: environment variables for each rank."""
 
 from __future__ import annotations
 

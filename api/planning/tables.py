@@ -56,7 +56,7 @@ _NOTHING_SAID = {
 
 
 def plan_view(instance: Instance, plan: Plan) -> RenderableType:
-    """Return a plan as text: the headline, who runs where, who waits and why, the notes."""
+    """Return a plan as text: the headline, the jobs on each GPU, the jobs that wait and why, the notes."""
     laid_out = view(instance, plan)
     return Group(headline(laid_out), gpu_table(laid_out), waiting_lines(laid_out), note_lines(plan))
 
@@ -81,7 +81,7 @@ def headline(laid_out: PlanView) -> RenderableType:
 
 
 def gpu_table(laid_out: PlanView) -> RenderableType:
-    """Return who runs on each GPU, node by node; of a large cluster the first GPUs."""
+    """Return the jobs on each GPU, node by node; of a large cluster the first GPUs."""
     gpus = list(islice(_gpus(laid_out), MOST_GPUS))
     columns = _telling(laid_out, [row for rows, _ in gpus for row in rows])
     table = plain_table()
@@ -158,7 +158,7 @@ def note_lines(plan: Plan) -> RenderableType:
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
-    """Return the plan beside the simpler ways of planning, a row each."""
+    """Return the plan and the simpler ways of planning, a row each."""
     table = plain_table("")
     columns = comparison_columns(comparison)
     for column in columns:

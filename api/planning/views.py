@@ -1,4 +1,4 @@
-"""A plan as a reader wants it: by node and GPU, by job, and who waits.
+"""A plan arranged for readers: by node and GPU, by job, and the jobs that wait.
 
 Terminal tables and the HTML report show the same view. Figures are the independent
 checker's, not the plan's own.

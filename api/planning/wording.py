@@ -1,4 +1,4 @@
-"""How plans are told, in the terminal and in the report alike."""
+"""The wording of plans, in the terminal and in the report alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``dovetail predictors`` does: options in, output written, exit status out."""
+"""The commands of ``dovetail predictors``: options in, output written, exit status out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What predictions are worth to an optimiser: the matching chosen by them, held against the truth.
+"""The worth of predictions to an optimiser: matchings chosen by them, valued by the truth.
 
 Predictions may be good on average and bad where it counts: a matching takes the pairs that look
 best, and with them the luckiest errors. So held-out predictions choose matchings here, measured
@@ -89,7 +89,7 @@ class MatchingTest(Record):
 
 
 class Comparison(Record):
-    """All models in all settings on one data set: what ``dovetail predictors evaluate`` tells."""
+    """All models in all settings on one data set: what ``dovetail predictors evaluate`` reports."""
 
     data: str
     gpu_models: tuple[str, ...]
@@ -164,7 +164,7 @@ class Block:
     rows : ndarray of bool, shape (rows,)
         The measured rows of the block.
     slowdown : ndarray of float, shape (n, n)
-        Measured slowdown of the first beside the second, the mean where measured several times.
+        Measured slowdown of the first with the second, the mean where measured several times.
     """
 
     gpu_model: str
@@ -265,7 +265,7 @@ def _complete(measured: BoolArray, names: Sequence[str]) -> list[int]:
 def _summed(
     rows: Rows, counts: BoolArray, slowdown: FloatArray, position: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return sum and number of the slowdowns of each workload beside each other one."""
+    """Return sum and number of the slowdowns of each workload with each other one."""
     size = position.max() + 1
     total, seen = np.zeros((size, size)), np.zeros((size, size))
     at = position[rows.own_workload[counts]], position[rows.other_workload[counts]]

@@ -1,4 +1,4 @@
-"""What a fitted predictor is, as lines for people and as data."""
+"""Facts about a fitted predictor, as lines for people and as data."""
 
 from __future__ import annotations
 

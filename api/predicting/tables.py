@@ -1,4 +1,4 @@
-"""What ``dovetail predictors`` prints: models and their errors as text for people."""
+"""Tables of ``dovetail predictors``: models and their errors as text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How errors and bounds of models are told, in the terminal and in the report alike."""
+"""The wording of errors and bounds of models, in the terminal and in the report alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTING_SHORT: Final[Mapping[Setting, str]] = {
     "two_families": "both families",
     "gpu_model": "GPU model",
 }
-"""What is new to a model in each setting, in a cell of a table."""
+"""The part that is new to a model in each setting, in a cell of a table."""
 
 SETTING_LONG: Final[Mapping[Setting, str]] = {
     "random": "new pairs of workloads that were measured in other pairs",
@@ -151,8 +151,8 @@ def _errors_text(comparison: Comparison, found: Evaluation) -> str:
     each = [e for s in comparison.settings if (e := comparison.of(found.model, s))]
     text = [f"{e.accuracy.mae:.3f} for {SETTING_LONG[e.setting]}" for e in each]
     constant = comparison.of("constant", found.setting)
-    beside = f" (a constant: {constant.accuracy.mae:.3f})" if constant else ""
-    where = f"{found.model} errs least for {SETTING_LONG[found.setting]}{beside}."
+    compared = f" (a constant: {constant.accuracy.mae:.3f})" if constant else ""
+    where = f"{found.model} errs least for {SETTING_LONG[found.setting]}{compared}."
     return f"{where} Its mean absolute error: {enumerated(text)}."
 
 

@@ -1,4 +1,4 @@
-"""What ``dovetail simulate`` and ``dovetail compare`` do: options in, output out, exit status."""
+"""The commands ``dovetail simulate`` and ``dovetail compare``: options in, output out, exit status."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Groups:
 
     @property
     def outstanding(self) -> tuple[Group, ...]:
-        """Dovetail's policies and the user's own, of which a verdict says where they stand."""
+        """Dovetail's policies and the user's own, whose rank a verdict reports."""
         return tuple(
             group
             for group in self.every

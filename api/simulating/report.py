@@ -51,7 +51,7 @@ def simulation_page(
     cluster: Cluster | None = None,
     baseline: str | None = None,
 ) -> str:
-    """Return simulated runs as an HTML page, policies beside each other where there are several.
+    """Return simulated runs as an HTML page that compares their policies.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What ``dovetail simulate`` and ``compare`` print: metrics as text for people."""
+"""Tables of ``dovetail simulate`` and ``compare``: metrics as text for people."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _winners(groups: Groups) -> Iterator[str]:
 
 
 def _ours(groups: Groups) -> Iterator[str]:
-    """Yield where Dovetail's and the user's own policies stand, and by how much others lead."""
+    """Yield the ranks of Dovetail's and the user's own policies, and by how much others lead."""
     for group in groups.outstanding if len(groups.every) > 1 else ():
         behind = [text for metric in DECISIVE if (text := _behind(groups, group, metric))]
         if behind:

@@ -1,1 +1,1 @@
-"""What commands share: their declaration, tables, charts, pages, files and figures as text."""
+"""Shared by commands: their declaration, tables, charts, pages, files and figures as text."""

@@ -372,7 +372,7 @@ def points(
     limits: tuple[tuple[float, float], tuple[float, float]] | None = None,
     lines: Sequence[float] = (),
 ) -> Chart:
-    """Return points, those that broke a limit as red triangles, beside the line y = x.
+    """Return points, those that broke a limit as red triangles, with the line y = x.
 
     Parameters
     ----------

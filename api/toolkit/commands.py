@@ -24,14 +24,14 @@ class Argument(NamedTuple):
 
     names: tuple[str, ...]
     value: str
-    """What stands for its value in help; empty for a flag."""
+    """The placeholder of its value in help; empty for a flag."""
     field: str
     """Its name among the options that a command gets."""
     text: str
     kind: Callable[[str], object] | None = None
     """Makes its value of a text, or raises ``argparse.ArgumentTypeError``."""
     default: str | None = None
-    """What a user would write for it."""
+    """As a user would write it."""
     choices: tuple[str, ...] = ()
     number: str = ""
     """Of a positional argument, as argparse has it: ``?``, ``+``, ``*`` or empty for one."""

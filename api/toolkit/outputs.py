@@ -1,4 +1,4 @@
-"""What commands write: nothing that they read, which it would destroy."""
+"""Outputs of commands: never a file that they read, which it would destroy."""
 
 from __future__ import annotations
 

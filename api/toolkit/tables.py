@@ -22,7 +22,7 @@ from rich.text import Text
 
 WIDTH = 100
 NARROWEST = 80
-"""Columns that tables need; with fewer, rows of those that are wider are told in lines."""
+"""Columns that tables need; with fewer, each row of a wider table becomes a paragraph."""
 SHORTEST_NAME = 12
 _ANY_WIDTH = 10_000
 _BLANKS = re.compile(r" +$", re.M)
@@ -97,7 +97,7 @@ class _Trimmed:
 
 
 def fact_lines(*facts: tuple[str, str]) -> Table:
-    """Return names and what is told of them; the first is the title."""
+    """Return names and the text of each; the first is the title."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -65,7 +65,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def pair(shape: str, value: str = ".+") -> Callable[[str], tuple[str, str]]:
-    """Return what takes ``NAME=VALUE``, told as in ``shape``, with a value of this pattern."""
+    """Return a reader of ``NAME=VALUE``, described by ``shape``, with a value of this pattern."""
 
     def parsed(text: str) -> tuple[str, str]:
         found = re.fullmatch(f"([^=]+)=({value})", text, re.DOTALL)

@@ -1,4 +1,4 @@
-"""How figures are told, in the terminal and in pages alike."""
+"""The wording of figures, in the terminal and in pages alike."""
 
 from __future__ import annotations
 

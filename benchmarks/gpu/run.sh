@@ -3,9 +3,9 @@
 #
 #     benchmarks/gpu/run.sh OUT [--cpu] [--minutes 9]
 #
-# Everything is in README.md beside this file. PYTHON names a Python with PyTorch (default:
+# Everything is in README.md next to this file. PYTHON names a Python with PyTorch (default:
 # python3). Where Dovetail or pytest is not installed there, the wheels that wheels.sh has collected
-# are unpacked beside themselves and nothing of the environment is changed.
+# are unpacked next to themselves and nothing of the environment is changed.
 set -euo pipefail
 
 # Where container runtimes and hosts of containers put the driver; the control program of MPS is

@@ -5,7 +5,7 @@
 #     benchmarks/gpu/wheels.sh PYTHON_VERSION PLATFORM...
 #     benchmarks/gpu/wheels.sh 3.12 manylinux_2_28_x86_64 manylinux_2_17_x86_64
 #
-# Writes wheels/ beside this file: our own wheel, and the few packages that these import. PyTorch
+# Writes wheels/ next to this file: our own wheel, and the few packages that these import. PyTorch
 # and numpy are not among them: they come with the workloads' environment. Solvers, the service's
 # libraries and those that fit models are not imported when measuring.
 # PYTHON names the Python that downloads and builds (default: python3, with pip).

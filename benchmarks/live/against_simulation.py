@@ -90,7 +90,7 @@ def main() -> None:
     _tell_load("ended")
     print(f"from a decision to every rank's run: {launch_s:.2f} s (mean), in the simulator 0 s")
     for entry in world.slowdowns:
-        print(f"  {' beside '.join(entry.workloads)}: {entry.slowdown}")
+        print(f"  {' with '.join(entry.workloads)}: {entry.slowdown}")
     for name, mine, theirs in zip(("mean JCT", "makespan"), real, simulated, strict=True):
         print(f"{name}: {mine:.1f} s real, {theirs:.1f} s simulated ({theirs / mine - 1:+.1%})")
 

@@ -1,4 +1,4 @@
-"""What a pool of nodes costs, beside the pool of one machine in the same run.
+"""What a pool of nodes costs, compared with the pool of one machine in the same run.
 
     python benchmarks/live/nodes.py [--starts 20] [--losses 3] [--nodes 200] [--seconds 20]
 

@@ -1,4 +1,4 @@
-"""What live mode costs beside the jobs, and HyperQueue in the same run.
+"""What live mode costs in addition to the jobs, and HyperQueue in the same run.
 
     python benchmarks/live/overhead.py [--hq PYTHON] [--jobs 40] [--waiting 1000] [--seconds 20]
         [--realtime]

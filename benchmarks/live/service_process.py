@@ -50,7 +50,7 @@ QUICK = WatchOptions(
 """So that what is brief is profiled, too."""
 
 _CONTEXT = get_context("forkserver")
-# What takes long to import; what is beside this file is not found at that moment.
+# What takes long to import; what is next to this file is not found at that moment.
 _CONTEXT.set_forkserver_preload(
     [
         "dovetail.executor.live.service",

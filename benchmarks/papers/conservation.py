@@ -157,20 +157,20 @@ class _Check:
         return speed / slowdown / self._mode(stay)[1]
 
     def _slowdown(self, stay: Stay, gpu: int, present: list[Stay]) -> float:
-        beside = [stay, *(o for o in present if o is not stay and gpu in o.gpus)]
-        if len(beside) == 1:
+        sharing = [stay, *(o for o in present if o is not stay and gpu in o.gpus)]
+        if len(sharing) == 1:
             throughput = self._workload(stay).throughput
             share = _share(stay, gpu)
             known = share is not None and share in throughput and 100 in throughput
             return throughput[100] / throughput[share] if known and share else 1.0
         model = self._machines.model[gpu]
-        pairs = np.ones((len(beside), len(beside)))
-        for i, a in enumerate(beside):
-            for j, b in enumerate(beside):
+        pairs = np.ones((len(sharing), len(sharing)))
+        for i, a in enumerate(sharing):
+            for j, b in enumerate(sharing):
                 if i != j:
                     caps = self._truth.caps_place[_share(a, gpu), _share(b, gpu)]
                     pairs[i, j] = self._truth.slowdown[model, caps, self._place(a), self._place(b)]
-        return float(pairs[0, 1] if len(beside) == 2 else set_slowdown(pairs)[0])
+        return float(pairs[0, 1] if len(sharing) == 2 else set_slowdown(pairs)[0])
 
     def _workload(self, stay: Stay) -> Workload:
         return self._world.workloads[self._trace.jobs[stay.job].workload or ""]

@@ -1,6 +1,6 @@
 """Run policies on drawn scenarios in parallel processes; every result is a row of a CSV file.
 
-Shared by the scripts beside it. A run that is in the file already is not run again: a script that
+Shared by the scripts next to it. A run that is in the file already is not run again: a script that
 was stopped goes on where it was. Runs that failed are tried again.
 """
 
@@ -46,7 +46,7 @@ EXTRA = (
     "queueing_small_s",
     "queueing_large_s",
 )
-"""What is measured beside ``metrics.METRICS``, see ``measured``."""
+"""What is measured in addition to ``metrics.METRICS``, see ``measured``."""
 
 _FIXED = ("policy", "seed", "wall_s", "error")
 _LARGE = 8
@@ -234,13 +234,13 @@ def _kept(out: Path, columns: Sequence[str]) -> list[Row]:
             raise DovetailError(f"{out}: has other columns; name another file")
         whole = (row for row in reader if None not in row and None not in row.values())
         rows = [row for row in whole if not row["error"]]
-    beside = out.with_name(f".{out.name}.tmp")
-    with beside.open("w", newline="") as file:
+    temporary = out.with_name(f".{out.name}.tmp")
+    with temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         if rows:
             writer.writeheader()
         writer.writerows(rows)
-    beside.replace(out)
+    temporary.replace(out)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The worlds of the papers' experiments, from the measured data beside the checkout."""
+"""The worlds of the papers' experiments, from the measured data next to the checkout."""
 
 from __future__ import annotations
 

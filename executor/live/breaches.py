@@ -59,7 +59,7 @@ class Breach(NamedTuple):
         """Why the newest run is stopped."""
         job = self.track.job.id
         if self.slowdown is None:
-            return f"{job} has done no iteration beside others for {self.still_s:.0f} s"
+            return f"{job} has done no iteration with co-runners for {self.still_s:.0f} s"
         what = "had its p99 latency grow" if self.tail else "was slowed"
         return f"{job} {what} {self.slowdown:.2f}, its gSLA is {self.gsla:g}"
 

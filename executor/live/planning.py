@@ -269,6 +269,6 @@ class Lacks(NamedTuple):
             return f"{named}: reserved for it, as it has waited too long"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.machine.may_share(job):
-            devices = f"{devices}, or room beside others"
+            devices = f"{devices}, or room next to others"
         before = self.before.ahead(job)
         return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices

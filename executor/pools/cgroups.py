@@ -170,7 +170,7 @@ def places(mounts: str, own: str) -> Iterator[Place]:
         if mount.version == 1:
             yield Place(1, path)
         elif _handed_down(path.parent):
-            # Processes live in the leaves only, so ours are made beside the service's own group.
+            # Processes live in the leaves only, so ours are made next to the service's own group.
             yield Place(2, path.parent)
         elif os.geteuid() == 0:
             yield Place(2, mount.point)

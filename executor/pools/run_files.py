@@ -311,6 +311,6 @@ def write_lasting(path: Path, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    beside = path.with_name(f"{path.name}.tmp")
-    _write(beside, data)
-    beside.replace(path)
+    temporary = path.with_name(f"{path.name}.tmp")
+    _write(temporary, data)
+    temporary.replace(path)

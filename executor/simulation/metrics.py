@@ -136,7 +136,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "sharing benefit, mean",
             "",
             "higher",
-            "JCT by waiting for idle GPUs over JCT, of jobs that started beside another",
+            "JCT by waiting for idle GPUs over JCT, of jobs that started as co-runners",
         ),
         "sharing_loss_rate": Metric(
             "sharing that did not pay", "part", "lower", "of the same jobs: benefit below 1"

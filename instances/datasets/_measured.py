@@ -39,7 +39,7 @@ def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
 
     A combination (workloads with their shares) measured several times, in any order, gets the
     mean of the measured speeds (the harmonic mean of the slowdowns), and so do the copies of a
-    workload beside itself: the throughput of the GPU stays what was measured. Power and p99 are
+    workload with itself: the throughput of the GPU stays what was measured. Power and p99 are
     means of the known figures; a workload without latency has its slowdown for a p99 where a
     co-runner has one. A combination that failed once may not share.
     """

@@ -113,7 +113,7 @@ class DataSet(Record):
         """Return an instance of what was measured on a GPU model, one pending job a workload.
 
         Entries are averages: of a combination measured several times, and of the copies of a
-        workload beside itself, the mean speed and p99; what failed once may not share. The
+        workload with itself, the mean speed and p99; what failed once may not share. The
         cluster allows the caps and the most workloads on a GPU that were measured.
 
         Parameters

@@ -303,8 +303,8 @@ class Repository:
         """Return how to open the file for reading.
 
         A killed writer leaves a file that only a connection that writes can make whole again;
-        where it may not be written, SQLite makes a reader of it. It wants to put its log beside the
-        file: where it may not, and none is there, no process writes.
+        where it may not be written, SQLite makes a reader of it. It wants to put its log next to
+        the file: where it may not, and none is there, no process writes.
         """
         logs = [self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "journal")]
         if os.access(self.path.parent, os.W_OK) or any(log.exists() for log in logs):

@@ -68,7 +68,7 @@ def import_gavel(
     Only pairs of one-GPU jobs were measured. A gang therefore gets a workload of its own,
     ``TYPE xGPUS``, that has no entries: it runs alone. Pairs of which one side made no progress
     did not run (most likely out of memory) and may not share. Both orders of a pair, and both
-    copies of a type beside itself, are averaged.
+    copies of a type with itself, are averaged.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ def import_pairs(
         GPUs of the cluster; of *each* GPU model where several are taken.
     device : str, optional
         Take the rows of this GPU model only. Default: every model of the file. The file does not
-        say how fast models are beside each other, so every workload has speed 1 on all.
+        say how fast models are relative to each other, so every workload has speed 1 on all.
     gpus_per_node : int
         GPUs of a node; the last node of a model may have fewer.
 

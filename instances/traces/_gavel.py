@@ -41,7 +41,7 @@ def gavel_models(path: FilePath) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        When the file of throughputs beside it cannot be read.
+        When the file of throughputs next to it cannot be read.
     """
     return gpu_models(_beside(Path(path)))
 
@@ -53,7 +53,7 @@ def _beside(path: Path) -> str:
             return table_of(str(folder), _THROUGHPUTS)
         except InputError:
             continue
-    rule = f"needs {_THROUGHPUTS} of Gavel beside it or in the folder above"
+    rule = f"needs {_THROUGHPUTS} of Gavel in its folder or the one above"
     raise InputError(f"{rule}, or given as throughputs", "", source_name(path))
 
 

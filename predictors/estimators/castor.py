@@ -49,7 +49,7 @@ VARIANCES: Final = tuple(
 
 
 class Castor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Gradient-boosted trees for the slowdown of a job beside another.
+    """Gradient-boosted trees for the slowdown of a job with another.
 
     The same seed and data give the same trees. The mean slowdown is taken off before the trees
     are fitted, so that XGBoost's sums in float32 lose less.
@@ -119,4 +119,4 @@ def _build(seed: int) -> Castor:
 
 
 SPEC: Final = ModelSpec((*INDICATORS, *VARIANCES, "share"), _build, least=3)
-"""At least two indicators beside the share."""
+"""At least two indicators in addition to the share."""

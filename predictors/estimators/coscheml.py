@@ -1,7 +1,7 @@
 """A random forest on the metrics of a kernel profiler.
 
 Co-scheML (Kim and Kim, Cluster Computing 2021), section 4: of linear regression, a decision
-tree and a random forest the last predicts best how much longer an application takes beside
+tree and a random forest the last predicts best how much longer an application takes with
 another, from the metrics of table 1 of both, taken of each alone with nvprof.
 
 The paper leaves open the number of trees and when they stop growing. Table 1 counts two figures
@@ -51,4 +51,4 @@ def _build(seed: int) -> CoScheML:
 
 
 SPEC: Final = ModelSpec((*METRICS, "share"), _build, least=3)
-"""At least two metrics beside the share."""
+"""At least two metrics in addition to the share."""

@@ -167,4 +167,4 @@ def _build(seed: int) -> SmAllocation:
 SPEC: Final = ModelSpec(
     (*ACTIVITY, "sensitivity", "log_throughput", "share", "alone"), _build, least=4
 )
-"""At least two features beside the share and the slowdown alone, which are always known."""
+"""At least two features in addition to the share and the slowdown alone, which are always known."""

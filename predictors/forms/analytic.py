@@ -46,7 +46,7 @@ class Analytic:
     saturating_sms: float
 
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-        """Return the slowdown of the own state beside the other; see ``Form.predict``."""
+        """Return the slowdown of the own state with the other; see ``Form.predict``."""
         active, dram, received, measured, share = states.T
         cap = np.where(share == 1.0, UNCAPPED, np.rint(100 * share)).astype(np.int64)
         demand = Demand.of(active, dram, received, self.pcie_bytes_s)

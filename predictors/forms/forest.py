@@ -115,10 +115,10 @@ class Forest:
         return cls.from_arrays(arrays, features)
 
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-        """Return the slowdown of the own state beside the other, for each row.
+        """Return the slowdown of the own state with the other, for each row.
 
-        Memory beside the answer is bounded: trees are taken in groups whose masks fit 16 MiB
-        (one tree at least).
+        Memory in addition to the answer is bounded: trees are taken in groups whose masks fit
+        16 MiB (one tree at least).
         """
         _check_columns(states, self.features)
         own, other = (_positions(side, len(states)) for side in (own, other))
@@ -299,7 +299,7 @@ def _preorder(tree: Tree) -> tuple[IntArray, IntArray]:
 
 
 def _check_columns(table: FloatArray, columns: int) -> None:
-    """Raise where compiled code, which checks nothing, would read beside the table."""
+    """Raise where compiled code, which checks nothing, would read outside the table."""
     if table.ndim != 2 or table.shape[1] != columns:
         raise ValueError(f"must have {columns} columns, got shape {table.shape}")
 

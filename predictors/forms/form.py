@@ -25,7 +25,7 @@ class Form(Protocol):
     """How a file names the form."""
 
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-        """Return the slowdown of the own state beside the other, for each row.
+        """Return the slowdown of the own state with the other, for each row.
 
         Parameters
         ----------

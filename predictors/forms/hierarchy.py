@@ -122,7 +122,7 @@ class Hierarchy:
     dual: FloatArray
 
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-        """Return the slowdown of the own state beside the other; see ``Form.predict``."""
+        """Return the slowdown of the own state with the other; see ``Form.predict``."""
         alike = kernels(states, self.trained, self.scale)
         left = np.einsum("ab,ast,tu->sbu", self.weights, alike, self.dual, optimize=True)
         right = np.moveaxis(alike, 0, 1)

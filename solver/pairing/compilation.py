@@ -2,7 +2,7 @@
 
 One source serves both. Compiled, the engine solves a thousand jobs in tens of milliseconds, but
 numba has to be imported and its machine code loaded (half a second), which is compiled once
-after installation (ten seconds and more) and kept beside the source or in the user's cache
+after installation (ten seconds and more) and kept next to the source or in the user's cache
 folder. As plain Python a round of some dozens of jobs is solved before that load would be over,
 and one of some hundreds before the compilation would. ``quickest`` chooses;
 ``matching.compile_kernels`` compiles ahead of the first round.
@@ -127,7 +127,7 @@ def _mark() -> Path | None:
 
 @cache
 def _compiler() -> tuple[Path | None, str]:
-    """Return the folder for machine code, if any, and what the code is for beside its sources."""
+    """Return the folder for machine code, if any, and what else than its sources it depends on."""
     numba, binding = import_module("numba"), import_module("llvmlite.binding")
     made_for = f"{sys.version} {numba.__version__} {binding.get_host_cpu_name()}"
     try:

@@ -46,8 +46,8 @@ _MOST_CELLS = 2**24
 _WIDEN = 4
 
 _NEAR = 32
-"""The first tangents lie so much of the gap beside the capacity price: about where so many groups
-more or fewer would lose as much as the gap."""
+"""The first tangents lie this part of the gap away from the capacity price: about where so many
+groups more or fewer would lose as much as the gap."""
 
 
 @dataclass

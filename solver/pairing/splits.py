@@ -59,7 +59,7 @@ class BestSplits:
         The value of each pair, symmetric; NaN where two jobs may not share, and on the
         diagonal. The ``pair_value`` of ``match_pairs``.
     split : (n, n) uint8
-        ``split[i, j]`` is the split at which job i runs beside j, as an index into the last
+        ``split[i, j]`` is the split at which job i runs with j, as an index into the last
         axis of the slowdowns; ``NO_SPLIT`` where they may not share. ``split[j, i]`` is its
         mirror: the same split from the side of j.
     """
@@ -106,7 +106,7 @@ def best_splits(
     Parameters
     ----------
     slowdown : (k, k, s) float array
-        ``slowdown[a, b, p]``: how much longer workload a takes at split p beside b than alone;
+        ``slowdown[a, b, p]``: how much longer workload a takes at split p with b than alone;
         NaN where the two may not share. At most 255 splits.
     workload : (n,) int
         The workload of each job, 0..k-1.
@@ -495,7 +495,7 @@ def forbid(
     running: Bools,
     best: Floats,
 ) -> None:
-    """Let a job not share with those that do not fit beside it, nor run as it does already."""
+    """Let a job not share with those that do not fit with it, nor run as it does already."""
     needed, of_size = memory[start : start + best.size], size[start : start + best.size]
     for c in range(best.size):
         best[c] = best[c] if memory[i] + needed[c] <= memory_limit else -np.inf

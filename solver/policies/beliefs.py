@@ -152,7 +152,7 @@ class BeliefBook(Book):
             own, other = bound[there], bound[back]
             return own.min(axis=0, initial=np.inf), other.min(axis=0, initial=np.inf).T
 
-        return self.once(f"least bounds on {model} beside {share}", made)
+        return self.once(f"least bounds on {model} with {share}", made)
 
     def _pairs(
         self, model: int, a: Ints, b: Ints, there: Ints, back: Ints, held: int = 0
@@ -182,7 +182,7 @@ class BeliefBook(Book):
     def _sets(self, model: int, members: Ints, held: int) -> Template:
         """Return the sets that may share of these workloads, (n, size).
 
-        Nothing is known of tail latencies beside two others, nor of power.
+        Nothing is known of tail latencies with two others, nor of power.
         """
         pair = members[:, :, None], members[:, None]
         uncapped = self._table.caps_place[UNCAPPED]

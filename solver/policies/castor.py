@@ -80,7 +80,7 @@ class SjfFfs:
     """
 
     def decide(self, state: State) -> Decision:
-        """Start the shortest jobs, on idle GPUs or beside the first that have room."""
+        """Start the shortest jobs, on idle GPUs or with the first that have room."""
         return _decision(state, _first_fit, max(map(len, state.modes)))
 
 
@@ -198,7 +198,7 @@ class _Round:
                 return
 
     def _join(self, place: int, job: Job, model: int) -> bool:
-        """Start a job beside the best hosts of a model; False if it lacks GPUs."""
+        """Start a job with the best hosts of a model; False if it lacks GPUs."""
         taken: list[int] = []
         mode = 0
         for h in self._best(place, model):

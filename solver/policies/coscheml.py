@@ -39,7 +39,7 @@ class CoScheML:
     """
 
     def decide(self, state: State) -> Decision:
-        """Start jobs on idle GPUs, then beside lone ones, the least interference first."""
+        """Start jobs on idle GPUs, then with lone ones, the least interference first."""
         return pair_up(state, partial(_interference, state))
 
 
@@ -70,7 +70,7 @@ class LoadBalance:
     """
 
     def decide(self, state: State) -> Decision:
-        """Start jobs on idle GPUs, then beside others, the least utilised pair first."""
+        """Start jobs on idle GPUs, then with others, the least utilised pair first."""
         return pair_up(state, partial(_load, state))
 
 
@@ -87,14 +87,14 @@ class Mystic:
     similar they are the less they are expected to interfere; idle GPUs are used first. Co-scheML
     does not name the measure; here it is the cosine of the vectors of all metrics that every
     workload has, each over its largest value, unweighted. Mystic's collaborative filtering, which
-    completes a short profile, has nothing to do where profiles are complete. Beside several jobs
+    completes a short profile, has nothing to do where profiles are complete. With several jobs
     the most similar one counts. Gangs: see ``pair_up``.
     """
 
     _alike: list[list[float]] = field(init=False, repr=False, default_factory=list)
 
     def decide(self, state: State) -> Decision:
-        """Start jobs on idle GPUs, then beside others, the least similar pair first."""
+        """Start jobs on idle GPUs, then with others, the least similar pair first."""
         if not self._alike:
             self._alike = similarities(state)
         return pair_up(state, self._similarity)
@@ -167,7 +167,7 @@ def pair_up(state: State, cost: Cost) -> Decision:
     state : State
         The pool.
     cost : callable
-        Of a waiting job beside residents. It must not fall as more jobs join a GPU.
+        Of a waiting job with residents. It must not fall as more jobs join a GPU.
     """
     if not state.pending:
         return NOTHING

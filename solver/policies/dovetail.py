@@ -30,7 +30,7 @@ class Dovetail:
 
     Every decision is a round under the objective ``completion`` (``formulations.completion``),
     solved as ``dovetail.solve`` solves it: alone on idle GPUs, several together on these, or
-    beside running jobs. Where GPUs are short, their price is what the waiting jobs would pay.
+    with running jobs. Where GPUs are short, their price is what the waiting jobs would pay.
     What was measured on running pairs overrides what is predicted, gSLAs are checked against
     upper bounds, and no sharing is begun that is believed to end later than the last job would
     without it.
@@ -149,7 +149,7 @@ class Dovetail:
     def _all_alone(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> bool:
         """Tell whether all jobs start alone on idle GPUs that cost nothing and are all alike.
 
-        No job gains anything beside a running one then, so these need not take part.
+        No job gains anything with a running one then, so these need not take part.
         """
         return (
             not lent_s

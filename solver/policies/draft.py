@@ -118,8 +118,8 @@ class Draft:
         model = machines.model[gpu]
         if any((model, job.workload, o.workload) in state.clashes for o in residents):
             return False
-        beside = [state.sharer(o, self._share(o, gpu), self._mode(o)) for o in residents]
-        return state.tails_kept(model, [state.sharer(job, None, mode), *beside])
+        sharers = [state.sharer(o, self._share(o, gpu), self._mode(o)) for o in residents]
+        return state.tails_kept(model, [state.sharer(job, None, mode), *sharers])
 
     def slowdowns(self, gpu: int, job: Job) -> tuple[float, float] | None:
         """Return the predicted slowdowns, of a job and of the one that is on a GPU, uncapped.

@@ -39,7 +39,7 @@ class Lucid:
     - the sharing score is an approximation by GPU use alone: Tiny (0) below 25 %, Medium (1)
       below 53 %, else Jumbo (2), the bounds below which its authors say that most jobs of these
       classes are; Lucid's decision tree also reads memory use and mixed precision. A workload
-      without ``gpu_util`` gets the label that the tree was fitted to: its mean speed beside
+      without ``gpu_util`` gets the label that the tree was fitted to: its mean speed with
       others, here as predicted, Tiny from 0.95, Medium from 0.85;
     - packing is off while load is light. Lucid forecasts the jobs to come; here the load is
       light while the queue asks for no more GPUs than are idle. As in the artifact, the first

@@ -89,7 +89,7 @@ def believed_ends(state: State) -> dict[int, float]:
 
 
 def _last_beside(jobs: Sequence[Job], end: Floats) -> Floats:
-    """Return the latest end of those beside each job on any of its GPUs; -inf without any."""
+    """Return the latest end of the co-runners of each job on any of its GPUs; -inf without any."""
     job = np.repeat(np.arange(len(jobs)), [len(job.gpus) for job in jobs])
     gpu = np.array([gpu for job in jobs for gpu in job.gpus], dtype=np.int64)
     order = np.lexsort((end[job], gpu))
@@ -97,7 +97,7 @@ def _last_beside(jobs: Sequence[Job], end: Floats) -> Floats:
     first = np.searchsorted(gpu, gpu)
     top = np.searchsorted(gpu, gpu, side="right") - 1
     second = np.where(top > first, ends[np.maximum(top - 1, 0)], -np.inf)
-    beside = np.where(np.arange(len(gpu)) == top, second, ends[top])
+    of_others = np.where(np.arange(len(gpu)) == top, second, ends[top])
     last = np.full(len(jobs), -np.inf)
-    np.maximum.at(last, job, beside)
+    np.maximum.at(last, job, of_others)
     return last

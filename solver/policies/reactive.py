@@ -66,7 +66,7 @@ class Reactive:
         return draft.decision(self._wake(draft, companies))
 
     def _pause(self, draft: Draft, companies: Companies) -> list[Job]:
-        """Stop one job beside every violated one and return them by number."""
+        """Stop one co-runner of every violated job and return them by number."""
         state = draft.state
         paused: dict[int, Job] = {}
         for job, since in companies:

@@ -12,13 +12,13 @@ from dovetail.solver.policies.state import Job
 
 Kind = tuple[float, ...]
 Cost = Callable[[Job, Sequence[Job], int], float]
-"""Of a job beside the given residents of a GPU; infinite = not there."""
+"""Of a job with the given residents of a GPU; infinite = not there."""
 
 
 class Rooms:
     """The GPUs of a draft on which a place is left.
 
-    Gangs share in part: their workers are placed GPU by GPU, beside different co-runners if need
+    Gangs share in part: their workers are placed GPU by GPU, with different co-runners if need
     be, all on one GPU model.
 
     Parameters

@@ -175,7 +175,7 @@ class State:
         What is kept for waiting jobs, by ``Job.number``: the last ``Decision.reserved``,
         without the jobs that no longer wait. Live mode keeps it over restarts.
     seen : dict
-        (model, caps, workload, other) -> slowdown of the first beside the other as measured on
+        (model, caps, workload, other) -> slowdown of the first with the other as measured on
         jobs that have run together.
     clashes : set
         (model, workload, other), both ways, that ran out of memory or could not run together.
@@ -236,7 +236,7 @@ class State:
         """Tell whether jobs that share a GPU keep every latency-critical one in its limit.
 
         The rule of every policy, whatever it thinks of slowdowns otherwise. Nothing is known of
-        the tail latency beside two others or more, so a job with a limit shares with one.
+        the tail latency with two others or more, so a job with a limit shares with one.
         """
         if len(sharers) < 2 or all(math.isinf(one.limit) for one in sharers):
             return True

@@ -30,7 +30,7 @@ class Host(NamedTuple):
 
 
 class StateRound:
-    """The round of some waiting jobs on idle GPUs and beside running jobs.
+    """The round of some waiting jobs on idle GPUs and with running jobs.
 
     A running job takes part with the GPUs of its hosts. On the others it is held to its measured
     slowdown.
@@ -140,17 +140,17 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     there = np.array([job.workload for job in residents], dtype=np.int64)
     of_job = np.array([job.workload for job in jobs], dtype=np.int64)
     least_need, least_stretch = book.least_modes[of_job].T
-    beside = np.zeros((len(residents), len(jobs)), dtype=bool)
+    accepts = np.zeros((len(residents), len(jobs)), dtype=bool)
     for (model, share), which in seats.items():
         staying, joining = book.least_bounds(machines.models[model], share)
         cells = np.ix_(there[which], of_job)
-        beside[which] |= (staying[cells] * stretch[which, None] <= accepted[which, None]) & (
+        accepts[which] |= (staying[cells] * stretch[which, None] <= accepted[which, None]) & (
             joining[cells] * least_stretch <= asked
         )
     room = np.array([machines.memory_by_model[machines.model[host.gpus[0]]][1] for host in hosts])
     # Nobody is slowed less by several than by one of them.
     fits = need[:, None] + least_need <= room[:, None]
-    return np.asarray(fits & np.logical_and.reduceat(beside, first))
+    return np.asarray(fits & np.logical_and.reduceat(accepts, first))
 
 
 def _held(hosts: Sequence[Host]) -> dict[int, list[int]]:

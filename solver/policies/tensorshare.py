@@ -22,7 +22,7 @@ class TensorShare:
     """Proactive filtering and combination selection.
 
     Source: TensorShare (FGCS 2026), section 3.3. A job J_R looks for a partner in the queue:
-    of as many workers, that fits beside it in memory, such that by prediction neither gSLA is
+    of as many workers, that fits with it in memory, such that by prediction neither gSLA is
     broken. Of several the one with the least S1 or S2 is taken; with none, J_R runs alone.
 
     J_R is the job that is left when the other of its combination ends, or, where GPUs are idle,
@@ -36,7 +36,7 @@ class TensorShare:
     - the first of the queue is the first for which there are idle GPUs, so that a large gang at
       its head does not keep GPUs idle; nothing keeps GPUs free for it either;
     - the sensitivity of a job is the population standard deviation of its predicted slowdowns
-      beside each other job that is in the queue at the event, as in the objective
+      with each other job that is in the queue at the event, as in the objective
       ``sensitivity``: at least 0.01, and 1 where fewer than two are known.
 
     Running jobs are never stopped, and all run at their full batch.
@@ -103,7 +103,7 @@ class TensorShare:
     def _combine(
         self, draft: Draft, queue: _Queue, job: Job, gpus: Sequence[int], spread: Floats
     ) -> None:
-        """Start the best partner of J_R beside it, if there is any."""
+        """Start the best partner of J_R with it, if there is any."""
         model = draft.state.machines.model[gpus[0]]
         pairs = queue.candidates(job, model)
         score = pairs.mine + pairs.theirs
@@ -125,7 +125,7 @@ class TensorShare:
 
 
 class _Pairs(NamedTuple):
-    """The jobs of the queue that keep the gSLAs beside J_R, and both slowdowns then."""
+    """The jobs of the queue that keep the gSLAs with J_R, and both slowdowns then."""
 
     place: Ints
     mine: Floats

@@ -284,7 +284,7 @@ def assert_true(
     value: float,
     weight: float | None = None,
 ) -> CheckReport:
-    """The plan is valid, and what is said of it holds beside the best value there is."""
+    """The plan is valid, and what is said of it holds against the best value there is."""
     report = check(instance, result.plan, objective)
     assert report.violations == ()
     assert result.status in ("optimal", "feasible")

@@ -134,10 +134,10 @@ def test_size_without_any_gpu():
 def test_own_gsla():
     story = told(waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)]))
     assert story.category == "gsla"
-    assert story.reason == "gsla: beside x on g-0 its slowdown would be 1.62, above its gSLA 1.50"
+    assert story.reason == "gsla: with x on g-0 its slowdown would be 1.62, above its gSLA 1.50"
     assert story.nearest == Nearest(co_runner="x", slowdown=1.62, gpu="g-0")
     assert remedies(story) == [
-        "would start beside x on g-0 (slowdown 1.62) with gSLA 1.62 (now 1.50)",
+        "would start with x on g-0 (slowdown 1.62) with gSLA 1.62 (now 1.50)",
         ENDED,
         MORE,
     ]
@@ -146,17 +146,15 @@ def test_own_gsla():
 def test_gsla_of_the_co_runner_against_its_upper_bound_rounded_up():
     entry = pair(1.25, 1.4, upper=[1.301, 1.4])
     story = told(waits(runs("x", "g-0", gsla=1.2), slowdowns=[entry]))
-    assert (
-        story.reason == "gsla: beside x on g-0 x's slowdown could reach 1.31, above its gSLA 1.20"
-    )
+    assert story.reason == "gsla: with x on g-0 x's slowdown could reach 1.31, above its gSLA 1.20"
     condition = "with x's gSLA 1.31 (now 1.20)"
-    assert remedies(story)[0] == f"would start beside x on g-0 (slowdown 1.40) {condition}"
+    assert remedies(story)[0] == f"would start with x on g-0 (slowdown 1.40) {condition}"
 
 
 def test_the_gsla_of_a_latency_job_is_one_of_its_p99():
     entry = pair(1.1, 1.4, p99=[1.6, 2.0])
     running = runs("x", "g-0", gsla=1.5, priority="latency")
-    reason = "gsla: beside x on g-0 x's p99 latency could grow 1.60 times, above its gSLA 1.50"
+    reason = "gsla: with x on g-0 x's p99 latency could grow 1.60 times, above its gSLA 1.50"
     assert told(waits(running, slowdowns=[entry])).reason == reason
 
 
@@ -166,7 +164,7 @@ def test_the_share_that_comes_nearest_counts():
     instance = waits(*jobs, slowdowns=entries, shares=[40, 60])
     story = told(instance, row("x", "g-0"))
     assert story.reason == (
-        "gsla: beside x on g-0 at share 60 its slowdown would be 1.62, above its gSLA 1.50"
+        "gsla: with x on g-0 at share 60 its slowdown would be 1.62, above its gSLA 1.50"
     )
     assert story.nearest == Nearest(co_runner="x", share=60, slowdown=1.62, gpu="g-0")
     shares = {row.job: row.share for row in story.remedies[0].assignments}
@@ -178,7 +176,7 @@ def test_a_running_co_runner_keeps_its_share():
     jobs = [runs("x", "g-0", share=[60]), {"id": "new", "gsla": 1.5}]
     story = told(waits(*jobs, slowdowns=entries, shares=[40, 60]))
     assert story.reason == (
-        "gsla: beside x on g-0 at share 40 its slowdown would be 1.90, above its gSLA 1.50"
+        "gsla: with x on g-0 at share 40 its slowdown would be 1.90, above its gSLA 1.50"
     )
 
 
@@ -186,8 +184,8 @@ def test_memory():
     instance = waits(runs("x", "g-0"), slowdowns=[pair(1.1, 1.1)], reserve_mib=8900)
     story = told(instance)
     assert story.category == "memory"
-    assert story.reason == "memory: beside x on g-0 900 MiB of memory would be missing"
-    lighter = "would start beside x on g-0 (slowdown 1.10) with 900 MiB less memory"
+    assert story.reason == "memory: with x on g-0 900 MiB of memory would be missing"
+    lighter = "would start with x on g-0 (slowdown 1.10) with 900 MiB less memory"
     assert remedies(story) == [lighter, ENDED, MORE]
 
 
@@ -196,7 +194,7 @@ def test_memory_at_a_sub_batch_below_the_minimum():
     instance = waits(runs("x", "g-0"), slowdowns=[pair(1.1, 1.1)], reserve_mib=8900)
     condition = "if batch.min (now 32) allowed sub-batch 16"
     texts = remedies(told(with_batch(instance)))
-    assert f"would start beside x on g-0 (slowdown 1.10) {condition}" in texts
+    assert f"would start with x on g-0 (slowdown 1.10) {condition}" in texts
 
 
 def test_memory_of_no_gpu_is_enough():
@@ -210,12 +208,11 @@ def test_gsla_and_memory_at_once_are_told_together_the_larger_first():
     entry = pair(1.21, 1.51)
     lighter = waits(*jobs, slowdowns=[entry], reserve_mib=8900)
     assert told(lighter).reason == (
-        "memory: beside x on g-0 900 MiB of memory would be missing, "
-        "and more limits would be broken"
+        "memory: with x on g-0 900 MiB of memory would be missing, and more limits would be broken"
     )
     heavier = waits(*jobs, slowdowns=[pair(1.1, 2.0)], reserve_mib=8100)
     reason = (
-        "gsla: beside x on g-0 its slowdown would be 2.00, above its gSLA 1.50, "
+        "gsla: with x on g-0 its slowdown would be 2.00, above its gSLA 1.50, "
         "and 100 MiB of memory would be missing"
     )
     assert told(heavier).reason == reason
@@ -227,10 +224,10 @@ def test_unknown_names_what_to_measure():
     assert story.category == "unknown"
     assert story.reason == (
         "unknown: no known slowdown lets it share a GPU with a job that is placed; "
-        "it could start beside x on g-0 if b + a were measured"
+        "it could start with x on g-0 if b + a were measured"
     )
     assert remedies(story) == [
-        "would start beside x on g-0 if b + a were measured and broke no gSLA",
+        "would start with x on g-0 if b + a were measured and broke no gSLA",
         ENDED,
         MORE,
     ]
@@ -253,7 +250,7 @@ def test_a_pair_that_may_not_share_is_not_to_be_measured_again():
 def test_a_pair_that_does_not_fit_lacks_memory_first():
     entry = {"pair": ["a", "b"], "slowdown": None}
     story = told(waits(runs("x", "g-0"), slowdowns=[entry], reserve_mib=8900))
-    assert story.reason == "memory: beside x on g-0 900 MiB of memory would be missing"
+    assert story.reason == "memory: with x on g-0 900 MiB of memory would be missing"
 
 
 def test_jct():
@@ -262,7 +259,7 @@ def test_jct():
     story = told(waits(*jobs, slowdowns=[pair(2.1, 2.1)]), objective="jct")
     assert story.category == "jct"
     assert story.reason == (
-        "jct: beside x on g-0 the two would end no earlier on average than one after the other"
+        "jct: with x on g-0 the two would end no earlier on average than one after the other"
     )
     assert remedies(story) == [ENDED, MORE]
 
@@ -272,7 +269,7 @@ def test_jct_never_lets_three_share():
     entries = [pair(1.1, 1.1, "aa"), {"set": ["a", "a", "b"], "slowdown": [1.1, 1.1, 1.1]}]
     new = {"id": "new", "remaining_s": 100}
     story = told(waits(*jobs, new, slowdowns=entries, max_jobs_per_gpu=3), objective="jct")
-    reason = "jct: beside x, y on g-0 it would be one too many: under jct only two may share"
+    reason = "jct: with x, y on g-0 it would be one too many: under jct only two may share"
     assert story.reason == reason
 
 
@@ -291,7 +288,7 @@ def test_capacity_in_somebodys_place():
     story = told(waits(*jobs, slowdowns=entries), row("y", "g-0"))
     assert story.category == "capacity"
     assert story.reason == "capacity: the GPUs that suit it are full, such as g-0 with x, y"
-    assert remedies(story) == ["would start beside x on g-0 (slowdown 1.30) if y waited", MORE]
+    assert remedies(story) == ["would start with x on g-0 (slowdown 1.30) if y waited", MORE]
 
 
 def test_capacity_tells_the_figures_of_a_gpu_with_room():
@@ -300,23 +297,23 @@ def test_capacity_tells_the_figures_of_a_gpu_with_room():
     story = told(waits(*jobs, slowdowns=entries, gpus=2), row("y", "g-0"))
     reason = (
         "capacity: the GPUs that suit it are full; "
-        "beside z on g-1 z's slowdown would be 1.20, above its gSLA 1.10"
+        "with z on g-1 z's slowdown would be 1.20, above its gSLA 1.10"
     )
     assert story.reason == reason
     assert story.nearest == Nearest(co_runner="z", slowdown=1.3, gpu="g-1")
 
 
 def test_what_measuring_would_do_is_said_first_whatever_the_reason():
-    """The new b would fit beside x, had anybody measured a + b, and beside y if it accepted 1.6."""
+    """The new b would fit with x, had anybody measured a + b, and with y if it accepted 1.6."""
     jobs = [runs("x", "g-0"), runs("y", "g-1", workload="c"), {"id": "new", "gsla": 1.5}]
     story = told(waits(*jobs, slowdowns=[pair(1.6, 1.1, "bc")], gpus=2))
     assert story.reason == (
-        "gsla: beside y on g-1 its slowdown would be 1.60, above its gSLA 1.50; "
-        "it could start beside x on g-0 if b + a were measured"
+        "gsla: with y on g-1 its slowdown would be 1.60, above its gSLA 1.50; "
+        "it could start with x on g-0 if b + a were measured"
     )
     assert remedies(story)[:2] == [
-        "would start beside x on g-0 if b + a were measured and broke no gSLA",
-        "would start beside y on g-1 (slowdown 1.60) with gSLA 1.60 (now 1.50)",
+        "would start with x on g-0 if b + a were measured and broke no gSLA",
+        "would start with y on g-1 (slowdown 1.60) with gSLA 1.60 (now 1.50)",
     ]
 
 
@@ -356,8 +353,8 @@ def test_capacity_by_choice(objective: str, slow: float, weight: float, worth: s
     jobs = [runs("x", "g-0"), {"id": "new", "weight": weight}]
     story = told(waits(*jobs, slowdowns=[pair(slow, 2.0)]), objective=objective)
     assert story.category == "capacity"
-    assert story.reason == f"capacity: it could start beside x on g-0 (slowdown 2.00){worth}"
-    assert remedies(story) == ["can start beside x on g-0 (slowdown 2.00) with nothing changed"]
+    assert story.reason == f"capacity: it could start with x on g-0 (slowdown 2.00){worth}"
+    assert remedies(story) == ["can start with x on g-0 (slowdown 2.00) with nothing changed"]
 
 
 @pytest.mark.parametrize(
@@ -373,8 +370,8 @@ def test_capacity_by_choice_under_completion(slowed: float, slow: float, worth: 
     jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
     instance = waits(*jobs, slowdowns=[pair(slowed, slow)])
     story = told(instance, objective="completion")
-    assert story.reason == f"capacity: it could start beside x on g-0 (slowdown {slow:.2f}){worth}"
-    start = "can start beside x on g-0"
+    assert story.reason == f"capacity: it could start with x on g-0 (slowdown {slow:.2f}){worth}"
+    start = "can start with x on g-0"
     assert any(text.startswith(start) for text in remedies(story))
 
 
@@ -384,8 +381,7 @@ def test_completion():
     story = told(waits(*jobs, slowdowns=[pair(2.0, 2.5)]), objective="completion")
     assert story.category == "completion"
     assert story.reason == (
-        "completion: beside x on g-0 they would end later than all jobs, each alone, "
-        "are forecast to"
+        "completion: with x on g-0 they would end later than all jobs, each alone, are forecast to"
     )
     assert remedies(story) == [ENDED, MORE]
 
@@ -396,24 +392,24 @@ def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
     entries = [pair(1.5, 4.0), pair(2.0, 1.0, "ac")]
     story = told(waits(*jobs, slowdowns=entries, gpus=2))
     assert story.reason == (
-        "capacity: it could start beside x on g-0 (slowdown 4.00); "
+        "capacity: it could start with x on g-0 (slowdown 4.00); "
         "a plan with it would be better, if by less than the gap shown"
     )
 
 
-@pytest.mark.parametrize("beside", ["c", None])
-def test_what_a_start_would_cost_where_the_co_runner_starts_too(beside: str | None):
+@pytest.mark.parametrize("other", ["c", None])
+def test_what_a_start_would_cost_where_the_co_runner_starts_too(other: str | None):
     """x is slowed by nobody on g-0; on g-1 y slows it twice, or nobody does."""
     jobs = [{"id": "x", "workers": 2}, {"id": "y", "workload": "c"}]
     instance = waits(*jobs, slowdowns=[pair(1.5, 4.0), pair(2.0, 1.0, "ac")], gpus=2)
-    starting = [row("x", "g-0", "g-1"), *([row("y", "g-1")] if beside else [])]
+    starting = [row("x", "g-0", "g-1"), *([row("y", "g-1")] if other else [])]
     # Without y, 1 / 1.5 + 1 / 4 = 0.917 takes the place of 1.
     worth = (
         "; a plan with it would be better, if by less than the gap shown"
-        if beside
+        if other
         else ", but throughput would fall by 0.083"
     )
-    reason = f"capacity: it could start beside x on g-0 (slowdown 4.00){worth}"
+    reason = f"capacity: it could start with x on g-0 (slowdown 4.00){worth}"
     assert explain(instance, plan_of(instance, *starting), "new").reason == reason
 
 
@@ -424,7 +420,7 @@ def test_nobody_leaves_where_those_who_stay_could_not_share():
     instance = waits(*jobs, slowdowns=entries, gpus=2, max_jobs_per_gpu=3)
     story = told(instance, row("x", "g-1"), row("z", "g-1"), row("y", "g-0", "g-1"))
     measured = "if b + c were measured and broke no gSLA"
-    assert remedies(story) == [f"would start beside y on g-0 {measured}", MORE]
+    assert remedies(story) == [f"would start with y on g-0 {measured}", MORE]
 
 
 def test_a_smaller_sub_batch_that_costs_too_much_time():
@@ -433,10 +429,10 @@ def test_a_smaller_sub_batch_that_costs_too_much_time():
     instance = waits(*jobs, slowdowns=[pair(1.1, 1.1)], reserve_mib=8500)
     step = {"fixed": 0.02, "per_sample": 0.01}
     story = told(with_batch(instance, fixed_mib=100, step_s=step))
-    reason = "gsla: beside x on g-0 at sub-batch 32 its slowdown would be 1.14, above its gSLA 1.12"
+    reason = "gsla: with x on g-0 at sub-batch 32 its slowdown would be 1.14, above its gSLA 1.12"
     assert story.reason == reason
     condition = "with gSLA 1.14 (now 1.12)"
-    smaller = f"would start beside x on g-0 (sub-batch 32, slowdown 1.13) {condition}"
+    smaller = f"would start with x on g-0 (sub-batch 32, slowdown 1.13) {condition}"
     assert remedies(story)[0] == smaller
 
 
@@ -448,11 +444,11 @@ def test_a_gang_says_how_many_gpus_it_gets():
     story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2))
     assert story.reason == (
         "gsla: only 1 of its 2 GPUs is available; "
-        "beside y on g-1 y's slowdown would be 1.20, above its gSLA 1.10"
+        "with y on g-1 y's slowdown would be 1.20, above its gSLA 1.10"
     )
     assert remedies(story) == [
-        "would start beside x, y on g-0, g-1 (slowdown 1.30) with y's gSLA 1.20 (now 1.10)",
-        "would start beside x on g-1, g-0 (slowdown 1.30) once y has ended",
+        "would start with x, y on g-0, g-1 (slowdown 1.30) with y's gSLA 1.20 (now 1.10)",
+        "would start with x on g-1, g-0 (slowdown 1.30) once y has ended",
         MORE,
     ]
 
@@ -473,10 +469,10 @@ def test_a_gang_joins_a_whole_gang():
     story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2, gang_sharing="whole"))
     assert story.reason == (
         "gsla: none of its 2 GPUs is available; "
-        "beside x on g-0 x's slowdown would be 1.20, above its gSLA 1.10"
+        "with x on g-0 x's slowdown would be 1.20, above its gSLA 1.10"
     )
     assert remedies(story) == [
-        "would start beside x on g-0, g-1 (slowdown 1.30) with x's gSLA 1.20 (now 1.10)",
+        "would start with x on g-0, g-1 (slowdown 1.30) with x's gSLA 1.20 (now 1.10)",
         "would start alone on g-0, g-1 once x has ended",
         "would start if there were 2 more V100s",
     ]
@@ -493,11 +489,9 @@ def test_a_placed_job_says_where_and_how_slow():
     assert starts == Explanation(
         job="new",
         category=None,
-        reason="starts beside x on g-0: slowdown 1.30, at most 1.35; no gSLA",
+        reason="starts with x on g-0: slowdown 1.30, at most 1.35; no gSLA",
     )
-    assert keeps.reason == (
-        "keeps running beside new on g-0: slowdown 1.20, at most 1.40; gSLA 1.50"
-    )
+    assert keeps.reason == ("keeps running with new on g-0: slowdown 1.20, at most 1.40; gSLA 1.50")
 
 
 def test_unknown_job():
@@ -518,7 +512,7 @@ def test_jobs_that_may_be_preempted_are_pending():
     plan = Plan(assignments=(row("new", "g-0"),), preempt=True)
     assert explain(instance, plan, "x").reason == (
         "unknown: no known slowdown lets it share a GPU with a job that is placed; "
-        "it could start beside new on g-0 if a + b were measured"
+        "it could start with new on g-0 if a + b were measured"
     )
 
 

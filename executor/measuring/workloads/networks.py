@@ -131,7 +131,7 @@ def graph(device: str, batch: int, full: bool) -> Step:
     nodes, edges, width, classes = batch, 12 * batch, 128 if full else 32, 40
     with torch.device(device):
         own = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-        beside = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))
+        neighbour = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))
         head = nn.Linear(width, classes)
         features = torch.randn(nodes, width)
         source = (nodes * torch.rand(edges) ** 2).long()  # low numbers have most edges
@@ -140,10 +140,10 @@ def graph(device: str, batch: int, full: bool) -> Step:
         weight = 1 / torch.bincount(target, minlength=nodes).clamp(min=1)[:, None]
 
     def loss(x: Tensor, labels: Tensor) -> Tensor:
-        for alone, neighbours in zip(own, beside, strict=True):
+        for alone, neighbours in zip(own, neighbour, strict=True):
             mean = torch.zeros_like(x).index_add_(0, target, x.index_select(0, source)) * weight
             x = functional.relu(alone(x) + neighbours(mean))
         return functional.cross_entropy(head(x), labels)
 
-    parameters = parameters_of(own, beside, head)
+    parameters = parameters_of(own, neighbour, head)
     return training(parameters, loss, [(features, labels)], torch.optim.Adam)

@@ -10,8 +10,8 @@ from rich.console import Console
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.live.tables import (
-    beside,
     by_node,
+    co_runners,
     dashboard,
     done,
     job_view,
@@ -50,7 +50,7 @@ def job(**changes):
 
 
 def waiting(k):
-    reason = "no slowdown is known beside anybody whom it could join"
+    reason = "no slowdown is known with anybody whom it could join"
     places_of_none = {"gpus": (), "shares": (), "co_runners": (), "pids": (), "statuses": ()}
     return job(id=f"j{k}", state=JobState.WAITING, waiting_for=reason, **places_of_none)
 
@@ -143,7 +143,7 @@ def test_the_queue_says_who_runs_where_and_why_others_wait():
     assert "gpu0 50 %" in row
     assert "1.20 (1.25)" in row
     assert "1 job waiting" in text
-    assert "j2  no slowdown is known beside anybody" in text
+    assert "j2  no slowdown is known with anybody" in text
 
 
 def test_a_job_goes_by_its_name_or_else_its_workload():
@@ -208,8 +208,8 @@ def test_how_long_something_lasts(time_s, told):
 def test_cells():
     gang = job(gpus=("a", "b"), shares=(None, 30), co_runners=(("j2",), ("j2",)), workers=2)
     assert places(gang) == "a, b 30 %"
-    assert beside(gang) == "j2"
-    assert beside(job(co_runners=((),))) == "-"
+    assert co_runners(gang) == "j2"
+    assert co_runners(job(co_runners=((),))) == "-"
     assert [slowdown(job()), slowdown(job(predicted=1.5))] == ["-", "- (1.50)"]
     assert [done(job()), done(job(iterations=1234.0))] == ["-", "1,234 it."]
     assert done(job(iterations=50.0, total=200.0)) == "25 %"

@@ -70,7 +70,7 @@ def test_the_tables_show_what_was_found():
 def test_tail_latencies_have_a_table():
     text = printed(*RESULTS)
     assert row(text, "bursty-[inference]", "MPS,", "no", "cap", "alone") == ["-", "25", "25"]
-    assert row(text, "bursty-[inference]", "MPS,", "no", "cap", "beside") == [
+    assert row(text, "bursty-[inference]", "MPS,", "no", "cap", "with") == [
         "conv",
         "1",
         "25",

@@ -65,7 +65,7 @@ def test_a_plan_of_dovetail_is_told_under_what_the_policy_optimises():
     )
     (waits,) = plan.waiting
     assert waits.reason == (
-        "capacity: it could start beside x on g-0 (slowdown 2.00), but completion would fall by 100"
+        "capacity: it could start with x on g-0 (slowdown 2.00), but completion would fall by 100"
     )
 
 

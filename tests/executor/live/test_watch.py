@@ -544,7 +544,7 @@ def test_a_run_that_stands_still_beside_another_breaks_its_gsla():
     assert scene.only(events.StopDecided) == []
     scene.live(20)
     [stop] = scene.only(events.StopDecided)
-    assert stop.reason == "j2 has done no iteration beside others for 600 s"
+    assert stop.reason == "j2 has done no iteration with co-runners for 600 s"
     assert scene.only(events.Measured)[-1].measurement.failed
 
 

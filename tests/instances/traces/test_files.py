@@ -620,7 +620,7 @@ def test_a_broken_gavel_trace_is_told(tmp_path, row, message):
 
 def test_gavel_needs_throughputs(tmp_path):
     path = written(tmp_path, "some.trace", gavel_row())
-    rule = "needs simulation_throughputs.json of Gavel beside it or in the folder above"
+    rule = "needs simulation_throughputs.json of Gavel in its folder or the one above"
     assert told(path) == f"some.trace: {rule}, or given as throughputs"
     assert "simulation_throughputs.json: device: must be one of v100, k80, got 'a100'" in told(
         path, throughputs=throughputs(tmp_path), gpu_model="a100"
