@@ -1,4 +1,4 @@
-"""What a model fitted on few pairs is worth compared with the analytic predictor: when live mode fits.
+"""The worth of a model fitted on few pairs, and of the analytic predictor: when live mode fits.
 
 ``python benchmarks/live_fits.py``, some five minutes. Reads ``lucid/`` of ``../shared/data``
 next to the checkout (RTX 3090, uncapped pairs, utilisations only; other people's measurements,

@@ -263,7 +263,8 @@ def _limit(value: object) -> object:
 
 def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str:
     known = _record_at(record, location[:-1]).model_fields
-    return f"unknown field{hint(str(location[-1]), known, cutoff=0.7)}"
+    near = hint(str(location[-1]), known, cutoff=0.7)
+    return f"unknown field{near}" if near else f"unknown field, known are: {', '.join(known)}"
 
 
 def _record_at(record: type[Record], location: tuple[int | str, ...]) -> type[Record]:

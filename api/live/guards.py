@@ -1,4 +1,4 @@
-"""Limits that keep a request from harming the service or others: identity, size, time, and waiting."""
+"""Limits that keep requests from harming the service or others: identity, size, time, waiting."""
 
 from __future__ import annotations
 

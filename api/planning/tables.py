@@ -56,7 +56,7 @@ _NOTHING_SAID = {
 
 
 def plan_view(instance: Instance, plan: Plan) -> RenderableType:
-    """Return a plan as text: the headline, the jobs on each GPU, the jobs that wait and why, the notes."""
+    """Return a plan as text: headline, jobs on each GPU, jobs that wait and why, notes."""
     laid_out = view(instance, plan)
     return Group(headline(laid_out), gpu_table(laid_out), waiting_lines(laid_out), note_lines(plan))
 

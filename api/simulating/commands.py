@@ -1,4 +1,4 @@
-"""The commands ``dovetail simulate`` and ``dovetail compare``: options in, output out, exit status."""
+"""``dovetail simulate`` and ``dovetail compare``: options in, output out, exit status."""
 
 from __future__ import annotations
 

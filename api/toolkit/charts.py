@@ -349,7 +349,7 @@ def curves(
             look: dict[str, Any] = {"color": SERIES[k], "linestyle": _DASHES[k], "linewidth": 1.5}
             axes.plot(part[x] / x_scale, part[y], label=label, **look)
         if diagonal:
-            axes.axline((0.5, 0.5), slope=1, color=MUTED, linewidth=0.6)
+            _diagonal(axes)
         if log:
             _log(axes, "x")
         _percent(axes.yaxis)
@@ -399,7 +399,7 @@ def points(
         for each in lines:
             axes.axvline(each, color=LIMIT, linewidth=0.5, linestyle=":")
             axes.axhline(each, color=LIMIT, linewidth=0.5, linestyle=":")
-        axes.axline((1, 1), (2, 2), color=MUTED, linewidth=0.6, linestyle="--")
+        _diagonal(axes)
         for axis, ends in zip("xy", limits or (), strict=False):
             axes.set(**{f"{axis}lim": ends})
             if ends[1] > 8 * ends[0]:
@@ -573,6 +573,11 @@ def _log(axes: Axes, axis: str) -> None:
     ticks.set_major_locator(LogLocator(subs=(1.0,) if few else (1.0, 2.0, 5.0)))
     ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     ticks.set_minor_formatter(NullFormatter())
+
+
+def _diagonal(axes: Axes) -> None:
+    """Draw y = x, on axes that may be logarithmic."""
+    axes.axline((1, 1), (2, 2), color=MUTED, linewidth=0.6, linestyle="--")
 
 
 def _percent(axis: Axis) -> None:

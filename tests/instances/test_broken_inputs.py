@@ -49,6 +49,12 @@ JOB = {"id": "j3", "workload": "bert"}
 RUNNING = {"state": "running", "gpus": ["n1-0"], **JOB}
 ENTRY = {"pair": ["resnet", "gpt"], "slowdown": [1.1, 1.2]}
 
+INSTANCE_FIELDS = "unknown field, known are: format, name, cluster, workloads, jobs, slowdowns"
+JOB_FIELDS = (
+    "unknown field, known are: id, workload, workers, gsla, weight, arrival_s, remaining_s, "
+    "priority, state, gpus, share, sub_batch"
+)
+
 INSTANCE = [
     # The whole and its format.
     ("format", GONE, "format: this field is required, must be 'dovetail-instance/1'"),
@@ -65,13 +71,13 @@ INSTANCE = [
         "(this is a plan, not an instance)",
     ),
     # Unknown and missing fields.
-    ("colour", 1, "colour: unknown field"),
+    ("colour", 1, f"colour: {INSTANCE_FIELDS}"),
     ("slowdown", [], "slowdown: unknown field, did you mean slowdowns?"),
     ("cluster.share_sums", 1, "cluster.share_sums: unknown field, did you mean share_sum?"),
     ("cluster.nodes.0.racks", 1, "cluster.nodes[0].racks: unknown field, did you mean rack?"),
     ("jobs.0.worker", 2, "jobs[0].worker: unknown field, did you mean workers?"),
-    ("jobs.0.a b", 2, "jobs[0]['a b']: unknown field"),
-    ("jobs.0.\x1b[1m", 2, r"jobs[0]['\x1b[1m']: unknown field"),
+    ("jobs.0.a b", 2, f"jobs[0]['a b']: {JOB_FIELDS}"),
+    ("jobs.0.\x1b[1m", 2, rf"jobs[0]['\x1b[1m']: {JOB_FIELDS}"),
     (
         "workloads.bert",
         {"memory": 1},
@@ -391,7 +397,7 @@ def test_a_hundred_thousand_errors_are_one_message(tmp_path):
     data = example_data()
     data["jobs"] = [{"colour": k} for k in range(100_000)]
     start = process_time()
-    assert told(read_instance, tmp_path / "a.json", data) == "jobs[0].colour: unknown field"
+    assert told(read_instance, tmp_path / "a.json", data) == f"jobs[0].colour: {JOB_FIELDS}"
     assert process_time() - start < 30
 
 
@@ -566,7 +572,7 @@ def test_a_key_of_any_length_is_told_shortly(tmp_path):
     path.write_text(json.dumps({**example_data(), "x" * 20_000_000: 1}))
     with pytest.raises(InputError) as caught:
         read_instance(path)
-    assert str(caught.value) == f"{path}: ['{'x' * 60}'...]: unknown field"
+    assert str(caught.value) == f"{path}: ['{'x' * 60}'...]: {INSTANCE_FIELDS}"
 
 
 def test_messages_are_short_and_on_one_line():

@@ -82,7 +82,9 @@ def test_another_user_at_the_socket_is_told_apart(short_path):
 
 
 def test_nobody_may_name_an_owner(live):
-    with pytest.raises(InputError, match=r"^jobs\[0\]\.owner: unknown field$"):
+    with pytest.raises(
+        InputError, match=r"^jobs\[0\]\.owner: unknown field, known are: array, command, "
+    ):
         live.client.submit([job(owner={"name": "root", "uid": 0, "gid": 0})])
 
 
