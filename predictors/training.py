@@ -155,6 +155,20 @@ def fit(
     return TrainedPredictor({name: one.fit for name, one in made.items()}, confidence, about)
 
 
+def process(data: DataSet, gpu_model: str, seed: int = 0) -> Hierarchy:
+    """Fit ``hierarchical`` on a GPU model, without bounds.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        As in ``prepared``.
+    """
+    what = prepared(data, "hierarchical", [gpu_model])
+    form = fitted(what.spec, what.rows, seed).to_form()
+    assert isinstance(form, Hierarchy)
+    return form
+
+
 class Updated(NamedTuple):
     """A predictor that has learnt, and how its promises were kept by what it learnt from.
 

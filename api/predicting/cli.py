@@ -16,7 +16,7 @@ from dovetail.toolkit.commands import (
     argument,
     option,
 )
-from dovetail.toolkit.values import confidence, pair
+from dovetail.toolkit.values import confidence, pair, whole
 
 PREDICTION: Final = (
     option("--predictor P", "fill in unknown slowdowns with this predictor: analytic"),
@@ -113,6 +113,22 @@ COMMANDS: Final = (
                 "Print what a model file holds.",
                 "dovetail.predicting.commands:show",
                 (_MODEL,),
+            ),
+            Command(
+                "suggest",
+                "Print which pairs to measure next: those that are worth most to the plan.",
+                "dovetail.predicting.suggesting:suggest",
+                (
+                    DATA,
+                    option(
+                        "--instance FILE",
+                        "plan the jobs of this instance (default: one job of every workload, two "
+                        "for each GPU)",
+                    ),
+                    option("--gpu-model M", "the GPU model, where the data have several"),
+                    option("--count N", "how many pairs", whole(1), "5"),
+                    SEED,
+                ),
             ),
             Command(
                 "update",

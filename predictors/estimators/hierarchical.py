@@ -18,6 +18,7 @@ from dovetail.predictors.forms.hierarchy import (
     FEATURES,
     KERNELS,
     SHARE,
+    SLOPE_VARIANCE,
     TERMS,
     Hierarchy,
     contention,
@@ -90,7 +91,7 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             variances = problem.part(self.searched_rows, draw).variances()
         else:
             chosen = [self.like.weights[term] for term in TERMS]
-            variances = np.array([*chosen, _SLOPE_VARIANCE, self.like.noise[0]])
+            variances = np.array([*chosen, SLOPE_VARIANCE, self.like.noise[0]])
         self.form_ = problem.solved(variances)
         return self
 
@@ -113,10 +114,6 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.target_tags.positive_only = True
         return tags
-
-
-_SLOPE_VARIANCE: Final = 0.25
-"""Prior variance of the slope of the contention model around 1."""
 
 
 class _Problem(NamedTuple):
@@ -197,7 +194,7 @@ class _Problem(NamedTuple):
         count = len(left)
         flat = parts.reshape(len(parts), -1)
         center = np.log(np.append(np.full(len(parts), spread / len(parts)), 0.05 * spread))
-        center[-2] = np.log(_SLOPE_VARIANCE)
+        center[-2] = np.log(SLOPE_VARIANCE)
         diagonal = np.diag_indices(count)
 
         def loss(logarithms: FloatArray) -> tuple[float, FloatArray]:

@@ -50,6 +50,9 @@ _SHARED: Final = 0.3
 """Length scales (doublings, standard deviations, parts of the SMs); what all shares have in
 common."""
 
+SLOPE_VARIANCE: Final = 0.25
+"""Prior variance of the slope of the contention model around 1."""
+
 _BLOCK: Final = 65_536
 _DENSE: Final = 0.2
 """Part of a grid of states from which all of it is computed as one matrix product."""

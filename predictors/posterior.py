@@ -1,0 +1,259 @@
+"""The posterior of the hierarchical process: moments of any pairs, and what one more teaches.
+
+A fitted ``Hierarchy`` has the answer for every pair but not how sure it is of several at once,
+and nothing that a further measurement could be added to. A ``Posterior`` keeps the inverse of the
+covariance K of what was measured, and with it both: with the prior covariance k of asked pairs
+and what was measured,
+
+    mean = m + k K^-1 (y - m),    covariance = k_asked - k K^-1 k'
+
+(C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine Learning*, MIT Press 2006,
+equations 2.25 and 2.26). The variances of the process are those of the ``Hierarchy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+from dovetail.predictors.forms.hierarchy import (
+    FEATURES,
+    SLOPE_VARIANCE,
+    Hierarchy,
+    contention,
+    kernels,
+    log_alone,
+)
+from dovetail.predictors.predictor import FloatArray, IntArray
+
+_BLOCK: Final = 500
+
+
+class Pairs(NamedTuple):
+    """Jobs at shares beside others.
+
+    Attributes
+    ----------
+    states : ndarray of float, shape (states, 10)
+        As in ``forms.hierarchy.FEATURES``.
+    own, other : ndarray of int, shape (pairs,)
+        The state of the job whose slowdown it is, and that of its co-runner.
+    """
+
+    states: FloatArray
+    own: IntArray
+    other: IntArray
+
+    @classmethod
+    def of(cls, table: FloatArray) -> Self:
+        """Return the rows of a table whose columns are the job's features, then its co-runner's."""
+        rows = np.arange(len(table))
+        return cls(np.vstack(np.hsplit(table, 2)), rows, rows + len(table))
+
+
+class Moments(NamedTuple):
+    """What is believed of the logarithms of slowdowns.
+
+    Attributes
+    ----------
+    mean : ndarray of float, shape (pairs,)
+    covariance : ndarray of float, shape (pairs, pairs)
+        Without the noise of a measurement.
+    noise : float
+        Variance of a single measurement around the truth.
+    """
+
+    mean: FloatArray
+    covariance: FloatArray
+    noise: float
+
+    def of_truth(self, measured: IntArray, slowdown: FloatArray) -> Self:
+        """Return the moments if what is measured of a pair is taken for the truth from then on.
+
+        What the process calls noise is then the pair's own: pairs that were measured are known,
+        and the variance of others is that of a measurement.
+
+        Parameters
+        ----------
+        measured : ndarray of int, shape (m,)
+            The pairs that were measured.
+        slowdown : ndarray of float, shape (m,)
+            As measured.
+        """
+        mean, covariance = self.mean.copy(), self.covariance.copy()
+        covariance[np.diag_indices_from(covariance)] += self.noise
+        mean[measured] = np.log(slowdown)
+        covariance[measured] = covariance[:, measured] = 0.0
+        return self._replace(mean=mean, covariance=covariance, noise=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A Gaussian process given measurements; see the module.
+
+    Attributes
+    ----------
+    like : Hierarchy
+        Variances and scales of the process.
+    pairs : Pairs
+        What was measured, each pair of states once.
+    value : ndarray of float, shape (pairs,)
+        The mean logarithm of the slowdowns of each, less that of the job alone.
+    repeats : ndarray of float, shape (pairs,)
+        How often each was measured.
+    inverse : ndarray of float, shape (pairs, pairs)
+        K^-1.
+    """
+
+    like: Hierarchy
+    pairs: Pairs
+    value: FloatArray
+    repeats: FloatArray
+    inverse: FloatArray
+
+    @classmethod
+    def of(cls, like: Hierarchy, pairs: Pairs, slowdown: FloatArray) -> Self:
+        """Return the posterior after measurements.
+
+        Parameters
+        ----------
+        like : Hierarchy
+            The process.
+        pairs : Pairs
+            What was measured; repeated measurements are rows of their own.
+        slowdown : ndarray of float, shape (pairs,)
+            As measured.
+        """
+        nothing = Pairs(np.empty((0, len(FEATURES))), *(np.empty(0, np.int64),) * 2)
+        empty = np.empty(0)
+        return cls(like, nothing, empty, empty, np.empty((0, 0))).updated(pairs, slowdown)
+
+    def updated(self, pairs: Pairs, slowdown: FloatArray) -> Self:
+        """Return the posterior after further measurements, in time quadratic in their number.
+
+        A pair that was measured before lowers its own noise, which changes one entry of K
+        (Sherman-Morrison); new pairs border K with a block (inverse of a partitioned matrix). The
+        result is that of all measurements at once but for rounding.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            What was measured since.
+        slowdown : ndarray of float, shape (pairs,)
+            As measured.
+        """
+        known, cell = self._placed(pairs)
+        logarithm = np.log(np.maximum(slowdown, np.finfo(float).tiny))
+        logarithm -= log_alone(pairs.states, self.like.exponent[0])[pairs.own]
+        before, count = len(self.value), len(known.own)
+        more = np.bincount(cell, minlength=count).astype(np.float64)
+        repeats = np.append(self.repeats, np.zeros(count - before)) + more
+        value = np.append(self.value * self.repeats, np.zeros(count - before))
+        value = (value + np.bincount(cell, logarithm, minlength=count)) / repeats
+        inverse, noise = self.inverse, self.like.noise[0]
+        for k in np.flatnonzero(more[:before]):
+            less = noise / self.repeats[k] - noise / repeats[k]
+            column = inverse[:, k].copy()
+            inverse = inverse + np.outer(column, column) * (less / (1 - less * column[k]))
+        if count > before:
+            old, new = slice(before), slice(before, None)
+            border = self._prior(_taken(known, new), _taken(known, old))
+            block = self._prior(_taken(known, new), _taken(known, new))
+            block[np.diag_indices_from(block)] += noise / repeats[new]
+            inverse = _bordered(inverse, border, block)
+        return replace(self, pairs=known, value=value, repeats=repeats, inverse=inverse)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the process: the median of what the contention model leaves."""
+        return float(np.median(self.value - contention(*self.pairs)))
+
+    @cached_property
+    def form(self) -> Hierarchy:
+        """The process as a form, which gives the same means."""
+        states, own, other = self.pairs
+        said = contention(*self.pairs)
+        dual = self.inverse @ (self.value - said - self.mean)
+        gathered = np.zeros((len(states),) * 2)
+        gathered[own, other] = dual
+        return replace(
+            self.like,
+            mean=np.array([self.mean]),
+            limits=np.array([self.value.min(), self.value.max()]),
+            slope=np.array([1 + SLOPE_VARIANCE * said @ dual]),
+            trained=states,
+            dual=gathered,
+        )
+
+    def moments(self, asked: Pairs) -> Moments:
+        """Return what is believed of some pairs, and how they depend on each other."""
+        cross = self._prior(asked, self.pairs)
+        explained = cross @ self.inverse
+        left = self.value - contention(*self.pairs) - self.mean
+        mean = self.mean + contention(*asked) + explained @ left
+        mean = np.clip(mean, self.value.min(), self.value.max())
+        mean += log_alone(asked.states, self.like.exponent[0])[asked.own]
+        covariance = self._prior(asked, asked) - explained @ cross.T
+        return Moments(mean, covariance, float(self.like.noise[0]))
+
+    def each(self, asked: Pairs) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of some pairs, each by itself: in memory linear in them."""
+        mean, variance = np.empty(len(asked.own)), np.empty(len(asked.own))
+        for start in range(0, len(mean), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            found = self.moments(_taken(asked, rows))
+            mean[rows], variance[rows] = found.mean, np.diag(found.covariance)
+        return mean, variance
+
+    def residuals(self, asked: Pairs, slowdown: FloatArray) -> FloatArray:
+        """Return how far new measurements lie from what was believed, in standard errors."""
+        mean, variance = self.each(asked)
+        error = np.sqrt(np.maximum(variance, 0.0) + self.like.noise[0])
+        return np.asarray((np.log(slowdown) - mean) / error)
+
+    def _prior(self, first: Pairs, second: Pairs) -> FloatArray:
+        """Return the prior covariance of two lists of pairs."""
+        alike = kernels(first.states, second.states, self.like.scale)
+        of_other = np.tensordot(self.like.weights, alike, 1)
+        found = SLOPE_VARIANCE * np.outer(contention(*first), contention(*second))
+        for mine, theirs in zip(alike, of_other, strict=True):
+            part = np.take(mine[first.own], second.own, axis=1)
+            part *= np.take(theirs[first.other], second.other, axis=1)
+            found += part
+        return found
+
+    def _placed(self, new: Pairs) -> tuple[Pairs, IntArray]:
+        """Return the pairs of states that are known with new ones, and where each new row is."""
+        states, own, other = self.pairs
+        stacked = np.vstack([states, new.states])
+        # One NaN does not equal another among rows, so it is taken as a number.
+        known = np.where(np.isnan(stacked), np.inf, stacked)
+        _, first, place = np.unique(known, axis=0, return_index=True, return_inverse=True)
+        # In the order of their first appearance, so that those known keep their places.
+        order = np.argsort(first)
+        rank = np.argsort(order)[place.reshape(-1)]
+        moved = rank[len(states) :]
+        used = np.unique(np.concatenate([np.arange(len(states)), moved[new.own], moved[new.other]]))
+        code = len(first) * np.append(own, moved[new.own]) + np.append(other, moved[new.other])
+        _, begin, cell = np.unique(code, return_index=True, return_inverse=True)
+        order_of_cells = np.argsort(begin)
+        cell = np.argsort(order_of_cells)[cell.reshape(-1)]
+        ends = np.divmod(code[begin[order_of_cells]], len(first))
+        compact = (np.searchsorted(used, end) for end in ends)
+        return Pairs(stacked[first[order]][used], *compact), cell[len(own) :]
+
+
+def _taken(pairs: Pairs, which: slice) -> Pairs:
+    return pairs._replace(own=pairs.own[which], other=pairs.other[which])
+
+
+def _bordered(inverse: FloatArray, border: FloatArray, block: FloatArray) -> FloatArray:
+    """Return the inverse of K with further rows, from that of K."""
+    explained = border @ inverse
+    corner = np.linalg.inv(block - explained @ border.T)
+    corner = (corner + corner.T) / 2
+    side = -corner @ explained
+    return np.block([[inverse - explained.T @ side, side.T], [side, corner]])
