@@ -77,7 +77,7 @@ def test_correlated_beliefs_are_worth_what_drawn_outcomes_say(seed):
     pairs = measurements(jobs)
     found = knowledge_gradient(jobs, mean, covariance, 0.001, np.ones(count), pairs)
     chosen = np.argsort(-found)[[0, 7]]
-    drawn = [by_drawing(jobs, mean, covariance, 0.001, pairs[k], 150) for k in chosen]
+    drawn = [by_drawing(jobs, mean, covariance, 0.001, pairs[k], 400) for k in chosen]
     assert found[chosen] == pytest.approx(drawn, rel=0.35, abs=0.004)
 
 
