@@ -244,8 +244,8 @@ def stay_table(history: History) -> Table:
     """Return a row for each worker of each stay, in the order in which the stays ended.
 
     Columns: ``stay`` and ``job`` (numbers; the job's is its row in `job_table`), ``gpu``,
-    ``share`` (NaN: no cap, 101: ``idle``), ``mode``, ``start_s``, ``end_s``, ``delay_s``, ``done_s``, and
-    ``ending`` (text).
+    ``share`` (NaN: no cap, 101: ``idle``), ``mode``, ``start_s``, ``end_s``, ``delay_s``,
+    ``done_s``, and ``ending`` (text).
     """
     stays = history.stays
     width = np.array([len(stay.gpus) for stay in stays], dtype=np.int64)
