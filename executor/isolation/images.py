@@ -7,11 +7,13 @@ of CUDA 13.0 writes without compression, with LZ4 and with Zstandard.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from dovetail.instances.errors import DovetailError
@@ -36,15 +38,17 @@ class _Entry:
     payload: bytes
 
 
-def ptx_of(image: bytes, architecture: int) -> str:
+def ptx_of(image: bytes, architecture: int, kept: Path | None = None) -> str:
     """Return the PTX that the driver would compile for a GPU.
 
     Parameters
     ----------
     image : bytes
-        PTX, or a fatbin.
+        PTX, a fatbin, or machine code.
     architecture : int
         Of the GPU, such as 90.
+    kept : Path, optional
+        A folder with the PTX of machine code, named by the SHA-256 of the latter.
 
     Raises
     ------
@@ -52,9 +56,12 @@ def ptx_of(image: bytes, architecture: int) -> str:
         When there is none, or none for this architecture, or its compression is not known.
     """
     if image[:4] != struct.pack("<I", _MAGIC):
-        if not _VERSION.search(image):
+        if _VERSION.search(image):
+            return _text(image)
+        found = kept / f"{hashlib.sha256(image).hexdigest()}.ptx" if kept else None
+        if found is None or not found.exists():
             raise ImageError("machine code without PTX")
-        return _text(image)
+        return _text(found.read_bytes())
     fitting = [one for one in _entries(image) if one.architecture <= architecture]
     if not fitting:
         raise ImageError("machine code without PTX for this GPU")

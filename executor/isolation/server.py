@@ -24,7 +24,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -169,6 +168,8 @@ class Server:
         The longest turnaround, seconds.
     samples : int
         How many runs make a measurement.
+    kept : Path, optional
+        Where assemblers keep PTX (``interception.assembler``).
     """
 
     def __init__(
@@ -177,13 +178,15 @@ class Server:
         ptxas: Path | None = None,
         bound_s: float = BOUND_S,
         samples: int = SAMPLES,
+        kept: Path | None = None,
     ) -> None:
         self._ptxas, self._bound_s, self._samples = ptxas, bound_s, samples
         self._page = Page()
         self._joined: dict[int, _Client] = {}
         self._ended: Counter[str] = Counter()
         self._choices: dict[int, FormChoice] = {}
-        self._prepared = lru_cache(_MODULES_KEPT)(self._prepare)
+        self._kept = kept
+        self._prepared: dict[str, _Prepared] = {}
         self._lock, self._preparing = threading.Lock(), threading.Lock()
         self._closed = threading.Event()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -282,9 +285,13 @@ class Server:
         return None
 
     def _module(self, client: _Client, request: bytes) -> bytes:
-        architecture, _ = struct.unpack_from("=II", request)
+        (architecture,), image = struct.unpack_from("=I", request), request[4:]
+        key = f"{hashlib.sha256(image).hexdigest()}-{architecture}"
         with self._preparing:
-            made = self._prepared(request[8:], architecture)
+            made = self._prepared.pop(key, None) or self._prepare(image, architecture)
+            self._prepared[key] = made
+            while len(self._prepared) > _MODULES_KEPT:
+                del self._prepared[next(iter(self._prepared))]
         client.modules.append(made)
         parts = [struct.pack("=II", len(client.modules) - 1, len(made.kernels))]
         for kernel, parameters in zip(made.kernels, made.parameters, strict=True):
@@ -334,7 +341,7 @@ class Server:
         """Prepare a module; one that cannot be prepared has no kernels."""
         key = hashlib.sha256(image).hexdigest()[:16]
         try:
-            text = ptx_of(image, architecture)
+            text = ptx_of(image, architecture, self._kept)
             module = parse(text)
             # Architectures with a letter have instructions that the plain ones lack.
             plain = module.target[-1].isdigit()
@@ -399,7 +406,9 @@ def main() -> None:
     """Run the scheduler of a GPU."""
     parser = argparse.ArgumentParser(prog="python -m dovetail.executor.isolation.server")
     parser.add_argument("socket", type=Path, help="where processes connect")
-    Server(parser.parse_args().socket).run()
+    parser.add_argument("--kept", type=Path, help="where assemblers keep PTX")
+    given = parser.parse_args()
+    Server(given.socket, kept=given.kept).run()
 
 
 if __name__ == "__main__":

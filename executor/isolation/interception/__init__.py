@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,22 @@ _SOURCES: Final = ("driver.h", "process.h", "modules.h", "shim.c")
 _OPTIONS: Final = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _MOST_S: Final = 120.0
+_ASSEMBLER: Final = """#!/bin/sh
+# Assembles, and keeps the PTX under the hash of the machine code.
+{ptxas} "$@" || exit $?
+given= made=
+for one in "$@"; do
+    case $before in -o | --output-file) made=$one ;; esac
+    # Programs that compare versions see that this one differs: what they had is assembled anew.
+    case $one in *.ptx) given=$one ;; --version) echo "PTX is kept by Dovetail" ;; esac
+    before=$one
+done
+if [ -f "$given" ] && [ -f "$made" ]; then
+    hash=$(sha256sum "$made" | cut -d " " -f 1)
+    cp "$given" {folder}/.$$ && mv {folder}/.$$ {folder}/"$hash".ptx
+fi
+exit 0
+"""
 
 
 class InterceptionError(DovetailError):
@@ -71,8 +88,37 @@ def library(folder: Path | None = None) -> Path:
     return found
 
 
+def assembler(folder: Path, ptxas: Path) -> Path:
+    """Return a program that assembles as ``ptxas`` does, and keeps the PTX.
+
+    Triton assembles its kernels itself, by the program that ``TRITON_PTXAS_PATH`` names, and hands
+    machine code to the driver.
+
+    Parameters
+    ----------
+    folder : Path
+        Where PTX is kept, under the SHA-256 of the machine code that was made of it, and the
+        program itself.
+    ptxas : Path
+        The assembler.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "ptxas"
+    text = _ASSEMBLER.format(ptxas=shlex.quote(str(ptxas)), folder=shlex.quote(str(folder)))
+    if not program.exists() or program.read_text() != text:
+        made = folder / f".ptxas-{os.getpid()}"
+        made.write_text(text)
+        made.chmod(0o755)
+        made.replace(program)
+    return program
+
+
 def environment(
-    built: Path, socket: Path, priority: Priority, given: Mapping[str, str]
+    built: Path,
+    socket: Path,
+    priority: Priority,
+    given: Mapping[str, str],
+    assembled_by: Path | None = None,
 ) -> dict[str, str]:
     """Return the variables that a job's processes need beside those they have.
 
@@ -85,10 +131,15 @@ def environment(
     priority : str
         ``latency`` for a job whose launches never wait, else ``best-effort``.
     given : mapping of str to str
-        The environment of the job; what it preloads itself is kept.
+        The environment of the job; what it preloads itself is kept, and its own assembler.
+    assembled_by : Path, optional
+        What ``assembler`` returned: for Triton's kernels, and so those of ``torch.compile``.
     """
     preloaded = " ".join(filter(None, [str(built), given.get("LD_PRELOAD", "")]))
-    return {
+    triton = {"TRITON_PTXAS_PATH": str(assembled_by)} if assembled_by else {}
+    if "TRITON_PTXAS_PATH" in given:
+        triton = {}
+    return triton | {
         "LD_PRELOAD": preloaded,
         "DOVETAIL_ISOLATION_SOCKET": str(socket),
         "DOVETAIL_ISOLATION_PRIORITY": priority,

@@ -82,24 +82,31 @@ static void forget(struct module *module) {
     free(module);
 }
 
-/* Return the bytes of an image that may have PTX: a text, or a container of several images. */
-static const void *ptx_in(const void *image, size_t *size, uint32_t *container) {
+/* Return the bytes of an image that the scheduler can find PTX for: a text, a container that has
+ * some, or machine code, whose PTX may have been kept when it was assembled. */
+static const char *ptx_in(const void *image, size_t *size) {
+    const char *at = image;
     uint32_t magic;
-    memcpy(&magic, image, sizeof magic);
+    memcpy(&magic, at, sizeof magic);
     if (magic == 0x466243b1) { /* a wrapper: its second pointer leads to the container */
-        memcpy(&image, (const char *)image + 8, sizeof image);
-        memcpy(&magic, image, sizeof magic);
+        memcpy(&at, at + 8, sizeof at);
+        memcpy(&magic, at, sizeof magic);
     }
-    *container = magic == 0xba55ed50;
-    if (*container) {
-        uint16_t header;
-        uint64_t rest;
-        memcpy(&header, (const char *)image + 6, sizeof header);
-        memcpy(&rest, (const char *)image + 8, sizeof rest);
-        *size = header + rest;
-    } else if (magic != 0x464c457f)
-        *size = strlen(image);
-    return magic == 0x464c457f ? NULL : image;
+    if (magic == 0xba55ed50) {
+        const char *end = at + *(const uint16_t *)(at + 6) + *(const uint64_t *)(at + 8);
+        *size = (size_t)(end - at);
+        for (const char *entry = at + *(const uint16_t *)(at + 6); entry + 64 <= end;
+             entry += *(const uint32_t *)(entry + 4) + *(const uint64_t *)(entry + 8))
+            if (*(const uint16_t *)entry == 1) return at;
+        return NULL;
+    }
+    if (magic == 0x464c457f) { /* ELF: one of its two tables is at its end */
+        size_t programs = *(const uint64_t *)(at + 32) + (size_t)*(const uint16_t *)(at + 54) * *(const uint16_t *)(at + 56);
+        size_t sections = *(const uint64_t *)(at + 40) + (size_t)*(const uint16_t *)(at + 58) * *(const uint16_t *)(at + 60);
+        *size = programs > sections ? programs : sections;
+    } else
+        *size = strlen(at);
+    return at;
 }
 
 static uint32_t word(const char **at) {
@@ -111,18 +118,18 @@ static uint32_t word(const char **at) {
 
 /* Ask for the forms of a module's kernels, and load them. */
 static void loaded(Handle handle, const void *image) {
-    uint32_t head[2], size;
+    uint32_t architecture, size;
     size_t length = 0;
     char *reply;
     if (!image || !governed() || self.critical) return;
-    image = ptx_in(image, &length, &head[1]);
+    image = ptx_in(image, &length);
     if (!image || length > UINT32_MAX / 2) return;
     int major = 0, minor = 0, device = 0;
     if (driver.cuCtxGetDevice(&device)) device = 0;
     driver.cuDeviceGetAttribute(&major, 75, device);
     driver.cuDeviceGetAttribute(&minor, 76, device);
-    head[0] = (uint32_t)(10 * major + minor);
-    if (!ask(MODULE, head, sizeof head, image, length, &reply, &size, MODULE_REPLY_S)) return;
+    architecture = (uint32_t)(10 * major + minor);
+    if (!ask(MODULE, &architecture, sizeof architecture, image, length, &reply, &size, MODULE_REPLY_S)) return;
     struct module *module = calloc(1, sizeof *module);
     const char *at = reply;
     module->id = word(&at);

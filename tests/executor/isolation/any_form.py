@@ -17,8 +17,9 @@ class AnyForm(Server):
         seed: int = 0,
         forms: tuple[str, ...] = (*3 * ("slices", "workers"), "whole"),
         sizes: tuple[int, ...] = (1, 2, 3, 5),
+        kept: Path | None = None,
     ) -> None:
-        super().__init__(path, samples=1)
+        super().__init__(path, samples=1, kept=kept)
         self._rng, self._forms, self._sizes = random.Random(seed), forms, sizes
 
     def _form(self, client, request: bytes) -> bytes:

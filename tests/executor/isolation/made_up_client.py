@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from tests.executor.isolation.made_up_gpu import MadeUpGpu, install
 from tests.executor.isolation.running import DATA_AT, Case
 
-_WRAPPER = 0x466243B1
+CONTAINER, _WRAPPER = 0xBA55ED50, 0x466243B1
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Client:
 
     def load(self, image: bytes, loader: str = "cuModuleLoadData") -> ctypes.c_void_p:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        if image[:4] == struct.pack("=I", 0xBA55ED50):
+        if image[:4] == struct.pack("=I", CONTAINER):
             held = ctypes.create_string_buffer(image)
             image = struct.pack("=IIQQ", _WRAPPER, 1, ctypes.addressof(held), 0)
         if loader == "cuLibraryLoadData":

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import inspect
 import itertools
+import os
 import random
 import struct
 import subprocess
@@ -342,7 +343,9 @@ class MadeUpGpu:
 
 @functools.lru_cache(64)
 def kernels_of(image: bytes) -> dict[str, Kernel]:
-    module = parse(ptx_of(image, 10 * ATTRIBUTES[75] + ATTRIBUTES[76]))
+    # What machine code does, this GPU reads in the PTX that it was assembled from.
+    kept = Path(os.environ.get("MADE_UP_PTX", "/nowhere"))
+    module = parse(ptx_of(image, 10 * ATTRIBUTES[75] + ATTRIBUTES[76], kept))
     return {one.name: Kernel(module, one) for one in module.kernels}
 
 
@@ -354,6 +357,9 @@ def _bytes_of(image: int) -> bytes:
             "=HQ", ctypes.string_at(image + 6, 2) + ctypes.string_at(image + 8, 8)
         )
         return ctypes.string_at(image, header + rest)
+    if _word(image) & 0xFFFFFFFF == 0x464C457F:
+        at, each, count = struct.unpack_from("=Q14xHH", ctypes.string_at(image, 64), 32)
+        return ctypes.string_at(image, at + each * count)
     return ctypes.string_at(image)
 
 

@@ -11,7 +11,7 @@ from dovetail.executor.isolation.images import ImageError, ptx_of
 TEXT = b".version 7.8\n.target sm_%d\n.address_size 64\n.visible .entry k() { ret; }\n"
 
 
-def _container(*entries):
+def container(*entries):
     """Return a container with entries of (architecture, flags, size, payload)."""
     parts = []
     for architecture, flags, size, payload in entries:
@@ -43,9 +43,9 @@ def test_text():
 
 def test_the_newest_that_the_gpu_can_run():
     entries = [(number, 0x11, 0, TEXT % number) for number in (70, 80, 90)]
-    assert ".target sm_80" in ptx_of(_container(*entries), 86)
+    assert ".target sm_80" in ptx_of(container(*entries), 86)
     with pytest.raises(ImageError, match="for this GPU"):
-        ptx_of(_container(*entries), 60)
+        ptx_of(container(*entries), 60)
 
 
 @pytest.mark.parametrize(("name", "flag"), [("lz4.block", 0x2000), ("zstandard", 0x8000)])
@@ -53,20 +53,20 @@ def test_compressed(name, flag):
     library = pytest.importorskip(name)
     text = TEXT % 80
     options = {"store_size": False} if name == "lz4.block" else {}
-    image = _container((80, 0x11 | flag, len(text), library.compress(text, **options)))
+    image = container((80, 0x11 | flag, len(text), library.compress(text, **options)))
     assert ptx_of(image, 80) == text.decode()
 
 
 def test_no_library_for_the_compression(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(ImageError, match="compressed PTX, and no zstandard"):
-        ptx_of(_container((80, 0x8011, 9, b"123")), 80)
+        ptx_of(container((80, 0x8011, 9, b"123")), 80)
 
 
 def test_broken_compression():
     pytest.importorskip("zstandard")
     with pytest.raises(ImageError, match="compressed PTX that cannot be read"):
-        ptx_of(_container((80, 0x8011, 9, b"123")), 80)
+        ptx_of(container((80, 0x8011, 9, b"123")), 80)
 
 
 @pytest.mark.parametrize("image", [b"", b"\x7fELF" + bytes(60), b"something else"])

@@ -18,12 +18,18 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dovetail.executor.isolation.assemble import find_ptxas
-from dovetail.executor.isolation.interception import InterceptionError, environment, library
+from dovetail.executor.isolation.interception import (
+    InterceptionError,
+    assembler,
+    environment,
+    library,
+)
 from dovetail.executor.isolation.ptx import parse
 from dovetail.executor.isolation.server import COUNTS, Page, Server, status
 from tests.executor.isolation import made_up_gpu, running
@@ -32,6 +38,7 @@ from tests.executor.isolation.cuda_kernels import KERNELS
 from tests.executor.isolation.made_up_client import Task, Work
 from tests.executor.isolation.made_up_herd import answers
 from tests.executor.isolation.nvrtc import compiled
+from tests.executor.isolation.test_images import container
 from tests.executor.waiting import wait_until
 
 pytestmark = [
@@ -158,6 +165,29 @@ class TestOneClient:
         done, _ = _done(client(Work(tuple(map(_task, QUICK)), 2)))
         # The counters of workers are kept as long as the process lives.
         assert (done["allocated"], done["loaded"]) == (1, 0)
+
+    def test_containers(self, serve, client):
+        server = serve()
+        task = _task("update_in_place")
+        image = container((70, 0x11, 0, task.image))
+        done, _ = _done(client(Work((replace(task, image=image),), 6)))
+        assert done["wrong"] == []
+        assert server.status()["launches"]["isolated"] > 0
+
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_machine_code(self, serve, client, place, monkeypatch, kept):
+        """As Triton's: the PTX is known if the assembler that keeps it has made the code."""
+        task, keeper = _task("update_in_place"), assembler(place / "kept", find_ptxas())
+        server = serve(kept=place / "kept" if kept else None)
+        source, made = place / "k.ptx", place / "k.ptx.o"
+        source.write_bytes(task.image)
+        command = [keeper, "-v", "--gpu-name=sm_80", source, "-o", made]
+        subprocess.run(command, check=True, capture_output=True)
+        monkeypatch.setenv("MADE_UP_PTX", str(place / "kept"))
+        done, _ = _done(client(Work((replace(task, image=made.read_bytes()),), 6)))
+        assert done["wrong"] == []
+        launches = server.status()["launches"]
+        assert (launches["isolated"] > 0, launches["no PTX"] > 0) == (kept, not kept)
 
     @pytest.mark.parametrize("way", ["threads", "waiting", "reset"])
     def test_programs(self, serve, start, place, way):
@@ -342,10 +372,44 @@ class TestBuilding:
         with pytest.raises(InterceptionError, match=r"not available: .*stdio"):
             library(tmp_path / "cache")
 
+    def test_a_command_that_is_intercepted(self, tmp_path):
+        module = "dovetail.executor.isolation.interception"
+        command = [sys.executable, "-m", module, "--kept", tmp_path / "kept", tmp_path / "s"]
+        given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+        asked = [*command, "latency", "sh", "-c", "echo $LD_PRELOAD; echo $TRITON_PTXAS_PATH"]
+        ran = subprocess.run(asked, env=given, capture_output=True, text=True, check=True)
+        preloaded, ptxas = ran.stdout.split()
+        assert Path(preloaded).parent == tmp_path / "dovetail"
+        assert ptxas == str(tmp_path / "kept" / "ptxas")
+        ran = subprocess.run([*command, "latency", "missing"], env=given, capture_output=True)
+        assert (ran.returncode, b"missing" in ran.stderr) == (1, True)
+
     def test_what_a_job_preloads_is_kept(self, tmp_path):
         made = environment(tmp_path / "a.so", tmp_path / "s", "latency", {"LD_PRELOAD": "b.so"})
         assert made["LD_PRELOAD"] == f"{tmp_path / 'a.so'} b.so"
         assert made["DOVETAIL_ISOLATION_PRIORITY"] == "latency"
+
+    def test_an_assembler_that_keeps_ptx(self, tmp_path):
+        ptxas = find_ptxas()
+        program = assembler(tmp_path, ptxas)
+        since = program.stat().st_mtime_ns
+        assert assembler(tmp_path, ptxas).stat().st_mtime_ns == since
+        asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        assert "release" in asked.stdout
+        assert asked.stdout.endswith("PTX is kept by Dovetail\n")
+        broken = tmp_path / "broken.ptx"
+        broken.write_text("nothing")
+        ran = subprocess.run(
+            [program, broken, "-o", tmp_path / "o"], capture_output=True, text=True
+        )
+        assert ran.returncode
+        assert "broken.ptx" in ran.stderr
+        assert {one.name for one in tmp_path.iterdir()} == {"ptxas", "broken.ptx"}
+
+    def test_a_job_may_have_an_assembler_of_its_own(self, tmp_path):
+        given = (tmp_path, tmp_path, "best-effort")
+        assert environment(*given, {}, tmp_path)["TRITON_PTXAS_PATH"] == str(tmp_path)
+        assert "TRITON_PTXAS_PATH" not in environment(*given, {"TRITON_PTXAS_PATH": "a"}, tmp_path)
 
     def test_other_libraries_find_what_comes_after_them(self, start, tmp_path):
         source = tmp_path / "next.c"
