@@ -232,6 +232,34 @@ def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated
     )
 
 
+def measured_fit(
+    fit: ModelFit, member: Member, data: DataSet, gpu_model: str, rows: Rows
+) -> ModelFit:
+    """Return a fit with another member, which knows everything that was measured.
+
+    Parameters
+    ----------
+    fit : ModelFit
+        As it was before.
+    member : Member
+        The model.
+    data : DataSet
+        What was measured.
+    gpu_model : str
+        Where.
+    rows : Rows
+        Its pairs.
+    """
+    return replace(
+        fit,
+        member=member,
+        measured=rows.names,
+        splits=_splits(data, gpu_model),
+        limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
+        pairs=_pairs(rows),
+    )
+
+
 class _Fitted(NamedTuple):
     fit: ModelFit
     errors: dict[str, dict[str, float]]
@@ -388,15 +416,8 @@ def _learnt(
         unseen = np.where(_measured_again(rows, data, later, gpu_model), np.nan, said.slowdown)
         bound = bound.updated(unseen, rows.slowdown, said.standing, _groups(rows, said))
     _, everything = training_rows(data, (), [gpu_model])
-    learnt = replace(
-        fit,
-        member=_relearnt(fit.member, data, gpu_model, seed),
-        measured=everything.names,
-        splits=_splits(data, gpu_model),
-        limits=(float(everything.slowdown.min()), float(everything.slowdown.max())),
-        bound=bound,
-        pairs=_pairs(everything),
-    )
+    member = _relearnt(fit.member, data, gpu_model, seed)
+    learnt = measured_fit(replace(fit, bound=bound), member, data, gpu_model, everything)
     return _Learnt(learnt, drift(_outcomes(rows, said, predictor.confidence)))
 
 

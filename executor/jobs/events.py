@@ -284,10 +284,14 @@ class LibrarySeen(Event):
 
 
 class Recorded(Event):
-    """Profiles and measurements up to this event number are in the repository."""
+    """Profiles and measurements up to this event number are in the repository.
+
+    ``drifts`` names the pairs whose recent measurements lie off what was believed.
+    """
 
     kind: Literal["recorded"] = "recorded"
     sequence: NonNegative
+    drifts: tuple[Reason, ...] = ()
 
 
 # Devices and the service.

@@ -50,8 +50,9 @@ class Knowledge:
 
     @property
     def trouble(self) -> str:
-        """What went wrong with the repository or a fit; empty if nothing did."""
-        return "; ".join(filter(None, [self._recorder.trouble, self._learner.trouble]))
+        """What went wrong with the repository or a fit, and pairs that drift; empty if nothing."""
+        troubles = [self._recorder.trouble, self._learner.trouble, *self._learner.drifts]
+        return "; ".join(filter(None, troubles))
 
     def close(self) -> None:
         """Wait a moment for what is being written, and end a fit."""
@@ -68,9 +69,11 @@ class Knowledge:
         if sequence is None and not self._learner.fitting and "repository" not in self._troubles:
             return []
         self.learn()
-        at_s = self._clock.now_s()
-        recorded = [] if sequence is None else [events.Recorded(at_s=at_s, sequence=sequence)]
-        return [*recorded, *self.newly_known()]
+        if sequence is None:
+            return self.newly_known()
+        at_s, drifts = self._clock.now_s(), tuple(self._learner.drifts)
+        recorded = events.Recorded(at_s=at_s, sequence=sequence, drifts=drifts)
+        return [recorded, *self.newly_known()]
 
     def learn(self) -> None:
         """Give the view newer beliefs if the repository has some."""

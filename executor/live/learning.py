@@ -13,6 +13,7 @@ from dovetail.instances._children import module_command
 from dovetail.instances.datasets import DataSet, Measurement, Repository, SoloProfile
 from dovetail.instances.errors import DovetailError
 from dovetail.predictors import TrainedPredictor, load_model
+from dovetail.predictors.online import Drifts, Online
 
 LEAST_PAIRS: Final = 30
 """Different pairs that must have been measured on a device model before a model is fitted.
@@ -30,6 +31,8 @@ _GIVEN: Final = "model that was given"
 
 class Learner:
     """Reads what a repository has, and has a model fitted on it where that is enough.
+
+    Between two fits the model is updated with each measurement.
 
     The fit runs in a process of its own, at low priority, so that neither its time nor its memory
     is the service's. The model stays in a file, which a service that starts again reads.
@@ -79,9 +82,16 @@ class Learner:
         self._said: str | None = None
         self._fitted_on = 0
         self._model, self._source = model, _GIVEN
+        self._online: Online | None = None
+        self._drifts = Drifts()
         if self._into is not None and self._into.exists():
             self._take(self._into)
         self._told = self._sequence, self._model
+
+    @property
+    def drifts(self) -> list[str]:
+        """One line for each pair whose recent measurements lie off what was believed."""
+        return self._drifts.texts
 
     def news(self) -> Beliefs | None:
         """Read what is new, and return `beliefs` if they are others than before it.
@@ -93,6 +103,7 @@ class Learner:
         """
         self._read()
         self._collect()
+        self._learn()
         self._begin_where_due()
         known = self._sequence, self._model
         if known == self._told:
@@ -103,12 +114,18 @@ class Learner:
     @property
     def beliefs(self) -> Beliefs:
         """What is to be believed after what was read; nothing is before the first `news`."""
-        data = DataSet(
+        if self._online is None:
+            return Beliefs(self._data, self._model, self._source)
+        later = f", {self._online.learnt} learnt since" if self._online.learnt else ""
+        return Beliefs(self._data, self._online.predictor, self._source + later)
+
+    @property
+    def _data(self) -> DataSet:
+        return DataSet(
             name=self._repository.path.stem,
             profiles=tuple(self._profiles),
             measurements=tuple(self._measurements),
         )
-        return Beliefs(data, self._model, self._source)
 
     @property
     def fitting(self) -> bool:
@@ -132,6 +149,11 @@ class Learner:
             else:
                 self._measurements.append(found.record)
 
+    def _learn(self) -> None:
+        """Update the fitted model with what was measured since, without a fit."""
+        if self._online is not None:
+            self._drifts.add(self._online.learn(self._data))
+
     def _collect(self) -> None:
         """Take the model of a fit that has ended."""
         if self._fit is None or self._said is None:
@@ -153,6 +175,8 @@ class Learner:
         training = self._model.about.training
         self._fitted_on = training.measurements if training else 0
         self._source = f"model fitted on {self._fitted_on} measurements here"
+        self._online = Online(self._model, self._fitted_on)
+        self._drifts = Drifts()
 
     def _begin_where_due(self) -> None:
         if self._into is None or self._fit is not None:

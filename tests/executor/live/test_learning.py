@@ -14,6 +14,8 @@ from dovetail.executor.live import fitting, learning
 from dovetail.executor.live.learning import LEAST_PAIRS, Learner
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.instance import Metrics
+from dovetail.predictors import save_model
+from dovetail.predictors.training import fit
 from tests.executor.waiting import wait_until
 
 MODEL = "A100"
@@ -156,3 +158,29 @@ def test_the_program_that_fits_tells_faults_in_one_line(tmp_path, capsys):
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "no such file" in told
+
+
+def test_between_fits_each_measurement_teaches_of_other_pairs_and_drifts_are_told(
+    tmp_path, learner_of
+):
+    repository, known = Repository(tmp_path / "r.db"), list(measurements(9))
+    repository.append(profiles(9), known[:-2])
+    save_model(fit(repository.data_set(), confidence=0.5), tmp_path / "model")
+    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
+    last = known[-1].workloads
+
+    def belief():
+        table = learner.beliefs.table(last, (MODEL,), (UNCAPPED,))
+        return table.belief(MODEL, UNCAPPED, *last)
+
+    learner.news()
+    before = belief()
+    assert before.source == "model fitted on 34 measurements here"
+    # The same workload with another co-runner is far slower than believed, again and again.
+    for _ in range(3):
+        slow = tuple(2 * value for value in known[-2].slowdown)
+        repository.append(measurements=[known[-2].replace(slowdown=slow)])
+        assert learner.news() is not None
+    assert belief().slowdown > before.slowdown
+    assert belief().source == "model fitted on 34 measurements here, 3 learnt since"
+    assert any("above what is believed" in text for text in learner.drifts)
