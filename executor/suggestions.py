@@ -269,7 +269,7 @@ _Results = Mapping[tuple[str, int, str, int], Sequence[float]]
 
 
 def _results(data: DataSet, gpu_model: str) -> _Results:
-    """Return the slowdowns of each workload at its cap beside another; NaN where one failed."""
+    """Return the slowdowns of each workload at its cap with another; NaN where one failed."""
     found: dict[tuple[str, int, str, int], list[float]] = defaultdict(list)
     for one in data.measurements:
         if one.gpu_model == gpu_model and len(one.workloads) == 2:
@@ -315,7 +315,7 @@ def _sharing(pool: Pool, names: Sequence[str], results: _Results) -> tuple[Shari
 def _with(features: Features, data: DataSet, names: Sequence[str]) -> Features:
     """Return the features with numbers for workloads that were never measured, after all others.
 
-    A workload without a number is unlike any other, itself beside another co-runner included.
+    A workload without a number is unlike any other, and itself with another co-runner.
     """
     new = [name for name in names if name not in features.known]
     families = tuple(data.families.get(name, name) for name in new)

@@ -33,7 +33,7 @@ _BLOCK: Final = 500
 
 
 class Pairs(NamedTuple):
-    """Jobs at shares beside others.
+    """Jobs at shares, each with a co-runner.
 
     Attributes
     ----------
