@@ -91,6 +91,8 @@ class RayCluster:
             "RAY_enable_worker_prestart": "0",
             "RAY_kill_child_processes_on_worker_exit": "false",
         }
+        # Ray sets it for its workers where it is not set: no job may have it from there.
+        self.env.pop("OMP_NUM_THREADS", None)
         self.network = Network()
         for _ in range(nodes):
             self.network.add()
