@@ -57,7 +57,7 @@ def _of_this_machine(text: str, directory: Path) -> NodePool:
 def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
     from dovetail.executor.nodes.options import ray_plan
     from dovetail.executor.nodes.pool import NodesPool
-    from dovetail.executor.nodes.ray_finding import RayFinder
+    from dovetail.executor.nodes.ray_finder import RayFinder
 
     plan = ray_plan(rest)
     return NodesPool(

@@ -1,11 +1,11 @@
-"""What a pool of nodes costs, compared with the pool of one machine in the same run.
+"""The cost of a pool of nodes, compared with the pool of one machine in the same run.
 
     python benchmarks/live/nodes.py [--starts 20] [--losses 3] [--nodes 200] [--seconds 20]
 
 - Launch: from the submission of a gang until its last rank writes the time, on the ``cpu`` pool
-  of this machine, and on agents of it (real processes, each with a device).
-- Loss: from the moment at which a rank is killed, and at which a node stands still (SIGSTOP of its
-  agent), until the gang waits again and until it runs again.
+  of this machine, and on agents of this machine (real processes, each with a device).
+- Loss: from the kill of a rank, or the freeze of a node (SIGSTOP of its agent), until the gang
+  waits again and until it runs again.
 - Controller: CPU time and memory of the service, idle and with all devices in use, with many
   agents whose ranks are simulated (``simulated_nodes.py``) and with the simulated pool, which has
   as many devices in its own process.
@@ -91,7 +91,7 @@ def _agent_options(k: int, node: str, directory: Path) -> list[str]:
 
 
 def _started(program: str, *words: str) -> subprocess.Popen[str]:
-    """Return a program of this folder that has said that it answers."""
+    """Start a program of this folder, and return it once it answers."""
     command = [sys.executable, str(Path(__file__).with_name(f"{program}.py")), *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -124,7 +124,7 @@ def _wait(condition: Callable[[], object]) -> float:
     until_s = time.time() + _PATIENCE_S
     while not condition():
         if time.time() > until_s:
-            raise TimeoutError("nothing has happened for long")
+            raise TimeoutError("nothing has happened for a long time")
         time.sleep(_SOON_S)
     return time.time()
 
@@ -159,7 +159,7 @@ def launches_s(made: ServiceProcess, directory: Path, workers: int, starts: int)
     return found
 
 
-def told_of(seconds: Sequence[float]) -> str:
+def summary(seconds: Sequence[float]) -> str:
     """Return a median with its extremes."""
     low, middle, high = min(seconds), statistics.median(seconds), max(seconds)
     return f"{middle:.2f} s (median of {len(seconds)}, {low:.2f} to {high:.2f})"
@@ -178,7 +178,7 @@ class Loss:
 
 
 def loss(made: ServiceProcess, directory: Path, lose: Callable[[Sequence[int]], None]) -> Loss:
-    """Lose a rank of a gang of two, and return what took how long."""
+    """Lose a rank of a gang of two, and return how long detection and recovery took."""
     (name,) = made.ask("submit", [_gang(directory / "times", 2)], ME)
     _wait(lambda: made.ask("job", name).state in _RUNS)
     before = made.ask("job", name)
@@ -204,33 +204,33 @@ def _kill_one(pids: Sequence[int]) -> None:
     os.kill(pids[0], signal.SIGKILL)
 
 
-def tell_losses(what: str, losses: Sequence[Loss]) -> None:
-    """Print what took how long."""
+def print_losses(what: str, losses: Sequence[Loss]) -> None:
+    """Print how long detection and recovery took."""
     for name, seconds in (
         ("seen", [each.seen_s for each in losses]),
         ("waits again", [each.queued_s for each in losses]),
         ("runs again", [each.again_s for each in losses]),
     ):
-        print(f"  {what}: {name} after {told_of(seconds)}", flush=True)
+        print(f"  {what}: {name} after {summary(seconds)}", flush=True)
 
 
 # Controller.
 
 
 def controller(made: ServiceProcess, gangs: int, workers: int, seconds: float) -> None:
-    """Print what the service takes, idle and with gangs on all devices."""
+    """Print the use of the service, idle and with gangs on all devices."""
     process = psutil.Process(made.pid)
-    _tell_use("idle", process, seconds)
+    _print_use("idle", process, seconds)
     specs = [_gang(Path("none"), workers).replace(workload=f"w{k % 10}") for k in range(gangs)]
     specs = [spec.replace(command=("train", "work_s=1e6")) for spec in specs]
     began_s = time.time()
     names = made.ask("submit", specs, ME)
     runs = _wait(lambda: all(view.state in _RUNS for view in made.ask("jobs")))
     print(f"  {len(names)} gangs of {workers} run {runs - began_s:.1f} s after their submission")
-    _tell_use(f"{gangs * workers} devices in use", process, seconds)
+    _print_use(f"{gangs * workers} devices in use", process, seconds)
 
 
-def _tell_use(what: str, process: psutil.Process, seconds: float) -> None:
+def _print_use(what: str, process: psutil.Process, seconds: float) -> None:
     time.sleep(min(5.0, seconds))
     before = process.cpu_times()
     time.sleep(seconds)
@@ -284,13 +284,13 @@ def simulated_nodes(directory: Path, nodes: int, devices: int) -> Iterator[Socke
 # All of it.
 
 
-def tell_launches(starts: int) -> None:
+def print_launches(starts: int) -> None:
     """Print how long gangs take to launch."""
     print("launch: from submission until every rank runs", flush=True)
     with state_directory() as directory:
         with service(directory / "service", Cores()) as made:
             local = launches_s(made, directory, 2, starts)
-        print(f"  one machine, gang of 2: {told_of(local)}", flush=True)
+        print(f"  one machine, gang of 2: {summary(local)}", flush=True)
     for workers in (2, 3):
         with (
             state_directory() as directory,
@@ -298,29 +298,29 @@ def tell_launches(starts: int) -> None:
             service(directory / "service", Nodes(there.found)) as made,
         ):
             found = launches_s(made, directory, workers, starts)
-            print(f"  {workers} nodes, gang of {workers}: {told_of(found)}", flush=True)
+            print(f"  {workers} nodes, gang of {workers}: {summary(found)}", flush=True)
 
 
-def tell_all_losses(losses: int) -> None:
+def print_all_losses(losses: int) -> None:
     """Print how long it takes that a gang which has lost a rank runs again."""
     print("loss of a rank of a gang of 2", flush=True)
     with state_directory() as directory, service(directory / "service", Cores()) as made:
         found = [loss(made, directory, _kill_one) for _ in range(losses)]
-        tell_losses("one machine, rank killed", found)
+        print_losses("one machine, rank killed", found)
     with (
         state_directory() as directory,
         agents(directory, 3) as there,
         service(directory / "service", Nodes(there.found)) as made,
     ):
         found = [loss(made, directory, _kill_one) for _ in range(losses)]
-        tell_losses("3 nodes, rank killed", found)
-        tell_losses(
+        print_losses("3 nodes, rank killed", found)
+        print_losses(
             "3 nodes, node frozen", [_frozen(made, directory, there) for _ in range(losses)]
         )
 
 
 def _frozen(made: ServiceProcess, directory: Path, there: Agents) -> Loss:
-    """Let a node of a gang stand still, and return what took how long."""
+    """Freeze a node of a gang, and return how long detection and recovery took."""
     taken: list[subprocess.Popen[str]] = []
 
     def freeze(_: Sequence[int]) -> None:
@@ -335,8 +335,8 @@ def _frozen(made: ServiceProcess, directory: Path, there: Agents) -> Loss:
     return found
 
 
-def tell_controller(nodes: int, seconds: float, devices: int = 4) -> None:
-    """Print what the service takes with many nodes."""
+def print_controller(nodes: int, seconds: float, devices: int = 4) -> None:
+    """Print the use of the service with many nodes."""
     gangs = nodes * devices // 8
     print(f"controller: {nodes} nodes of {devices} devices", flush=True)
     with state_directory() as directory:
@@ -363,9 +363,9 @@ def main() -> None:
     options = parser.parse_args()
     load, cores = psutil.getloadavg()[0], psutil.cpu_count()
     print(f"load average when this began: {load:.1f} on {cores} cores", flush=True)
-    tell_launches(options.starts)
-    tell_all_losses(options.losses)
-    tell_controller(options.nodes, options.seconds)
+    print_launches(options.starts)
+    print_all_losses(options.losses)
+    print_controller(options.nodes, options.seconds)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
     python benchmarks/live/simulated_nodes.py DIRECTORY [--nodes 200] [--devices 4]
 
-Agents and the protocol are the product's, the calls those of ``socket_agents``. Only what an agent
-keeps is simulated: the ranks are no processes, start at once when they are told to, and run until
-they are stopped.
+Agents and the protocol are the product's, the calls those of ``socket_agents``. Only the ranks are
+simulated: they are no processes, start at once, and run until they are stopped.
 """
 
-# ruff: noqa: D102 - what the methods of a pool are is told in its protocols
+# ruff: noqa: D102 - the methods of a pool are documented in its protocols
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class SimulatedRanks:
         self._parts: dict[str, Part] = {}
         self._began_s: dict[str, float] = {}
 
-    # As of a ``NodePool``.
+    # The methods of a ``NodePool``.
 
     def prune(self, keep_s: float) -> None:
         pass
@@ -90,8 +89,8 @@ class SimulatedRanks:
             if run in self._began_s:
                 self._news.append(RankEnded(at_s=0.0, run=run, rank=rank, status=-15))
             else:
-                told = "was never started"
-                self._news.append(RankRefused(at_s=0.0, run=run, rank=rank, reason=told))
+                reason = "was never started"
+                self._news.append(RankRefused(at_s=0.0, run=run, rank=rank, reason=reason))
         self._wake()
 
     def release(self, run: str) -> None:
@@ -104,9 +103,9 @@ class SimulatedRanks:
 
     def progress(self, run: str) -> Sequence[Progress | None]:
         began_s, now_s = self._began_s.get(run), boot_s()
-        told = None if began_s is None else Progress(_RATE * (now_s - began_s), now_s)
+        progress = None if began_s is None else Progress(_RATE * (now_s - began_s), now_s)
         part = self._parts[run]
-        return [told if rank in part.ranks else None for rank in range(len(part.run.seats))]
+        return [progress if rank in part.ranks else None for rank in range(len(part.run.seats))]
 
     def usage(self) -> Mapping[str, Usage]:
         reading = Usage(boot_s(), memory_mib=1000.0, energy_j=0.0, source=self.name)
@@ -118,7 +117,7 @@ class SimulatedRanks:
     def close(self) -> None:
         return None
 
-    # As of a ``LocalPool`` in a larger pool.
+    # The methods that an agent calls on a ``LocalPool``.
 
     def join(self, address: str, lease: Lease) -> None:
         self._address = address
@@ -165,7 +164,7 @@ class SimulatedRanks:
 
 
 async def serve_nodes(directory: Path, nodes: int, devices: int) -> None:
-    """Serve the nodes; a line says that they answer."""
+    """Serve the nodes, and print a line once they answer."""
     agents = {
         f"n{k}": Agent(directory / f"n{k}", lambda files: SimulatedRanks(devices), "127.0.0.1")
         for k in range(nodes)

@@ -1,9 +1,9 @@
-"""Agents on this machine behind a socket: the calls of Ray's driver without Ray.
+"""Agents on this machine that are called through sockets instead of Ray.
 
     python benchmarks/live/socket_agents.py --node n1 --directory DIR --pool cpu --address 127.0.0.2
 
-What goes through it are the calls of ``dovetail.executor.nodes.caller``. The socket has no file:
-its name is made of the directory.
+The calls are those of ``dovetail.executor.nodes.caller``. The socket has no file; its name is
+derived from the directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dovetail.executor.nodes.agent import Agent, Method, started
 from dovetail.executor.nodes.caller import Call, Caller, no_answer
-from dovetail.executor.nodes.ray_finding import Sighted
+from dovetail.executor.nodes.ray_finder import NodeInfo
 
 
 def _name(directory: Path) -> str:
@@ -29,7 +29,7 @@ def _name(directory: Path) -> str:
 
 
 async def serve(directory: Path, agents: Mapping[str, Agent], ready: Callable[[], None]) -> None:
-    """Let agents answer calls at the socket of a directory, until this process is ended."""
+    """Serve the calls of agents at the socket of a directory, until this process is ended."""
     listener = Listener(_name(directory), "AF_UNIX", backlog=16)
     accept = (listener, agents, asyncio.get_running_loop())
     threading.Thread(target=_accept, args=accept, daemon=True).start()
@@ -42,10 +42,10 @@ def say_ready() -> None:
     print("ready", flush=True)
 
 
-async def keep(
+async def serve_agent(
     node: str, directory: Path, pool: str, address: str, ready: Callable[[], None] = say_ready
 ) -> None:
-    """Keep an agent until this process is ended."""
+    """Start an agent and serve its calls, until this process is ended."""
     await serve(directory, {node: started(directory, pool, address)}, ready)
 
 
@@ -60,9 +60,9 @@ def _accept(
 def _serve(pipe: Connection, agents: Mapping[str, Agent], loop: asyncio.AbstractEventLoop) -> None:
     async def answer(call: Call) -> None:
         number, node, method, text = call
-        kind, told = await agents[node].call(method, text)
+        kind, answered = await agents[node].call(method, text)
         with contextlib.suppress(OSError):  # the caller may have ended
-            pipe.send((number, kind, told))
+            pipe.send((number, kind, answered))
 
     with pipe, contextlib.suppress(EOFError, OSError):
         while True:
@@ -71,16 +71,16 @@ def _serve(pipe: Connection, agents: Mapping[str, Agent], loop: asyncio.Abstract
 
 @dataclass
 class SocketNodes:
-    """Nodes whose agents answer at sockets of this machine (in place of a ``RayFinder``).
+    """Finds nodes whose agents are called through sockets (in place of a ``RayFinder``).
 
     Attributes
     ----------
     known : dict of str to Path
         The directory of each node's socket.
     cut : set of str
-        Nodes to which no call, and from which no answer, comes.
+        Nodes whose calls and answers are dropped.
     delay_s : float
-        How much later all comes, either way.
+        The delay of every call and every answer.
     """
 
     known: dict[str, Path]
@@ -91,15 +91,15 @@ class SocketNodes:
     _callers: dict[Path, tuple[Caller, Connection]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what another process needs."""
+        """Return the fields without the connections, for another process."""
         return {**self.__dict__, "_callers": {}}
 
     def start(self) -> None:
-        """Do nothing: agents are started by others."""
+        """Do nothing: the agents run already."""
 
-    def nodes(self) -> Mapping[str, Sighted]:
+    def nodes(self) -> Mapping[str, NodeInfo]:
         """Return the nodes."""
-        return {node: Sighted(rack=self.racks.get(node)) for node in self.known}
+        return {node: NodeInfo(rack=self.racks.get(node)) for node in self.known}
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
         """Do nothing."""
@@ -116,7 +116,7 @@ class SocketNodes:
         """Do nothing: connections end with this process."""
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
-        """Have the agent of a node answer a call."""
+        """Call the agent of a node, and return the future of its answer."""
         if node not in self.known:
             return no_answer("its agent is not known")
         answer: Future[str] = Future()
@@ -133,15 +133,15 @@ class SocketNodes:
                 asked = self._caller(self.known[node]).call(node, method, text)
             except OSError as error:
                 asked = no_answer(error.strerror or str(error))
-            asked.add_done_callback(lambda told: self._pass_back(node, told, answer))
+            asked.add_done_callback(lambda done: self._pass_back(node, done, answer))
 
-    def _pass_back(self, node: str, told: Future[str], answer: Future[str]) -> None:
+    def _pass_back(self, node: str, done: Future[str], answer: Future[str]) -> None:
         time.sleep(self.delay_s)
         if node in self.cut:
             return
-        error = told.exception()
+        error = done.exception()
         if error is None:
-            answer.set_result(told.result())
+            answer.set_result(done.result())
         else:
             answer.set_exception(error)
 
@@ -163,13 +163,13 @@ class SocketNodes:
 
 
 def main() -> None:
-    """Keep an agent; a line says that it answers."""
+    """Serve an agent, and print a line once it answers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name in ("node", "pool", "address"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--directory", type=Path, required=True)
     options = parser.parse_args()
-    asyncio.run(keep(options.node, options.directory, options.pool, options.address))
+    asyncio.run(serve_agent(options.node, options.directory, options.pool, options.address))
 
 
 if __name__ == "__main__":

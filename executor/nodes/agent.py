@@ -1,7 +1,7 @@
-"""The agent of one node: it keeps the node's jobs for a controller elsewhere.
+"""The agent of one node, which runs jobs there for a controller on another machine.
 
-It has no transport (``ray_agent`` has): it brings about what a controller wants on a pool of this
-machine, says how ranks and devices are, and lets nothing run longer than its lease.
+The agent brings the runs of this machine's pool to the states that the controller wants, reports
+the states of ranks and devices, and renews the lease of its jobs. ``ray_agent`` is its transport.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dovetail.executor.nodes.fence import Fence, Mark, identity
 from dovetail.executor.nodes.logs import LogPiece, LogPlace, piece_of
 from dovetail.executor.nodes.messages import (
     Answer,
-    Exchange,
     Facts,
     FencedError,
+    Request,
     State,
     Want,
     read_message,
@@ -47,9 +47,9 @@ Kind = Literal["answer", "fenced", "error"]
 
 
 class Agent:
-    """Keeps the jobs of one node; made and called in one event loop.
+    """Runs the jobs of one node; created and called in one event loop.
 
-    Every controller's state directory has a pool directory of its own, since two controllers may
+    Each home (a controller's state directory) has its own pool directory, since two controllers may
     give runs the same names.
 
     Parameters
@@ -57,9 +57,9 @@ class Agent:
     directory : path
         The agent's state directory on this node.
     open_pool : callable
-        Makes the pool of this node's devices that keeps its files in a directory.
+        Takes a folder, and returns the pool of this node's devices that keeps its files there.
     address : str
-        Where ranks on other nodes reach those on this one.
+        The address at which ranks on other nodes reach those on this node.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Agent:
         self.pool: LocalPool | None = None
         self._begin()
         if self._fence.mark is not None:
-            # Jobs are seen to even if no controller comes.
+            # Jobs need a supervisor even if no controller calls.
             self._open(self._fence.mark.home)
 
     def _begin(self) -> None:
-        """Begin anew with a controller."""
+        """Begin an incarnation, in which no controller has wanted anything yet."""
         self.incarnation = secrets.token_hex(8)
         self._wants: dict[str, Want] = {}
         self._wanted, self._version, self._keep_others = 0, 1, True
@@ -95,66 +95,66 @@ class Agent:
         return pool
 
     def _wake(self) -> None:
-        """Have requests look for news; from any thread."""
+        """Wake all waiting requests; from any thread."""
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._ring)
+            self._loop.call_soon_threadsafe(self._wake_here)
 
-    def _ring(self) -> None:
-        """Have every request that waits look for news."""
+    def _wake_here(self) -> None:
+        """Wake all waiting requests; in the event loop."""
         self._changed.set()
         self._changed.clear()
 
     # Calls.
 
     async def call(self, method: Method, text: str) -> tuple[Kind, str]:
-        """Answer a call: with the JSON of an answer, or with one line that says why there is none.
+        """Return the JSON of the answer to a call, or one line that says why there is none.
 
         Parameters
         ----------
         method : str
             ``exchange`` or ``log``.
         text : str
-            The JSON of an ``Exchange``, or of a ``LogPlace``.
+            The JSON of a ``Request`` or of a ``LogPlace``.
         """
         try:
             if method == "log":
                 return "answer", self._log(read_message(LogPlace, text)).model_dump_json()
-            return "answer", (await self.exchange(read_message(Exchange, text))).model_dump_json()
+            return "answer", (await self.exchange(read_message(Request, text))).model_dump_json()
         except Exception as error:  # the controller shows it
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             kind: Kind = "fenced" if isinstance(error, FencedError) else "error"
             return kind, " ".join(str(why).split())
 
-    async def exchange(self, asked: Exchange) -> Answer:
-        """Bring about what is wanted, and answer as soon as there is news.
+    async def exchange(self, request: Request) -> Answer:
+        """Carry out what is wanted, and answer as soon as there is news.
 
         Raises
         ------
         FencedError
             When another controller has this node.
         """
-        pool = self._admit(asked)
-        mine = asked.incarnation == self.incarnation
-        until_s = boot_s() + asked.wait_s if mine else 0.0
+        pool = self._admit(request)
+        mine = request.incarnation == self.incarnation
+        until_s = boot_s() + request.wait_s if mine else 0.0
         if mine:
-            if asked.renew_s is not None:
-                self._lease.renew_until(asked.renew_s + asked.lease_s)
-            if asked.wants is not None and asked.version > self._wanted:
-                self._bring_about(asked, asked.wants, pool)
+            if request.renew_s is not None:
+                self._lease.renew_until(request.renew_s + request.lease_s)
+            if request.wants is not None and request.version > self._wanted:
+                self._take_wants(request, request.wants, pool)
                 until_s = 0.0
         wanted = self._wanted
         while True:
             self._take_in(pool)
             left_s = until_s - boot_s()
-            # Once a newer request has come, the answer to this one is not awaited any more.
-            if asked.seen != self._version or wanted != self._wanted or left_s <= 0:
+            # Once a newer request has arrived, no caller waits for the answer to this one.
+            if request.seen != self._version or wanted != self._wanted or left_s <= 0:
                 break
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
-            if self._fence.mark != _mark(asked):
-                raise FencedError("another controller has come meanwhile")
-        return self._answer(asked, mine, pool)
+            if self._fence.mark != _mark(request):
+                raise FencedError("another controller has taken this node")
+        return self._answer(request, mine, pool)
 
     def _log(self, place: LogPlace) -> LogPiece:
         path = None if self.pool is None else self.pool.log_path(place.run, place.rank)
@@ -162,28 +162,28 @@ class Agent:
 
     @property
     def busy(self) -> bool:
-        """Whether runs are kept."""
+        """Whether it has runs."""
         return self.pool is not None and bool(self.pool.kept())
 
     # The controller.
 
-    def _admit(self, asked: Exchange) -> LocalPool:
-        """Return the pool of a controller, which may be another than before."""
-        before, mark = self._fence.mark, _mark(asked)
+    def _admit(self, request: Request) -> LocalPool:
+        """Return the pool of the controller's home, if the fence admits the controller."""
+        before, mark = self._fence.mark, _mark(request)
         is_new = self._fence.admit(mark, not self._lease.lapsed or self._may_run())
-        # A controller that was displaced and comes back has to begin anew, too.
-        if is_new or asked.incarnation is None:
+        # A controller that was displaced for a moment gets a new incarnation, too.
+        if is_new or request.incarnation is None:
             self._begin()
-            self._ring()
+            self._wake_here()
         if self.pool is not None and before is not None and before.home != mark.home:
             self.pool.close()
             self.pool = None
         return self.pool or self._open(mark.home)
 
     def _may_run(self) -> bool:
-        """Return whether a rank that is kept is not known to be over.
+        """Return whether any rank may still be running.
 
-        Runs that are over wait for their controller in the files of its home.
+        Runs that are over stay in the files of their home until its controller returns.
         """
         if self.pool is None:
             return False
@@ -197,22 +197,22 @@ class Agent:
     def _is_over(self, part: Part) -> bool:
         return all(self._rank_log.over(part.run.id, rank) for rank in part.ranks)
 
-    def _bring_about(self, asked: Exchange, wants: tuple[Want, ...], pool: LocalPool) -> None:
+    def _take_wants(self, request: Request, wants: tuple[Want, ...], pool: LocalPool) -> None:
         for want in wants:
             if self._wants.get(want.part.run.id) != want:
                 self._carry_out(want, pool)
                 self._wants[want.part.run.id] = want
         self._wants = {want.part.run.id: want for want in wants}
-        self._wanted, self._keep_others = asked.version, asked.keep_others
-        # What is beyond the wants has changed with them.
+        self._wanted, self._keep_others = request.version, request.keep_others
+        # Which runs are unwanted has changed with the wants.
         self._version += 1
-        self._ring()
+        self._wake_here()
         if not self._keep_others:
-            for part in self._beyond(pool):
+            for part in self._unwanted(pool):
                 pool.stop(part.run.id, 0.0)
 
     def _carry_out(self, want: Want, pool: LocalPool) -> None:
-        """Do what is wanted of a run; all of it may be done twice."""
+        """Bring a run to the wanted state; doing so twice is harmless."""
         part, run = want.part, want.part.run
         unknown = why_unknown_here(run.spec.owner)
         if want.phase in ("launch", "prepare") and unknown:
@@ -236,7 +236,7 @@ class Agent:
         if want.paused is not None:
             pool.pause(run.id, want.paused)
 
-    # What happens.
+    # The state.
 
     def _take_in(self, pool: LocalPool) -> None:
         for event in pool.poll():
@@ -251,7 +251,7 @@ class Agent:
             self._version += 1
             self._prepared[prepared.run] = prepared
         if not self._keep_others:
-            for part in self._beyond(pool):
+            for part in self._unwanted(pool):
                 if self._is_over(part):
                     pool.release(part.run.id)
             kept = self._wants.keys() | {run.id for run in pool.kept()}
@@ -260,16 +260,16 @@ class Agent:
                 self._prepared.pop(run, None)
                 self._version += 1
 
-    def _beyond(self, pool: LocalPool) -> list[Part]:
-        """Return what is kept and not wanted."""
+    def _unwanted(self, pool: LocalPool) -> list[Part]:
+        """Return the parts that the pool has and that no want names."""
         return [part for part in self._parts(pool) if part.run.id not in self._wants]
 
     # Answers.
 
-    def _answer(self, asked: Exchange, mine: bool, pool: LocalPool) -> Answer:
-        sends = not mine or asked.seen != self._version
-        watched = [run for run in pool.kept() if asked.watch or sends]
-        alive = [run for run in watched if asked.watch and self._rank_log.has_trace(run.id)]
+    def _answer(self, request: Request, mine: bool, pool: LocalPool) -> Answer:
+        sends = not mine or request.seen != self._version
+        watched = [run for run in pool.kept() if request.watch or sends]
+        alive = [run for run in watched if request.watch and self._rank_log.has_trace(run.id)]
         return Answer(
             incarnation=self.incarnation,
             clock_s=boot_s(),
@@ -279,7 +279,7 @@ class Agent:
             state=self._state(pool) if sends else None,
             facts=None if mine else facts_of(self._id, pool),
             progress={run.id: tuple(pool.progress(run.id)) for run in watched},
-            usage=pool.usage() if asked.watch else {},
+            usage=pool.usage() if request.watch else {},
             libraries={run.id: found for run in alive if (found := pool.library(run))},
         )
 
@@ -288,26 +288,26 @@ class Agent:
         return State(
             ranks=tuple(self._rank_log.events()),
             prepared={one.run: one.rendezvous for one in held},
-            beyond=tuple(self._beyond(pool)),
+            unwanted=tuple(self._unwanted(pool)),
             sick=self._sick,
         )
 
 
-def _mark(asked: Exchange) -> Mark:
-    return Mark(home=asked.home, epoch=asked.epoch)
+def _mark(request: Request) -> Mark:
+    return Mark(home=request.home, epoch=request.epoch)
 
 
 def started(directory: Path, pool: str, address: str) -> Agent:
-    """Return the agent of this node, which keeps its jobs until this process ends.
+    """Return the agent of this node, the only one of its directory until this process ends.
 
     Parameters
     ----------
     directory : path
         The agent's state directory.
     pool : str
-        As ``opening.opener`` has it.
+        The name and options of its pool (``opening.opener``).
     address : str
-        Where other nodes reach this one.
+        The address at which other nodes reach this one.
 
     Raises
     ------
@@ -328,14 +328,14 @@ def started(directory: Path, pool: str, address: str) -> Agent:
     except Exception as error:
         os.close(lock)
         if isinstance(error, BlockingIOError):
-            raise InputError("another agent keeps it", "directory", str(directory)) from None
+            raise InputError("is in use by another agent", "directory", str(directory)) from None
         raise
     threading.Thread(target=_prune, args=(agent,), name="prunes", daemon=True).start()
     return agent
 
 
 def _prune(agent: Agent) -> None:
-    """Remove what is left of runs that ended long ago, again and again."""
+    """Remove the files of runs that ended long ago, from time to time."""
     while True:
         time.sleep(PRUNE_S)
         if agent.pool is not None:
@@ -343,7 +343,7 @@ def _prune(agent: Agent) -> None:
 
 
 def facts_of(agent: str, pool: LocalPool) -> Facts:
-    """Return what an agent says of itself and its pool."""
+    """Return the facts of an agent and its pool."""
     models = {gpu.model for node in pool.cluster().nodes for gpu in node.devices}
     return Facts(
         agent=agent,
@@ -362,14 +362,14 @@ def facts_of(agent: str, pool: LocalPool) -> Facts:
 def why_unknown_here(owner: Owner) -> str:
     """Return why the owner of a job is not the same user on this node; empty: it is the same.
 
-    Under root, jobs run under the user number that their owner has where the service runs.
+    An agent of root runs jobs under the user number that the owner has on the service's machine.
     """
     if os.geteuid() != 0:
         return ""
     try:
         uid = pwd.getpwnam(owner.name).pw_uid
     except KeyError:
-        # A name may be unknown here where the number is known.
+        # The name may be unknown here although the number is known.
         if any(user.pw_uid == owner.uid for user in pwd.getpwall()):
             return ""
         here = "is no user"
@@ -379,5 +379,5 @@ def why_unknown_here(owner: Owner) -> str:
         here = f"is user {uid}"
     return (
         f"{owner.name} (user {owner.uid}) {here} on {socket.gethostname()}: "
-        "users have to be alike on all nodes"
+        "users must have the same numbers on all nodes"
     )

@@ -1,4 +1,4 @@
-"""Calls to agents through a pipe to another process, which hands them on."""
+"""Calls to agents through a pipe to another process, which forwards them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dovetail.executor.nodes.agent import Kind, Method
 from dovetail.executor.nodes.messages import FencedError, NoAnswerError
 
 Call = tuple[int, str, Method, str]
-"""A number, the node of the agent, and the arguments of ``Agent.call``."""
+"""The number of a call, its node, and the arguments of ``Agent.call``."""
 
 
 def no_answer(why: str) -> Future[str]:
-    """Return a call that has failed."""
+    """Return the future of a call that has failed."""
     failed: Future[str] = Future()
     failed.set_exception(NoAnswerError(why))
     return failed
@@ -29,7 +29,7 @@ class Caller:
     Parameters
     ----------
     pipe : Connection
-        Takes a ``Call`` each. Callers never wait for it, as what reads it may hang.
+        Takes the calls. Its reader may hang, so a thread writes to it and callers never block.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -60,7 +60,7 @@ class Caller:
             answer.set_exception((FencedError if kind == "fenced" else NoAnswerError)(text))
 
     def end(self, why: str) -> None:
-        """Fail every call that has no answer; the other end of the pipe is closed."""
+        """Fail every open call, once the other end of the pipe is closed."""
         self._ended = why
         self._unsent.put(None)
         self._sender.join()

@@ -1,4 +1,4 @@
-"""Which controller an agent obeys (the newest of one state directory), and which agent it is."""
+"""The identity of an agent, and the fence: it obeys the newest controller of one directory only."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dovetail.instances.files import read_data
 
 
 class Mark(Record):
-    """A state directory of controllers, and how often one of them has been started there."""
+    """The mark of a controller: the id of its state directory, and the count of starts there."""
 
     home: Name
     epoch: Annotated[StrictInt, Field(ge=0)] = 0
 
     @classmethod
     def read(cls, path: Path) -> Mark | None:
-        """Return what a file says, None where there is none.
+        """Return the mark in a file; None if there is no file.
 
         Raises
         ------
         InputError
-            When it cannot be understood.
+            When the file is invalid.
         """
         return cls.from_data(read_data(path), str(path)) if path.exists() else None
 
@@ -37,15 +37,15 @@ class _Identity(Record):
 
 
 def identity(path: Path) -> str:
-    """Return the id of the agent that keeps a directory: drawn once, and durable.
+    """Return the id of the agent of a directory, which is random, made once, and durable.
 
-    The directory alone records what was started, so an agent with another id does not know what the
+    Only the directory records what was started, so an agent with another id does not know what the
     last one has started.
 
     Raises
     ------
     InputError
-        When its file cannot be understood, or written.
+        When the file is invalid or cannot be written.
     """
     if path.exists():
         return _Identity.from_data(read_data(path), str(path)).agent
@@ -55,7 +55,7 @@ def identity(path: Path) -> str:
 
 
 def raise_epoch(path: Path) -> Mark:
-    """Return the mark of a controller that starts: durable, and higher than all before it."""
+    """Return the mark of a starting controller: durable, with a higher epoch than all before."""
     known = Mark.read(path) or Mark(home=secrets.token_hex(8))
     mark = known.replace(epoch=known.epoch + 1)
     write_kept(mark.to_data(), path)
@@ -63,12 +63,12 @@ def raise_epoch(path: Path) -> Mark:
 
 
 class Fence:
-    """Remembers the last controller of an agent.
+    """The last controller of an agent.
 
     Parameters
     ----------
     path : path
-        The file that keeps it.
+        The file of its mark.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,14 +76,14 @@ class Fence:
         self.mark = Mark.read(path)
 
     def admit(self, mark: Mark, held: bool) -> bool:
-        """Admit a controller, and return whether it is another than the last one.
+        """Admit a controller, and return whether it is not the last one.
 
         Parameters
         ----------
         mark : Mark
-            The controller's.
+            The controller's mark.
         held : bool
-            Whether the lease of the last one lasts, or anything of its home may still run.
+            Whether the lease of the last controller runs, or a job of its home may be running.
 
         Raises
         ------

@@ -1,8 +1,9 @@
-"""How a gang over several nodes starts: all of its parts reach the start barrier, or none runs.
+"""The start of gangs over several nodes: every part starts, or none does.
 
-Two phases, with the controller as the coordinator: every node prepares its part, the node of rank 0
-first, since it decides on the rendezvous; then all start. Until that is decided, any failure aborts
-all. Afterwards nothing does: what can start starts, and a node reports a part that cannot.
+This is a two-phase commit with the controller as the coordinator. First every node brings its part
+to the start barrier; the node of rank 0 comes first, since it chooses the rendezvous. Then all
+start. A failure before the decision to start aborts all parts. After it, every part that can start
+does, and a node reports a part that cannot.
 
 Source: J. Gray, Notes on Data Base Operating Systems, 1978 (two-phase commit).
 """
@@ -17,7 +18,7 @@ from dovetail.executor.pools.parts import Part
 from dovetail.executor.system.clock import boot_s
 
 GANG_S: Final = 45.0
-"""Seconds in which all parts of a gang have to reach the start barrier."""
+"""Seconds within which all parts of a gang must reach the start barrier."""
 
 
 class _Gang(NamedTuple):
@@ -34,7 +35,7 @@ class Gangs:
     remotes : mapping of str to Remote
         The nodes.
     want : callable
-        Takes a node, a part, and changes of what is wanted of it (``Remote.want``).
+        Takes a node, a part and changes of its want (``Remote.want``).
     """
 
     def __init__(self, remotes: Mapping[str, Remote], want: Callable[..., None]) -> None:
@@ -48,7 +49,7 @@ class Gangs:
         self._want(first, parts[first], phase="prepare")
 
     def is_open(self, run: str) -> bool:
-        """Return whether a gang may still be given up."""
+        """Return whether the start of a gang has not been decided yet."""
         return run in self._gangs
 
     def give_up(self, run: str, reason: str) -> bool:
@@ -59,15 +60,15 @@ class Gangs:
         return gang is not None
 
     def advance(self) -> Iterator[tuple[str, str]]:
-        """Take the next step of every gang; yield those to be given up, each with the reason."""
+        """Take the next step of every gang; yield those that cannot start, each with the reason."""
         for run, gang in [*self._gangs.items()]:
-            reason = self._why_hopeless(run, gang)
+            reason = self._why_not(run, gang)
             if reason:
                 yield run, reason
             else:
                 self._advance(run, gang)
 
-    def _why_hopeless(self, run: str, gang: _Gang) -> str:
+    def _why_not(self, run: str, gang: _Gang) -> str:
         silent = [node for node in gang.parts if self._remotes[node].silent]
         if silent:
             return f"{silent[0]} does not answer"
@@ -83,12 +84,12 @@ class Gangs:
             for node, part in gang.parts.items():
                 if node != gang.first and self._remotes[node].wants[run].phase != "prepare":
                     self._want(node, part._replace(rendezvous=rendezvous), phase="prepare")
-        # An agent that does not answer may have died with what it had prepared.
+        # An agent whose last call failed may have died, and its part with it.
         if prepared == gang.parts.keys() and not any(self._remotes[n].doubted for n in prepared):
             del self._gangs[run]
             for node, part in gang.parts.items():
                 self._want(node, part, phase="commit")
 
     def _prepared(self, run: str, gang: _Gang) -> set[str]:
-        """Return the nodes whose part is at the start barrier, as their agents last said."""
+        """Return the nodes that reported their part at the start barrier."""
         return {node for node in gang.parts if run in self._remotes[node].state.prepared}

@@ -1,4 +1,4 @@
-"""The nodes that have answered once, kept over restarts, and their devices as one cluster."""
+"""The files of the nodes that have answered once, and the devices of all nodes as one cluster."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ _log = logging.getLogger(__name__)
 
 
 class KnownNode(Record):
-    """What a node was when it last answered, and its rack; the file of a node."""
+    """The file of a node: the last facts of its agent, and its rack."""
 
     facts: Facts | None = None
     rack: Name | None = None
 
 
 def read_known(directory: Path) -> dict[str, KnownNode]:
-    """Return the nodes that have a file in a directory; one that is damaged is left out."""
+    """Return the nodes that have a file in a directory, except those with an invalid one."""
     found = {}
     for path in sorted(directory.glob("*.json")):
         try:
             found[path.stem] = KnownNode.from_data(read_data(path), str(path))
         except InputError as error:
-            _log.warning("what %s was is not known: %s", path.stem, error)
+            _log.warning("node %s is unknown until it answers: %s", path.stem, error)
     return found
 
 
 def write_known(directory: Path, node: str, known: KnownNode) -> None:
-    """Keep what a node is, where there is room for that."""
+    """Write the file of a node; without room on the disk, go on without it."""
     try:
         write_data(known.to_data(), directory / f"{node}.json")
     except InputError as error:
-        _log.warning("what %s is cannot be kept: %s", node, error)
+        _log.warning("the file of node %s cannot be written: %s", node, error)
 
 
 def merged(remotes: Sequence[Remote]) -> Cluster:
-    """Return the cluster of several nodes under the strictest of their rules.
+    """Return the cluster of several nodes, under the strictest rule of any of them.
 
-    Its shares are those of any node; ``NodesPool.allowed`` returns those that a model takes.
+    Its shares are the union of the nodes'; ``NodesPool.allowed`` returns those of a device model.
     """
     known = [remote for remote in remotes if remote.facts]
     clusters = [remote.facts.cluster for remote in known if remote.facts]

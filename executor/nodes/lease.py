@@ -1,10 +1,10 @@
-"""How long the jobs of a node that does not answer may run: arithmetic without a common clock.
+"""How long jobs may run on a node that does not answer, computed without a common clock.
 
-Every answer of an agent carries the agent's clock, and a renewal quotes that. The agent lets its
-jobs run until ``lease_s`` after the quoted moment, however late the renewal arrives. The controller
-received that moment later than it was, by its own clock, so the lease ends no later than
-``lease_s`` after the receipt, but for the rates of the two clocks. Every answer also says until
-when jobs may run by what earlier controllers granted; before the first answer, a file does.
+Every answer of an agent carries the time of the agent's clock, and the next request quotes it: the
+agent lets its jobs run until ``lease_s`` after the quoted time, however late the request arrives.
+The controller received the answer after that time, so the lease ends at most ``lease_s`` after the
+receipt by the controller's clock, up to the difference of the two clocks' rates. Every answer also
+carries the end of leases that earlier controllers granted; before the first answer, a file does.
 
 Source: C. G. Gray and D. R. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for
 Distributed File Cache Consistency, SOSP 1989.
@@ -24,80 +24,82 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data
 
 LEASE_S: Final = 15.0
-"""Seconds that jobs run on without a renewal, unless asked otherwise."""
+"""Seconds for which jobs run on without a renewal, by default."""
 
 LEAST_S: Final = 5.0
 """The shortest lease: an idle agent is renewed every two seconds, and a renewal may be lost."""
 
 DRIFT: Final = 0.01
-"""By how much two machines' clocks may differ in rate: far more than they do."""
+"""The largest assumed difference of two clocks' rates; real ones differ far less."""
 
 MARGIN_S: Final = 2.0
-"""Seconds that killing takes at most."""
+"""The longest that a kill is assumed to take, in seconds."""
 
-VAIN_S: Final = 2.0
-"""Seconds within which a node that can answer a request does."""
+REPLY_S: Final = 2.0
+"""Seconds within which a node that can answer a request answers it."""
 
 
 @dataclass
-class Lease:
-    """What a controller knows of the lease of a node; times but ``quoted_s`` by its own clock.
+class RemoteLease:
+    """The lease of a node as its controller knows it.
+
+    All times are of the controller's clock, except ``quoted_s``, which is of the agent's.
 
     Parameters
     ----------
     length_s : float
-        Of the lease, from the moment that is quoted.
-    heard_s : float
-        When the last answer came; before the first, when this controller started.
+        The length of the lease from the quoted time on.
+    answered_s : float
+        When the last answer came; before the first answer, when this controller started.
     left_s : float
-        Seconds that the lease may have had left then, by what earlier controllers granted.
+        How long leases of earlier controllers lasted from then on, at most.
     """
 
     length_s: float
-    heard_s: float
+    answered_s: float
     left_s: float = 0.0
     quoted_s: float | None = None
-    asked_s: float = -math.inf
+    requested_s: float = -math.inf
 
-    def heard(self, agent_s: float, until_s: float, received_s: float) -> None:
-        """Take in an answer: the agent's clock in it, its deadline by that, and when it came."""
-        if received_s >= self.heard_s:
-            self.heard_s, self.quoted_s = received_s, agent_s
+    def note_answer(self, agent_s: float, until_s: float, received_s: float) -> None:
+        """Note an answer: the agent's clock, its deadline by that clock, and the receipt."""
+        if received_s >= self.answered_s:
+            self.answered_s, self.quoted_s = received_s, agent_s
             self.left_s = max(0.0, until_s - agent_s)
 
     def forget_clock(self) -> None:
-        """Quote no clock any more: the agent is another than the one whose clock it was."""
+        """Quote no time any more, since another agent has another clock."""
         self.quoted_s = None
 
-    def asked(self, at_s: float) -> None:
-        """Take in that the node is called; the first time after the lapse is kept."""
-        if self.asked_s < self.lapsed_s <= at_s:
-            self.asked_s = at_s
+    def note_request(self, at_s: float) -> None:
+        """Note that the node is called; the first request after the lapse counts."""
+        if self.requested_s < self.lapsed_s <= at_s:
+            self.requested_s = at_s
 
     @property
     def lapsed_s(self) -> float:
-        """When it has lapsed, unless the node answers before."""
-        return self.heard_s + max(self.length_s, self.left_s) * (1 + DRIFT)
+        """When it will have lapsed, unless the node answers before."""
+        return self.answered_s + max(self.length_s, self.left_s) * (1 + DRIFT)
 
     @property
     def over_s(self) -> float:
-        """When no job of the node can run any more, unless it answers before."""
+        """When no job can run on the node any more, unless the node answers before."""
         return self.lapsed_s + KILL_S * (1 + DRIFT) + MARGIN_S
 
     @property
     def gone_s(self) -> float:
         """When that may be reported; infinite until the node has been called after the lapse.
 
-        A controller that was frozen may have been replaced. If so, the newer one has renewed the
-        lease before the lapse, and the agent refuses any call of this one since then.
+        This controller may have been frozen and replaced. The newer one then renewed the lease
+        before the lapse, and the agent refuses the calls of this one.
         """
-        if self.asked_s < self.lapsed_s:
+        if self.requested_s < self.lapsed_s:
             return math.inf
-        return max(self.over_s, self.asked_s + VAIN_S)
+        return max(self.over_s, self.requested_s + REPLY_S)
 
 
 def require_length(lease_s: float) -> None:
-    """Refuse a lease that would lapse although all is well.
+    """Refuse a lease that would lapse without any fault.
 
     Raises
     ------
@@ -112,24 +114,24 @@ class _Kept(Record):
     lease_s: Positive
 
 
-class Granted:
-    """The longest lease that a node may have from the controllers of one directory.
+class GrantedLease:
+    """The longest lease that controllers of one directory have granted and that may still run.
 
-    A controller that is started anew may grant shorter ones than the last did; those still run.
+    A restarted controller may grant shorter leases than the one before it.
 
     Parameters
     ----------
     path : path
-        The file that keeps it.
+        The file that keeps the length.
     lease_s : float
-        What this controller grants.
+        The length of the leases that this controller grants.
     now_s : float
-        When it starts.
+        When this controller starts.
 
     Raises
     ------
     InputError
-        When the file cannot be understood, or written.
+        When the file is invalid or cannot be written.
     """
 
     def __init__(self, path: Path, lease_s: float, now_s: float) -> None:
@@ -141,7 +143,7 @@ class Granted:
             self._keep()
 
     def forget_lapsed(self, now_s: float) -> None:
-        """Forget the longer ones of earlier controllers once they have lapsed."""
+        """Forget longer leases of earlier controllers once they have lapsed."""
         if self.longest_s > self._own_s and now_s > self._lapsed_s:
             self.longest_s = self._own_s
             self._keep()

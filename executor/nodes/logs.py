@@ -28,7 +28,7 @@ _MOST_PIECES: Final = 256
 
 
 class LogPlace(Record):
-    """How far the log of a rank is known: a part (empty: none yet), and an offset in it."""
+    """A position in the log of a rank: a part (empty: the beginning), and an offset in it."""
 
     run: Name
     rank: Annotated[StrictInt, Field(ge=0)]
@@ -37,16 +37,16 @@ class LogPlace(Record):
 
 
 class LogPiece(Record):
-    """Bytes of a part of a log, from an offset on.
+    """Bytes of a part of a log.
 
     Attributes
     ----------
     part : str
-        The part that they are from; empty: there is no log yet.
+        The part; empty: there is no log yet.
     data : bytes
         At most a mebibyte.
     following : str
-        The next newer part, once all of this one is read; empty: there is none yet.
+        The next newer part, if the bytes reach the end of this one; empty: there is none yet.
     """
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
@@ -57,16 +57,14 @@ class LogPiece(Record):
 
 
 def piece_of(newest: Path, part: str, offset: int) -> LogPiece:
-    """Return the piece of a log that follows an offset of a part.
-
-    It begins with the oldest part where the named one does not exist any more.
+    """Return the piece of a log from a position on, or the oldest one if that part is gone.
 
     Parameters
     ----------
     newest : path
         The newest file of the log.
     part, offset : str, int
-        As of a ``LogPlace``.
+        The position (``LogPlace``).
     """
     parts: list[tuple[str, Path]] = []
     for k in count():
@@ -90,18 +88,18 @@ def piece_of(newest: Path, part: str, offset: int) -> LogPiece:
 
 
 class CopiedLogs:
-    """Copies of logs, and the node of each rank: logs are read long after a run is over.
+    """Copies of logs, and the nodes of ranks, which are needed long after a run is over.
 
     Parameters
     ----------
     directory : path
-        Has a folder a run.
+        The parent of the runs' folders.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._locking = threading.Lock()
-        # An entry stays for as long as a reader holds its lock.
+        # An entry exists as long as a reader holds its lock.
         self._locks: WeakValueDictionary[tuple[str, int], threading.Lock] = WeakValueDictionary()
 
     def remember(self, run: str, nodes: Mapping[int, str]) -> None:
@@ -111,7 +109,7 @@ class CopiedLogs:
         (folder / "nodes.json").write_text(json.dumps(nodes), encoding="utf-8")
 
     def node_of(self, run: str, rank: int) -> str | None:
-        """Return the node of a rank; None where it is not known."""
+        """Return the node of a rank; None if it is unknown."""
         with suppress(OSError, ValueError, AttributeError):
             text = (self._directory / run / "nodes.json").read_text(encoding="utf-8")
             node = json.loads(text).get(str(rank))
@@ -119,16 +117,16 @@ class CopiedLogs:
         return None
 
     def update(self, run: str, rank: int, ask: Callable[[LogPlace], LogPiece]) -> str | None:
-        """Fetch what has been written since the last time, and return the path of the copy.
+        """Fetch what was written since the last time, and return the path of the copy.
 
-        None where nothing has been written.
+        None if nothing was ever written.
 
         Parameters
         ----------
         run, rank : str, int
-            Whose log.
+            The rank.
         ask : callable
-            Returns the piece at a place. If it raises, what has been fetched stays.
+            Returns the piece at a position. If it raises, the copy keeps what was fetched before.
         """
         newest = self._directory / run / f"rank{rank}" / "log"
         with self._locking:
@@ -144,12 +142,12 @@ class CopiedLogs:
             return str(newest) if newest.exists() else None
 
     def prune(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
-        """Remove what is left of runs that ended longer ago."""
+        """Remove the copies of runs that ended longer ago."""
         remove_old(self._directory, keep_s, is_kept)
 
 
 def _fetch(newest: Path, ask: Callable[[str, int], LogPiece]) -> None:
-    # A rank may write faster than its log is fetched: the reader is answered all the same.
+    # A rank may write faster than its log is fetched; the number of pieces bounds the wait.
     for _ in range(_MOST_PIECES):
         part = _part(newest)
         piece = ask(part, newest.stat().st_size if part else 0)
@@ -166,7 +164,7 @@ def _fetch(newest: Path, ask: Callable[[str, int], LogPiece]) -> None:
 
 
 def _part(newest: Path) -> str:
-    """Return the part of the log of which the newest file of the copy is."""
+    """Return the part of the log that the newest file of the copy copies."""
     try:
         return Path(f"{newest}.part").read_text(encoding="ascii")
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
 """The messages between the controller of many nodes and the agent of each, as JSON.
 
-The controller asks (``Exchange``) and the agent answers (``Answer``). Each side keeps its state
-under a version that grows with every change, and sends all of it as long as the other does not have
-the newest version: the controller, what is to become of each run of the node (``Want``); the agent,
-how its ranks and devices are (``State``). So a message may be lost, come twice, or be overtaken.
+The controller sends a ``Request``, and the agent returns an ``Answer``. Each side's state has a
+version that grows with every change, and is sent as a whole until the other side has the newest
+version: the controller's is the desired state of each run of the node (``Want``), the agent's the
+state of its ranks and devices (``State``). A message may therefore be lost, repeated or overtaken.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Cluster
 
 MOST_WAIT_S: Final = 30.0
-"""The longest that an agent is asked to wait for news before it answers."""
+"""The longest time that an agent may wait for news before it answers."""
 
 ANSWER_S: Final = 3.0
-"""Seconds that an agent has to answer, and those that it was asked to wait in addition."""
+"""Seconds that an agent has to answer, in addition to those that it may wait for news."""
 
 Number0 = Annotated[StrictInt, Field(ge=0)]
 
 
 class NoAnswerError(DovetailError):
-    """An agent has not answered."""
+    """An agent has not answered, or refused."""
 
 
 class FencedError(NoAnswerError):
-    """An agent has another controller."""
+    """An agent obeys another controller."""
 
 
 def _of_its_run(part: Part) -> Part:
@@ -54,27 +54,27 @@ def _of_its_run(part: Part) -> Part:
 
 
 NodePart = Annotated[Part, AfterValidator(_of_its_run)]
-"""The ranks of a run that one node keeps; their numbers are the whole run's."""
+"""The ranks of a run on one node, numbered as in the whole run."""
 
 
 class Want(Record):
-    """What is to become of the ranks of a run on one node.
+    """The desired state of the ranks of a run on one node.
 
     Attributes
     ----------
     part : Part
-        The ranks. The part that has rank 0 of a gang decides on the rendezvous, and has none here.
+        The ranks. The part with rank 0 of a gang has no rendezvous here, as its node chooses it.
     phase : str
-        ``keep``: take up what has been started. ``launch``: start all ranks, or none. ``prepare``:
-        bring all to the start barrier. ``commit``: start what is there, and refuse the rest.
-        ``abort``: refuse what has not been started. ``stop``: end all, and refuse what has not been
-        started.
+        ``keep``: take over the ranks that have been started. ``launch``: start all ranks, or none.
+        ``prepare``: bring all to the start barrier. ``commit``: start those at the barrier, and
+        refuse the others. ``abort``: refuse those that have not been started. ``stop``: end all,
+        and refuse those that have not been started.
     reason : str
-        Of an abort.
+        Why an ``abort`` is wanted.
     grace_s : float
-        Seconds between SIGTERM and SIGKILL of a stop.
+        Seconds between SIGTERM and SIGKILL of a ``stop``.
     paused : bool or None
-        Whether all processes are to be stopped where they are; None: they never were.
+        Whether all processes are to be paused; None: they never were.
     """
 
     part: NodePart
@@ -85,44 +85,44 @@ class Want(Record):
 
 
 class State(Record):
-    """How the ranks and devices of a node are.
+    """The state of the ranks and devices of a node.
 
     Attributes
     ----------
     ranks : tuple of event
-        What repeats how every rank is that the agent knows of; of others there is no trace.
+        The events that lead to the state of every rank; a rank without events has left no trace.
     prepared : mapping of str to Rendezvous or None
-        The runs whose part is at the start barrier, and where their gang meets.
-    beyond : tuple of Part
-        What is kept and not wanted.
+        The rendezvous of every run whose part is at the start barrier.
+    unwanted : tuple of Part
+        The parts that the node has and that no want names.
     sick : mapping of str to str
-        Devices that are sick, and why.
+        The sick devices, each with the reason.
     """
 
     ranks: tuple[Annotated[RankEvent, Field(discriminator="kind")], ...] = ()
     prepared: Mapping[str, Rendezvous | None] = {}
-    beyond: tuple[NodePart, ...] = ()
+    unwanted: tuple[NodePart, ...] = ()
     sick: Mapping[str, str] = {}
 
 
 class Facts(Record):
-    """What an agent is: sent once an incarnation.
+    """The facts of an agent that do not change, sent once in an incarnation.
 
     Attributes
     ----------
     agent : str
         The id of its directory (``fence.identity``).
     pool, notice : str
-        As of a ``NodePool``.
+        The ``name`` and ``notice`` of its pool (``NodePool``).
     cluster : Cluster
         Its devices.
     sharing : str or None
         Why two runs may not share a device here; None: they may.
     sharing_others : str or None
-        The same, for runs of different users.
+        The same for runs of different users.
     allowed : mapping of str to mapping of str to tuple of int
-        The shares of each device model that programs may have, by their library: those that are
-        known, and the empty one for all others.
+        By library and device model, the shares that programs with that library may have. The empty
+        name is for libraries that are not listed.
     """
 
     agent: Name
@@ -134,33 +134,34 @@ class Facts(Record):
     allowed: Mapping[str, Mapping[str, tuple[Share, ...]]] = {}
 
 
-class Exchange(Record):
-    """What a controller asks of an agent.
+class Request(Record):
+    """A controller's request to an agent.
 
     Attributes
     ----------
     home, epoch : str, int
-        The controller's state directory, and how often it has been started. An agent refuses a
-        lower epoch than it has seen, and another home while it holds runs of the first.
+        The id of the controller's state directory, and how often a controller has been started
+        there. An agent refuses a lower epoch than the last, and another home while runs of the
+        first one may be running.
     incarnation : str or None
-        Of the agent, as it last answered; ``wants`` and ``seen`` are for that one only.
+        The agent's, from its last answer; ``wants`` and ``seen`` are for that incarnation only.
     renew_s : float or None
-        The agent's clock, as it last answered: its jobs may run until ``lease_s`` later.
+        The agent's clock, from its last answer: its jobs may run until ``lease_s`` later.
     version : int
-        Of the wants.
+        The version of the wants.
     wants : tuple of Want or None
-        None where the agent is known to have this version, or where there is none yet.
+        None if the agent has this version, or before the controller has resumed its runs.
     keep_others : bool
-        Whether runs that are not wanted run on: the controller still asks which there are.
+        Whether unwanted runs run on, because the controller may not know all of its runs yet.
     seen : int
         The version of the agent's state that the controller has.
     wait_s : float
         For how long the agent may wait for news before it answers.
     watch : bool
-        Whether progress, usage and libraries are asked for.
+        Whether the answer is to include progress, usage and libraries.
     """
 
-    protocol: Literal[3] = 3
+    protocol: Literal[4] = 4
     home: Name
     epoch: Count
     incarnation: Name | None = None
@@ -175,29 +176,29 @@ class Exchange(Record):
 
 
 class Answer(Record):
-    """What an agent answers.
+    """An agent's answer.
 
     Attributes
     ----------
     incarnation : str
-        Drawn anew whenever the agent starts, and whenever another controller comes.
+        A random id, new whenever the agent starts or gets another controller.
     clock_s : float
-        Its CLOCK_BOOTTIME as it answered.
+        The agent's CLOCK_BOOTTIME when it answered.
     until_s : float
-        Until when its jobs may run, by the same clock.
+        The end of its jobs' lease by the same clock.
     wanted : int
         The version of the wants that it has; 0: none.
     version : int
-        Of its state.
+        The version of its state.
     state : State or None
-        None where the controller has this version.
+        None if the controller has this version.
     facts : Facts or None
-        Where the request did not name this incarnation.
+        None if the request named this incarnation.
     progress, usage, libraries
-        By run (an item for each rank of the run), by device, by run; as of a ``NodePool``.
+        By run (an item for each rank), by device, and by run, as returned by a ``NodePool``.
     """
 
-    protocol: Literal[3] = 3
+    protocol: Literal[4] = 4
     incarnation: Name
     clock_s: NonNegative
     until_s: NonNegative
@@ -219,7 +220,7 @@ def read_message(kind: type[_M], text: str) -> _M:
     Raises
     ------
     InputError
-        One line: it is no message, of another version, or breaks a rule.
+        When it is no such message, has another protocol version, or breaks a rule.
     """
     try:
         return kind.model_validate_json(text)

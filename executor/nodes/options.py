@@ -1,4 +1,4 @@
-"""What ``--pool ray:...`` and ``--pool slurm:...`` ask for."""
+"""The options of ``--pool ray:...`` and ``--pool slurm:...``."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from dovetail.executor.pools.opening import opener
 from dovetail.instances.errors import InputError
 
 MOST_LEASE_S: Final = 30
-"""Of a Slurm pool: under a longer one, jobs might outlast a pilot that was let go."""
+"""The longest lease of a Slurm pool; under a longer one, jobs might outlast a released pilot."""
 
 IDLE_S: Final = 600.0
-"""Seconds without a job after which a pilot that is not needed is given back."""
+"""Seconds without a job after which a pilot that is not needed is cancelled, by default."""
 
 _FLAG: Final = "--pool"
 _OF_RAY: Final = ("label", "resource", "directory", "lease", "open", "pool")
 
 
 class RayPlan(NamedTuple):
-    """What ``ray:ADDRESS,OPTIONS`` asks for.
+    """The options of ``ray:ADDRESS,OPTIONS``.
 
     Attributes
     ----------
     address : str
         ``HOST:PORT`` of the head.
     pool : str
-        What each node's agent keeps: ``gpu`` or ``cpu`` and their options.
+        The pool of each agent: ``gpu`` or ``cpu`` and their options.
     label : str or None
-        ``KEY:VALUE``: only nodes with this label.
+        ``KEY:VALUE``: only nodes with this label are used.
     resource : str or None
-        Only nodes that have this resource of Ray; by default ``GPU`` or ``CPU``, as the pool.
+        Only nodes with this resource of Ray are used; by default ``GPU`` or ``CPU``, as the pool.
     directory : str or None
-        Where agents keep their state on their nodes.
+        The parent of the agents' folders on their nodes.
     lease_s : float
-        Seconds that a node's jobs run on when the node is cut off.
+        Seconds for which jobs run on when their node is cut off.
     open : bool
         Whether the cluster may admit drivers without a token.
     """
@@ -52,29 +52,29 @@ class RayPlan(NamedTuple):
 
     @property
     def needed_resource(self) -> str:
-        """The resource that a node must have."""
+        """The resource of Ray that a node must have."""
         return self.resource or ("CPU" if self.pool.startswith("cpu") else "GPU")
 
 
 class SlurmPlan(NamedTuple):
-    """What ``slurm:OPTIONS`` asks for.
+    """The options of ``slurm:OPTIONS``.
 
     Attributes
     ----------
     job : str or None
-        An allocation that exists; None: pilots are submitted.
+        The allocation to use; None: pilots are submitted.
     options : tuple of str
-        Of ``sbatch``.
+        Options of ``sbatch``.
     pool : str
-        Of each agent.
+        The pool of each agent.
     scratch : str or None
-        Where agents keep their files, on each node.
+        The folder of the agents' files on each node.
     lease_s : float
-        Seconds that a node's jobs run on when the node is cut off.
+        Seconds for which jobs run on when their node is cut off.
     pilots : tuple of int
-        How many pilots there are at least, and at most while jobs lack devices.
+        The least number of pilots, and the greatest while jobs lack devices.
     idle_s : float
-        Seconds without a job after which a pilot beyond the least is given back.
+        Seconds without a job after which a pilot above the least number is cancelled.
     head : str or None
         The address of this machine at which nodes reach Ray's head; None: the one that
         ``slurmctld`` sees.
@@ -96,7 +96,7 @@ def ray_plan(text: str) -> RayPlan:
     Raises
     ------
     InputError
-        When the address or an option cannot be.
+        When the address or an option is invalid.
     """
     address, given, pool = _parts(text)
     try:
@@ -117,19 +117,19 @@ def slurm_plan(text: str, environment: Mapping[str, str]) -> SlurmPlan:
     """Return the plan of ``[JOB][,NAME=VALUE]...[,pool=POOL]``.
 
     Names are ``job``, ``scratch``, ``lease``, ``head``, ``pilots`` and ``idle``; any other is an
-    option of ``sbatch``, and ``NAME=`` one without value.
+    option of ``sbatch``, and ``NAME=`` is one without a value.
 
     Parameters
     ----------
     text : str
         The options.
     environment : mapping of str to str
-        Names the allocation, where nothing else is asked for.
+        Its ``SLURM_JOB_ID`` is the allocation if there are no options.
 
     Raises
     ------
     InputError
-        When it asks for nothing, for both an allocation and a new one, or for no pool that is.
+        When an option is invalid, or neither or both of an allocation and pilots are named.
     """
     first, given, pool = _parts(text)
     job = given.pop("job", None) or first or None
@@ -156,10 +156,10 @@ def slurm_plan(text: str, environment: Mapping[str, str]) -> SlurmPlan:
 
 
 def _parts(text: str) -> tuple[str, dict[str, str], str]:
-    """Return what comes first without a name, the options by name, and the pool of the agents.
+    """Return the first, unnamed part, the options by name, and the pool of the agents.
 
     A part without ``=`` belongs to the value before it. ``pool`` comes last, since its own options
-    have commas, too.
+    contain commas.
     """
     text, has_pool, pool = text.partition("pool=")
     if has_pool:
@@ -175,7 +175,7 @@ def _parts(text: str) -> tuple[str, dict[str, str], str]:
         elif not name:
             raise InputError(f"must be NAME=VALUE,..., got {piece!r}", _FLAG)
         elif name in given:
-            raise InputError(f"{name} must be given once, got {piece!r}, too", _FLAG)
+            raise InputError(f"{name} must be given once, got {piece!r} as well", _FLAG)
         else:
             given[name], last = value, name
     return first, given, pool if has_pool else "gpu"
@@ -189,10 +189,10 @@ def _matching(given: Mapping[str, str], name: str, pattern: str, rule: str) -> s
 
 
 def _seconds(
-    given: dict[str, str], name: str, usual: float, least: float, most: float = 1e6
+    given: dict[str, str], name: str, default: float, least: float, most: float = 1e6
 ) -> float:
-    """Take a number of seconds out of the options."""
-    text = given.pop(name, f"{usual:g}")
+    """Remove a number of seconds from the options, and return it."""
+    text = given.pop(name, f"{default:g}")
     if not re.fullmatch(r"\d{1,6}(\.\d+)?", text) or not least <= float(text) <= most:
         limits = f"{least:g} or more" if most == 1e6 else f"{least:g} to {most:g}"
         raise InputError(f"{name} must be seconds, {limits}, got {text!r}", _FLAG)
@@ -205,7 +205,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     Raises
     ------
     ValueError
-        When it is something else.
+        When it has another form.
     """
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) <= 65_535):

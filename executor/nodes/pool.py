@@ -1,8 +1,8 @@
-"""The pool of many machines: an agent keeps the jobs of each, and this is the agents' controller.
+"""The pool of many machines, which is the controller of an agent on each.
 
-It asks agents and takes in answers as they come. One lock guards all that is known, and it is never
-held while something is waited for, so neither a node nor an engine that hangs holds up the service.
-``docs/explanation/nodes.md`` describes what happens when a part of it dies.
+It calls the agents and handles their answers as they come. One lock guards its state and is never
+held during a call, so neither a node nor an engine (Ray, Slurm) that hangs blocks the service.
+``docs/explanation/nodes.md`` describes what happens when a part fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dovetail.executor.jobs.specs import Run
 from dovetail.executor.nodes.fence import raise_epoch
 from dovetail.executor.nodes.gangs import Gangs
 from dovetail.executor.nodes.known_nodes import KnownNode, merged, read_known, write_known
-from dovetail.executor.nodes.lease import LEASE_S, Granted, Lease, require_length
+from dovetail.executor.nodes.lease import LEASE_S, GrantedLease, RemoteLease, require_length
 from dovetail.executor.nodes.logs import CopiedLogs, LogPiece, LogPlace
 from dovetail.executor.nodes.messages import (
     ANSWER_S,
@@ -39,7 +39,7 @@ from dovetail.executor.nodes.messages import (
     read_message,
 )
 from dovetail.executor.nodes.rank_log import RankLog
-from dovetail.executor.nodes.ray_finding import RayFinder, Sighted
+from dovetail.executor.nodes.ray_finder import NodeInfo, RayFinder
 from dovetail.executor.nodes.remote import Call, Remote, joined, node_of, parts_of
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.parts import Part
@@ -49,30 +49,30 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
 FIND_S: Final = 20.0
-"""Seconds that the first node has at the start to answer."""
+"""Seconds that a starting service waits for the first node to answer."""
 
 OTHERS_S: Final = 5.0
-"""Seconds that the others have; later ones join."""
+"""Seconds that it waits for the others; later ones join."""
 
 ATTACH_S: Final = 10.0
-"""Seconds that nodes have to say what they run; afterwards their ranks count as lost."""
+"""Seconds that nodes have to report their runs; after that, their ranks count as lost."""
 
 SILENT_S: Final = 3.0
-"""Seconds after its last answer from which on a node counts as not answering."""
+"""Seconds after its last answer at which a node counts as not answering."""
 
 FORGET_S: Final = 3600.0
-"""Seconds without an answer after which a node is forgotten that its engine no longer names."""
+"""Seconds without an answer after which a node is forgotten that its engine does not name."""
 
 DELIVER_S: Final = 3.0
-"""Seconds that agents have to take in what is wanted when the pool is closed."""
+"""Seconds that agents have to take the last wants when the pool is closed."""
 
 QUIET_S: Final = 2.0
-"""Seconds that an agent waits for news at most."""
+"""The longest time that an agent waits for news, in seconds."""
 
 _LOOKED_S: Final = 5.0
-_LOOK_S: Final = 0.5
+_WATCH_S: Final = 0.5
 _SHOWN: Final = 3
-_OTHER: Final = "its agent has another directory than before, and does not know what ran there"
+_OTHER: Final = "its agent has another directory than before, without the last one's runs"
 
 _log = logging.getLogger(__name__)
 
@@ -80,30 +80,30 @@ _log = logging.getLogger(__name__)
 class NodesPool:
     """Devices of many machines (a ``NodePool``).
 
-    It begins with the nodes that answer soon, or did before; others join when they first answer.
-
-    A device of node ``n1`` is called ``n1/`` and what its node calls it.
+    The pool begins with the nodes that answer soon or answered an earlier controller; others join
+    with their first answer. The name of a device is its node's name, a slash, and the node's own
+    name of the device.
 
     Parameters
     ----------
     directory : path
         The service's state directory.
     finder : RayFinder
-        Finds the nodes; started and closed by this pool.
+        Finds the nodes and calls their agents; started and closed by this pool.
     lease_s : float
-        Seconds that a node's jobs run on when the node is cut off, at least ``lease.LEAST_S``.
+        Seconds for which jobs run on when their node is cut off, at least ``lease.LEAST_S``.
     find_s : float
-        Seconds to wait at the start for nodes to answer.
+        Seconds to wait for nodes at the start.
     sample_s : float
-        Seconds between two readings of progress, while it is asked for.
+        Seconds between two readings of progress, while the service reads it.
 
     Raises
     ------
     InputError
-        When the lease is too short, or a file of an earlier controller cannot be understood.
+        When the lease is too short, or a file of an earlier controller is invalid.
     """
 
-    # What is wrong with a node is reported of its devices.
+    # Faults of a node are reported as faults of its devices.
     trouble = ""
 
     def __init__(
@@ -120,7 +120,7 @@ class NodesPool:
         self._known_files = files / "known"
         self._known_files.mkdir(parents=True, exist_ok=True)
         self._mark = raise_epoch(files / "controller.json")
-        self._granted = Granted(files / "lease.json", lease_s, boot_s())
+        self._granted = GrantedLease(files / "lease.json", lease_s, boot_s())
         self._finder, self._lease_s = finder, lease_s
         self._watched_s = min(sample_s, QUIET_S)
         self._known = read_known(self._known_files)
@@ -128,15 +128,14 @@ class NodesPool:
         self._changed = threading.Condition(self._lock)
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
-        self._named: Mapping[str, Sighted] = {}
+        self._named: Mapping[str, NodeInfo] = {}
         self._remotes: dict[str, Remote] = {}
         self._runs: dict[str, Run] = {}
-        self._beyond: dict[str, Run] = {}
+        self._unknown: dict[str, Run] = {}
         self._gangs = Gangs(self._remotes, self._want)
         self._unsent: set[str] = set()
         self._reported = RankLog()
-        self._generation = 0
-        self._merged: tuple[int, Cluster] = (-1, Cluster(nodes=()))
+        self._cluster: Cluster | None = None
         self._looked_s = 0.0
         self._lacking = 0
         self._resumed = self._taken_up = False
@@ -145,40 +144,41 @@ class NodesPool:
         self._closing = threading.Event()
         finder.start()
         self._follow_nodes()
-        threading.Thread(target=self._look_after, name="looks after nodes", daemon=True).start()
+        threading.Thread(target=self._watch, name="watches nodes", daemon=True).start()
         self._await_nodes(find_s)
 
-    def _look_after(self) -> None:
-        while not self._closing.wait(_LOOK_S):
-            for look in (self._look_at_leases, self._follow_nodes):
+    def _watch(self) -> None:
+        while not self._closing.wait(_WATCH_S):
+            for check in (self._check_leases, self._follow_nodes):
                 try:
-                    look()
-                except Exception:  # an engine in trouble must not end what runs, nor leases be lost
-                    _log.exception("nodes cannot be looked after at present")
+                    check()
+                except Exception:  # without this thread, all leases would lapse
+                    _log.exception("nodes cannot be watched at present")
 
     # Nodes.
 
     def _follow_nodes(self) -> None:
-        """Talk to new nodes, start nothing on those that leave, and forget those that left."""
+        """Call new nodes, start nothing on leaving ones, and forget those that have left."""
         named = self._finder.nodes()
         with self._lock:
             self._named = named
             for node in {**self._known, **named}:
                 self._meet(node, named.get(node))
-            self._spare_leaving(named)
+            self._mark_leaving(named)
             busy = {node for node, remote in self._remotes.items() if remote.wants}
-            for node in self._remotes.keys() - named.keys():
+            # An engine that names no node at all may only have no report yet.
+            for node in self._remotes.keys() - named.keys() if named else ():
                 self._forget_if_gone(self._remotes[node])
         self._finder.weigh(self._lacking, busy)
 
-    def _meet(self, node: str, where: Sighted | None = None) -> None:
-        """Begin to talk to a node, unless that has begun; its rack may be another now."""
+    def _meet(self, node: str, where: NodeInfo | None = None) -> None:
+        """Begin to call a node if it is new; otherwise note its rack, which may have changed."""
         known = self._remotes.get(node)
         if known is not None and where is not None:
             known.rack = where.rack
         if known is not None or self._closing.is_set():
             return
-        lease = Lease(self._lease_s, boot_s(), self._granted.longest_s)
+        lease = RemoteLease(self._lease_s, boot_s(), self._granted.longest_s)
         before = self._known.get(node, KnownNode())
         self._remotes[node] = Remote(
             node, lease, before.facts, where.rack if where else before.rack
@@ -186,34 +186,33 @@ class NodesPool:
         self._ask(node)
 
     def _forget_if_gone(self, remote: Remote) -> None:
-        """Forget a node that is no longer named, unless something may still run there."""
-        gone = remote.silent and boot_s() > remote.lease.heard_s + FORGET_S
-        others = any(one.facts for one in self._remotes.values() if one is not remote)
-        if gone and others and not remote.wants:
+        """Forget a node that is no longer named, unless runs may be left there."""
+        gone = remote.silent and boot_s() > remote.lease.answered_s + FORGET_S
+        if gone and not remote.wants:
             del self._remotes[remote.id]
             self._unsent.discard(remote.id)
             self._known.pop(remote.id, None)
             (self._known_files / f"{remote.id}.json").unlink(missing_ok=True)
-            self._generation += 1
+            self._cluster = None
             self._wake()
 
-    def _spare_leaving(self, named: Mapping[str, Sighted]) -> None:
-        """Let no jobs be started on nodes that leave."""
+    def _mark_leaving(self, named: Mapping[str, NodeInfo]) -> None:
+        """Mark the devices of leaving nodes as sick, so that no jobs are started there."""
         with self._lock:
             for node, where in named.items():
                 remote = self._remotes.get(node)
                 for device in remote.device_ids() if remote else ():
-                    self._judge(device, Cause.ENGINE, where.leaving)
+                    self._set_health(device, Cause.ENGINE, where.leaving)
 
-    def _judge(self, device: str, cause: Cause, reason: str) -> None:
-        """Report a device as sick from a cause, or as well again where there is no reason."""
+    def _set_health(self, device: str, cause: Cause, reason: str) -> None:
+        """Report a device as sick from a cause, or as healed of it if there is no reason."""
         if reason:
             self._device_health.report(device, cause, reason)
         else:
             self._device_health.heal(device, cause)
 
     def _await_nodes(self, within_s: float) -> None:
-        """Wait until one node has answered, and a little longer for the others."""
+        """Wait until one node has answered, and then a little longer for the others."""
         begun_s = boot_s()
         with self._lock:
             self._changed.wait_for(lambda: any(r.facts for r in self._remotes.values()), within_s)
@@ -224,7 +223,7 @@ class NodesPool:
 
     @property
     def awaited(self) -> str:
-        """Nodes that are named and have never answered, and what the engine says of others."""
+        """The nodes that are named but have never answered, and what the engine awaits."""
         awaited = [*self._finder.awaited()]
         for node in sorted(self._finder.nodes()):
             remote = self._remotes.get(node)
@@ -235,16 +234,15 @@ class NodesPool:
         return ", ".join(awaited[:_SHOWN]) + more
 
     def lack(self, devices: int) -> None:
-        """Take in how many devices waiting jobs lack, for the engine to have more."""
+        """Note how many devices waiting jobs lack, so that the engine may get more nodes."""
         self._lacking = devices
 
     def cluster(self) -> Cluster:
-        """Return the devices of all nodes that have ever answered: one object until it changes."""
+        """Return the devices of all nodes that have answered once; one object until they change."""
         with self._lock:
-            if self._merged[0] != self._generation:
-                remotes = [self._remotes[node] for node in sorted(self._remotes)]
-                self._merged = self._generation, merged(remotes)
-            return self._merged[1]
+            if self._cluster is None:
+                self._cluster = merged([self._remotes[node] for node in sorted(self._remotes)])
+            return self._cluster
 
     # The service's calls.
 
@@ -291,13 +289,13 @@ class NodesPool:
             for remote in self._remotes.values():
                 if not remote.attached:
                     self._lose(remote, remote.silent or "it has not said what it runs")
-            # What is found from now on was not asked for, and ends.
+            # Runs that are found from now on are unwanted, and end.
             self._taken_up = True
             self._send_anew()
-            return [*self._beyond.values()]
+            return [*self._unknown.values()]
 
     def prelaunch(self, run: Run) -> None:
-        """Do nothing: orders to nodes wait until the start is durable."""
+        """Do nothing: nodes are called once the start is durable."""
 
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
@@ -353,7 +351,7 @@ class NodesPool:
         return [self._seen.get_nowait() for _ in range(self._seen.qsize())]
 
     def progress(self, run: str) -> Sequence[Progress | None]:
-        """Return how far each rank of a run was when its node last answered."""
+        """Return the progress of each rank of a run in its node's last answer."""
         with self._lock:
             self._looked_s = boot_s()
             known = self._runs.get(run)
@@ -363,14 +361,14 @@ class NodesPool:
             return [one[rank] if rank < len(one) else None for rank, one in enumerate(of)]
 
     def usage(self) -> Mapping[str, Usage]:
-        """Return what each device was doing when its node, if it answers, last answered."""
+        """Return the usage of each device in the last answer of its node, if that still answers."""
         with self._lock:
             self._looked_s = boot_s()
             answering = [remote for remote in self._remotes.values() if not remote.silent]
             return {device: used for r in answering for device, used in r.usage.items()}
 
     def log_path(self, run: str, rank: int) -> str | None:
-        """Return the copy of a rank's log, with what its node has of it by now."""
+        """Return the copy of a rank's log, brought up to date if its node answers."""
         known = self._runs.get(run)
         seats = known.seats if known is not None else ()
         node = node_of(seats[rank].gpu) if rank < len(seats) else self._logs.node_of(run, rank)
@@ -387,7 +385,7 @@ class NodesPool:
         return self._logs.update(run, rank, ask)
 
     def prune(self, keep_s: float) -> None:
-        """Remove what is known here of runs that ended longer ago; agents do so on their nodes."""
+        """Remove the logs of runs that ended longer ago; agents do so on their nodes."""
         self._logs.prune(keep_s, self._runs.__contains__)
 
     def close(self) -> None:
@@ -396,7 +394,7 @@ class NodesPool:
             if self._closing.is_set():
                 return
             if self._resumed:
-                # What was wanted a moment ago is to reach the nodes that answer.
+                # The last wants should still reach the nodes that answer.
                 self._changed.wait_for(
                     lambda: all(
                         r.silent or r.held == r.version or r.incarnation is None
@@ -410,7 +408,7 @@ class NodesPool:
     # Runs and their parts.
 
     def _admit(self, run: Run) -> Mapping[str, Part]:
-        """Note a run, and return its parts by node as the nodes name their devices."""
+        """Note a run, and return its parts by node, with the nodes' names of devices."""
         self._runs[run.id] = run
         parts = self._parts(run)
         for node, part in parts.items():
@@ -433,14 +431,14 @@ class NodesPool:
             self._ask(self._unsent.pop())
 
     def _send_anew(self) -> None:
-        """Send all nodes what is wanted of them."""
+        """Send all nodes their wants, even if these have not changed."""
         for node, remote in self._remotes.items():
             remote.version += 1
             self._unsent.add(node)
         self._send()
 
     def _why_not_now(self, run: Run, parts: Mapping[str, Part]) -> str:
-        """Return why a run of which nothing is known cannot be started at present."""
+        """Return why a run without a trace cannot be started at present."""
         lost = any(self._reported.status(run.id, rank).lost for rank in range(len(run.seats)))
         if lost or self._has_trace(run, parts):
             return ""
@@ -451,7 +449,7 @@ class NodesPool:
         return any(self._remotes[node].rank_log.has_trace(run.id) for node in nodes)
 
     def _give_up(self, run: str, reason: str) -> None:
-        """Abort a gang whose start has not been decided, so that it never starts."""
+        """Abort a gang, if its start has not been decided yet."""
         if self._gangs.give_up(run, reason) and run in self._runs:
             self._refuse(self._runs[run], reason)
 
@@ -466,7 +464,7 @@ class NodesPool:
     # Calls to agents.
 
     def _ask(self, node: str) -> None:
-        """Send a node the next request, unless one is under way."""
+        """Send a node the next request, unless a call is open."""
         remote = self._remotes[node]
         if self._closing.is_set() or not remote.askable:
             return
@@ -479,17 +477,17 @@ class NodesPool:
             keep_others=not self._taken_up,
         )
         answer = self._finder.call(node, "exchange", asked.model_dump_json())
-        answer.add_done_callback(partial(self._took, remote, call))
+        answer.add_done_callback(partial(self._finish_call, remote, call))
 
-    def _took(self, remote: Remote, call: Call, answer: Future[str]) -> None:
-        """Take in that a call has been answered, or never will be."""
+    def _finish_call(self, remote: Remote, call: Call, answer: Future[str]) -> None:
+        """Handle the answer to a call, or its failure."""
         received_s = boot_s()
         read = _read(answer)
         with self._lock:
             if remote.call is not call:
                 return
             if isinstance(read, Answer) and self._has_failed(read):
-                # Answers of other nodes do not wait for what the engine says.
+                # The engine may take long; answers of other nodes do not wait for it.
                 call.waits, call.due_s = False, math.inf
                 examine = (remote, call, read, received_s)
                 threading.Thread(target=self._examine, args=examine, daemon=True).start()
@@ -497,7 +495,7 @@ class NodesPool:
                 self._take_in(remote, call, read, received_s)
 
     def _has_failed(self, answer: Answer) -> bool:
-        """Return whether an answer says of a rank, for the first time, that it has failed."""
+        """Return whether an answer reports that a rank has failed, for the first time."""
         ranks = answer.state.ranks if answer.state else ()
         return any(
             isinstance(event, RankEnded)
@@ -508,11 +506,11 @@ class NodesPool:
         )
 
     def _examine(self, remote: Remote, call: Call, answer: Answer, received_s: float) -> None:
-        """Take in that ranks have failed, or that they are gone as their node is taken back."""
+        """Handle an answer with failed ranks, after asking the engine if the node is taken back."""
         taken_back = self._finder.taken_back(remote.id)
         if taken_back:
-            # Before it is reported: jobs start again at once, and not on what is going.
-            self._spare_leaving(self._finder.nodes())
+            # First, since jobs are started again at once, and must not be on leaving nodes.
+            self._mark_leaving(self._finder.nodes())
         with self._lock:
             self._take_in(remote, call, answer, received_s, taken_back)
 
@@ -538,52 +536,52 @@ class NodesPool:
                 if was_silent and known:
                     _log.warning("%s answers again", remote.id)
                 self._answered(remote, taken_back)
-        except Exception as error:  # a node that is never asked again would be lost for ever
-            _log.exception("what %s has answered cannot be taken in", remote.id)
-            self._missed(remote, NoAnswerError(f"it cannot be taken in: {error}"))
+        except Exception as error:  # otherwise the node would never be called again
+            _log.exception("the answer of %s cannot be handled", remote.id)
+            self._missed(remote, NoAnswerError(f"its answer cannot be handled: {error}"))
         self._unsent.add(remote.id)
         self._send()
         self._changed.notify_all()
 
     def _answered(self, remote: Remote, taken_back: str) -> None:
-        """Report what an answer has changed."""
+        """Report the changes of an answer."""
         known = KnownNode(facts=remote.facts, rack=remote.rack)
         if self._known.get(remote.id) != known:
             self._known[remote.id] = known
             write_known(self._known_files, remote.id, known)
-            self._generation += 1
+            self._cluster = None
             notices = [one.facts.notice for one in self._remotes.values() if one.facts]
             self.notice = "; ".join(dict.fromkeys(filter(None, notices)))
             self._wake()
         if remote.attached and not self._taken_up:
-            self._note_beyond(remote)
+            self._note_unwanted(remote)
         for run, ranks in [*remote.rank_log.statuses.items()]:
             for rank, status in ranks.items():
                 for event in status.news_after(self._reported.status(run, rank)):
-                    self._happened(remote, event, taken_back)
+                    self._report_news(remote, event, taken_back)
         if remote.attached:
-            self._miss_traces(remote)
-            self._judge_devices(remote)
+            self._report_traceless(remote)
+            self._check_devices(remote)
         self._advance_gangs()
 
     def _missed(self, remote: Remote, why: NoAnswerError, at_once: bool = False) -> None:
-        """Take in that a node does not answer: after a while, or at once, it is silent."""
-        remote.broken_off()
+        """Handle a call without an answer: the node becomes silent, at once or after a while."""
+        remote.give_up_call()
         fenced = isinstance(why, FencedError)
         remote.fenced |= fenced
         at_once |= fenced
-        if at_once or boot_s() > remote.lease.heard_s + SILENT_S:
+        if at_once or boot_s() > remote.lease.answered_s + SILENT_S:
             if not remote.silent and remote.facts is not None:
                 _log.warning("%s does not answer: %s", remote.id, why)
             if not remote.silent or at_once:
-                # The reason changes no more, or every try would be reported anew.
+                # The reason stays the same, or every attempt would be reported.
                 remote.silent = str(why)
             if self._resumed:
                 self._lose(remote)
         self._advance_gangs()
 
     def _displaced(self, remote: Remote) -> bool:
-        """Return whether nothing can run any more of what a node's last agent may have started."""
+        """Return whether no rank can run any more that the node's last agent may have started."""
         if not self._resumed or boot_s() < remote.lease.gone_s:
             return False
         self._report_gone(remote)
@@ -592,7 +590,7 @@ class NodesPool:
 
     # Leases.
 
-    def _look_at_leases(self) -> None:
+    def _check_leases(self) -> None:
         with self._lock:
             self._granted.forget_lapsed(boot_s())
             for remote in self._remotes.values() if self._resumed else ():
@@ -607,9 +605,9 @@ class NodesPool:
             self._send()
             self._changed.notify_all()
 
-    # What follows from it.
+    # Reports.
 
-    def _happened(self, remote: Remote, event: RankEvent, taken_back: str) -> None:
+    def _report_news(self, remote: Remote, event: RankEvent, taken_back: str) -> None:
         if taken_back and isinstance(event, RankEnded) and event.status != 0:
             event = RankGone(at_s=0.0, run=event.run, rank=event.rank, reason=taken_back)
         self._report(event)
@@ -617,7 +615,7 @@ class NodesPool:
             self._give_up(event.run, f"{remote.id}: {event.reason}")
 
     def _report(self, event: RankEvent) -> None:
-        """Report what happened to a rank, unless it is over, or its run is not kept any more."""
+        """Report an event of a rank, unless the rank is over or its run has been released."""
         if event.run in self._runs and not self._reported.over(event.run, event.rank):
             self._reported.take_in(event)
             self._put(event)
@@ -627,7 +625,7 @@ class NodesPool:
         self._wake()
 
     def _ranks(self, remote: Remote) -> Iterator[tuple[str, int]]:
-        """Yield the ranks that a node keeps and that are not known to be over."""
+        """Yield the ranks that should be on a node and are not reported as over."""
         for want in [*remote.wants.values()]:
             for rank in want.part.ranks:
                 if not self._reported.over(want.part.run.id, rank):
@@ -642,7 +640,7 @@ class NodesPool:
                 self._report(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
 
     def _report_gone(self, remote: Remote) -> None:
-        """Report that the ranks of a node are gone: its lease has lapsed, so none can run."""
+        """Report the ranks of a node as gone: its lease has lapsed, so none can run."""
         remote.silent = remote.silent or "it has not answered"
         self._lose(remote)
         for run, rank in [*self._ranks(remote)]:
@@ -650,8 +648,8 @@ class NodesPool:
             self._report(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
             self._want(remote.id, remote.wants[run].part, phase="stop", grace_s=0.0)
 
-    def _miss_traces(self, remote: Remote) -> None:
-        """Report lost ranks as gone of which their node has no trace, and nothing to start."""
+    def _report_traceless(self, remote: Remote) -> None:
+        """Report lost ranks as gone if their node has no trace of them and is not to start them."""
         for run, rank in [*self._ranks(remote)]:
             kept = remote.wants[run].phase == "keep"
             lost = self._reported.status(run, rank).lost
@@ -659,18 +657,18 @@ class NodesPool:
                 reason = f"{remote.id} has no trace of it"
                 self._report(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
 
-    def _note_beyond(self, remote: Remote) -> None:
-        """Take up what a node keeps and was not known."""
-        for part in remote.state.beyond:
+    def _note_unwanted(self, remote: Remote) -> None:
+        """Take up the runs of a node that the service does not know."""
+        for part in remote.state.unwanted:
             name = part.run.id
             if name not in remote.wants:
-                outside, known = remote.outside(part), self._beyond.get(name)
-                self._beyond[name] = joined(known, outside) if known else outside.run
-                self._runs[name] = self._beyond[name]
+                outside, known = remote.outside(part), self._unknown.get(name)
+                self._unknown[name] = joined(known, outside) if known else outside.run
+                self._runs[name] = self._unknown[name]
                 self._want(remote.id, part)
 
-    def _judge_devices(self, remote: Remote) -> None:
-        """Let the devices of a node that answers be used, once nothing is left that is over."""
+    def _check_devices(self, remote: Remote) -> None:
+        """Let the devices of a node that answers be used, once no rank is left that is over."""
         left = [
             run
             for run, ranks in remote.rank_log.statuses.items()
@@ -680,8 +678,8 @@ class NodesPool:
         reason = f"{left[0]} may still be on {remote.id}" if left else ""
         sick = {remote.outside_device(gpu): why for gpu, why in remote.state.sick.items()}
         for device in remote.device_ids():
-            self._judge(device, Cause.ANSWER, reason)
-            self._judge(device, Cause.NODE, sick.get(device, ""))
+            self._set_health(device, Cause.ANSWER, reason)
+            self._set_health(device, Cause.NODE, sick.get(device, ""))
 
 
 def _read(answer: Future[str]) -> Answer | NoAnswerError:
@@ -690,4 +688,4 @@ def _read(answer: Future[str]) -> Answer | NoAnswerError:
     except NoAnswerError as error:
         return error
     except InputError as error:
-        return NoAnswerError(f"its answer cannot be understood: {error}")
+        return NoAnswerError(f"its answer is invalid: {error}")

@@ -1,4 +1,4 @@
-"""What is known of ranks, as the events that repeat it."""
+"""The states of ranks, as the events that lead to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.executor.jobs.events import (
 
 @dataclass
 class RankStatus:
-    """One rank: its start, whether it is ready or lost since, and its end."""
+    """The state of a rank: its start, whether it is ready or lost since then, and its end."""
 
     started: RankStarted | None = None
     state: RankReady | RankLost | None = None
@@ -26,11 +26,11 @@ class RankStatus:
 
     @property
     def lost(self) -> bool:
-        """Whether it is not known how the rank is."""
+        """Whether it is unknown if the rank is running."""
         return self.end is None and isinstance(self.state, RankLost)
 
     def take_in(self, event: RankEvent) -> None:
-        """Let an event change what is known; nothing changes an end."""
+        """Update the state by an event; an end is final."""
         if self.end is not None:
             return
         if isinstance(event, RankEnded | RankGone | RankRefused):
@@ -41,18 +41,18 @@ class RankStatus:
             self.state = event
 
     def events(self) -> Iterator[RankEvent]:
-        """Yield the events that repeat it."""
+        """Yield the events that lead to this state."""
         yield from (event for event in (self.started, self.state, self.end) if event is not None)
 
     def news_after(self, reported: RankStatus) -> Iterator[RankEvent]:
-        """Yield the events that lead from what has been reported of the rank to this."""
+        """Yield the events that lead from the reported state to this one."""
         known = () if reported.lost and not self.lost else tuple(reported.events())
         if reported.end is None:
             yield from (event for event in self.events() if event not in known)
 
 
 class RankLog:
-    """What is known of the ranks of many runs."""
+    """The states of the ranks of many runs."""
 
     def __init__(self, events: Iterable[RankEvent] = ()) -> None:
         self.statuses: dict[str, dict[int, RankStatus]] = {}
@@ -60,16 +60,16 @@ class RankLog:
             self.take_in(event)
 
     def take_in(self, event: RankEvent) -> None:
-        """Let an event change what is known of its rank."""
+        """Update the state of a rank by an event."""
         ranks = self.statuses.setdefault(event.run, {})
         ranks.setdefault(event.rank, RankStatus()).take_in(event)
 
     def status(self, run: str, rank: int) -> RankStatus:
-        """Return what is known of a rank."""
+        """Return the state of a rank; an empty one if nothing is known of it."""
         return self.statuses.get(run, {}).get(rank) or RankStatus()
 
     def events(self) -> Iterator[RankEvent]:
-        """Yield the events that repeat all of it."""
+        """Yield the events that lead to all of the states."""
         for ranks in self.statuses.values():
             for rank in sorted(ranks):
                 yield from ranks[rank].events()
@@ -80,7 +80,7 @@ class RankLog:
         return any(one.started is not None or one.end is not None for one in ranks)
 
     def over(self, run: str, rank: int) -> bool:
-        """Return whether a rank is known to be over."""
+        """Return whether a rank has ended, is gone, or was refused."""
         return self.status(run, rank).end is not None
 
     def forget(self, run: str) -> None:

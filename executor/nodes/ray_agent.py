@@ -1,7 +1,8 @@
-"""The agent of one node as an actor of Ray: what runs in the actor's process, on the node.
+"""The agent of one node as an actor of Ray.
 
-Ray is not imported here; ``ray_driver`` makes an actor of the class, and Ray decides who may call
-it. Arguments and results are plain data, as driver and agent may be of two versions.
+``ray_driver`` makes the actor, in a process on the node, and Ray checks the token of its callers;
+Ray is not imported here. Arguments and results are plain data, since driver and agent may have
+different versions.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError
 
 KILLS: Final = "RAY_kill_child_processes_on_worker_exit"
-"""What Ray must not do on a node: kill the guards of the jobs when the agent ends."""
+"""A setting of Ray: if true, Ray kills the shims of the jobs when the agent ends."""
 
 OWN_DIRECTORY: Final = "DOVETAIL_AGENT_DIRECTORY"
 OWN_POOL: Final = "DOVETAIL_AGENT_POOL"
-"""What only a node knows of its agent, in place of what is planned, such as GPUs from Slurm."""
+"""Variables that replace the plan's directory and pool on one node (GPUs that Slurm gave it)."""
 
 _LEAKED: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
-"""What Ray sets for its own workers, and what a job or an MPS daemon must not inherit."""
+"""Variables that Ray sets for its own workers; jobs and MPS daemons must not inherit them."""
 
 
 class AgentPlan(TypedDict):
-    """What the agent of a node should be.
+    """The options of the agent of a node.
 
-    Its node's name, which also names its directory; the node's address; its pool
-    (``opening.opener``); where agents keep their state (``agents_directory``); and the version of
-    Dovetail that asks for it.
+    The node's name, which is also the name of the agent's folder; the node's address; the agent's
+    pool (``opening.opener``); the parent of the agents' folders (``agents_directory``); and the
+    service's version of Dovetail.
     """
 
     node: str
@@ -41,7 +42,7 @@ class AgentPlan(TypedDict):
 
 
 class RayAgent:
-    """Keeps the jobs of its node as long as its process lives; Ray starts it anew when it dies."""
+    """Runs the agent of its node; Ray restarts its process when it dies."""
 
     def __init__(self) -> None:
         for name in _LEAKED:
@@ -53,14 +54,14 @@ class RayAgent:
     ) -> tuple[tuple[Kind, str] | None, list[str]]:
         """Return the agent's answer to a call (``Agent.call``), and notes for people.
 
-        The answer is None where the agent was started by another plan and keeps no run: it is to be
-        replaced.
+        The answer is None if the agent was started by another plan and has no run: the caller
+        replaces it.
         """
         if self._agent is None:
             try:
                 self._agent, self._plan = _started(plan), plan
             except (DovetailError, OSError) as error:
-                # The next call tries again.
+                # The next call retries.
                 return ("error", " ".join(str(error).split())), []
         notes = warnings()
         if plan["version"] != VERSION:
@@ -79,14 +80,14 @@ def _started(plan: AgentPlan) -> Agent:
 
 
 def warnings() -> list[str]:
-    """Return what people should know of the Ray of this node."""
+    """Return notes for people on the Ray of this node."""
     if os.environ.get(KILLS, "").lower() in ("false", "0"):
         return []
     return [f"{KILLS}=false is not set there: jobs may die with the agent"]
 
 
 def agents_directory(given: str | None) -> Path:
-    """Return where the agents of this machine keep their state, each in a folder of its own."""
+    """Return the parent of the agents' folders on this machine."""
     if given is not None:
         return Path(given)
     if os.geteuid() == 0:

@@ -1,12 +1,13 @@
-"""A driver of Ray, in a process of its own: it keeps an agent on every node, and calls them.
+"""The driver of Ray, a process that keeps an agent on every node and forwards calls to it.
 
 ::
 
     python -m dovetail.executor.nodes.ray_driver PIPE
 
-PIPE is the number of a file descriptor. Through it come a ``RayPlan`` and then calls (``caller``);
-the driver returns the answers, and a ``Sighting`` every second. It ends with the pipe. It is no
-part of the service, since Ray ends the process of a driver that has lost its head for a minute.
+PIPE is the number of a file descriptor. The service sends a ``RayPlan`` and then calls (``caller``)
+through it; the driver returns the answers, and a ``ClusterReport`` every second. It ends when the
+pipe is closed. It is a separate process because Ray ends a driver that has lost its head for a
+minute.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from dovetail.executor.nodes.agent import Kind, Method
 from dovetail.executor.nodes.caller import Call
 from dovetail.executor.nodes.options import RayPlan
 from dovetail.executor.nodes.ray_agent import AgentPlan, RayAgent
-from dovetail.executor.nodes.ray_finding import Sighted, Sighting
+from dovetail.executor.nodes.ray_finder import ClusterReport, NodeInfo
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"
 
-LOOK_S: Final = 1.0
-"""Seconds between two looks at the cluster."""
+REPORT_S: Final = 1.0
+"""Seconds between two reports of the nodes."""
 
 MOST_CALLS: Final = 8
-"""Calls to one agent that are under way; where it hangs, they never end."""
+"""The most open calls to one agent; calls to an agent that hangs never end."""
 
 _TWINS: Final = "two nodes of Ray have this name: start each with a label, --labels=node=NAME"
 _OPEN: Final = (
-    "the cluster lets everybody in who reaches it, and who is in runs anything as anybody: "
-    "start all of it with RAY_AUTH_MODE=token (or take open=yes among the pool's options)"
+    "the cluster admits every connection, and a connection can run anything as any user: "
+    "start all of it with RAY_AUTH_MODE=token (or add open=yes to the pool's options)"
 )
 _TOKEN: Final = (
-    "the cluster wants its token: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes"
+    "the cluster requires its token: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes"
 )
-_KNOCK: Final = """
+_TRY_WITHOUT_TOKEN: Final = """
 import sys
 from ray._raylet import GcsClient
 from ray.exceptions import AuthenticationError
@@ -58,34 +59,34 @@ except AuthenticationError:
     sys.exit(3)
 """
 _REFUSED: Final = 3
-_KNOCK_S: Final = 30.0
+_TRY_S: Final = 30.0
 
 
 class RayNode(NamedTuple):
-    """A node as Ray has it; a raylet that was started anew is another one."""
+    """A node of Ray. A raylet that is restarted has another ``ray_id``."""
 
     ray_id: str
     name: str
     address: str
-    sighted: Sighted
+    info: NodeInfo
 
 
-def wanted_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayNode]:
-    """Return the nodes that are alive and that a plan wants, from Ray's table of nodes.
+def selected_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayNode]:
+    """Return the live nodes of Ray's table that a plan selects.
 
-    A node is called what its label ``node`` says, or else as its host.
+    The name of a node is its label ``node``, or else its host name.
     """
     found = []
     for entry in table:
-        if entry["Alive"] and _is_wanted(entry, plan):
+        if entry["Alive"] and _is_selected(entry, plan):
             labels = entry["Labels"]
             name = labels.get("node") or entry["NodeManagerHostname"]
-            sighted = Sighted(labels.get("rack"), labels.get("pilot"))
-            found.append(RayNode(entry["NodeID"], name, entry["NodeManagerAddress"], sighted))
+            info = NodeInfo(labels.get("rack"), labels.get("pilot"))
+            found.append(RayNode(entry["NodeID"], name, entry["NodeManagerAddress"], info))
     return found
 
 
-def _is_wanted(entry: Mapping[str, Any], plan: RayPlan) -> bool:
+def _is_selected(entry: Mapping[str, Any], plan: RayPlan) -> bool:
     name, _, value = (plan.label or "").partition(":")
     if plan.label is not None and entry["Labels"].get(name) != value:
         return False
@@ -94,7 +95,7 @@ def _is_wanted(entry: Mapping[str, Any], plan: RayPlan) -> bool:
 
 @dataclass
 class _Agent:
-    """The actor of a node, its calls under way, and what it last noted for people."""
+    """The actor of a node, how many of its calls are open, and its last notes for people."""
 
     actor: Any = None
     calls: int = 0
@@ -103,12 +104,12 @@ class _Agent:
 
 @dataclass
 class Driver:
-    """Keeps an agent on every node of a cluster, and calls them.
+    """Keeps an agent on every node of a cluster, and forwards calls to it.
 
     Parameters
     ----------
     plan : RayPlan
-        What is wanted.
+        Which nodes to use, and the options of their agents.
     ray : module
         Ray, connected.
     pipe : Connection
@@ -122,7 +123,7 @@ class Driver:
     _agents: dict[str, _Agent] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Look at the cluster, and hand on calls, until the pipe ends.
+        """Report the nodes of the cluster and forward calls until the pipe is closed.
 
         Raises
         ------
@@ -130,12 +131,12 @@ class Driver:
             When the Ray of this machine has ended.
         """
         ours = self.ray.get_runtime_context().get_node_id()
-        loop, calling = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        loop, forwarding = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         def begin(call: Call) -> None:
-            task = loop.create_task(self._carry(call))
-            calling.add(task)
-            task.add_done_callback(calling.discard)
+            task = loop.create_task(self._forward(call))
+            forwarding.add(task)
+            task.add_done_callback(forwarding.discard)
 
         def read() -> None:
             with suppress(EOFError, OSError):
@@ -147,12 +148,12 @@ class Driver:
         while True:
             table = await asyncio.to_thread(self.ray.nodes)
             if not any(entry["NodeID"] == ours and entry["Alive"] for entry in table):
-                # Without it, no actor that starts from now on could be reached.
+                # Without it, actors that start from now on cannot be reached.
                 raise ConnectionError("the Ray of its own machine has ended")
-            self.pipe.send(self._look(wanted_nodes(table, self.plan)))
-            await asyncio.sleep(LOOK_S)
+            self.pipe.send(self._report(selected_nodes(table, self.plan)))
+            await asyncio.sleep(REPORT_S)
 
-    def _look(self, nodes: Sequence[RayNode]) -> Sighting:
+    def _report(self, nodes: Sequence[RayNode]) -> ClusterReport:
         self._nodes = {node.name: node for node in reversed(nodes)}
         for gone in self._agents.keys() - {node.ray_id for node in nodes}:
             del self._agents[gone]
@@ -161,13 +162,13 @@ class Driver:
         for node in nodes:
             agent = self._agents.get(node.ray_id, _Agent())
             notes += [f"{node.name}: {note}" for note in agent.notes]
-        return Sighting({node.name: node.sighted for node in nodes}, tuple(notes))
+        return ClusterReport({node.name: node.info for node in nodes}, tuple(notes))
 
-    async def _carry(self, call: Call) -> None:
-        """Hand a call on to its agent, and return the answer."""
+    async def _forward(self, call: Call) -> None:
+        """Forward a call to its agent, and send back the answer."""
         number, name, method, text = call
         node = self._nodes.get(name)
-        answer: tuple[Kind, str] = "error", "Ray does not name it"
+        answer: tuple[Kind, str] = "error", "Ray does not list it"
         if node is not None:
             answer = await self._answer(node, method, text)
         self.pipe.send((number, *answer))
@@ -175,7 +176,7 @@ class Driver:
     async def _answer(self, node: RayNode, method: Method, text: str) -> tuple[Kind, str]:
         agent = self._agents.setdefault(node.ray_id, _Agent())
         if agent.calls >= MOST_CALLS:
-            return "error", "its agent has many calls, and answers none"
+            return "error", f"its agent has not answered {MOST_CALLS} calls"
         agent.calls += 1
         plan = AgentPlan(
             node=node.name,
@@ -201,9 +202,9 @@ class Driver:
             agent.calls -= 1
 
     def _actor_on(self, node: RayNode) -> Any:  # noqa: ANN401 (Ray's own)
-        """Return the actor of a node, which is made if there is none.
+        """Return the actor of a node, which is created if there is none.
 
-        It asks for no processor and no GPU, so that Ray sets nothing for it.
+        It requests no processor and no GPU, so that Ray sets no variables for it.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -220,7 +221,7 @@ class Driver:
 
 
 def _lines(error: Exception) -> list[str]:
-    """Return what an error says, in lines that are not blank; one at least."""
+    """Return the lines of an error's text that are not blank, at least one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines or [type(error).__name__]
 
@@ -235,7 +236,7 @@ def connected(address: str) -> Any:  # noqa: ANN401 (a module)
     """
     import ray
 
-    # Refused, it tries again for long.
+    # ray.init retries for a long time when it is refused.
     try:
         importlib.import_module("ray._raylet").GcsClient(address=address)
     except ray.exceptions.AuthenticationError:
@@ -245,15 +246,15 @@ def connected(address: str) -> Any:  # noqa: ANN401 (a module)
 
 
 def is_open(address: str) -> bool:
-    """Return whether a cluster admits drivers without a token, as Ray before 2.52 does."""
+    """Return whether a cluster admits drivers without a token; Ray before 2.52 always does."""
     env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    knock = [sys.executable, "-c", _KNOCK, address]
-    done = subprocess.run(knock, env=env, capture_output=True, timeout=_KNOCK_S)
+    attempt = [sys.executable, "-c", _TRY_WITHOUT_TOKEN, address]
+    done = subprocess.run(attempt, env=env, capture_output=True, timeout=_TRY_S)
     return done.returncode != _REFUSED
 
 
 def main() -> None:
-    """Drive until the service is gone."""
+    """Run the driver until the service is gone."""
     with Connection(int(sys.argv[1])) as pipe:
         plan = pipe.recv()
         try:
@@ -261,9 +262,9 @@ def main() -> None:
             if not plan.open and is_open(plan.address):
                 raise PermissionError(_OPEN)
             asyncio.run(Driver(plan, ray, pipe).run())
-        except Exception as error:  # one line for the service, which tries again
-            pipe.send(Sighting(trouble=_lines(error)[0]))
-    # Tasks may wait for calls that never end.
+        except Exception as error:  # one line for the service, which starts another driver
+            pipe.send(ClusterReport(trouble=_lines(error)[0]))
+    # Open calls may never end.
     os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What a controller knows of one node and wants of it, and its call to the node's agent."""
+"""A node as its controller knows it: the wanted and the reported state, and the open call."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from dovetail.executor.jobs.events import RankEnded, RankEvent
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.nodes.fence import Mark
-from dovetail.executor.nodes.lease import Lease
-from dovetail.executor.nodes.messages import ANSWER_S, Answer, Exchange, Facts, State, Want
+from dovetail.executor.nodes.lease import RemoteLease
+from dovetail.executor.nodes.messages import ANSWER_S, Answer, Facts, Request, State, Want
 from dovetail.executor.nodes.rank_log import RankLog
 from dovetail.executor.pools.parts import Part
 from dovetail.executor.pools.pool import Progress, Usage
@@ -23,7 +23,7 @@ _MOST_PAUSE_S: Final = 2.0
 
 @dataclass(eq=False)
 class Call:
-    """A request whose answer is awaited until it is due; infinite while the answer is examined."""
+    """An open request; ``due_s`` is infinite while its answer is examined."""
 
     version: int
     waits: bool
@@ -33,39 +33,39 @@ class Call:
 
 @dataclass
 class Remote:
-    """One node as its controller knows it; no thread, no lock and no connection.
+    """A node as its controller knows it; without threads, locks and connections.
 
     Attributes
     ----------
     id : str
-        The node's; ids of its devices begin with it and a slash.
-    lease : Lease
-        Of its jobs.
+        The node's id. The controller's name of a device is this id, a slash and the node's name.
+    lease : RemoteLease
+        The lease of the node's jobs.
     facts : Facts or None
-        As its agent last sent them.
+        The last facts of its agent.
     rack : str or None
-        Of the node.
+        The node's rack.
     incarnation : str or None
-        Of the agent that answered last.
+        The incarnation of the agent that answered last.
     silent : str
         Why it counts as not answering; empty: it answers.
     doubted : bool
-        Whether its last call failed, so that its agent may have died since it last answered.
+        Whether its last call failed, so that its agent may have died since its last answer.
     fenced : bool
-        Whether another controller has it.
+        Whether its agent obeys another controller.
     wants : mapping of str to Want
-        By run, as the node names its devices.
+        The wants of its runs, with the node's names of devices.
     version, held : int
-        Of the wants, and of those that the agent is known to have. The first are sent once the
-        pool has been resumed.
+        The version of the wants, and that of the wants which the agent has. None are sent before
+        the pool has been resumed.
     state, rank_log : State, RankLog
-        As this incarnation last sent it, and its ranks.
+        The last state of this incarnation, and its ranks.
     call : Call or None
-        The one whose answer is awaited; it may be replaced while the agent waits for news.
+        The open call. It may be replaced while the agent only waits for news.
     """
 
     id: str
-    lease: Lease
+    lease: RemoteLease
     facts: Facts | None = None
     rack: str | None = None
     incarnation: str | None = None
@@ -86,67 +86,67 @@ class Remote:
     _pause_s: float = _PAUSE_S
     _paused_s: float = 0.0
 
-    # What is wanted of it.
+    # Wants.
 
     def want(self, part: Part, **changes: object) -> None:
-        """Want something of a part of a run, in place of what was wanted before."""
+        """Change what is wanted of a part of a run."""
         known = self.wants.get(part.run.id) or Want(part=part)
         self.wants[part.run.id] = known.model_copy(update={"part": part, **changes})
         self.version += 1
 
     def release(self, run: str) -> None:
-        """Want nothing of a run any more: its agent ends what is left of it, and lets go of it."""
+        """Remove the want of a run: the agent ends what is left of the run, and releases it."""
         self.wants.pop(run, None)
         self.libraries.pop(run, None)
         self.version += 1
 
     def is_other(self, answer: Answer) -> bool:
-        """Return whether an answer is of another agent's directory than the last ones."""
+        """Return whether an answer is from an agent with another directory than before."""
         known, new = self.facts, answer.facts
         return known is not None and new is not None and known.agent != new.agent
 
     def displace(self) -> None:
-        """Never have another agent start the runs of this one, of which it knows nothing."""
+        """Stop the runs of the last agent, as the next one does not know that they were started."""
         for want in [*self.wants.values()]:
             if want.phase in ("launch", "prepare", "commit"):
                 self.want(want.part, phase="stop", grace_s=0.0)
 
     @property
     def attached(self) -> bool:
-        """Whether what it has sent is all that there is."""
+        """Whether the agent has reported all of its runs to this controller."""
         return self.held > 0
 
     # Calls.
 
     @property
     def askable(self) -> bool:
-        """Whether a request may be sent."""
+        """Whether a request may be sent now."""
         replaceable = self.call is None or (self.call.waits and self.call.version < self.version)
         return replaceable and boot_s() >= self._paused_s
 
     def request(
         self, mark: Mark, wait_s: float, *, watch: bool, resumed: bool, keep_others: bool
-    ) -> tuple[Call, Exchange]:
-        """Return the next request, and the call with it, which is awaited from now on.
+    ) -> tuple[Call, Request]:
+        """Open the next call, and return it with its request.
 
         Parameters
         ----------
         mark : Mark
-            The controller's.
+            The controller's mark.
         wait_s : float
-            How long the agent may wait for news, if there is nothing else to do.
+            How long the agent may wait for news if no wants are sent.
         watch : bool
-            Whether progress, usage and libraries are asked for.
+            Whether progress, usage and libraries are wanted in the answer.
         resumed : bool
-            Whether the wants are complete.
+            Whether the wants are complete, and may be sent.
         keep_others : bool
-            Whether runs that are not wanted run on.
+            Whether unwanted runs run on.
         """
         known = self.incarnation is not None
         sends = known and resumed and self.held < self.version
         waits = known and not sends and not self.silent
         sent_s = boot_s()
-        asked = Exchange(
+        request = Request(
             home=mark.home,
             epoch=mark.epoch,
             incarnation=self.incarnation,
@@ -159,16 +159,16 @@ class Remote:
             wait_s=wait_s if waits else 0.0,
             watch=watch or not known,
         )
-        self.lease.asked(sent_s)
-        self.call = Call(self.version, waits, sent_s, sent_s + asked.wait_s + ANSWER_S)
-        return self.call, asked
+        self.lease.note_request(sent_s)
+        self.call = Call(self.version, waits, sent_s, sent_s + request.wait_s + ANSWER_S)
+        return self.call, request
 
     def overdue(self) -> bool:
-        """Return whether its call should have been answered by now."""
+        """Return whether its call has been open for too long."""
         return self.call is not None and self.call.due_s <= boot_s()
 
-    def broken_off(self) -> None:
-        """Take in that it does not answer, and pause before the next request."""
+    def give_up_call(self) -> None:
+        """Give up the call, and pause before the next one."""
         self.call, self.doubted = None, True
         self._paused_s = boot_s() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
@@ -183,7 +183,7 @@ class Remote:
             self.incarnation, self.facts = answer.incarnation, answer.facts
             self.lease.forget_clock()
             self._offset_s = (sent_s + received_s) / 2 - answer.clock_s
-        self.lease.heard(answer.clock_s, answer.until_s, received_s)
+        self.lease.note_answer(answer.clock_s, answer.until_s, received_s)
         self.silent, self.doubted, self.fenced, self._pause_s = "", False, False, _PAUSE_S
         self.held, self._seen = answer.wanted, answer.version
         if answer.state is not None:
@@ -209,7 +209,7 @@ class Remote:
     # Names of devices.
 
     def devices(self) -> tuple[Gpu, ...]:
-        """Return its devices as the controller names them."""
+        """Return its devices under the controller's names."""
         gpus = self._gpus()
         return tuple(gpu.model_copy(update={"id": self.outside_device(gpu.id)}) for gpu in gpus)
 
@@ -226,7 +226,7 @@ class Remote:
         return f"{self.id}/{device}"
 
     def outside(self, part: Part) -> Part:
-        """Return a part as the controller names the node's devices."""
+        """Return a part with the controller's names of the node's devices."""
         return _renamed(part, self.outside_device)
 
 
@@ -236,7 +236,7 @@ def node_of(device: str) -> str:
 
 
 def parts_of(run: Run) -> dict[str, Part]:
-    """Return the parts of a run by node, each as the node names its own devices."""
+    """Return the parts of a run by node, each with the node's own names of its devices."""
     ranks: dict[str, list[int]] = {}
     for rank, seat in enumerate(run.seats):
         ranks.setdefault(node_of(seat.gpu), []).append(rank)
@@ -247,7 +247,7 @@ def parts_of(run: Run) -> dict[str, Part]:
 
 
 def joined(known: Run, part: Part) -> Run:
-    """Return a run with the devices of one more part as the controller names them."""
+    """Return a run with the seats of one more part, under the controller's names of devices."""
     seats = list(known.seats)
     for rank in part.ranks:
         seats[rank] = part.run.seats[rank]

@@ -1,4 +1,4 @@
-"""Slurm's commands, each under a time limit, and the parts of their output that are needed."""
+"""Slurm's commands, each with a time limit, and the needed parts of their output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.importers._hostlist import hostnames
 
-PATIENCE_S: Final = 15.0
-"""Seconds that a command has: without ``slurmctld``, some wait for minutes."""
+COMMAND_S: Final = 15.0
+"""Seconds that a command may take; without ``slurmctld``, some wait for minutes."""
 
 _OVER: Final = "Invalid job id"
 _TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
@@ -21,7 +21,7 @@ class SlurmError(DovetailError):
     """A command of Slurm failed, in one line."""
 
 
-def slurm(*command: str, within_s: float = PATIENCE_S) -> str:
+def slurm(*command: str, within_s: float = COMMAND_S) -> str:
     """Run a command of Slurm and return what it prints.
 
     Raises
@@ -55,11 +55,11 @@ class Allocation(NamedTuple):
     Attributes
     ----------
     state, reason : str
-        ``RUNNING``, ``PENDING`` and why, ...
+        ``RUNNING``, ``PENDING``, ..., and why.
     limit_s, left_s : float or None
-        Seconds that it may run, and that are left; None: no limit.
+        Its time limit and the time left, in seconds; None: no limit.
     nodes : tuple of str
-        Those that it has now.
+        The nodes that it has now.
     """
 
     state: str
@@ -75,17 +75,17 @@ class Allocation(NamedTuple):
 
     @property
     def ending(self) -> bool:
-        """Whether its processes are being ended, and no other job has its nodes yet."""
+        """Whether its processes are being ended; no other job can have its nodes yet."""
         return self.state == "COMPLETING"
 
 
-def allocation(job: str, within_s: float = PATIENCE_S) -> Allocation | None:
-    """Return a job as Slurm describes it; None once it is over.
+def allocation(job: str, within_s: float = COMMAND_S) -> Allocation | None:
+    """Return a job of Slurm; None once it is over.
 
     Raises
     ------
     SlurmError
-        When Slurm does not say.
+        When Slurm does not answer.
     """
     try:
         lines = slurm(
@@ -97,16 +97,16 @@ def allocation(job: str, within_s: float = PATIENCE_S) -> Allocation | None:
         raise
     if not lines:
         return None
-    # The reason comes last: an administrator may have written anything there.
+    # The reason comes last, since it may contain anything that an administrator wrote.
     fields = lines[0].split("|", 4)
     if len(fields) < 5:
-        raise SlurmError(f"squeue said {lines[0]!r}")
+        raise SlurmError(f"squeue printed {lines[0]!r}")
     state, limit, left, nodes, reason = fields
     return Allocation(state, reason, seconds(limit), seconds(left), hostnames(nodes))
 
 
 def seconds(text: str) -> float | None:
-    """Return a time as Slurm prints it, ``D-HH:MM:SS`` or a part; None for none."""
+    """Return the seconds of a time of Slurm (``D-HH:MM:SS`` or a part); None if it is none."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         return None
@@ -120,7 +120,7 @@ def controller() -> str:
     Raises
     ------
     SlurmError
-        When Slurm does not say.
+        When Slurm does not answer.
     """
     text = slurm("scontrol", "show", "config")
     found = re.search(r"^SlurmctldHost\S* *= *(\S+?)(?:\((\S+)\))?$", text, re.MULTILINE)

@@ -1,10 +1,10 @@
-"""Finds nodes in pilots: allocations of Slurm in which Ray is started.
+"""Finds nodes in pilots, which are allocations of Slurm in which Ray is started.
 
 Slurm only lends nodes and starts Ray there, which joins a head on the service's machine. Everything
-else goes through Ray, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
+else goes through Ray, so jobs run on if ``slurmctld`` or a ``slurmd`` dies.
 
-The address and the secrets of the head are files of the service's directory, so all nodes have to
-see it (a shared file system, as clusters under Slurm have).
+The address and the secrets of the head are files in the service's directory, which must be on a
+file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Final
 from dovetail.executor.nodes.agent import Method
 from dovetail.executor.nodes.caller import no_answer
 from dovetail.executor.nodes.options import RayPlan, SlurmPlan, host_and_port
-from dovetail.executor.nodes.ray_finding import RayFinder, Sighted
+from dovetail.executor.nodes.ray_finder import ClusterReport, NodeInfo, RayFinder
 from dovetail.executor.nodes.slurm_commands import (
-    PATIENCE_S,
+    COMMAND_S,
     Allocation,
     SlurmError,
     allocation,
@@ -50,15 +50,15 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, write_data, write_text
 
 DRAIN_S: Final = 600.0
-"""Seconds before its end from which on a pilot takes no new jobs, and the next one is asked for;
-the last quarter of a short one."""
+"""Seconds before its end at which a pilot takes no new jobs any more, and the next is submitted; at
+most a quarter of its time limit."""
 
-LEAVE_S: Final = 45.0
-"""Seconds before its end at which a pilot is let go: leases lapse, and jobs end in time."""
+RELEASE_S: Final = 45.0
+"""Seconds before its end at which a pilot is released: leases lapse, and jobs end in time."""
 
 _SETTLE_S: Final = 10.0
-_LOOK_S: Final = 2.0
-_HURRY_S: Final = 3.0
+_CHECK_S: Final = 2.0
+_SHORT_S: Final = 3.0
 _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
 _PORTS: Final = range(20_000, 32_000)
@@ -71,31 +71,33 @@ while :; do
     sleep 5
 done
 """
-_LET_GO: Final = "its pilot is over, or is let go"
+_RELEASED: Final = "its pilot is over or has been released"
 
 _log = logging.getLogger(__name__)
 
 
 class _Kept(Record):
-    """The file of the pilots that are not known to be over, oldest first."""
+    """The file of the pilots that are not over, oldest first, and the name of the agents."""
 
     name: Name
     pilots: tuple[Name, ...] = ()
 
 
 class _Pilot:
-    """One allocation, and what is known of it.
+    """A pilot and its state.
 
     Attributes
     ----------
     known : Allocation or None
-        As Slurm last described it.
+        Its last known allocation.
     leaving : str
         Why it takes no new jobs; empty: it does.
     used_s : float
-        When it was last needed, or did not run yet.
+        When it was last needed, or last did not run yet.
     requeued : bool
-        Whether it is over because Slurm has it wait, or run, once more.
+        Whether it is over only because Slurm has requeued it.
+    seen : frozenset of str
+        Its nodes that have joined Ray once.
     """
 
     def __init__(self, job: str) -> None:
@@ -105,9 +107,10 @@ class _Pilot:
         self.used_s = boot_s()
         self._ends_s = self._retired_s = math.inf
         self.requeued = self._taken = False
+        self.seen: frozenset[str] = frozenset()
 
-    def look(self, within_s: float = PATIENCE_S) -> Allocation | None:
-        """Ask Slurm how it is, and return that; None once it is over."""
+    def look(self, within_s: float = COMMAND_S) -> Allocation | None:
+        """Update the allocation from Slurm, and return it; None once it is over."""
         had_nodes = self.known is not None and self.known.running
         found = allocation(self.job, within_s)
         self.known = found or self.known
@@ -117,7 +120,7 @@ class _Pilot:
         return found
 
     def is_over(self) -> bool:
-        """Ask Slurm whether it is over, as one that Slurm has requeued is, too."""
+        """Update the state from Slurm, and return whether it is over or has been requeued."""
         found = self.look()
         self.requeued = found is not None and self._taken and not found.ending
         if found is None or self.requeued:
@@ -132,66 +135,66 @@ class _Pilot:
         return False
 
     def retire(self) -> None:
-        """Let it take no new jobs, to be given back once nothing is left on it."""
+        """Let it take no new jobs, so that it can be cancelled once no job is left on it."""
         self._retired_s = boot_s()
         self.leaving = self.leaving or f"its pilot {self.job} was idle"
 
     @property
     def retired(self) -> bool:
-        """Whether it may be given back: whatever was placed there last would be seen by now."""
+        """Whether it may be cancelled, because a job that was placed there would be seen by now."""
         return boot_s() > max(self._retired_s, self.used_s) + _SETTLE_S
 
     @property
     def drained(self) -> bool:
         """Whether it takes no new jobs any more."""
         limit_s = self.known.limit_s if self.known else None
-        drain_s = max(LEAVE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
+        drain_s = max(RELEASE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
         return self._retired_s < math.inf or boot_s() > self._ends_s - drain_s
 
     @property
-    def left(self) -> bool:
-        """Whether it is let go, or has no nodes (any more); one that is ending still reports."""
+    def released(self) -> bool:
+        """Whether it is released, or has no nodes (any more); one that is ending still reports."""
         without = self.known is not None and not (self.known.running or self.known.ending)
-        return without or boot_s() > self._ends_s - LEAVE_S
+        return without or boot_s() > self._ends_s - RELEASE_S
 
     def takes_back(self, node: str) -> bool:
-        """Return whether it, or its node, is being taken back, if Slurm says so soon."""
+        """Return whether Slurm says, within a short time, that it or its node is taken back."""
         try:
-            found = self.look(_HURRY_S)
+            found = self.look(_SHORT_S)
         except SlurmError:
             return False
         return found is None or not found.running or node not in found.nodes
 
-    def awaited(self, seen: Collection[str]) -> Sequence[str]:
-        """Return what of it is not among the nodes seen, each in a few words."""
+    def awaited(self) -> Sequence[str]:
+        """Return its nodes that Ray has not named yet, or itself if it has none."""
         if self.known is None:
-            return [] if seen else [f"pilot {self.job}"]
+            return [] if self.seen else [f"pilot {self.job}"]
         if not self.known.running:
             why = "" if self.known.reason == "None" else f": {self.known.reason}"
             return [f"pilot {self.job} ({self.known.state}{why})"]
-        return [] if self.left else [node for node in self.known.nodes if node not in seen]
+        return [] if self.released else [node for node in self.known.nodes if node not in self.seen]
 
 
 class SlurmFinder(RayFinder):
-    """Finds the nodes of a Ray that pilots bring, and has pilots.
+    """Submits pilots, and finds the nodes of the Ray cluster in them.
 
-    A pilot that is submitted is asked for again when it ends, is cancelled or fails; a service
-    that is started anew takes up the pilots of the last one.
+    A pilot that ends, fails or is cancelled is replaced by another. A restarted service takes over
+    the pilots of the one before.
 
     Parameters
     ----------
     directory : path
-        The service's state directory; all nodes have to see it.
-    asked : SlurmPlan
-        What is asked for.
+        The service's state directory, on a file system that all nodes share.
+    options : SlurmPlan
+        The options of the pool.
     """
 
     name = "slurm"
 
-    def __init__(self, directory: Path, asked: SlurmPlan) -> None:
+    def __init__(self, directory: Path, options: SlurmPlan) -> None:
         self._files = directory / "slurm"
         self._files.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._asked = asked
+        self._options = options
         self._kept = self._read()
         self._pilots = [_Pilot(job) for job in self._kept.pilots]
         self._lacking, self._busy = 0, frozenset[str]()
@@ -199,15 +202,15 @@ class SlurmFinder(RayFinder):
         self._again_s, self._submitted_s = 0.0, 0.0
         self._head = self._place_of_head()
         make_secrets(self._files)
-        # The head admits no driver without the token that was made for it.
-        plan = RayPlan(address=self._head, pool=asked.pool, resource=RESOURCE, open=True)
+        # No check for an open cluster is needed: this head requires the token made for it.
+        plan = RayPlan(address=self._head, pool=options.pool, resource=RESOURCE, open=True)
         env = environment(self._files, self._files, host_and_port(self._head)[0])
         super().__init__(directory / "nodes", plan, env)
 
     def start(self) -> None:
-        """Start a head and a pilot, and wait for neither: nodes join when Ray names them.
+        """Start the head and submit a pilot; nodes join later.
 
-        Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile.
+        If agents are known from before, Slurm is not waited for, as their leases might lapse.
 
         Raises
         ------
@@ -218,66 +221,66 @@ class SlurmFinder(RayFinder):
         """
         self.begin()
         self._keep_head()
-        job = self._asked.job
+        job = self._options.job
         known = self._kept.pilots and self.had_nodes()
         if not known or job not in (None, *self._kept.pilots):
             if job is not None and allocation(job) is None:
                 raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
             if job is not None and job not in self._kept.pilots:
                 self._add(job)
-            self._look()
+            self._check_pilots()
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
-        """Have the agent of a node answer a call."""
-        seen = self._known.get(node)
-        if seen is not None and self._pilot_of(seen) is None:
-            return no_answer(_LET_GO)
+        """Call the agent of a node, unless its pilot has been released."""
+        info = self._nodes.get(node)
+        if info is not None and self._pilot_of(info) is None:
+            return no_answer(_RELEASED)
         return super().call(node, method, text)
 
-    def nodes(self) -> Mapping[str, Sighted]:
-        """Return the nodes that Ray has named, of pilots that are not let go."""
-        found = ((node, seen, self._pilot_of(seen)) for node, seen in self._known.items())
-        return {node: seen._replace(leaving=pilot.leaving) for node, seen, pilot in found if pilot}
+    def nodes(self) -> Mapping[str, NodeInfo]:
+        """Return the nodes of Ray's last report whose pilots are not released."""
+        found = ((node, info, self._pilot_of(info)) for node, info in self._nodes.items())
+        return {node: info._replace(leaving=pilot.leaving) for node, info, pilot in found if pilot}
 
-    def _pilot_of(self, seen: Sighted) -> _Pilot | None:
+    def _pilot_of(self, info: NodeInfo) -> _Pilot | None:
         with self._lock:
-            found = (pilot for pilot in self._pilots if pilot.job == seen.pilot)
-            return next((pilot for pilot in found if not pilot.left), None)
+            found = (pilot for pilot in self._pilots if pilot.job == info.pilot)
+            return next((pilot for pilot in found if not pilot.released), None)
 
-    def _nodes_of(self, pilot: _Pilot) -> set[str]:
-        return {node for node, seen in self._known.items() if seen.pilot == pilot.job}
+    def _take_in(self, report: ClusterReport) -> None:
+        super()._take_in(report)
+        with self._lock:
+            for pilot in self._pilots:
+                named = (node for node, info in report.nodes.items() if info.pilot == pilot.job)
+                pilot.seen = pilot.seen.union(named)
 
     def taken_back(self, node: str) -> str:
-        """Return why a rank that has just failed on a node was most likely ended by Slurm.
+        """Return why Slurm most likely ended a rank that has just failed; empty: it did not.
 
         Slurm signals every process of a pilot when it takes nodes back.
         """
         with self._lock:
-            over_s, job = self._over.get(node, (-LEAVE_S, ""))
-            pilots = [pilot for pilot in self._pilots if node in self._nodes_of(pilot)]
-        if boot_s() < over_s + LEAVE_S:
+            over_s, job = self._over.get(node, (-RELEASE_S, ""))
+            pilots = [pilot for pilot in self._pilots if node in pilot.seen]
+        if boot_s() < over_s + RELEASE_S:
             return f"its pilot {job} was taken back"
         if pilots and all(pilot.takes_back(node) for pilot in pilots):
             return f"its pilot {pilots[-1].job} was taken back"
         return ""
 
     def awaited(self) -> Sequence[str]:
-        """Return the pilots that have not begun, and the nodes of others without an agent yet."""
+        """Return the pilots that have not begun, and the nodes of others that have not joined."""
         with self._lock:
             pilots = [*self._pilots]
-        awaited = [
-            self._with_failure(pilot, what)
-            for pilot in pilots
-            for what in pilot.awaited(self._nodes_of(pilot))
-        ]
-        more = self._asked.pilots[1] - max(self._asked.pilots[0], len(pilots))
+        awaited = [self._with_failure(pilot, what) for pilot in pilots for what in pilot.awaited()]
+        more = self._options.pilots[1] - max(self._options.pilots[0], len(pilots))
         if more > 0:
             awaited.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
         return awaited
 
     def _with_failure(self, pilot: _Pilot, awaited: str) -> str:
-        """Return a node of a pilot with the last error of its program, if that has failed."""
+        """Return an awaited node with the last error of its program, if that has failed."""
         nodes = pilot.known.nodes if pilot.known else ()
         if awaited not in nodes:
             return awaited
@@ -290,14 +293,14 @@ class SlurmFinder(RayFinder):
         return awaited
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
-        """Take in how many devices waiting jobs lack, and the nodes that keep runs."""
+        """Note how many devices waiting jobs lack, and which nodes have runs."""
         self._lacking, self._busy = lacking, frozenset(busy)
 
     # The head.
 
     def _place_of_head(self) -> str:
-        """Return where the head is: where it was, unless this is another machine."""
-        path, host = self._files / "head", self._asked.head
+        """Return the address of the head: the last one, unless this is another machine."""
+        path, host = self._files / "head", self._options.head
         with suppress(OSError, ValueError):
             known = path.read_text().strip()
             if host in (None, host_and_port(known)[0]) and _is_ours(host_and_port(known)[0]):
@@ -311,34 +314,34 @@ class SlurmFinder(RayFinder):
         return f"{host}:{port}"
 
     def _keep_head(self) -> None:
-        """Start the program of the head, unless it runs."""
+        """Start the program of the head if it does not run."""
         self._start_detached("head", [*program("head", self._files), "--address", self._head])
 
     # Pilots.
 
     def _follow(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_CHECK_S):
             try:
                 self._keep_head()
-                self._look()
+                self._check_pilots()
             except SlurmError as error:
                 _log.warning("pilots: %s", error)
-            except Exception:  # whatever it is, nodes that are known go on
-                _log.exception("pilots cannot be looked at")
+            except Exception:  # without this thread, no pilot would ever be replaced
+                _log.exception("pilots cannot be checked")
 
-    def _look(self) -> None:
-        """Look at all pilots, and ask for one where there is none that takes jobs."""
+    def _check_pilots(self) -> None:
+        """Check all pilots, and submit or cancel some, or start the step of an allocation."""
         for pilot in [*self._pilots]:
             if pilot.is_over():
                 _log.warning("pilot %s is over", pilot.job)
                 self._drop(pilot)
                 if pilot.requeued:
                     self._add(pilot.job)
-        if self._asked.job is None:
+        if self._options.job is None:
             self._grow_or_shrink()
             return
         if not self._pilots:
-            _log.warning("allocation %s is over: no node is left", self._asked.job)
+            _log.warning("allocation %s is over: no node is left", self._options.job)
         for pilot in self._pilots:
             if pilot.known is not None and pilot.known.running:
                 job, nodes = pilot.job, len(pilot.known.nodes)
@@ -346,28 +349,26 @@ class SlurmFinder(RayFinder):
                 self._start_detached(f"pilot-{job}", [*step, *self._step()])
 
     def _grow_or_shrink(self) -> None:
-        """Hold as many pilots as jobs need, one more at a time, between the least and the most."""
+        """Have as many pilots as jobs need, within the limits; submit one at a time."""
         for pilot in self._pilots:
-            runs = not self._busy.isdisjoint(self._nodes_of(pilot))
+            runs = not self._busy.isdisjoint(pilot.seen)
             if runs or (self._lacking and not pilot.drained):
                 pilot.used_s = boot_s()
         taking = [pilot for pilot in self._pilots if not pilot.drained]
-        least, most = self._asked.pilots
-        short = self._lacking > 0 and not any(
-            pilot.awaited(self._nodes_of(pilot)) for pilot in taking
-        )
+        least, most = self._options.pilots
+        short = self._lacking > 0 and not any(pilot.awaited() for pilot in taking)
         if len(taking) < least or (short and len(taking) < most):
             self._submit()
         for pilot in taking[least:]:
-            if boot_s() > pilot.used_s + self._asked.idle_s:
+            if boot_s() > pilot.used_s + self._options.idle_s:
                 pilot.retire()
         for pilot in self._pilots:
             if pilot.retired:
-                _log.info("pilot %s was idle: given back", pilot.job)
+                _log.info("pilot %s was idle: cancelled", pilot.job)
                 slurm("scancel", pilot.job)
 
     def _submit(self) -> None:
-        """Submit a pilot, soon after one that ran long, later after one that did not."""
+        """Submit a pilot; after one that ended early, wait longer each time."""
         if boot_s() < self._submitted_s + self._again_s:
             return
         steady = boot_s() > self._submitted_s + _STEADY_S
@@ -376,7 +377,7 @@ class SlurmFinder(RayFinder):
         job = slurm(
             *("sbatch", "--parsable", "--job-name=dovetail", "--no-kill", "--ntasks-per-node=1"),
             *(f"--output={self._files}/pilot-%j.log", "--open-mode=append"),
-            *self._asked.options,
+            *self._options.options,
             f"--wrap={_SCRIPT.format(step=shlex.join(self._step()))}",
             within_s=60.0,
         )
@@ -384,21 +385,21 @@ class SlurmFinder(RayFinder):
         self._pilots[-1].is_over()
 
     def _step(self) -> Sequence[str]:
-        """Return the options of ``srun`` that run the program of a node on each node of a pilot.
+        """Return the arguments of ``srun`` that run the program of a node on each node of a pilot.
 
-        The step goes on without a node that dies.
+        With them, the step goes on without a node that fails.
         """
-        scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
+        scratch = ("--scratch", self._options.scratch) if self._options.scratch else ()
         return (
             *("--job-name=dovetail-nodes", "--overlap", "--ntasks-per-node=1", "--no-kill"),
             *("--kill-on-bad-exit=0", "--cpu-bind=none", "--input=none", "--quiet"),
             *(f"--output={self._files}/pilot-%j-%n.log", "--open-mode=append"),
             *program("node", self._files),
-            *("--name", self._kept.name, "--pool", self._asked.pool, *scratch),
+            *("--name", self._kept.name, "--pool", self._options.pool, *scratch),
         )
 
     def _start_detached(self, name: str, command: Sequence[str]) -> None:
-        """Start a program that outlives the service, unless it runs: it keeps a lock."""
+        """Start a program that outlives the service; while it runs, it holds a lock."""
         lock = os.open(self._files / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -416,7 +417,7 @@ class SlurmFinder(RayFinder):
         finally:
             os.close(lock)
 
-    # What is kept over restarts.
+    # The file of the pilots.
 
     def _add(self, job: str) -> None:
         with self._lock:
@@ -426,8 +427,7 @@ class SlurmFinder(RayFinder):
     def _drop(self, pilot: _Pilot) -> None:
         with self._lock:
             self._pilots.remove(pilot)
-            for node in self._nodes_of(pilot):
-                self._over[node] = (boot_s(), pilot.job)
+            self._over |= dict.fromkeys(pilot.seen, (boot_s(), pilot.job))
         self._keep()
 
     def _keep(self) -> None:
@@ -444,7 +444,7 @@ class SlurmFinder(RayFinder):
 
 
 def _is_ours(host: str, port: int = 0) -> bool:
-    """Return whether an address is one of this machine's, and a port there is free."""
+    """Return whether an address is of this machine, and the port is free there."""
     with suppress(OSError), socket.socket() as one:
         one.bind((host, port))
         return True

@@ -1,15 +1,14 @@
-"""The programs of a Slurm pool: of Ray's head, and of each node of a pilot.
+"""The programs of a Slurm pool, which run Ray's head and Ray on each node of a pilot.
 
 ::
 
     python -m dovetail.executor.nodes.slurm_programs head --files FILES --address ADDRESS:PORT
     python -m dovetail.executor.nodes.slurm_programs node --files FILES --name NAME --pool POOL
 
-``--files`` is the service's directory, which all nodes see. The head runs on the service's machine.
-Its state is on disk, so nodes, agents and jobs go on when it dies and is started again. The program
-of a node, a task of a step of the pilot, runs Ray, which joins the head. If that program dies, Ray
-dies with it, and so does the agent; jobs run on, as far as Slurm lets them, until their lease
-lapses.
+``--files`` is a folder in the service's directory, which all nodes share. The head runs on the
+service's machine. Its state is on disk, so nodes, agents and jobs survive its restart. The program
+of a node is a task of the pilot's step. If it dies, Ray and the agent die with it; jobs run on, if
+Slurm does not end them, until their lease lapses.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Final
 from dovetail.executor.gpus.nvml import Nvml, NvmlError
 from dovetail.executor.nodes.options import host_and_port
 from dovetail.executor.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
-from dovetail.executor.nodes.ray_finding import unreachable
+from dovetail.executor.nodes.ray_finder import unreachable
 from dovetail.executor.nodes.slurm_ray import (
     RESOURCE,
     address_towards,
@@ -43,16 +42,16 @@ from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
 STAY_S: Final = 60.0
-"""Seconds for which the head outlives its service: longer than any lease.
+"""Seconds for which the head outlives its service, which is longer than any lease.
 
-After that, no lease and hence no job is left; Ray on the nodes of pilots waits for the next head.
+After that, no job is left; Ray on the nodes of pilots waits for the next head.
 """
 
 ERROR: Final = "dovetail: "
-"""What the last line of a program that has failed begins with."""
+"""The beginning of the last line of a program that has failed."""
 
 _GLOBAL: Final = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-"""Numbers of device files, whatever a cgroup hides."""
+"""Variables with the numbers of device files, which do not depend on cgroups."""
 
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -66,7 +65,7 @@ def program(name: str, files: Path) -> Sequence[str]:
 
 
 def keep_head(files: Path, address: str, port: int) -> None:
-    """Keep the head of a pool at an address until it has no service any more."""
+    """Run the head of a pool at an address until its service has ended."""
     env = {
         **environment(files, files, address),
         "RAY_gcs_storage": "rocksdb",
@@ -94,34 +93,34 @@ def _served(lock: Path) -> Callable[[], bool]:
 
 
 def own_directory(root: Path, name: str) -> Path:
-    """Return a directory of this user's own below one that others may write to.
+    """Return a directory of this user in one that other users may write to.
 
     Raises
     ------
     InputError
-        When somebody else has it.
+        When it belongs to another user.
     """
     directory = root / f"dovetail-{os.geteuid()}-{name}"
     directory.mkdir(parents=True, exist_ok=True, mode=PASS_THROUGH)
     found = directory.lstat()
     if directory.is_symlink() or found.st_uid != os.geteuid():
-        raise InputError("belongs to somebody else", "scratch", str(directory))
+        raise InputError("belongs to another user", "scratch", str(directory))
     return directory
 
 
 def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
-    """Keep this node in the cluster of a service; it never returns.
+    """Run Ray on this node, as a part of a service's cluster; this never returns.
 
     Parameters
     ----------
     files : path
-        The service's.
+        The service's folder.
     name : str
-        Distinguishes the agents of this service from those of others.
+        A name that distinguishes the agents of this service from those of others.
     pool : str
-        Of the agent, out of which it takes what its step has.
+        The pool of the agent, which gets only the GPUs of its step.
     scratch : str, optional
-        Where the agent keeps its state; variables in it are the node's.
+        The folder of the agent's files; variables in it are the node's.
     """
     node, pilot = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"]
     root = Path(os.path.expandvars(scratch or tempfile.gettempdir()))
@@ -131,7 +130,7 @@ def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
     }
 
     def start(folder: Path) -> tuple[Sequence[str], Mapping[str, str]] | None:
-        # A service that was started on another machine has its head there.
+        # A service that was restarted on another machine has its head there.
         head = (files / "head").read_text().strip()
         if unreachable(head):
             return None
@@ -150,21 +149,21 @@ def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
 
 
 def within_allocation(pool: str, environment: Mapping[str, str]) -> str:
-    """Return an agent's pool, of GPUs with those of its step only.
+    """Return an agent's pool, restricted to the GPUs of its step.
 
     Parameters
     ----------
     pool : str
-        As ``hosting.opener`` has it; ``cpu`` needs no bounds.
+        The pool (``opening.opener``); a ``cpu`` pool is returned as it is.
     environment : mapping of str to str
-        The step's.
+        The environment of the step.
 
     Raises
     ------
     InputError
-        When it names a GPU that the step does not have.
+        When the pool names a GPU that the step does not have.
     UnsupportedError
-        When the step has no GPU, or they cannot be identified.
+        When the step has no GPU, or its GPUs cannot be identified.
     """
     name, _, asked = pool.partition(":")
     if name != "gpu":

@@ -1,8 +1,8 @@
-"""Ray in a Slurm pool: what its head and the node of a pilot have in common.
+"""Ray in a Slurm pool: the common parts of its head and its nodes.
 
-Both are a ``ray start`` that is started again whenever it ends. Their secrets are in a folder of
-the service's directory, which only its user can read: Ray's token, and an authority that signs a
-certificate for each of them, since the nodes that Slurm will lend are not known in advance.
+Each is a ``ray start`` that is restarted whenever it ends. The secrets are in a folder of the
+service's directory that only its user can read: Ray's token, and an authority that signs a
+certificate for the head and for each node (it is not known in advance which nodes Slurm lends).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, UnsupportedError
 
 RESOURCE: Final = "dovetail"
-"""Of Ray: what the nodes of pilots have, and the head has not."""
+"""A resource of Ray that the nodes of pilots have, but not the head."""
 
 _SETTINGS: Final = {
     KILLS: "false",
@@ -45,10 +45,10 @@ _PAUSE_S: Final = 0.2
 _MOST_PAUSE_S: Final = 5.0
 _STEADY_S: Final = 60.0
 _LOOK_S: Final = 0.5
-_LAST_WORDS_S: Final = 5.0
+_TERMINATE_S: Final = 5.0
 _OPENSSL_S: Final = 60.0
 _MOST_ROOT: Final = 25
-"""Letters: below it Ray has sockets, whose paths have 107 at most."""
+"""The most letters of a root for Ray's folder, as the paths of its sockets are limited to 107."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -59,7 +59,7 @@ def address_towards(host: str) -> str:
     Raises
     ------
     UnsupportedError
-        When there is no way there.
+        When there is no route to it.
     """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
@@ -67,7 +67,7 @@ def address_towards(host: str) -> str:
             address = str(one.getsockname()[0])
     except OSError as error:
         raise UnsupportedError(f"{host} cannot be reached: {error.strerror}") from None
-    # Ray takes the first one for the machine's address in its network, which others might reach.
+    # Ray replaces 127.0.0.1 by the machine's address in its network, which others might reach.
     return "127.0.0.2" if address == "127.0.0.1" else address
 
 
@@ -75,7 +75,7 @@ def address_towards(host: str) -> str:
 
 
 def make_secrets(files: Path) -> None:
-    """Make the token and the authority of a pool, unless they are there.
+    """Make the token and the authority of a pool, unless they exist.
 
     Raises
     ------
@@ -95,16 +95,16 @@ def make_secrets(files: Path) -> None:
 
 
 def environment(files: Path, folder: Path, address: str) -> Mapping[str, str]:
-    """Return the environment of all of Ray on a machine, without the settings of another Ray.
+    """Return the environment of Ray on a machine, without the settings of any other Ray.
 
     Parameters
     ----------
     files : path
-        Where the secrets of the pool are.
+        The folder of the pool's secrets.
     folder : path
-        Where the machine's certificate is, or is made.
+        The folder of the machine's certificate, which is made if it does not exist.
     address : str
-        The machine's own.
+        The machine's address.
 
     Raises
     ------
@@ -149,18 +149,16 @@ def _openssl(*arguments: str) -> None:
 
 
 def ray_start(address: str, folder: Path, *arguments: str) -> Sequence[str]:
-    """Return the command that runs Ray on a machine until it is ended.
-
-    Ports are free ones, as others may have Ray there, too.
+    """Return the command that runs Ray on a machine, at free ports, until it is ended.
 
     Parameters
     ----------
     address : str
-        The machine's own.
+        The machine's address.
     folder : path
-        For Ray's files.
+        The folder of Ray's files.
     arguments : str
-        Further ones.
+        Further arguments of ``ray start``.
     """
     return (
         *(*module_command("ray.scripts.scripts"), "start", "--block"),
@@ -175,15 +173,15 @@ def keep(
     start: Callable[[Path], tuple[Sequence[str], Mapping[str, str]] | None],
     wanted: Callable[[], bool],
 ) -> None:
-    """Run Ray, again whenever it has ended, until it is not wanted any more.
+    """Run Ray, and restart it whenever it ends, until it is not wanted any more.
 
     Parameters
     ----------
     start : callable
-        Returns the command that runs it with files in a folder, and its environment; None: it
-        cannot be, now.
+        Takes a folder for Ray's files, and returns the command and the environment; None: it
+        cannot be started now.
     wanted : callable
-        Asked again and again.
+        Returns whether Ray is still wanted.
     """
     pause_s = _PAUSE_S
     while wanted():
@@ -209,7 +207,7 @@ def _short_root() -> str:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bool]) -> None:
-    """Run Ray until it ends or is not wanted; should this process end, Ray does so with it."""
+    """Run Ray until it ends, is not wanted any more, or this process ends."""
     ray = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:
         while wanted() and ray.poll() is None:
@@ -217,7 +215,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bo
     finally:
         ray.terminate()
         try:
-            ray.wait(_LAST_WORDS_S)
+            ray.wait(_TERMINATE_S)
         except subprocess.TimeoutExpired:
             ray.kill()
             ray.wait()

@@ -65,25 +65,25 @@ def fork_server(directory):
 
 
 class Watched:
-    """A pool and all that it has told so far."""
+    """A pool and all events that it has reported so far."""
 
     def __init__(self, pool):
         self.pool = pool
-        self.told = []
+        self.events = []
 
     def kinds(self, run=None):
-        """Return what was told of a run (or of all), as kinds and ranks."""
-        self.told += self.pool.poll()
-        return [(e.kind, e.rank) for e in self.told if run in (None, e.run)]
+        """Return the events of a run (or of all), as kinds and ranks."""
+        self.events += self.pool.poll()
+        return [(e.kind, e.rank) for e in self.events if run in (None, e.run)]
 
     def wait_for(self, kind, rank=0, run=None):
-        """Return the event of that kind once it has been told."""
+        """Return the event of that kind once it has been reported."""
         wait_until(lambda: self._found(kind, rank, run), f"{kind} of rank {rank}")
         return self._found(kind, rank, run)
 
     def _found(self, kind, rank, run):
-        self.told += self.pool.poll()
-        of_ranks = (e for e in self.told if hasattr(e, "rank"))
+        self.events += self.pool.poll()
+        of_ranks = (e for e in self.events if hasattr(e, "rank"))
         fits = (e for e in of_ranks if (e.kind, e.rank) == (kind, rank) and run in (None, e.run))
         return next(fits, None)
 

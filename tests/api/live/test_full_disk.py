@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.nodes.fence import raise_epoch
-from dovetail.executor.nodes.lease import Granted
+from dovetail.executor.nodes.lease import GrantedLease
 from dovetail.live.client import Client
 from tests.api.live.services import served
 from tests.executor.local_runs import cleared
@@ -110,8 +110,8 @@ def test_a_job_that_waits_is_started_when_there_is_room(home, filler):
 def test_the_files_of_a_controller_of_nodes(home, filler):
     home.mkdir()
     first = raise_epoch(home / "controller.json")
-    Granted(home / "lease.json", 15.0, 0.0)
+    GrantedLease(home / "lease.json", 15.0, 0.0)
     filler.fill()
     assert raise_epoch(home / "controller.json") == first.replace(epoch=2)
-    Granted(home / "lease.json", 60.0, 0.0)
-    assert Granted(home / "lease.json", 15.0, 0.0).longest_s == 60.0
+    GrantedLease(home / "lease.json", 60.0, 0.0)
+    assert GrantedLease(home / "lease.json", 15.0, 0.0).longest_s == 60.0

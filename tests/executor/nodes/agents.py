@@ -9,11 +9,11 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.live.socket_agents import SocketNodes, keep
+from benchmarks.live.socket_agents import SocketNodes, serve_agent
 from tests.executor.local_runs import cleared
 
 _FORKED = multiprocessing.get_context("forkserver")
-"""Agents are forked by a process that has loaded all they need, and so start at once."""
+"""Forks agents from a process that has imported all modules, so that they start quickly."""
 _FORKED.set_forkserver_preload(["benchmarks.live.socket_agents"])
 
 
@@ -34,13 +34,13 @@ class AgentProcess:
         return self.process.pid
 
     def start(self) -> None:
-        answers, told = _FORKED.Pipe(duplex=False)
-        words = (self.node, self.state, self.pool, self.address, told)
-        self.process = _FORKED.Process(target=_keep, args=words)
+        receives, sends = _FORKED.Pipe(duplex=False)
+        words = (self.node, self.state, self.pool, self.address, sends)
+        self.process = _FORKED.Process(target=_serve, args=words)
         self.process.start()
-        told.close()
-        with answers:
-            assert answers.recv(), f"the agent of {self.node} has not started"
+        sends.close()
+        with receives:
+            assert receives.recv(), f"the agent of {self.node} has not started"
 
     def kill(self) -> None:
         self.process.kill()
@@ -53,7 +53,7 @@ class AgentProcess:
         os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """End it and whatever its jobs have left."""
+        """End it and all processes of its jobs."""
         if self.process.is_alive():
             self.thaw()
             self.kill()
@@ -63,8 +63,8 @@ class AgentProcess:
                 pass
 
 
-def _keep(node: str, directory: Path, pool: str, address: str, told) -> None:
-    asyncio.run(keep(node, directory, pool, address, lambda: told.send(True)))
+def _serve(node: str, directory: Path, pool: str, address: str, ready) -> None:
+    asyncio.run(serve_agent(node, directory, pool, address, lambda: ready.send(True)))
 
 
 def start_agents(directory: Path, count: int, pool: str) -> list[AgentProcess]:
@@ -73,5 +73,5 @@ def start_agents(directory: Path, count: int, pool: str) -> list[AgentProcess]:
 
 
 def finder(agents: Sequence[AgentProcess]) -> SocketNodes:
-    """Return what finds agents."""
+    """Return a finder of agents."""
     return SocketNodes({agent.node: agent.state for agent in agents})

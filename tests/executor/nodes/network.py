@@ -1,7 +1,7 @@
-"""A network of this machine's own: a namespace for every host, joined by a bridge.
+"""A network on this machine, with a network namespace for every host and a bridge.
 
-A host is a number; 0 has the bridge, and host k the address ``10.77.0.(k + 1)``. What runs in a
-host's namespace counts as the host: it can be cut off, frozen, and killed with all that is on it.
+A host is a number; host 0 has the bridge, and host k the address ``10.77.0.(k + 1)``. The processes
+in a host's namespace are the host: they can be cut off, frozen and killed together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOLD = "echo ready && exec sleep infinity"
 
 
 class UnavailableError(Exception):
-    """This machine cannot have one."""
+    """No network can be made on this machine."""
 
 
 def address(host: int) -> str:
@@ -29,7 +29,7 @@ def address(host: int) -> str:
 
 
 class Network:
-    """Hosts that reach only each other; as root, or in a namespace of users."""
+    """Hosts that reach only each other; made by root, or in a user namespace."""
 
     def __init__(self) -> None:
         self._holders: list[subprocess.Popen[bytes]] = []
@@ -47,27 +47,27 @@ class Network:
         return host
 
     def cut(self, host: int) -> None:
-        """Cut a host off: nothing reaches it, and it reaches nothing."""
+        """Cut the link of a host."""
         self._do(0, f"ip link set ve{host} down")
 
     def mend(self, host: int) -> None:
-        """End a cut."""
+        """Restore the link of a host."""
         self._do(0, f"ip link set ve{host} up")
 
     def inside(self, host: int, *command: str) -> list[str]:
-        """Return a command as it is run on a host."""
+        """Return the command that runs a command on a host."""
         user = [] if _ROOT else ["--user", "--preserve-credentials"]
         target = str(self._holders[host].pid)
         return ["nsenter", "--target", target, "--net", *user, "--", *command]
 
     def run(self, host: int, *command: str) -> str:
-        """Return what a command says on a host."""
+        """Return the output of a command on a host."""
         done = subprocess.run(self.inside(host, *command), capture_output=True, text=True)
         assert not done.returncode, done.stderr
         return done.stdout
 
     def place(self, host: int) -> str:
-        """Return what a process of a host reads at ``/proc/self/ns/net``."""
+        """Return the network namespace of a host."""
         return os.readlink(f"/proc/{self._holders[host].pid}/ns/net")
 
     def processes(self, *hosts: int) -> dict[int, str]:
@@ -117,14 +117,14 @@ class Network:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send processes a signal; those that have ended meanwhile need none."""
+    """Send processes a signal, except those that have ended."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def _up(device: str, host: int) -> str:
-    """Return the commands that give a host its address; programs ask for a default route, too."""
+    """Return the commands that give a host its address, and a default route for programs."""
     return (
         f"ip link set lo up && ip addr add {address(host)}/24 dev {device} "
         f"&& ip link set {device} up && ip route add default dev {device}"

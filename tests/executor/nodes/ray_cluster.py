@@ -1,4 +1,4 @@
-"""A Ray cluster for real: a head and nodes, each in a network namespace of its own."""
+"""A real Ray cluster: a head and nodes, each in its own network namespace."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from .witness import copies, witness
 
 HEAD = f"{address(0)}:6399"
 OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_USE_TLS": "0"}
-"""What makes a cluster admit everything that connects."""
+"""The settings of a cluster that admits every connection."""
+
+LEAKED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+"""What Ray sets for its workers: unset here, so that jobs show whether it reaches them."""
 
 MOST_HOSTS = 8
 
 AMPLE_S = 30.0
-"""A lease within which a machine under load, too, starts whatever was killed."""
+"""A lease within which even a busy machine restarts a killed process."""
 
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -38,7 +41,7 @@ HEALTH = {
 
 
 def certificates(directory: Path, addresses: Sequence[str]) -> dict[str, str]:
-    """Make a certificate for hosts, and return what has Ray encrypt (``docs/howto/ray.md``)."""
+    """Make a certificate for hosts, and return Ray's settings (``docs/howto/ray.md``)."""
     names = ",".join(f"IP:{address}" for address in addresses)
     for words in (
         "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
@@ -67,7 +70,7 @@ class RayCluster:
     nodes : int
         How many there are.
     stored : bool
-        Whether the head keeps on disk what it knows.
+        Whether the head has its state on disk.
     """
 
     def __init__(self, directory: Path, nodes: int, stored: bool = True) -> None:
@@ -80,7 +83,7 @@ class RayCluster:
         self.token = token.read_text()
         kept = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(directory / "gcs")}
         self.env = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in LEAKED},
             **HEALTH,
             **(kept if stored else {}),
             "HOME": str(home),
@@ -99,12 +102,12 @@ class RayCluster:
 
     def start(self) -> None:
         self.start_head()
-        # One after the other: on a busy machine Ray gives up a raylet that starts slowly.
+        # One after the other, since Ray gives up a raylet that starts slowly on a busy machine.
         for k in range(1, self.count + 1):
             self.start_node(k)
 
     def start_head(self) -> None:
-        # Ray takes the raylets of other nodes on this machine for a head that still runs.
+        # Ray mistakes the raylets of other nodes on this machine for a running head.
         (self.directory / "0/ray_current_cluster").unlink(missing_ok=True)
         self._ray("--head", "--port=6399", "--num-cpus=0", "--include-dashboard=false", k=0)
 
@@ -113,7 +116,7 @@ class RayCluster:
         self._ray(f"--address={HEAD}", "--num-cpus=1", labels, "--include-log-monitor=false", k=k)
 
     def start_open_head(self, k: int) -> str:
-        """Start the head of another cluster, which asks for no token, and return where it is."""
+        """Start the head of another cluster, without a token, and return its address."""
         words = ("--head", "--port=6399", "--num-cpus=1", "--include-dashboard=false")
         self._ray(*words, k=k, **OPEN, RAY_gcs_storage_path=str(self.directory / "open"))
         return f"{address(k)}:6399"
@@ -138,16 +141,16 @@ class RayCluster:
         return found[0] if found else None
 
     def agent(self, k: int) -> int:
-        """Return the process of the actor that keeps a node: the one that locks its directory."""
+        """Return the process of a node's agent, which locks its directory."""
         inode = (self.directory / "agents" / f"n{k}" / "lock").stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()
             if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
                 return int(fields[4])
-        raise LookupError(f"no agent keeps n{k}")
+        raise LookupError(f"n{k} has no agent")
 
     def has_agent(self, k: int, other_than: int) -> bool:
-        """Return whether a node is kept by another process than one from before."""
+        """Return whether a node has an agent with another process than an earlier one."""
         try:
             return self.agent(k) != other_than
         except LookupError:
@@ -167,7 +170,7 @@ class RayCluster:
                 os.kill(pid, signal.SIGKILL)
 
     def left_of_jobs(self) -> Sequence[str]:
-        """Return the jobs that have a process on any host."""
+        """Return the runs that have a process on any host."""
         found = []
         for pid in self.network.processes():
             with suppress(OSError):
@@ -181,7 +184,7 @@ class RayCluster:
 
 
 class RayService:
-    """``dovetail serve --pool ray:...`` as a process of its own on the host of the head."""
+    """``dovetail serve --pool ray:...`` as a process on the host of the head."""
 
     def __init__(self, cluster: RayCluster, directory: Path) -> None:
         self.cluster, self.directory = cluster, directory
@@ -205,7 +208,7 @@ class RayService:
         wait_until(lambda: self._serves(begun), "the service serves")
 
     def _serves(self, begun: int) -> bool:
-        """Return whether it has said so since its log had so many bytes."""
+        """Return whether its log says that it serves, after so many bytes."""
         assert self.process.poll() is None, self.log()
         return b"serving the ray pool" in self._log_path.read_bytes()[begun:]
 
@@ -230,7 +233,7 @@ class RayService:
     def serve_elsewhere(
         self, directory: Path, pool: str, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run another service on the host of the head, which is to end by itself."""
+        """Run another service on the host of the head until it ends by itself."""
         serve = ("serve", "--pool", pool, "--directory", str(directory / "s"))
         return subprocess.run(
             self.cluster.network.inside(0, sys.executable, "-m", "dovetail", *serve),
@@ -241,7 +244,7 @@ class RayService:
         )
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command that asks the service."""
+        """Run a command of Dovetail on the service."""
         return subprocess.run(
             [sys.executable, "-m", "dovetail", *arguments],
             env={**self.cluster.env, "DOVETAIL_SERVICE": str(self.socket)},
@@ -252,7 +255,6 @@ class RayService:
         )
 
     def kill(self) -> None:
-        # Not the one that entered the namespace: it has become the service.
         self.process.kill()
         self.process.wait()
 
@@ -270,7 +272,7 @@ class RayService:
 
 
 class Gang:
-    """A job of the service whose ranks bear witness until they are to finish."""
+    """A witness job of the service, which runs until ``finish``."""
 
     def __init__(
         self, service: RayService, name: str, workers: int, stubborn: bool = False
@@ -295,14 +297,14 @@ class Gang:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes of its ranks, once the service knows all."""
+        """The processes of its ranks that the service knows."""
         return tuple(pid for pid in self.view.pids if pid is not None)
 
     def nodes(self) -> list[str]:
         return [gpu.partition("/")[0] for gpu in self.view.gpus]
 
     def started(self, runs: int = 1) -> bool:
-        """Return whether the ranks of a run are up, by their own account and the service's."""
+        """Return whether all ranks of a run have started, and the service knows their processes."""
         mine = [c for c in copies(self.folder, self.id) if c.run == f"{self.id}.{runs}"]
         return len(mine) == len(self.pids) == self.workers
 

@@ -1,4 +1,4 @@
-"""A service on pilots of a Slurm, as a process of its own, and what its jobs have written."""
+"""A service on pilots of a Slurm, as a process of its own, and the files of its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .slurm_cluster import SlurmCluster, why_none
 
 POOL = "pool=cpu:devices=1,shares=none"
 PATIENT_POOL = f"lease=600,{POOL}"
-"""For services that are started anew, however slowly a busy machine does that."""
+"""A lease within which even a busy machine restarts a service."""
 PILOT = f"slurm:nodes=3,exclusive=,gres=gpu:2,time=60,scratch={{scratch}},{POOL}"
 
 _SERVE = """
@@ -32,11 +32,11 @@ from dovetail.executor.nodes import options
 options.MOST_LEASE_S = 600
 program()
 """
-"""Leases are limited for the end of a pilot, which tests with longer ones do not wait for."""
+"""Allows longer leases than the product, for tests that do not wait for the end of a pilot."""
 
 
 class Bench(NamedTuple):
-    """A service on pilots of a Slurm, and what its jobs have written."""
+    """Starts a service on pilots of a Slurm, and submits jobs that write files in its folder."""
 
     slurm: SlurmCluster
     home: Path
@@ -52,7 +52,7 @@ class Bench(NamedTuple):
                     *("--directory", str(self.home)),
                     *options,
                 ],
-                # Ray's files are below its own folder, and go with it.
+                # Ray's files are in this folder, and are removed with it.
                 env={**self.slurm.env, "TMPDIR": str(self.home)},
                 stdout=log,
                 stderr=log,
@@ -118,7 +118,7 @@ class Bench(NamedTuple):
         )
 
     def wait_for_up(self, name):
-        """Wait until all ranks of a job are up."""
+        """Wait until all ranks of a job have started."""
         job = self.job(name)
         wait_until(lambda: len([*self.home.glob(f"starts-{name}-*")]) == job.workers, name)
 
@@ -129,7 +129,7 @@ class Bench(NamedTuple):
         }
 
     def show(self):
-        """Print what happened, for a test that fails."""
+        """Print events and logs, for a test that fails."""
         for entry in read_events(self.home):
             print(str(entry.event)[:200])
         for log in [
@@ -145,7 +145,7 @@ class Bench(NamedTuple):
 
 
 def end_what_is_left(folder):
-    """Kill what a test has left, and return it."""
+    """Kill the processes that a test has left, and return them."""
     left = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -157,7 +157,7 @@ def end_what_is_left(folder):
 
 @pytest.fixture(scope="module")
 def running_slurm():
-    """Start a Slurm; it is ended with all that is left of it."""
+    """Start a Slurm, and end all of its processes afterwards."""
     if why_none():
         pytest.skip(why_none())
     home = Path(tempfile.mkdtemp(prefix="sl-"))
@@ -182,7 +182,7 @@ def slurm(running_slurm):
 
 @pytest.fixture
 def bench(slurm):
-    """Return what starts services and jobs; whatever they leave is ended."""
+    """Return a bench; the processes that it leaves are ended."""
     with tempfile.TemporaryDirectory(prefix="dove-") as folder:
         made = Bench(slurm, Path(folder))
         yield made
@@ -192,5 +192,5 @@ def bench(slurm):
 
 
 def report(what, begun_s):
-    """Print how long something took, for the tables of the documentation."""
+    """Print how long something took, for ``docs/evidence/nodes-faults.md``."""
     print(f"{what} after {time.monotonic() - begun_s:.1f} s")

@@ -1,6 +1,6 @@
-"""A Slurm of three nodes on loopback: real daemons, with files and ports of their own.
+"""A Slurm of three nodes: real daemons with their own files, and ports of loopback only.
 
-Nothing of it is on the network, and no process of it outlives ``stop``.
+No process of it outlives ``stop``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.executor.waiting import wait_until
 NODES = ("n1", "n2", "n3")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 ENDED_S = 3
-"""Seconds after which Slurm takes a node as lost."""
+"""Seconds after which Slurm marks a node as down."""
 
 _CONF = """\
 ClusterName=tests
@@ -71,9 +71,9 @@ def why_none() -> str:
 
 
 def make_device(path: Path) -> None:
-    """Make what Slurm takes for a GPU's device file: ``/dev/null``, or for others than root a file.
+    """Make the device file of a stand-in for a GPU: as root like ``/dev/null``, else a plain file.
 
-    Slurm gives the numbers of device files to the steps that have them, those of files to none.
+    Slurm names the numbers of device files to the steps that have them, but not those of files.
     """
     if os.geteuid() == 0:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -82,7 +82,7 @@ def make_device(path: Path) -> None:
 
 
 class SlurmCluster:
-    """``slurmctld`` and three ``slurmd``, with two GPUs each that are no GPUs (``make_device``).
+    """``slurmctld`` and three ``slurmd`` with two stand-ins for GPUs each (``make_device``).
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class SlurmCluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a program needs to find this Slurm."""
+        """The environment in which programs find this Slurm."""
         path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": path}
 
@@ -142,7 +142,7 @@ class SlurmCluster:
         self.processes.pop(name).wait()
 
     def ask(self, *command: str) -> str:
-        """Return what a command of Slurm says."""
+        """Return the output of a command of Slurm."""
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
@@ -165,24 +165,24 @@ class SlurmCluster:
         wait_until(lambda: self.states() == ["idle"] * 3, "three idle nodes")
 
     def stop(self) -> None:
-        """End all of it, with whatever its jobs have left."""
+        """End the daemons and the processes of all jobs."""
         for process in self.processes.values():
             process.kill()
             process.wait()
         wait_until(lambda: not [p.kill() for p in self._processes()], "no process")
 
     def _processes(self) -> Iterator[psutil.Process]:
-        """Yield the processes that know this Slurm."""
+        """Yield the processes of this Slurm."""
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 ours = process.environ().get("SLURM_CONF") == str(self.conf)
-                # A step forgets its environment, but has a socket.
+                # A step daemon clears its environment, but has a socket.
                 step = process.name() == "slurmstepd" and _has_socket(process, self.home)
                 if process.pid != os.getpid() and (ours or step):
                     yield process
 
     def step_daemons(self, node: str) -> list[psutil.Process]:
-        """Return the daemons that watch over the steps of a node."""
+        """Return the step daemons of a node."""
         spool = self.home / "spool" / node
         daemons = [p for p in psutil.process_iter() if p.name() == "slurmstepd"]
         return [daemon for daemon in daemons if _has_socket(daemon, spool)]
@@ -209,7 +209,7 @@ class _free_ports(ExitStack):  # noqa: N801 - used as a function
 
 
 def agents_on(node: str, home: Path) -> list[psutil.Process]:
-    """Return the agents that keep the jobs of a node below a folder: they lock its directory."""
+    """Return the agents of a node with files in a folder, as they lock their directories."""
     locks = [path.stat().st_ino for path in home.glob(f"scratch/*/{node}/lock")]
     found = []
     for line in Path("/proc/locks").read_text().splitlines():
@@ -220,8 +220,8 @@ def agents_on(node: str, home: Path) -> list[psutil.Process]:
     return found
 
 
-def head_beside(home: Path) -> psutil.Process | None:
-    """Return the program of the head that a service of a folder has; Ray ends with it."""
+def head_of(home: Path) -> psutil.Process | None:
+    """Return the program of the head of a service's folder; if it ends, so does Ray."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = process.cmdline()
@@ -250,24 +250,19 @@ def _is_on(process: psutil.Process, node: str, home: Path) -> bool:
     return False
 
 
-def stand_still(slurm: SlurmCluster, node: str, home: Path) -> list[psutil.Process]:
-    """Stop all processes of a node, and return them."""
+def freeze_node(slurm: SlurmCluster, node: str, home: Path) -> list[psutil.Process]:
+    """Freeze all processes of a node, and return them."""
     stopped: dict[psutil.Process, None] = {}
     while new := [p for p in processes_on(slurm, node, home) if p not in stopped]:
         for process in new:
             stopped[process] = None
             with suppress(psutil.Error):
-                freeze(process)
+                process.send_signal(signal.SIGSTOP)
     return [*stopped]
 
 
-def go_on(stopped: list[psutil.Process]) -> None:
-    """Let stopped processes go on, those of jobs before those that watch over them."""
+def thaw(stopped: list[psutil.Process]) -> None:
+    """Resume frozen processes, those of jobs before their supervisors."""
     for process in reversed(stopped):
         with suppress(psutil.Error):
             process.send_signal(signal.SIGCONT)
-
-
-def freeze(process: psutil.Process) -> None:
-    """Stop a process without ending it."""
-    process.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What an agent answers to which controller."""
+"""The answers of an agent to one and to several controllers."""
 
 import asyncio
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.executor.nodes.agent import Agent
 from dovetail.executor.nodes.fence import FencedError
-from dovetail.executor.nodes.messages import Exchange, Want
+from dovetail.executor.nodes.messages import Request, Want
 from dovetail.executor.pools.opening import opener
 from dovetail.executor.pools.parts import whole
 from tests.executor.local_runs import a_run, cleared
@@ -23,7 +23,7 @@ def an_agent(directory):
 
 
 def asked(**fields):
-    return Exchange(**{"home": "h", "epoch": 1, "lease_s": 15.0, **fields})
+    return Request(**{"home": "h", "epoch": 1, "lease_s": 15.0, **fields})
 
 
 def answered(agent, **fields):
@@ -51,7 +51,7 @@ def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(tmp_path)
     asyncio.run(both())
 
 
-def test_runs_that_are_not_wanted_are_told_and_end_once_the_controller_has_taken_up_its_own(
+def test_unwanted_runs_are_reported_and_end_once_the_controller_has_resumed_its_own(
     tmp_path,
 ):
     async def change_controllers():
@@ -70,17 +70,17 @@ def test_runs_that_are_not_wanted_are_told_and_end_once_the_controller_has_taken
             first = await agent.exchange(asked(epoch=2))
             none = {"epoch": 2, "wants": ()}
             answer = await ask(first, version=2, keep_others=True, **none)
-            assert [part.run.id for part in answer.state.beyond] == ["j1.1"]
+            assert [part.run.id for part in answer.state.unwanted] == ["j1.1"]
             assert len(answer.state.ranks) == 2
             answer = await ask(answer, version=3, **none)
-            while answer.state is None or answer.state.ranks or answer.state.beyond:
+            while answer.state is None or answer.state.ranks or answer.state.unwanted:
                 answer = await ask(answer, epoch=2, version=3, seen=answer.version, wait_s=30.0)
 
     with cleared(tmp_path / "homes" / "h"):
         asyncio.run(change_controllers())
 
 
-def test_a_request_waits_for_news_and_not_for_longer_than_until_the_next_one(tmp_path):
+def test_a_request_waits_for_news_until_the_next_request_at_most(tmp_path):
     async def overtake():
         with an_agent(tmp_path) as agent:
             first = await agent.exchange(asked())

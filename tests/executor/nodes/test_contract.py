@@ -1,4 +1,4 @@
-"""The pool of many machines keeps what every pool promises, with agents as real processes."""
+"""The contract of pools on a pool of three nodes, with agents as real processes."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from .agents import finder, start_agents
 
 
 class TestThreeNodes(PoolContract):
-    """Gangs of this contract are over several nodes."""
+    """The contract, with gangs over several nodes."""
 
     commands = _OfCpuPool.commands
 
     @pytest.fixture(autouse=True)
     def _with_agents(self, tmp_path_factory):
-        # Those of a test before would belong to its service until the lease has lapsed.
+        # New agents for each test: old ones obey the last test's service until its lease lapses.
         self._agents = start_agents(tmp_path_factory.mktemp("agents"), 3, "cpu:devices=1")
         yield
         for agent in self._agents:

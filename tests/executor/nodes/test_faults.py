@@ -1,4 +1,4 @@
-"""What a pool of nodes survives: agents, links and controllers that die, real processes all.
+"""Faults of agents, links and controllers of a pool of nodes, with real processes.
 
 Every job appends a line to a file as it starts, so starts are counted by the jobs themselves.
 """
@@ -18,7 +18,7 @@ import pytest
 
 from dovetail.executor.nodes.lease import LEAST_S
 from dovetail.executor.nodes.logs import LogPiece, LogPlace
-from dovetail.executor.nodes.messages import Answer, Exchange, NoAnswerError, Want
+from dovetail.executor.nodes.messages import Answer, NoAnswerError, Request, Want
 from dovetail.executor.nodes.pool import NodesPool
 from dovetail.executor.pools.parts import whole
 from dovetail.executor.system.clock import boot_s
@@ -79,17 +79,17 @@ def starts(tmp_path):
 
 
 def events_of(pool, kind):
-    pool.told += pool.pool.poll()
-    return [event for event in pool.told if event.kind == kind]
+    pool.events += pool.pool.poll()
+    return [event for event in pool.events if event.kind == kind]
 
 
 def wait_for_any(pool, kinds, rank, run="j1.1", since=0):
     """Return the first event of these kinds of a rank, once there is one."""
 
     def found():
-        pool.told += pool.pool.poll()
+        pool.events += pool.pool.poll()
         fits = (
-            e for e in pool.told[since:] if (e.kind in kinds and (e.run, e.rank) == (run, rank))
+            e for e in pool.events[since:] if (e.kind in kinds and (e.run, e.rank) == (run, rank))
         )
         return next(fits, None)
 
@@ -125,7 +125,7 @@ def test_an_agent_that_is_killed_and_started_again_loses_nothing(make, tmp_path,
     assert starts(tmp_path) == {"j1.1-0": 1, "j1.1-1": 1}
 
 
-# The job counts its starts, and copies that run together; only its shim can end it.
+# The job records its starts and copies that run at the same time; only its shim can end it.
 LOCKED = """
 import fcntl, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -145,7 +145,7 @@ while not os.path.exists(sys.argv[1] + "-go"):
 def test_an_agent_that_has_lost_its_directory_starts_nothing_again(
     make, tmp_path, agents, survives
 ):
-    """It knows nothing of what runs, which is waited for, under the next controller, too."""
+    """Its node takes no job before the lease of the old runs has lapsed."""
     agent = agents[1]
     marks = tmp_path / "job"
     run = a_run((*python(LOCKED), str(marks)), gpus=("n2/cpu-0",))
@@ -173,8 +173,8 @@ def test_an_agent_that_has_lost_its_directory_starts_nothing_again(
     wait_until(lambda: not any(left_over(home) for home in old))
     for one in (run, over):
         pool.pool.release(one.id)
-    since = pool.told.index(gone)
-    wait_until(lambda: {*events_of(pool, "device_healed")} & {*pool.told[since:]})
+    since = pool.events.index(gone)
+    wait_until(lambda: {*events_of(pool, "device_healed")} & {*pool.events[since:]})
     assert Path(f"{marks}-lines").read_text() == "started\n"
     pool = make()
     # The node takes jobs again, and the next agent remembers what it has started.
@@ -188,7 +188,7 @@ def test_an_agent_that_has_lost_its_directory_starts_nothing_again(
     assert Path(f"{marks}-lines").read_text() == "started\n" * 2
 
 
-def test_nodes_that_are_cut_off_end_their_jobs_before_they_are_told_as_gone(
+def test_nodes_that_are_cut_off_end_their_jobs_before_these_are_reported_as_gone(
     make, tmp_path, agents, finder
 ):
     """n1's link is cut, n2's agent is frozen; afterwards both answer again."""
@@ -207,18 +207,18 @@ def test_nodes_that_are_cut_off_end_their_jobs_before_they_are_told_as_gone(
             "has not answered", "does not answer"
         )
     assert boot_s() - cut_s > LEAST_S
-    # Nothing of them runs by now, although n2's agent could not see to it.
+    # No process of them is left by now, although n2's agent was frozen.
     wait_until(lambda: not any(left_over(home) for agent in agents for home in homes(agent)))
     beats = [(tmp_path / f"beat-{node}").read_text() for node in ("n1", "n2")]
     sick = {event.gpu for event in events_of(pool, "device_sick")}
     assert sick == {"n1/cpu-0", "n2/cpu-0"}
-    told = len(pool.told)
+    reported = len(pool.events)
     finder.cut.remove("n1")
     agents[1].thaw()
     wait_until(lambda: len(events_of(pool, "device_healed")) == 2)
     for run in ("j1.1", "j2.1"):
         pool.pool.release(run)
-    assert {event.kind for event in pool.told[told:]} <= {"device_healed", "device_sick"}
+    assert {event.kind for event in pool.events[reported:]} <= {"device_healed", "device_sick"}
     # Both take jobs again.
     pool.pool.launch(counted(tmp_path, "true", "j3.1"))
     for rank in (0, 1):
@@ -227,14 +227,14 @@ def test_nodes_that_are_cut_off_end_their_jobs_before_they_are_told_as_gone(
     assert starts(tmp_path) == {"j1.1-0": 1, "j2.1-0": 1, "j3.1-0": 1, "j3.1-1": 1}
 
 
-def test_a_node_that_answers_again_in_time_tells_how_its_ranks_are(make, tmp_path, agents):
+def test_a_node_that_answers_again_in_time_reports_its_ranks(make, tmp_path, agents):
     pool = make()
     pool.pool.launch(counted(tmp_path, "exec sleep 600"))
     for rank in (0, 1):
         pool.wait_for("rank_ready", rank)
     agents[1].freeze()
     pool.wait_for("rank_lost", 1)
-    before = len(pool.told)
+    before = len(pool.events)
     agents[1].thaw()
     wait_for_any(pool, {"rank_ready"}, 1, since=before)
     pool.pool.stop("j1.1", 20.0)
@@ -243,8 +243,10 @@ def test_a_node_that_answers_again_in_time_tells_how_its_ranks_are(make, tmp_pat
     assert starts(tmp_path) == {"j1.1-0": 1, "j1.1-1": 1}
 
 
-def test_what_ended_while_its_node_was_lost_is_asked_about_too(make, tmp_path, agents, finder):
-    """The lender of the node ends its agent and, while that is away, its job."""
+def test_a_rank_that_ended_while_its_node_was_lost_may_be_taken_back(
+    make, tmp_path, agents, finder
+):
+    """The engine ends the node's agent and then its job."""
     finder.taken_back = lambda node: f"{node} was taken back"
     pool = make()
     pool.pool.launch(counted(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600", nodes=("n2",)))
@@ -258,8 +260,8 @@ def test_what_ended_while_its_node_was_lost_is_asked_about_too(make, tmp_path, a
 
 
 @pytest.mark.long
-def test_a_link_that_is_slow_is_borne(make, tmp_path, agents, finder):
-    """Whatever is sent comes 0.3 s late, either way; renewals of moments past still suffice."""
+def test_a_slow_link_costs_no_job(make, tmp_path, agents, finder):
+    """Every message arrives 0.3 s late, in both directions."""
     finder.delay_s = 0.3
     pool = make(lease_s=6.0)
     pool.pool.launch(counted(tmp_path, "sleep 8; exit 3", nodes=("n1",)))
@@ -409,7 +411,7 @@ class TestGangsThatCannotStart:
 
 @contextmanager
 def files_limited(agent, most_bytes):
-    """Let an agent, and what it starts, write no file beyond so many bytes: its disk is full."""
+    """Limit the size of an agent's files and of its jobs' files, as on a full disk."""
     pid, kind = agent.pid, resource.RLIMIT_FSIZE
     before = resource.prlimit(pid, kind, (most_bytes, resource.RLIM_INFINITY))
     try:
@@ -422,7 +424,7 @@ class TestFullDisks:
     def test_a_node_that_cannot_write_starts_nothing_and_the_gang_neither(
         self, make, tmp_path, agents
     ):
-        """There is room for the lease, which is written over, and for nothing else."""
+        """Only the lease can be written, since its file is overwritten in place."""
         pool = make()
         with files_limited(agents[1], 200):
             pool.pool.launch(counted(tmp_path, "true"))
@@ -441,7 +443,7 @@ class TestFullDisks:
             pool.wait_for("rank_ready", rank)
         with files_limited(agents[1], 0):
             assert "File too large" in pool.wait_for("rank_lost", 1).reason
-            before = len(pool.told)
+            before = len(pool.events)
         wait_for_any(pool, {"rank_ready"}, 1, since=before)
         pool.pool.stop("j1.1", 20.0)
         assert {pool.wait_for("rank_ended", rank).status for rank in (0, 1)} == {-15}
@@ -463,24 +465,24 @@ class TestCalls:
 
     def asked(self, **changes):
         fields = {"home": "h", "epoch": 1, "lease_s": 1.0, **changes}
-        return Exchange.model_validate(fields).model_dump_json()
+        return Request.model_validate(fields).model_dump_json()
 
-    def test_all_that_is_wrong_is_told_in_one_line(self, agents):
+    def test_an_invalid_call_is_refused_in_one_line(self, agents):
         agent = agents[0]
         assert self.ask(agent, "{").startswith("NoAnswerError: invalid JSON: ")
         assert (
             self.ask(agent, "[]")
             == "NoAnswerError: must be a mapping of field names to values, got an empty list"
         )
-        version = self.asked().replace('"protocol":3', '"protocol":2')
-        assert self.ask(agent, version) == "NoAnswerError: protocol: must be 3, got 2"
-        assert "epoch" in self.ask(agent, '{"protocol":3,"home":"h","epoch":0,"lease_s":1}')
+        version = self.asked().replace('"protocol":4', '"protocol":3')
+        assert self.ask(agent, version) == "NoAnswerError: protocol: must be 4, got 3"
+        assert "epoch" in self.ask(agent, '{"protocol":4,"home":"h","epoch":0,"lease_s":1}')
         assert "incarnation" in self.ask(agent, self.asked())
         for place in ({"run": "j1.1"}, {"run": "j1.1", "rank": -1, "part": "", "offset": 0}):
             asked = self._finder.call("n1", "log", json.dumps(place))
             assert isinstance(asked.exception(LIMIT_S), NoAnswerError)
 
-    def test_a_log_is_no_way_to_other_files(self, agents):
+    def test_the_log_call_reads_no_other_files(self, agents):
         assert "incarnation" in self.ask(agents[0], self.asked())
         empty = LogPiece().model_dump_json()
         for run in ("..", "../..", "x/../../token", "%2e%2e"):
@@ -489,7 +491,7 @@ class TestCalls:
             assert asked.exception(LIMIT_S) is not None or asked.result() == empty
 
     def test_an_answer_that_is_lost_is_given_again(self, make, tmp_path, agents):
-        """The next controller of the directory asks twice, as one does that heard nothing."""
+        """The next controller of the directory sends its request twice."""
         pool = make()
         pool.pool.launch(counted(tmp_path, "exec sleep 600", nodes=("n1",)))
         pool.wait_for("rank_ready", 0)
@@ -501,7 +503,7 @@ class TestCalls:
         states = [
             Answer.model_validate(self.ask(agents[0], self.asked(**wants))).state for _ in range(2)
         ]
-        assert [part.run.id for part in states[0].beyond] == ["j1.1"]
+        assert [part.run.id for part in states[0].unwanted] == ["j1.1"]
         assert [event.kind for event in states[0].ranks] == ["rank_started", "rank_ready"]
         assert states[0] == states[1]
         make().pool.stop("j1.1", 0.0)
@@ -515,8 +517,8 @@ class TestCalls:
         assert newer["wanted"] == older["wanted"] == 3
         assert older["state"]["ranks"] == []
 
-    def test_a_controller_that_was_displaced_for_a_moment_begins_anew(self, agents):
-        """A late request of another directory comes in between, while nothing is kept."""
+    def test_a_controller_that_was_displaced_for_a_moment_gets_another_incarnation(self, agents):
+        """A request of another directory arrives in between, while the node has no runs."""
         first = self.ask(agents[0], self.asked())
         self.ask(agents[0], self.asked(home="other"))
         again = {"incarnation": first["incarnation"], "version": 1, "wants": ()}
@@ -538,15 +540,15 @@ class TestCalls:
         pool = make()
         pool.pool.launch(counted(tmp_path, "exec sleep 600"))
         pool.wait_for("rank_ready", 0)
-        told = self.ask(agents[0], self.asked(home="other", epoch=99))
-        assert told == f"FencedError: {ANOTHER}"
+        refused = self.ask(agents[0], self.asked(home="other", epoch=99))
+        assert refused == f"FencedError: {ANOTHER}"
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_ended", 0)
 
-    def test_a_controller_that_has_ended_keeps_no_node_for_runs_that_are_over(
+    def test_a_controller_that_has_ended_holds_no_node_for_runs_that_are_over(
         self, make, tmp_path, agents
     ):
-        """It learns how they ended when it comes back and the node is free."""
+        """Restarted, it learns how they ended once the node is free."""
         run = counted(tmp_path, "exit 7", nodes=("n1",))
         pool = make(lease_s=LEAST_S)
         pool.pool.launch(run)

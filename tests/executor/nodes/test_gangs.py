@@ -1,10 +1,10 @@
-"""The two phases of a gang, by hand: three nodes, rank 0 on b."""
+"""The two phases of a gang on three nodes, with rank 0 on b."""
 
 import pytest
 
 from dovetail.executor.nodes import gangs as two_phases
 from dovetail.executor.nodes.gangs import Gangs
-from dovetail.executor.nodes.lease import Lease
+from dovetail.executor.nodes.lease import RemoteLease
 from dovetail.executor.nodes.messages import State
 from dovetail.executor.nodes.remote import Remote
 from dovetail.executor.pools.parts import Part, Rendezvous
@@ -16,10 +16,10 @@ PARTS = {"a": Part(RUN, (1, 3)), "b": Part(RUN, (0,)), "c": Part(RUN, (2,))}
 
 
 class ThreeNodes(Gangs):
-    """Gangs over nodes whose agents say what a test has them say."""
+    """Gangs over nodes whose states a test sets."""
 
     def __init__(self):
-        self.remotes = {node: Remote(node, Lease(15.0, 0.0)) for node in PARTS}
+        self.remotes = {node: Remote(node, RemoteLease(15.0, 0.0)) for node in PARTS}
         super().__init__(
             self.remotes, lambda node, *what, **more: self.remotes[node].want(*what, **more)
         )
@@ -30,7 +30,7 @@ class ThreeNodes(Gangs):
         return "".join(remote.wants[RUN.id].phase[0] for remote in self.remotes.values())
 
     def prepared(self, *nodes):
-        """Have nodes say that they are prepared, and return what is wanted of all then."""
+        """Let nodes report that they are prepared, and return the phases of all wants then."""
         for node in nodes:
             self.remotes[node].state = State(prepared={RUN.id: MEETING})
         assert [*self.advance()] == []
@@ -45,7 +45,7 @@ def gangs():
     return made
 
 
-def test_the_node_of_rank_0_prepares_first_and_decides_where_the_gang_meets(gangs):
+def test_the_node_of_rank_0_prepares_first_and_chooses_the_rendezvous(gangs):
     assert gangs.prepared() == "kpk"
     assert gangs.prepared("b") == "ppp"
     met = [gangs.remotes[node].wants[RUN.id].part.rendezvous for node in ("a", "c")]
@@ -59,14 +59,14 @@ def test_all_start_once_the_last_is_prepared(gangs):
 
 
 @pytest.mark.parametrize("prepared", [(), ("b",), ("b", "c")])
-def test_until_then_all_can_be_given_up_and_nothing_starts_afterwards(gangs, prepared):
+def test_before_that_a_gang_can_be_given_up_and_never_starts_then(gangs, prepared):
     gangs.prepared(*prepared)
     assert gangs.give_up(RUN.id, "why")
     assert gangs.prepared("a", "b", "c") == "aaa"
     assert not gangs.give_up(RUN.id, "again")
 
 
-def test_after_that_nothing_is_given_up(gangs):
+def test_after_that_no_gang_is_given_up(gangs):
     gangs.prepared("b", "c", "a")
     gangs.remotes["a"].silent = "gone"
     assert [*gangs.advance()] == []
@@ -78,18 +78,17 @@ def test_no_gang_starts_while_one_of_its_nodes_may_have_lost_its_part(gangs):
     gangs.remotes["c"].doubted = True
     assert gangs.prepared("b", "a", "c") == "ppp"
     gangs.remotes["c"].doubted = False
-    # Its next agent says first that nothing is prepared.
+    # The first state of its next agent has nothing prepared.
     gangs.remotes["c"].state = State()
     assert gangs.prepared() == "ppp"
     assert gangs.prepared("c") == "ccc"
 
 
-def test_one_whose_node_is_silent_or_slow_is_hopeless(gangs, monkeypatch):
+def test_a_gang_with_a_silent_or_slow_node_is_given_up(gangs, monkeypatch):
     gangs.remotes["c"].silent = "it hangs"
     assert [*gangs.advance()] == [(RUN.id, "c does not answer")]
     gangs.remotes["c"].silent = ""
     gangs.prepared("b")
     late_s = two_phases.boot_s() + 46.0
     monkeypatch.setattr(two_phases, "boot_s", lambda: late_s)
-    told = "it was not prepared within 45 s on a, c"
-    assert [*gangs.advance()] == [(RUN.id, told)]
+    assert [*gangs.advance()] == [(RUN.id, "it was not prepared within 45 s on a, c")]

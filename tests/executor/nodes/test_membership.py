@@ -1,4 +1,6 @@
-"""Nodes that are not there at the start: those that join, and those that are known from before."""
+"""Nodes that join, nodes that are known from before, and nodes that are forgotten."""
+
+import time
 
 import pytest
 
@@ -39,8 +41,8 @@ def test_where_no_node_answers_the_pool_is_empty_and_names_those_awaited(tmp_pat
     pool.close()
 
 
-def test_an_engine_that_fails_costs_no_news(tmp_path, agents):
-    """No engine is asked while the news of an answer is passed on."""
+def test_an_engine_that_fails_costs_no_events(tmp_path, agents):
+    """The engine is not called while an answer is handled."""
     finder = found(agents[:1])
     pool = NodesPool(tmp_path / "home", finder)
 
@@ -63,7 +65,7 @@ def test_a_lease_that_is_too_short_is_refused(tmp_path):
         NodesPool(tmp_path, found([]), 4.0)
 
 
-def test_a_node_that_joins_is_in_the_cluster_and_one_that_is_away_stays_there(tmp_path, agents):
+def test_a_node_that_joins_is_in_the_cluster_and_one_that_is_away_stays_in_it(tmp_path, agents):
     finder = found(agents[:1])
     pool = NodesPool(tmp_path / "home", finder)
     pool.resume([])
@@ -88,15 +90,17 @@ def test_a_node_that_is_no_longer_named_is_forgotten_once_it_is_gone(tmp_path, a
     pool.resume([])
     assert devices(pool) == ["n1/cpu-0", "n2/cpu-0"]
     agents[1].kill()
-    # As long as somebody names it, it may come back.
+    # As long as it is named, or the engine has no report of any node, it may come back.
     wait_until(lambda: any(event.kind == "device_sick" for event in pool.poll()))
+    finder.known = {}
+    time.sleep(1.5)
     assert devices(pool) == ["n1/cpu-0", "n2/cpu-0"]
     finder.known = found(agents[:1]).known
     wait_until(lambda: devices(pool) == ["n1/cpu-0"])
     pool.close()
     again = NodesPool(tmp_path / "home", found(agents[:1]))
     assert devices(again) == ["n1/cpu-0"]
-    # It may come again, as a new one.
+    # It may join again, as a new one.
     agents[1].start()
     again.close()
     back = NodesPool(tmp_path / "home", found(agents))

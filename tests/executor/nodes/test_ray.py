@@ -1,12 +1,13 @@
-"""The pool of a Ray cluster, for real: a head, three nodes, the service, and what comes and goes.
+"""The pool of a real Ray cluster with three nodes: access, restarts, and nodes that join.
 
-The devices are processor cores. Times are printed (``pytest -s``); none is asserted beyond what
-must hold. What is lost for good is in ``test_ray_faults``.
+The devices are processor cores. Times are printed (``pytest -s``) for
+``docs/evidence/nodes-faults.md``. Nodes that are lost for good are in ``test_ray_faults``.
 """
 
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import tomllib
@@ -19,24 +20,24 @@ from tests.executor.waiting import wait_until
 
 from .network import signal_all
 from .ray_cluster import AMPLE_S, HEAD, OPEN, Gang, timed
-from .tutorial_load import came_of, tutorial_jobs
+from .tutorial_load import outcome_of, tutorial_jobs
 from .witness import assert_one_after_the_other, copies
 
-STRANGER = """
+INTRUDER = """
 import socket, subprocess
 listening = subprocess.run(["ss", "-ltnH"], capture_output=True, text=True).stdout.split()
 ports = {words.rpartition(":")[2] for words in listening if ":" in words} - {"*"}
 for port in sorted(ports):
-    for said in (b"POST /exchange HTTP/1.1\\r\\n\\r\\n", b'{"id": 1}\\n' + bytes(1000)):
+    for sent in (b"POST /exchange HTTP/1.1\\r\\n\\r\\n", b'{"id": 1}\\n' + bytes(1000)):
         with socket.create_connection(("10.77.0.2", int(port)), 5) as one:
             one.settimeout(5)
-            one.sendall(said)
+            one.sendall(sent)
             one.shutdown(socket.SHUT_WR)
             try:
-                told = one.recv(4096)
+                answer = one.recv(4096)
             except OSError:
-                told = b""
-            print(told if b"dovetail" in told or b"incarnation" in told else "nothing")
+                answer = b""
+            print(answer if b"dovetail" in answer or b"incarnation" in answer else "nothing")
 """
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
@@ -49,7 +50,7 @@ def ample(ray):
 
 
 def finished_undisturbed(gang, pids):
-    """Assert that the same processes run on, and that the job comes to its end in them."""
+    """Assert that the same processes run on until the job ends."""
     assert gang.view.pids == pids
     assert gang.beats() == set(pids)
     assert gang.finish().runs == 1
@@ -66,11 +67,11 @@ def rank_of(copy):
 def test_a_gang_over_the_nodes_runs_with_its_submitters_environment(ray):
     show = "env | grep -E '^(OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES|WORLD_SIZE|RANK|MARK)=' | sort"
     ray.cluster.env["MARK"] = "mine"
-    told = ray.call("submit", "--wait", "--workers", "3", "--", "sh", "-c", show)
-    assert told.returncode == 0, (told.stderr, ray.log())
+    done = ray.call("submit", "--wait", "--workers", "3", "--", "sh", "-c", show)
+    assert done.returncode == 0, (done.stderr, ray.log())
     with ray.client() as client:
         for rank in range(3):
-            logged = b"".join(client.log(told.stdout.split(":")[0], rank)).decode()
+            logged = b"".join(client.log(done.stdout.split(":")[0], rank)).decode()
             assert logged.split() == ["MARK=mine", f"RANK={rank}", "WORLD_SIZE=3"]
 
 
@@ -84,12 +85,12 @@ def test_the_tutorials_twelve_jobs_run_as_gangs_over_the_nodes(ray):
     assert {(job.state, job.runs, set(job.statuses) == {0}) for job in over} == {
         ("finished", 1, True)
     }
-    came = came_of(folder, ray.directory)
+    outcome = outcome_of(folder, ray.directory)
     assert len(over) == 12
-    assert came.starts == came.expected
-    assert came.starts.total() == sum(job.workers for job in over)
-    assert came.over_nodes == sum(job.workers > 1 for job in over)
-    assert came.shared > 0
+    assert outcome.starts == outcome.expected
+    assert outcome.starts.total() == sum(job.workers for job in over)
+    assert outcome.over_nodes == sum(job.workers > 1 for job in over)
+    assert outcome.shared > 0
 
 
 def test_no_token_is_shown_and_none_is_written_for_the_user(ray):
@@ -113,20 +114,20 @@ def test_a_service_without_token_or_certificate_is_refused(ray, lacking, tmp_pat
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_a_stranger_at_the_ports_of_a_node_learns_nothing(ray):
-    """Whatever he says, no port of Ray or of an agent answers him with a word of ours."""
-    told = ray.cluster.network.run(1, sys.executable, "-c", STRANGER).splitlines()
-    assert len(told) > 1
-    assert set(told) == {"nothing"}
+def test_no_port_of_a_node_answers_an_intruder(ray):
+    """No port of Ray or of an agent answers with anything of Dovetail."""
+    answers = ray.cluster.network.run(1, sys.executable, "-c", INTRUDER).splitlines()
+    assert len(answers) > 1
+    assert set(answers) == {"nothing"}
 
 
-def test_a_cluster_without_a_token_is_refused_unless_that_is_asked_for(ray, tmp_path):
+def test_a_cluster_without_a_token_is_refused(ray, tmp_path):
     host = ray.cluster.network.add()
     head = ray.cluster.start_open_head(host)
     try:
         refused = ray.serve_elsewhere(tmp_path, f"ray:{head},pool=cpu", **OPEN)
         assert refused.returncode == 2
-        assert "lets everybody in who reaches it" in refused.stderr
+        assert "admits every connection" in refused.stderr
         assert "RAY_AUTH_MODE=token" in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
     finally:
@@ -149,7 +150,7 @@ def test_jobs_outlive_a_service_that_is_killed(ray):
     finished_undisturbed(gang, pids)
 
 
-def test_a_killed_agent_comes_back_and_takes_its_jobs_up(ray):
+def test_a_killed_agent_is_restarted_and_takes_over_its_jobs(ray):
     gang = Gang(ray, "agent", 3).wait_for_start()
     pids, old = gang.view.pids, ray.cluster.agent(2)
     ray.cluster.kill_agent(2)
@@ -159,7 +160,7 @@ def test_a_killed_agent_comes_back_and_takes_its_jobs_up(ray):
 
 
 @pytest.mark.long
-def test_a_raylet_that_is_started_anew_within_the_lease_costs_no_job(ray):
+def test_a_raylet_that_is_restarted_within_the_lease_costs_no_job(ray):
     gang = Gang(ray, "again", 3).wait_for_start()
     pids, old = gang.view.pids, ray.cluster.agent(3)
     begun_s = time.monotonic()
@@ -172,61 +173,92 @@ def test_a_raylet_that_is_started_anew_within_the_lease_costs_no_job(ray):
 
 
 @pytest.mark.long
-def test_a_node_that_stands_still_for_less_than_the_lease_costs_no_job(ray):
-    """Its raylet goes on, or Ray would take the node for dead."""
-    gang = Gang(ray, "still", 3).wait_for_start()
+def test_a_node_that_is_frozen_for_less_than_the_lease_keeps_its_job(ray):
+    """Its raylet runs on, or Ray would declare the node dead."""
+    gang = Gang(ray, "frozen", 3).wait_for_start()
     pids = gang.view.pids
-    still = [p for p, line in ray.cluster.network.processes(2).items() if "/ray/core/" not in line]
-    signal_all(still, signal.SIGSTOP)
+    frozen = [p for p, line in ray.cluster.network.processes(2).items() if "/ray/core/" not in line]
+    signal_all(frozen, signal.SIGSTOP)
     timed("node is frozen until its rank is lost", lambda: gang.view.state == "lost")
-    signal_all(still, signal.SIGCONT)
-    timed("it goes on until its rank is found again", lambda: gang.view.state != "lost")
+    signal_all(frozen, signal.SIGCONT)
+    timed("it is thawed until its rank is found again", lambda: gang.view.state != "lost")
     finished_undisturbed(gang, pids)
 
 
 @pytest.mark.long
-def test_a_head_with_storage_may_die_and_come_back(ray):
+def test_a_head_with_storage_may_be_killed_and_restarted(ray):
     gang = Gang(ray, "head", 2).wait_for_start()
     pids = gang.view.pids
     ray.cluster.kill_head()
     assert Gang(ray, "meanwhile", 1).wait_for_start().finish().runs == 1
-    # A service that starts meanwhile has its agents as soon as the head is back.
+    # A service that is started without a head reaches its agents soon after the head is back.
     ray.restart()
     ray.cluster.start_head()
     timed(
-        "head started until a service from before has its jobs",
+        "head restarted until a service that was started before it has its jobs",
         lambda: gang.view.pids == pids and len(ray.usable()) == 3,
     )
     old = ray.cluster.agent(1)
     ray.cluster.kill_agent(1)
     timed(
-        "agent killed under a new head until there is another",
+        "agent killed under a restarted head until there is another",
         lambda: ray.cluster.has_agent(1, old),
     )
     finished_undisturbed(gang, pids)
 
 
 @pytest.mark.long
-def test_a_node_that_joins_is_used_and_one_of_the_same_name_is_told(ray):
+def test_a_node_that_joins_is_used_and_a_second_one_of_its_name_is_reported(ray):
     cluster, hosts = ray.cluster, [ray.cluster.network.add() for _ in range(2)]
     begun_s = time.monotonic()
     cluster.start_node(hosts[0], "n4")
     wait_until(lambda: "n4" in ray.usable(), ray.log())
-    print(f"\nfresh node, from `ray start` until it is used: {time.monotonic() - begun_s:.1f} s")
+    print(f"\nnew node, from `ray start` until it is used: {time.monotonic() - begun_s:.1f} s")
     with ray.client() as client:
         job = {"command": ["true"], "workload": "w", "cwd": "/", "workers": 4}
         over = client.wait(*client.submit([job]))
     assert (over.state, over.runs) == ("finished", 1)
     assert {gpu.partition("/")[0] for gpu in over.gpus} == {"n1", "n2", "n3", "n4"}
     cluster.start_node(hosts[1], "n4")
-    told = "n4: two nodes of Ray have this name: start each with a label, --labels=node=NAME"
-    wait_until(lambda: told in ray.log(), ray.log())
+    note = "n4: two nodes of Ray have this name: start each with a label, --labels=node=NAME"
+    wait_until(lambda: note in ray.log(), ray.log())
     cluster.network.send(signal.SIGKILL, *hosts)
-    timed("the fresh node killed until it is missed", lambda: "n4" not in ray.usable())
+    timed("the new node killed until it is missed", lambda: "n4" not in ray.usable())
+
+
+FINDER = """
+import sys, time
+from pathlib import Path
+from dovetail.executor.nodes.options import ray_plan
+from dovetail.executor.nodes.ray_finder import RayFinder
+finder = RayFinder(Path(sys.argv[1]), ray_plan(sys.argv[2]))
+finder.start()
+while True:
+    print(*finder.nodes(), flush=True)
+    time.sleep(0.1)
+"""
+
+
+def test_a_node_that_ray_names_no_more_is_dropped(ray, tmp_path):
+    cluster, host = ray.cluster, ray.cluster.network.add()
+    finder = cluster.network.inside(
+        0, sys.executable, "-c", FINDER, str(tmp_path), f"{HEAD},pool=cpu"
+    )
+    with subprocess.Popen(finder, env=cluster.env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            cluster.start_node(host, "n4")
+            while "n4" not in process.stdout.readline():
+                pass
+            cluster.network.send(signal.SIGKILL, host)
+            while "n4" in (named := process.stdout.readline()):
+                pass
+            assert {*named.split()} >= {"n1", "n2", "n3"}
+        finally:
+            process.kill()
 
 
 def another_version(folder):
-    """Return a folder in which Dovetail has another version than this one."""
+    """Return a folder with a copy of Dovetail that has another version."""
     root = Path(__file__).parents[3]
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
     for package, path in sorted(settings["package-dir"].items()):
@@ -253,7 +285,7 @@ def test_agents_of_another_version_are_replaced_once_nothing_runs(ray, tmp_path)
     assert not replaced(busy)
     finished_undisturbed(gang, gang.view.pids)
     wait_until(lambda: replaced(busy), ray.log())
-    told = f"n{busy}: its agent was started with other options; replaced once nothing runs"
-    assert told in ray.log()
+    note = f"n{busy}: its agent was started with other options; replaced once nothing runs"
+    assert note in ray.log()
     assert f"its agent runs Dovetail {VERSION}, this service 99" in ray.log()
     ray.restart()

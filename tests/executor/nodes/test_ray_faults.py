@@ -1,7 +1,7 @@
-"""Nodes of a Ray cluster that are lost: what their jobs do, and when these run elsewhere.
+"""Nodes of a real Ray cluster that are lost, and when their jobs run elsewhere.
 
-Every rank bears witness (``witness``): where a job runs again, nothing of the run before has a
-process any more. Times are printed (``pytest -s``).
+Every rank records when it runs (``witness``), so that no two runs of a job may overlap. Times are
+printed (``pytest -s``) for ``docs/evidence/nodes-faults.md``.
 """
 
 import signal
@@ -54,11 +54,11 @@ def kill_raylet(network, host):
         pytest.param(kill_raylet, LEASE_S, marks=LONG),
     ],
 )
-def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, fault, lease_s):
+def test_the_gang_of_a_lost_node_is_ended_and_runs_again_elsewhere(ray, fault, lease_s):
     cluster, what = ray.cluster, f"{fault.__name__}, lease of {lease_s:g} s"
     if lease_s != ray.lease_s:
         ray.restart(lease_s)
-    # What was promised by the service before holds, too, so the new lease is longer at first.
+    # A lease of the service before may still run, so recovery may take longer at first.
     gang = Gang(ray, f"{fault.__name__}-{lease_s:g}", 2, stubborn=True).wait_for_start()
     lost = gang.nodes()[1]
     host = int(lost[1:])
@@ -70,12 +70,12 @@ def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, f
     undone_s = boot_s()
     undo()
     if fault is cut and lease_s < LEASE_S:
-        # Ray would end it by itself, 11 s later.
+        # Ray would end it as well, 11 s later.
         cluster.kill_raylet(host)
     timed(f"{what}: undone until the raylet has ended", lambda: cluster.raylet(host) is None)
     begun_s = time.monotonic()
     cluster.start_node(host)
-    # An agent that thaws answers, too, until Ray ends it some seconds later.
+    # A thawed agent answers for some seconds, until Ray ends it.
     wait_until(lambda: cluster.has_agent(host, old) and lost in ray.usable(), ray.log())
     print(f"\n{what}: from `ray start` until the node is used: {time.monotonic() - begun_s:.1f} s")
     assert gang.beats() == set(gang.pids)
@@ -83,7 +83,7 @@ def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, f
     assert_one_after_the_other(gang.folder, gang.id, frozen=fault is freeze)
     late_s = max(copy.last_s for copy in runs_of(copies(gang.folder, gang.id))[0]) - undone_s
     print(f"\n{what}: last line of the former run, after the end of the fault: {late_s:.2f} s")
-    # What thaws is killed by its shim as soon as that runs.
+    # The shim of a thawed rank kills it as soon as the shim runs.
     assert late_s < 10
 
 
@@ -92,7 +92,7 @@ def boot_s():
 
 
 @LONG
-def test_a_dead_head_that_kept_nothing_takes_the_nodes_with_it_but_no_job_is_lost():
+def test_without_storage_a_dead_head_ends_all_nodes_but_no_job_is_lost():
     with running_ray(2, stored=False) as ray:
         ray.restart(LEASE_S)
         gang = Gang(ray, "unstored", 2).wait_for_start()
@@ -100,7 +100,7 @@ def test_a_dead_head_that_kept_nothing_takes_the_nodes_with_it_but_no_job_is_los
         timed("head killed until all nodes are missed", lambda: not ray.usable())
         timed("missed until no process of the job runs", lambda: not ray.cluster.left_of_jobs())
         ray.cluster.start()
-        timed("cluster started until it is back", lambda: ray.usable() == {"n1", "n2"})
+        timed("cluster restarted until all nodes are used", lambda: ray.usable() == {"n1", "n2"})
         gang.wait_for_start(runs=2)
         assert gang.finish().runs == 2
         assert_one_after_the_other(gang.folder, gang.id)

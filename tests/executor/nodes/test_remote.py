@@ -1,10 +1,10 @@
-"""What a controller makes of one node's answers: versions, names, clocks."""
+"""A node as its controller knows it: versions, names of devices, clocks."""
 
 import pytest
 
 from dovetail.executor.jobs.events import RankEnded
 from dovetail.executor.nodes.fence import Fence, FencedError, Mark, raise_epoch
-from dovetail.executor.nodes.lease import Lease
+from dovetail.executor.nodes.lease import RemoteLease
 from dovetail.executor.nodes.messages import Answer, Facts, State
 from dovetail.executor.nodes.remote import Remote, parts_of
 from dovetail.executor.pools.parts import Part
@@ -23,13 +23,13 @@ RUN = a_run("true", gpus=("0",))
 
 
 def answer(incarnation="i", wanted=0, **more):
-    told = {"clock_s": 1000.0, "until_s": 0.0, "facts": FACTS, **more}
-    return Answer(incarnation=incarnation, wanted=wanted, **told)
+    fields = {"clock_s": 1000.0, "until_s": 0.0, "facts": FACTS, **more}
+    return Answer(incarnation=incarnation, wanted=wanted, **fields)
 
 
 @pytest.fixture
 def node():
-    remote = Remote("n1", Lease(15.0, 0.0))
+    remote = Remote("n1", RemoteLease(15.0, 0.0))
     remote.take_in(answer(version=7), 10.0, 10.0)
     return remote
 
@@ -60,7 +60,7 @@ def test_wants_are_sent_until_the_agent_has_them(node):
     assert phases(node) == []
 
 
-def test_a_request_that_waits_for_news_is_replaced_where_something_is_wanted(node):
+def test_a_request_that_waits_for_news_is_replaced_by_one_with_wants(node):
     node.take_in(answer(wanted=node.version), 11.0, 11.0)
     assert asked(node).wait_s == 1.0
     assert not node.askable
@@ -70,20 +70,20 @@ def test_a_request_that_waits_for_news_is_replaced_where_something_is_wanted(nod
     assert not node.askable
 
 
-def test_another_agent_never_starts_what_the_one_before_may_have_started(node):
+def test_another_agent_never_starts_runs_that_the_last_one_may_have_started(node):
     for phase in ("launch", "prepare", "commit", "abort", "keep"):
         node.want(Part(RUN.model_copy(update={"id": phase}), (0,)), phase=phase)
     node.displace()
     assert phases(node) == ["stop", "stop", "stop", "abort", "keep"]
 
 
-def test_the_agent_is_asked_for_what_is_new(node):
+def test_the_request_names_the_version_that_was_seen(node):
     assert asked(node).seen == 7
     node.take_in(answer(version=9), 11.0, 11.0)
     assert asked(node).seen == 9
 
 
-def test_devices_have_the_node_s_name_outside_and_their_own_inside(node):
+def test_the_controller_s_names_of_devices_begin_with_the_node(node):
     assert [gpu.id for gpu in node.devices()] == ["n1/0"]
     run = a_run("true", gpus=("n1/0", "n2/0"))
     inside = parts_of(run)["n1"]

@@ -1,4 +1,4 @@
-"""The service with nodes that join and that are lost, each an agent with real processes."""
+"""The service with nodes that join and nodes that are lost, with real agents and processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def devices(service):
     return {device.id: device.trouble for device in service.api.service().devices}
 
 
-def test_jobs_run_on_while_nodes_join_and_start_there_then(started, tmp_path):
+def test_jobs_run_on_while_nodes_join_and_new_jobs_start_there(started, tmp_path):
     finder = found([started(1)])
     with service_on(tmp_path, finder) as service:
         with pytest.raises(InputError, match="must be <= 1"):
@@ -76,7 +76,7 @@ def test_jobs_run_on_while_nodes_join_and_start_there_then(started, tmp_path):
         (first, second) = (service.api.job(name) for name in ("j1", "j2"))
         assert (first.pids, first.runs, first.gpus) == ((pid,), 1, ("n1/cpu-0",))
         assert second.gpus[0] in {"n2/cpu-0", "n3/cpu-0"}
-    # Another service knows the same devices from its journal, and takes up all that runs.
+    # The next service knows the same devices from its journal, and takes over all runs.
     state = tmp_path / "service"
     assert kinds(state).count("service_started") == 1
     assert kinds(state).count("devices_changed") in {1, 2}
@@ -93,7 +93,7 @@ def test_jobs_run_on_while_nodes_join_and_start_there_then(started, tmp_path):
     assert kinds(state).count("service_started") == 2
 
 
-def test_jobs_are_taken_before_any_node_is_there(started, tmp_path):
+def test_jobs_are_accepted_before_any_node_has_joined(started, tmp_path):
     agent = started(1)
     finder = found([agent])
     agents, finder.known = finder.known, {}
@@ -109,7 +109,7 @@ def test_jobs_are_taken_before_any_node_is_there(started, tmp_path):
         finder.known = agents
         wait_until(is_in(service, "j1", JobState.PROFILING))
         assert "too few devices" in service.api.explain("j2")
-        # Now that all are there, it is known that no more than one ever will be.
+        # No more nodes are awaited, so it is known that there is only one device.
         finder.awaited = list
         with pytest.raises(InputError, match="must be <= 1"):
             service.api.submit([job(tmp_path, workers=2)], ME)
@@ -117,7 +117,7 @@ def test_jobs_are_taken_before_any_node_is_there(started, tmp_path):
         service.api.cancel("j2", ME)
         (tmp_path / "go").touch()
         wait_until(is_in(service, "j1", JobState.FINISHED))
-    # The journal of a service that began without devices is read as any other.
+    # The journal of a service that began without devices can be read.
     with service_on(tmp_path, finder) as service:
         assert service.api.job("j1").state is JobState.FINISHED
 
@@ -135,7 +135,7 @@ def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(starte
         lost.freeze()
         wait_until(is_in(service, "j1", JobState.LOST))
         assert devices(service)["n1/cpu-0"].startswith("n1 does not answer: it has not ")
-        # It is not known yet: the other rank runs on, since the node may come back.
+        # The other rank runs on, since the node may answer again.
         assert any(os.path.exists(f"/proc/{pid}") for pid in pids)
         wait_until(lambda: service.api.job("j1").runs == 2)
         wait_until(is_in(service, "j1", JobState.PROFILING))
@@ -143,14 +143,14 @@ def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(starte
         assert {*again.gpus} == {"n2/cpu-0", "n3/cpu-0"}
         assert not {*again.pids} & pids
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-        told = [step.why for step in again.history]
-        assert any("its lease has lapsed" in why for why in told)
+        assert any("its lease has lapsed" in step.why for step in again.history)
         (tmp_path / "go").touch()
         wait_until(is_in(service, "j1", JobState.FINISHED))
         # Its owner allowed no retry: a lost node is no fault of the job's.
         assert service.api.job("j1").runs == 2
         service.api.submit([job(tmp_path, workers=3)], ME)
-        told = service.api.explain("j2").splitlines()
-        assert any(why.startswith("n1/cpu-0 takes no jobs: n1 does not answer: ") for why in told)
+        reasons = service.api.explain("j2").splitlines()
+        why = "n1/cpu-0 takes no jobs: n1 does not answer: "
+        assert any(reason.startswith(why) for reason in reasons)
     homes = [home for agent in others for home in (agent.state / "homes").glob("*")]
     wait_until(lambda: not any(left_over(home) for home in homes))

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.nodes.options import RayPlan
-from dovetail.executor.nodes.ray_finding import RayFinder
+from dovetail.executor.nodes.ray_finder import RayFinder
 from dovetail.executor.nodes.slurm_ray import environment, ray_start
 from dovetail.instances.errors import UnsupportedError
 from tests.executor.waiting import LIMIT_S, wait_until
@@ -28,7 +28,7 @@ WAIT = "while [ ! -e go ]; do sleep 0.1; done"
 
 
 @pytest.mark.long
-def test_jobs_are_taken_while_the_pilot_is_in_the_queue(bench):
+def test_jobs_are_accepted_while_the_pilot_is_pending(bench):
     with bench.serving(PILOT.replace("exclusive=", "exclusive=,hold=")):
         with bench.client() as client:
             service = client.service()
@@ -64,7 +64,7 @@ def test_slurm_names_the_gpus_of_a_step(slurm):
     assert named["SLURM_STEP_GPUS"] == "0,1"
 
 
-def test_pilots_come_while_jobs_lack_devices_and_go_when_nothing_runs_there(bench):
+def test_pilots_are_submitted_while_jobs_lack_devices_and_cancelled_when_idle(bench):
     pool = PILOT.replace("nodes=3", "nodes=1,pilots=0..2,idle=2")
     with bench.serving(pool):
         assert not bench.slurm.ask("squeue", "-h")
@@ -91,7 +91,7 @@ def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench)
     with bench.serving(pool):
         (name,) = bench.submit(WAIT, 2)
         bench.wait_for_up(name)
-        # A rank may write before the service has heard of its process.
+        # A rank may write before the service knows its process.
         wait_until(lambda: None not in bench.job(name).pids, "every rank is known")
         pids = bench.job(name).pids
     with bench.serving(pool):
@@ -103,22 +103,21 @@ def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench)
     assert set(bench.starts().values()) == {1}
 
 
-def test_without_the_token_head_and_nodes_give_nothing(bench):
-    """The last attempt has all but the token, which only its user can read."""
+def test_head_and_nodes_refuse_connections_without_the_token(bench):
+    """The last attempt has everything except the token, which only its user can read."""
     files = bench.home / "slurm"
     with bench.serving(PILOT.replace("nodes=3", "nodes=1")):
-        told = bench.slurm.ask("scontrol", "show", "job", bench.pilot())
-        shown, ports = "", set()
+        shown, ports = bench.slurm.ask("scontrol", "show", "job", bench.pilot()), set()
         for process in rays(bench.home):
             with suppress(psutil.Error):  # it may end meanwhile
                 shown += " ".join(process.cmdline())
                 ports.update(listening(process))
         assert len(ports) > 5
         for port in ports:
-            for said in (b"POST /exchange HTTP/1.1\r\n\r\n", b'{"id": 1}\n' + bytes(1000)):
-                assert b"dovetail" not in answered(port, said)
+            for sent in (b"POST /exchange HTTP/1.1\r\n\r\n", b'{"id": 1}\n' + bytes(1000)):
+                assert b"dovetail" not in answered(port, sent)
         token = (files / "token").read_text()
-        assert token not in told + shown
+        assert token not in shown
         assert files.stat().st_mode & 0o077 == 0
         assert {(files / name).stat().st_mode & 0o077 for name in ("token", "ca.key")} == {0}
         head = (files / "head").read_text().strip()
@@ -128,8 +127,8 @@ def test_without_the_token_head_and_nodes_give_nothing(bench):
             {"RAY_AUTH_TOKEN_PATH": "/dev/null", "RAY_AUTH_TOKEN": "0" * 64},
         ):
             plan = RayPlan(address=head, open=True)
-            with pytest.raises(UnsupportedError, match="the cluster wants its token"):
-                RayFinder(bench.home / "stranger", plan, {**env, **lacking}).start()
+            with pytest.raises(UnsupportedError, match="the cluster requires its token"):
+                RayFinder(bench.home / "intruder", plan, {**env, **lacking}).start()
             joins = subprocess.run(
                 ray_start("127.0.0.2", bench.home / "r", f"--address={head}"),
                 env={**env, **lacking},
@@ -157,20 +156,20 @@ def listening(process):
     return [(one.laddr.ip, one.laddr.port) for one in found if one.status == "LISTEN"]
 
 
-def answered(where, said):
-    """Return what something answers a stranger."""
-    with socket.create_connection(where, 5) as stranger:
-        stranger.settimeout(2)
+def answered(where, sent):
+    """Return the answer of a port to some bytes."""
+    with socket.create_connection(where, 5) as connection:
+        connection.settimeout(2)
         with suppress(OSError):
-            stranger.sendall(said)
-            stranger.shutdown(socket.SHUT_WR)
-            return stranger.recv(4096)
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            return connection.recv(4096)
     return b""
 
 
 @pytest.mark.long
-def test_what_runs_at_the_end_of_a_pilot_goes_on_in_the_next(bench):
-    """Of two minutes, the last 45 s are for letting go; Slurm itself has nothing to end."""
+def test_jobs_at_the_end_of_a_pilot_run_again_in_the_next(bench):
+    """A pilot of two minutes is released 45 s before its end, so Slurm finds nothing to end."""
     with bench.serving(PILOT.replace("time=60", "time=2")):
         first = bench.pilot()
         (name,) = bench.submit(WAIT, 2, retries=0)

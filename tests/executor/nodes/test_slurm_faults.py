@@ -1,8 +1,7 @@
-"""The fault campaign of a Slurm pool: what dies, and that no job is lost or runs twice at once.
+"""The fault campaign of a Slurm pool: no job is lost, and none runs twice at the same time.
 
-Jobs say themselves when and where they run (``witness``). A gang holds two nodes and another job
-the third, while brief ones wait. Times are printed (``pytest -s``), and in
-docs/evidence/nodes-faults.md.
+Jobs record when and where they run (``witness``). A gang has two nodes and another job the third,
+while brief ones wait. Times are printed (``pytest -s``) for ``docs/evidence/nodes-faults.md``.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from .slurm_bench import PATIENT_POOL, PILOT, POOL, report
 from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
-from .slurm_cluster import NODES, agents_on, go_on, head_beside, stand_still
+from .slurm_cluster import NODES, agents_on, freeze_node, head_of, thaw
 from .witness import assert_one_after_the_other, copies, left_running, runs_of, witness
 
 PATIENT = PILOT.replace(POOL, PATIENT_POOL)
 
 
 class Load(NamedTuple):
-    """Jobs of the campaign: a gang of two, one beside it, and two that come to their end."""
+    """The jobs of the campaign: a gang of two, a single job, and two brief ones."""
 
     gang: str
     single: str
@@ -39,18 +38,18 @@ class Load(NamedTuple):
 
 
 def submitted(bench, stubborn=True, **fields):
-    """Submit the jobs, and return them once the two that wait for an end are up."""
+    """Submit the jobs, and return them once the gang and the single job have started."""
     waits = witness(bench.home, stubborn=stubborn)
     (gang,) = bench.submit_program(waits, 2, **fields)
-    wait_until(lambda: len(copies(bench.home, gang)) == 2, "the gang is up")
+    wait_until(lambda: len(copies(bench.home, gang)) == 2, "the gang has started")
     (single,) = bench.submit_program(waits, 1, **fields)
-    wait_until(lambda: copies(bench.home, single), "the other job is up")
+    wait_until(lambda: copies(bench.home, single), "the single job has started")
     brief = bench.submit_program(witness(bench.home, brief=True), 1, 2, **fields)
     return Load(gang, single, tuple(brief))
 
 
 def alive(bench, load):
-    """Return the processes of the jobs that wait, once all of them have written again."""
+    """Return the processes of gang and single job, once all of them have written a new line."""
     now_s = boot_s()
     found = {}
     for job, ranks in load.held.items():
@@ -61,7 +60,7 @@ def alive(bench, load):
 
 
 def runs_again(bench, job, ranks=2):
-    """Return when the second run of a job began, once all its ranks are up."""
+    """Return when the second run of a job began, once all of its ranks have started."""
 
     def second():
         runs = runs_of(copies(bench.home, job))
@@ -77,7 +76,7 @@ def sick(bench, node):
 
 
 def finish(bench, load, frozen=False):
-    """Let all come to their end; none may be lost, run twice at once, or leave a process."""
+    """End all jobs; none may be lost, have run twice at a time, or leave a process."""
     (bench.home / "go").touch()
     names = [*load.held, *load.brief]
     bench.wait_for(names, "finished")
@@ -88,8 +87,8 @@ def finish(bench, load, frozen=False):
     wait_until(lambda: not left_running(bench.home), "no process of a job is left")
 
 
-def test_what_may_die_while_jobs_run_on(bench):
-    """Controller, agent, head, slurmd and slurmctld, one after the other; all processes go on."""
+def test_jobs_run_on_whatever_else_is_killed(bench):
+    """Kill controller, agent, head, slurmd and slurmctld in turn; all processes run on."""
     service = bench.start(PATIENT)
     load = submitted(bench)
     before = alive(bench, load)
@@ -111,9 +110,9 @@ def test_what_may_die_while_jobs_run_on(bench):
     assert alive(bench, load) == before
 
     begun_s = time.monotonic()
-    head = head_beside(bench.home)
+    head = head_of(bench.home)
     head.kill()
-    wait_until(lambda: head_beside(bench.home) not in (head, None), "another head")
+    wait_until(lambda: head_of(bench.home) not in (head, None), "another head")
     assert alive(bench, load) == before
     (agent,) = agents_on("n2", bench.home)
     agent.kill()
@@ -145,7 +144,7 @@ def test_a_head_that_is_killed_with_its_controller(bench):
     before = alive(bench, load)
     begun_s = time.monotonic()
     first.kill()
-    head_beside(bench.home).kill()
+    head_of(bench.home).kill()
     first.wait()
     with bench.serving(PATIENT):
         wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
@@ -213,7 +212,7 @@ def test_without_slurmctld_another_controller_attaches_and_starts_jobs(bench):
 
 
 @pytest.mark.long
-def test_a_slurmd_that_stays_dead_disturbs_nothing(bench):
+def test_jobs_run_on_without_a_slurmd(bench):
     with bench.serving():
         load = submitted(bench)
         before = alive(bench, load)
@@ -228,10 +227,10 @@ def test_a_slurmd_that_stays_dead_disturbs_nothing(bench):
         assert {bench.job(job).runs for job in load.held} == {1}
 
 
-def test_a_pilot_that_is_cancelled_is_asked_for_again_and_its_jobs_go_on_there(bench):
-    """Jobs are requeued, unless Slurm has overlooked their processes: the next agent has those.
+def test_a_cancelled_pilot_is_replaced_and_runs_its_jobs(bench):
+    """Jobs are requeued, or taken over by the next agent if Slurm has missed their processes.
 
-    ``proctrack/linuxproc`` looks for children of its own; of an agent that is dead there are none.
+    ``proctrack/linuxproc`` ends children of its step; the jobs of a dead agent are not.
     """
     with bench.serving():
         load = submitted(bench, stubborn=False, retries=0)
@@ -250,7 +249,7 @@ def test_a_pilot_that_is_cancelled_is_asked_for_again_and_its_jobs_go_on_there(b
 
 
 @pytest.mark.long
-def test_a_pilot_that_slurm_requeues_takes_its_jobs_again(bench):
+def test_a_requeued_pilot_runs_its_jobs_again(bench):
     with bench.serving():
         load = submitted(bench, stubborn=False, retries=0)
         pilot = bench.pilot()
@@ -265,15 +264,15 @@ def test_a_pilot_that_slurm_requeues_takes_its_jobs_again(bench):
 
 
 @pytest.mark.long
-def test_a_node_that_stands_still_comes_too_late(bench):
-    """All processes of a node are stopped, and go on when its jobs run elsewhere."""
+def test_a_node_that_is_frozen_for_longer_than_the_lease_loses_its_jobs(bench):
+    """The node is thawed once its gang runs elsewhere."""
     with bench.serving():
         load = submitted(bench)
         node = other_node(bench, load)
-        stopped = stand_still(bench.slurm, node, bench.home)
+        stopped = freeze_node(bench.slurm, node, bench.home)
         begun_s = boot_s()
         lost_and_again(bench, load, node, "node stopped", begun_s)
-        go_on(stopped)
+        thaw(stopped)
         on_s = boot_s()
         former = {c.pid for c in copies(bench.home, load.gang) if c.node == node}
         wait_until(lambda: not any(psutil.pid_exists(pid) for pid in former), "they are gone")
@@ -284,16 +283,16 @@ def test_a_node_that_stands_still_comes_too_late(bench):
 
 
 @pytest.mark.long
-def test_a_node_that_stands_still_for_less_than_the_lease_costs_nothing(bench):
+def test_a_node_that_is_frozen_for_less_than_the_lease_keeps_its_jobs(bench):
     with bench.serving():
         load = submitted(bench)
         pids = alive(bench, load)
         node = other_node(bench, load)
-        stopped = stand_still(bench.slurm, node, bench.home)
+        stopped = freeze_node(bench.slurm, node, bench.home)
         begun_s = boot_s()
         wait_until(lambda: sick(bench, node), "the node is missed")
         print(f"node stopped for a moment: missed after {boot_s() - begun_s:.1f} s")
-        go_on(stopped)
+        thaw(stopped)
         on_s = boot_s()
         wait_until(lambda: not sick(bench, node), "it answers again")
         print(f"node goes on in time: answers after {boot_s() - on_s:.1f} s")
@@ -307,7 +306,7 @@ def test_a_node_whose_processes_are_all_killed(bench):
     with bench.serving():
         load = submitted(bench)
         node = other_node(bench, load)
-        for process in stand_still(bench.slurm, node, bench.home):
+        for process in freeze_node(bench.slurm, node, bench.home):
             process.kill()
         bench.slurm.kill(node)
         lost_and_again(bench, load, node, "all of a node killed", boot_s())
@@ -315,14 +314,14 @@ def test_a_node_whose_processes_are_all_killed(bench):
 
 
 def other_node(bench, load):
-    """Return a node of the gang on which the script of the pilot does not run."""
+    """Return a node of the gang on which the pilot's script does not run."""
     return max(copy.node for copy in copies(bench.home, load.gang))
 
 
 def lost_and_again(bench, load, node, fault, begun_s):
-    """Wait until a node is missed and its gang runs elsewhere, and print when that was.
+    """Wait until a node is missed and its gang runs elsewhere, and print the times.
 
-    The other job ends meanwhile, since the gang needs its node.
+    The single job is ended, since the gang needs its node.
     """
     wait_until(lambda: sick(bench, node), "the node is missed")
     print(f"{fault}: missed after {boot_s() - begun_s:.1f} s")

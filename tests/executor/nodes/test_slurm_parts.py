@@ -1,4 +1,4 @@
-"""What a Slurm pool is asked for, and which GPUs of a node it may use; no Slurm is needed."""
+"""The options of a Slurm pool, and the GPUs of a node that it may use; no Slurm is needed."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dovetail.executor.nodes.options import SlurmPlan, slurm_plan
-from dovetail.executor.nodes.ray_finding import unreachable
+from dovetail.executor.nodes.ray_finder import unreachable
 from dovetail.executor.nodes.slurm_commands import SlurmError, seconds, slurm
 from dovetail.executor.nodes.slurm_programs import own_directory, within_allocation
 from dovetail.executor.nodes.slurm_ray import address_towards, make_secrets
@@ -19,7 +19,7 @@ from tests.executor.waiting import LIMIT_S, wait_until
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "plan"),
     [
         ("12", SlurmPlan("12")),
         ("", SlurmPlan("99")),
@@ -35,35 +35,35 @@ from tests.executor.waiting import LIMIT_S, wait_until
         ),
     ],
 )
-def test_what_is_slurm_plan(text, asked):
-    assert slurm_plan(text, {"SLURM_JOB_ID": "99"}) == asked
+def test_options(text, plan):
+    assert slurm_plan(text, {"SLURM_JOB_ID": "99"}) == plan
 
 
 @pytest.mark.parametrize("text", ["", "j12", "12,nodes=3", "job=1,time=5", "12,pilots=1..2"])
-def test_what_cannot_be_slurm_plan(text):
+def test_an_allocation_or_pilots_are_required(text):
     with pytest.raises(InputError, match="allocation"):
         slurm_plan(text, {})
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("nodes=3,=4", "must be NAME=VALUE,..., got '=4'"),
         ("nodes=1,pilots=3..1", "pilots must be MIN..MAX, MAX >= 1, got '3..1'"),
         ("nodes=1,pilots=0..0", "pilots must be MIN..MAX, MAX >= 1, got '0..0'"),
         ("nodes=1,pilots=2", "pilots must be MIN..MAX, MAX >= 1, got '2'"),
         ("nodes=1,idle=0", "idle must be seconds, 1 or more, got '0'"),
-        ("nodes=3,time=5,nodes=4", "nodes must be given once, got 'nodes=4', too"),
+        ("nodes=3,time=5,nodes=4", "nodes must be given once, got 'nodes=4' as well"),
     ],
 )
-def test_names_of_options_are_given_once(text, told):
+def test_invalid_options_are_refused_in_one_line(text, message):
     with pytest.raises(InputError) as error:
         slurm_plan(text, {})
-    assert str(error.value) == f"--pool: {told}"
+    assert str(error.value) == f"--pool: {message}"
 
 
 @pytest.mark.parametrize("text", ["0", "31", "-1", "1e1", "nan", ""])
-def test_a_lease_is_over_before_a_pilot_that_was_let_go(text):
+def test_a_lease_ends_before_a_released_pilot(text):
     with pytest.raises(InputError, match="lease must be seconds, 5 to 30"):
         slurm_plan(f"nodes=1,lease={text}", {})
 
@@ -74,7 +74,7 @@ def test_times_of_slurm():
     assert seconds("UNLIMITED") is None
 
 
-def test_commands_have_their_time_and_fail_in_a_line():
+def test_commands_have_a_time_limit_and_fail_in_one_line():
     with pytest.raises(SlurmError, match=r"sleep has not ended within 0\.1 s"):
         slurm("sleep", "5", within_s=0.1)
     with pytest.raises(SlurmError, match="no-such-command cannot be run: No such file"):
@@ -82,7 +82,7 @@ def test_commands_have_their_time_and_fail_in_a_line():
 
 
 def test_only_gpus_of_the_step_are_used():
-    """The made-up device files count backwards: GPU 0 of the driver is /dev/nvidia1."""
+    """The stand-in's device files are in reverse order: GPU 0 of the driver is /dev/nvidia1."""
     with injected():
         assert within_allocation("gpu", {"SLURM_STEP_GPUS": "1"}) == "gpu:GPU-injected-0"
         job = {"SLURM_JOB_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}
@@ -97,7 +97,7 @@ def test_only_gpus_of_the_step_are_used():
     assert within_allocation("cpu:devices=1", {}) == "cpu:devices=1"
 
 
-def test_a_machine_is_known_by_the_address_that_others_see():
+def test_the_address_of_a_machine_is_the_one_that_others_reach():
     assert address_towards("127.0.0.9") == "127.0.0.2", "not what Ray would replace"
     with pytest.raises(UnsupportedError, match=r"no-such-host\.invalid cannot be reached: "):
         address_towards("no-such-host.invalid")
@@ -108,7 +108,7 @@ def test_a_directory_that_others_own_is_refused(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / name).symlink_to(tmp_path / "target")
-    with pytest.raises(InputError, match="belongs to somebody else"):
+    with pytest.raises(InputError, match="belongs to another user"):
         own_directory(tmp_path / "other", "x")
 
 
@@ -143,7 +143,7 @@ def test_a_head_ends_some_time_after_its_service(tmp_path):
     assert unreachable(head) == "[Errno 111] Connection refused"
 
 
-def test_serve_tells_in_a_line_that_there_is_no_slurm(tmp_path):
+def test_serve_reports_in_one_line_that_there_is_no_slurm(tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "dovetail", "serve"),

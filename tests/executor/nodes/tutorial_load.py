@@ -1,4 +1,4 @@
-"""The twelve jobs of the live tutorial as gangs over nodes, and what has to hold of them then.
+"""The twelve jobs of the live tutorial as gangs over nodes, and the outcome.
 
 Three workloads, four jobs of each, as on the page (docs/tutorials/live.md), but of one, two and
 three ranks. Each size is profiled once, and shares devices then. Every rank appends a line to a
@@ -29,7 +29,7 @@ WATCH = (
     "sample_s=0.1,warm_up_s=0.1,settle_s=0.1,profile_s=0.5,profile_most_s=4,"
     "window_s=0.5,tolerance=0.5"
 )
-"""How long the service looks at jobs of about a second (``dovetail serve --watch``)."""
+"""How long the service profiles jobs of about a second (``dovetail serve --watch``)."""
 
 TENTHS = 12
 """About how long a job takes alone, in tenths of a second, as on the page."""
@@ -60,8 +60,8 @@ def _counted(kind: str, steps: int) -> str:
     return f"{started}; exec {sys.executable} {kind}.py {steps}"
 
 
-class Came(NamedTuple):
-    """What came of the load.
+class Outcome(NamedTuple):
+    """The outcome of the load.
 
     Attributes
     ----------
@@ -81,8 +81,8 @@ class Came(NamedTuple):
     shared: int
 
 
-def came_of(folder: Path, home: Path) -> Came:
-    """Return what came of the load, from the jobs' own lines and the service's journal."""
+def outcome_of(folder: Path, home: Path) -> Outcome:
+    """Return the outcome of the load, from the jobs' own lines and the service's journal."""
     lines = (folder / "tutorial-starts").read_text(encoding="utf-8").splitlines()
     starts = Counter((line.split()[0], int(line.split()[1])) for line in lines)
     events = [entry.event for entry in read_events(home)]
@@ -102,4 +102,4 @@ def came_of(folder: Path, home: Path) -> Came:
         if gpu == gpu_2 and begun_s < end_2_s and begun_2_s < end_s
     }
     over_nodes = sum(len({seat.gpu.partition("/")[0] for seat in run.seats}) > 1 for run in runs)
-    return Came(starts, expected, over_nodes, len(shared))
+    return Outcome(starts, expected, over_nodes, len(shared))

@@ -1,8 +1,8 @@
-"""A job that bears witness: it records when and where it runs, and what is left of earlier runs.
+"""A job that records when and where it runs, and which processes of its earlier runs are left.
 
-Every rank appends lines to one file of its job: as it starts, with every former copy of the job
-that still has a process and the state of that; ten times a second while it runs; and as it ends.
-All nodes of a test are one machine with one clock, so the lines of different nodes can be compared.
+Every rank appends lines to one file of its job: when it starts, with the processes of earlier runs
+and their states; ten times a second while it runs; and when it ends. All nodes of a test are on one
+machine with one clock, so the lines of different nodes can be compared.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ say("end")
 def witness(folder: Path, *, stubborn: bool = False, brief: bool = False) -> Sequence[str]:
     """Return the command of a job that runs until a file ``go`` (or ``go-JOB``) is in a folder.
 
-    One that is brief does not wait for that; one that is stubborn takes no notice of SIGTERM.
+    A brief one does not wait for the file; a stubborn one ignores SIGTERM.
     """
     words = ("yes" if stubborn else "no", *(["brief"] if brief else []))
     return (sys.executable, "-S", "-c", PROGRAM, str(folder), *words)
 
 
 class Copy(NamedTuple):
-    """One rank of one run, by its own account.
+    """One rank of one run, as recorded by itself.
 
     Attributes
     ----------
     began_s, last_s : float
-        Its first and last line, seconds since the machine booted.
+        The times of its first and last line, in seconds since the machine booted.
     left : mapping of str to str
-        Processes of former runs that were there as it began, and their states.
+        The processes of earlier runs that existed when it began, and their states.
     ended : bool
-        Whether it came to its end.
+        Whether it ended by itself.
     """
 
     run: str
@@ -79,7 +79,7 @@ class Copy(NamedTuple):
 
 
 def copies(folder: Path, job: str) -> Sequence[Copy]:
-    """Return all copies of a job's ranks that ever ran, in the order of their beginnings.
+    """Return all copies of a job's ranks, in the order in which they began.
 
     Raises
     ------
@@ -88,12 +88,12 @@ def copies(folder: Path, job: str) -> Sequence[Copy]:
     """
     path = folder / f"{job}.lines"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    told: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    by_rank: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for line in lines:
-        told.setdefault((line["run"], line["rank"]), []).append(line)
-    for key, mine in told.items():
+        by_rank.setdefault((line["run"], line["rank"]), []).append(line)
+    for key, mine in by_rank.items():
         assert [line["what"] for line in mine].count("start") == 1, f"{key} began more than once"
-    found = (_copy(mine) for mine in told.values())
+    found = (_copy(mine) for mine in by_rank.values())
     return sorted(found, key=lambda copy: copy.began_s)
 
 
@@ -111,17 +111,17 @@ def _copy(lines: Sequence[Mapping[str, Any]]) -> Copy:
     )
 
 
-def runs_of(told: Sequence[Copy]) -> Sequence[Sequence[Copy]]:
+def runs_of(found: Sequence[Copy]) -> Sequence[Sequence[Copy]]:
     """Return the copies of each run, the first run first."""
-    names = dict.fromkeys(copy.run for copy in told)
-    return [[copy for copy in told if copy.run == name] for name in names]
+    names = dict.fromkeys(copy.run for copy in found)
+    return [[copy for copy in found if copy.run == name] for name in names]
 
 
 def assert_one_after_the_other(folder: Path, job: str, frozen: bool = False) -> None:
-    """Assert that a job came to its end once, and that of no two runs anything ran together.
+    """Assert that a job ended once, and that no two of its runs ran at the same time.
 
-    With ``frozen`` a former copy may still have a process as the next one begins, if it is
-    stopped and can do nothing.
+    With ``frozen``, a process of an earlier run may still exist when the next run begins, if it is
+    stopped.
     """
     runs = runs_of(copies(folder, job))
     assert [all(copy.ended for copy in run) for run in runs] == [False] * (len(runs) - 1) + [True]
@@ -133,7 +133,7 @@ def assert_one_after_the_other(folder: Path, job: str, frozen: bool = False) -> 
 
 
 def left_running(folder: Path) -> list[psutil.Process]:
-    """Return the witnesses of a folder that still have a process."""
+    """Return the processes of the witness jobs of a folder."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

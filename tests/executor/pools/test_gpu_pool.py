@@ -88,8 +88,8 @@ def log_of(watched, run="j1.1"):
 
 
 def told(watched, kind):
-    watched.told += watched.pool.poll()
-    return [event for event in watched.told if event.kind == kind]
+    watched.events += watched.pool.poll()
+    return [event for event in watched.events if event.kind == kind]
 
 
 def test_devices_are_named_by_their_uuid(make):

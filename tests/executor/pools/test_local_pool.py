@@ -704,7 +704,7 @@ class TestAKeeperInTrouble:
         pool.pool.launch(a_run(("sleep", "600")))
         pool.wait_for("rank_ready")
         assert pool.kinds() == [("rank_started", 0), ("rank_lost", 0), ("rank_ready", 0)]
-        assert pool.told[1].reason == "its supervisor failed: the device does not answer"
+        assert pool.events[1].reason == "its supervisor failed: the device does not answer"
         assert pool.pool.trouble == ""
 
     def test_it_says_so_as_long_as_that_lasts(self, make):

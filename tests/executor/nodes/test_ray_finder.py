@@ -1,4 +1,4 @@
-"""What the pool of a Ray cluster is asked for, and what it says where there is no cluster."""
+"""The options of the pool of a Ray cluster, and its messages without a cluster."""
 
 import socket
 import sys
@@ -8,12 +8,12 @@ import pytest
 from dovetail.executor.nodes.messages import NoAnswerError
 from dovetail.executor.nodes.options import RayPlan, ray_plan
 from dovetail.executor.nodes.ray_agent import KILLS, agents_directory, warnings
-from dovetail.executor.nodes.ray_driver import wanted_nodes
-from dovetail.executor.nodes.ray_finding import RayFinder
+from dovetail.executor.nodes.ray_driver import selected_nodes
+from dovetail.executor.nodes.ray_finder import RayFinder
 from dovetail.instances.errors import InputError, UnsupportedError
 
 
-def test_options_and_at_last_the_pool_with_its_own():
+def test_options_and_the_pool_with_its_own_options_last():
     text = (
         "10.0.0.1:6379,label=team:vision,lease=30,directory=/var/d,pool=cpu:devices=1,shares=quota"
     )
@@ -28,7 +28,7 @@ def test_options_and_at_last_the_pool_with_its_own():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "must be ray:HOST:PORT, got ''"),
         ("auto", "must be ray:HOST:PORT, got 'auto'"),
@@ -43,10 +43,10 @@ def test_options_and_at_last_the_pool_with_its_own():
         ("h:1,pool=tpu", "must be one of cpu, gpu, got 'tpu'"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(text, told):
+def test_invalid_options_are_refused_in_one_line(text, message):
     with pytest.raises(InputError) as error:
         ray_plan(text)
-    assert str(error.value) == f"--pool: {told}"
+    assert str(error.value) == f"--pool: {message}"
 
 
 def entry(name, *, alive=True, resources=None, **labels):
@@ -61,7 +61,7 @@ def entry(name, *, alive=True, resources=None, **labels):
 
 
 def names(plan, *table):
-    return [(node.name, node.sighted.rack) for node in wanted_nodes(table, plan)]
+    return [(node.name, node.info.rack) for node in selected_nodes(table, plan)]
 
 
 def test_nodes_are_chosen_by_label_and_resource_and_named_by_label_or_host():
@@ -76,7 +76,7 @@ def test_nodes_are_chosen_by_label_and_resource_and_named_by_label_or_host():
     assert names(cpu._replace(resource="dovetail"), *table, special) == [("h4", None)]
 
 
-def test_a_driver_that_has_ended_lets_no_call_wait(tmp_path):
+def test_calls_fail_at_once_while_there_is_no_driver(tmp_path):
     answer = RayFinder(tmp_path, RayPlan(address="10.0.0.1:6379")).call("n1", "exchange", "{}")
     with pytest.raises(NoAnswerError, match=r"^Ray at 10\.0\.0\.1:6379: its driver is being "):
         answer.result(0)
@@ -89,7 +89,7 @@ def test_agents_have_a_directory_unless_one_is_named(monkeypatch):
     assert str(agents_directory("/d")) == "/d"
 
 
-def test_a_node_on_which_ray_kills_what_guards_jobs_is_told(monkeypatch):
+def test_a_node_on_which_ray_kills_the_shims_of_jobs_is_reported(monkeypatch):
     monkeypatch.delenv(KILLS, raising=False)
     assert KILLS in warnings()[0]
     monkeypatch.setenv(KILLS, "false")
@@ -103,7 +103,7 @@ def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("shadowed")
-def test_a_cluster_that_does_not_answer_is_told_in_one_line(tmp_path, caplog):
+def test_a_cluster_that_does_not_answer_is_reported_in_one_line(tmp_path, caplog):
     pytest.importorskip("ray", reason="needs the extra: pip install './dovetail[ray]'")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster, as the service finds and calls them."""
+"""Finds the nodes of a Ray cluster for the service, and calls their agents."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dovetail.instances._children import module_command
 from dovetail.instances.errors import UnsupportedError
 
 START_S: Final = 60.0
-"""Seconds that Ray has at the start to name a node, where none is known from before."""
+"""Seconds that the first start of a service waits for Ray to name a node."""
 
-MUTE_S: Final = 90.0
-"""Seconds of silence after which a driver is started anew: Ray itself gives up after 60."""
+SILENT_DRIVER_S: Final = 90.0
+"""Seconds without a message after which the driver is replaced; Ray itself gives up after 60."""
 
 _PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 15.0
@@ -32,17 +32,17 @@ _CONNECT_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Sighted(NamedTuple):
-    """What an engine says of a node.
+class NodeInfo(NamedTuple):
+    """What Ray and Slurm report of a node.
 
     Attributes
     ----------
     rack : str or None
-        Of the node.
+        The node's label ``rack``.
     pilot : str or None
-        The job of Slurm that lends it.
+        The job of Slurm that lends the node.
     leaving : str
-        Why no new jobs are to be started there; empty: they are.
+        Why no new jobs may start there; empty: they may.
     """
 
     rack: str | None = None
@@ -50,28 +50,28 @@ class Sighted(NamedTuple):
     leaving: str = ""
 
 
-class Sighting(NamedTuple):
-    """What the driver reports every second.
+class ClusterReport(NamedTuple):
+    """The driver's report, sent every second.
 
     Attributes
     ----------
-    nodes : mapping of str to Sighted
+    nodes : mapping of str to NodeInfo
         The nodes that Ray has now.
     notes : tuple of str
-        What people should know, a line each.
+        Notes for people, one line each.
     trouble : str
-        Why the driver ends.
+        Why the driver ends; the nodes are then unknown.
     """
 
-    nodes: Mapping[str, Sighted] = {}
+    nodes: Mapping[str, NodeInfo] = {}
     notes: tuple[str, ...] = ()
     trouble: str = ""
 
 
 def unreachable(address: str) -> str:
-    """Return why nothing answers at ``HOST:PORT``; empty: something does.
+    """Return why nothing accepts connections at ``HOST:PORT``; empty: something does.
 
-    Ray itself would wait for ever.
+    Ray itself would wait forever.
     """
     try:
         with socket.create_connection(host_and_port(address), timeout=_CONNECT_S):
@@ -81,18 +81,18 @@ def unreachable(address: str) -> str:
 
 
 class RayFinder:
-    """Finds the nodes of a Ray cluster, and calls the agents there.
+    """Finds the nodes of a Ray cluster, and calls their agents.
 
-    A driver of Ray, in a process of its own, does that: Ray ends a process that has lost the head
-    for a minute, and the service never imports Ray. Methods but ``start`` and ``taken_back`` return
-    at once, and are called from several threads.
+    A separate process, the driver, connects to Ray, because Ray ends a process that has lost its
+    head for a minute; the service never imports Ray. All methods except ``start`` and
+    ``taken_back`` return at once and may be called from any thread.
 
     Parameters
     ----------
     directory : path
-        Where the service keeps what it knows of nodes.
+        The folder of the service's files about nodes.
     plan : RayPlan
-        What is wanted.
+        Which nodes to use, and the options of their agents.
     env : mapping of str to str, optional
         The driver's environment; by default this process's.
     """
@@ -103,7 +103,7 @@ class RayFinder:
         self, directory: Path, plan: RayPlan, env: Mapping[str, str] | None = None
     ) -> None:
         self._plan, self._directory, self._env = plan, directory, env
-        self._known: Mapping[str, Sighted] = {}
+        self._nodes: Mapping[str, NodeInfo] = {}
         self._caller: Caller | None = None
         self._notes: frozenset[str] = frozenset()
         self._trouble = self._logged = ""
@@ -113,7 +113,7 @@ class RayFinder:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin to find nodes, and wait for the first unless the service has had some before.
+        """Start the driver and, on the service's first start, wait until it names a node.
 
         Raises
         ------
@@ -123,14 +123,14 @@ class RayFinder:
         self.begin()
         if not self.had_nodes():
             self._first.wait(START_S)
-            if not self._known:
+            if not self._nodes:
                 self.close()
                 reason = self._trouble or f"it has named no node in {START_S:g} s"
                 raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
         self._first.set()
 
     def begin(self) -> None:
-        """Begin to find nodes, and wait for none.
+        """Start the driver.
 
         Raises
         ------
@@ -140,21 +140,21 @@ class RayFinder:
         if importlib.util.find_spec("ray") is None:
             raise UnsupportedError("Ray is not installed: pip install './dovetail[ray]'")
         self._directory.mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
+        threading.Thread(target=self._drive, name="runs the Ray driver", daemon=True).start()
 
     def had_nodes(self) -> bool:
-        """Return whether a service of this directory has had nodes."""
+        """Return whether a service of this directory has had nodes before."""
         return any((self._directory / "known").glob("*.json"))
 
-    def nodes(self) -> Mapping[str, Sighted]:
-        """Return the nodes that Ray has named."""
-        return self._known
+    def nodes(self) -> Mapping[str, NodeInfo]:
+        """Return the nodes of Ray's last report; those before that while no driver runs."""
+        return self._nodes
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
         """Call the agent of a node (``Agent.call``), and return the future of its answer.
 
-        It may never come. It is set, to the answer or to a ``NoAnswerError``, by a thread that
-        waits for nothing.
+        The future is set to the answer or to a ``NoAnswerError``, or never. Its callbacks must not
+        block, as one thread sets the futures of all calls.
         """
         caller = self._caller
         return caller.call(node, method, text) if caller else no_answer(self._why_none())
@@ -163,16 +163,16 @@ class RayFinder:
         return f"Ray at {self._plan.address}: {self._trouble or 'its driver is being started'}"
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
-        """Take in how many devices waiting jobs lack, and which nodes keep runs: no matter here."""
+        """Do nothing: Ray's nodes do not depend on how many devices jobs lack."""
 
     def awaited(self) -> Sequence[str]:
-        """Return what is to bring nodes, each in a few words: nothing that is known here."""
+        """Return nothing: it is not known which nodes will join."""
         return ()
 
     def taken_back(self, node: str) -> str:
-        """Return why a rank that has just failed may have been ended with its node.
+        """Return why a node was taken back, and a rank of it failed through no fault of its own.
 
-        Empty: it was not, as nodes are not taken back here. It may take seconds.
+        Empty: it was not, and a plain Ray cluster takes no node back. This may block for seconds.
         """
         return ""
 
@@ -190,13 +190,13 @@ class RayFinder:
         pause_s = _PAUSE_S
         while not self._closing.is_set():
             try:
-                # A head that is away is looked for at little cost, and so as soon as it is back.
+                # Trying the head is cheap, so its return is noticed soon.
                 self._trouble = away = unreachable(self._plan.address)
                 worked = not away and self._run_driver()
-            except Exception as error:  # a finder that ends would see no node any more
+            except Exception as error:  # without this thread, no node would be found any more
                 _log.exception("Ray cannot be driven")
                 self._trouble, away, worked = str(error), "", False
-            # The first trouble of a start is an error there.
+            # ``start`` raises the first trouble itself.
             if self._first.is_set():
                 self._log_trouble(self._trouble or "its driver has ended")
             self._first.set()
@@ -209,7 +209,7 @@ class RayFinder:
         self._logged = why
 
     def _run_driver(self) -> bool:
-        """Run a driver until it ends, and return whether it has named nodes."""
+        """Run a driver until it ends, and return whether it named any node."""
         self._trouble, worked = "", False
         ours, theirs = Pipe()
         with ours:
@@ -219,7 +219,7 @@ class RayFinder:
                 program = module_command("dovetail.executor.nodes.ray_driver")
                 self._driver = driver = subprocess.Popen(
                     (*program, str(theirs.fileno())),
-                    # Ray has its workers import from where its driver runs.
+                    # Ray's workers import from the driver's working directory.
                     cwd=self._directory,
                     stdin=subprocess.DEVNULL,
                     stdout=errors,
@@ -233,9 +233,9 @@ class RayFinder:
                 try:
                     ours.send(self._plan)
                     self._caller = caller
-                    while ours.poll(MUTE_S):
+                    while ours.poll(SILENT_DRIVER_S):
                         message = ours.recv()
-                        if isinstance(message, Sighting):
+                        if isinstance(message, ClusterReport):
                             self._take_in(message)
                             worked |= bool(message.nodes)
                         else:
@@ -248,13 +248,12 @@ class RayFinder:
                     caller.end(self._why_none())
         return worked
 
-    def _take_in(self, sighting: Sighting) -> None:
-        self._trouble = sighting.trouble
-        for note in sorted(set(sighting.notes) - self._notes):
+    def _take_in(self, report: ClusterReport) -> None:
+        self._trouble = report.trouble
+        if report.trouble:
+            return
+        for note in sorted({*report.notes} - self._notes):
             _log.warning("%s", note)
-        self._notes = frozenset(sighting.notes)
-        self._known = {**self._known, **sighting.nodes}
-        if not sighting.trouble:
-            self._logged = ""
-        if self._known:
+        self._nodes, self._notes, self._logged = report.nodes, frozenset(report.notes), ""
+        if report.nodes:
             self._first.set()
