@@ -30,7 +30,7 @@ import psutil
 from faults import state_directory
 from load import ME
 from service_process import Cores, ServiceProcess, Setup, Simulated
-from socket_agents import SocketNodes
+from socket_agents import AgentProcess, SocketNodes
 
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
@@ -59,44 +59,19 @@ class Nodes:
         return NodesPool(directory, self.found)
 
 
-@dataclass
-class Agents:
-    """Agents of this machine, each with one device of the ``cpu`` pool."""
-
-    found: SocketNodes
-    processes: list[subprocess.Popen[str]]
-
-
 @contextmanager
-def agents(directory: Path, count: int) -> Iterator[Agents]:
-    """Run agents for as long as the block takes."""
-    known = {f"n{k}": directory / f"n{k}" for k in range(1, count + 1)}
-    processes = [
-        _started("socket_agents", *_agent_options(k, node, known[node]))
-        for k, node in enumerate(known, 1)
-    ]
+def agents(directory: Path, count: int) -> Iterator[list[AgentProcess]]:
+    """Run agents with one device of the ``cpu`` pool each, for as long as the block takes."""
+    made = [AgentProcess(directory, k, "cpu:devices=1") for k in range(1, count + 1)]
     try:
-        yield Agents(SocketNodes(known), processes)
+        yield made
     finally:
-        for process in processes:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            process.communicate()
+        for agent in made:
+            agent.end()
 
 
-def _agent_options(k: int, node: str, directory: Path) -> list[str]:
-    address = f"127.0.0.{k + 1}"
-    there = ["--directory", str(directory), "--address", address]
-    return ["--node", node, "--pool", "cpu:devices=1", *there]
-
-
-def _started(program: str, *words: str) -> subprocess.Popen[str]:
-    """Start a program of this folder, and return it once it answers."""
-    command = [sys.executable, str(Path(__file__).with_name(f"{program}.py")), *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    return process
+def _nodes(made: Sequence[AgentProcess]) -> Nodes:
+    return Nodes(SocketNodes({agent.node: agent.state for agent in made}))
 
 
 @contextmanager
@@ -270,15 +245,17 @@ def _alike(nodes: int, devices: int) -> Instance:
 @contextmanager
 def simulated_nodes(directory: Path, nodes: int, devices: int) -> Iterator[SocketNodes]:
     """Serve simulated nodes in a process of their own."""
+    program = str(Path(__file__).with_name("simulated_nodes.py"))
     words = [str(directory), "--nodes", str(nodes), "--devices", str(devices)]
-    process = _started("simulated_nodes", *words)
-    names = [f"n{k}" for k in range(nodes)]
-    try:
-        racks = {node: f"r{k // 32}" for k, node in enumerate(names)}
-        yield SocketNodes(dict.fromkeys(names, directory), racks)
-    finally:
-        process.terminate()
-        process.communicate()
+    command = [sys.executable, program, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        racks = {f"n{k}": f"r{k // 32}" for k in range(nodes)}
+        try:
+            yield SocketNodes(dict.fromkeys(racks, directory), racks)
+        finally:
+            process.terminate()
 
 
 # All of it.
@@ -295,7 +272,7 @@ def print_launches(starts: int) -> None:
         with (
             state_directory() as directory,
             agents(directory, workers) as there,
-            service(directory / "service", Nodes(there.found)) as made,
+            service(directory / "service", _nodes(there)) as made,
         ):
             found = launches_s(made, directory, workers, starts)
             print(f"  {workers} nodes, gang of {workers}: {summary(found)}", flush=True)
@@ -310,7 +287,7 @@ def print_all_losses(losses: int) -> None:
     with (
         state_directory() as directory,
         agents(directory, 3) as there,
-        service(directory / "service", Nodes(there.found)) as made,
+        service(directory / "service", _nodes(there)) as made,
     ):
         found = [loss(made, directory, _kill_one) for _ in range(losses)]
         print_losses("3 nodes, rank killed", found)
@@ -319,18 +296,18 @@ def print_all_losses(losses: int) -> None:
         )
 
 
-def _frozen(made: ServiceProcess, directory: Path, there: Agents) -> Loss:
+def _frozen(made: ServiceProcess, directory: Path, there: Sequence[AgentProcess]) -> Loss:
     """Freeze a node of a gang, and return how long detection and recovery took."""
-    taken: list[subprocess.Popen[str]] = []
+    frozen: list[AgentProcess] = []
 
     def freeze(_: Sequence[int]) -> None:
         (view,) = made.ask("jobs")
         node = view.gpus[0].partition("/")[0]
-        taken.append(there.processes[int(node[1:]) - 1])
-        taken[0].send_signal(signal.SIGSTOP)
+        frozen.append(next(agent for agent in there if agent.node == node))
+        frozen[0].freeze()
 
     found = loss(made, directory, freeze)
-    taken[0].send_signal(signal.SIGCONT)
+    frozen[0].thaw()
     _wait(lambda: not any(device.trouble for device in made.ask("service").devices))
     return found
 

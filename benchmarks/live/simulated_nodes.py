@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from socket_agents import say_ready, serve
+from socket_agents import serve
 
 from dovetail.executor.jobs.events import AnyEvent, RankEnded, RankReady, RankRefused, RankStarted
 from dovetail.executor.jobs.specs import Run
@@ -169,7 +169,7 @@ async def serve_nodes(directory: Path, nodes: int, devices: int) -> None:
         f"n{k}": Agent(directory / f"n{k}", lambda files: SimulatedRanks(devices), "127.0.0.1")
         for k in range(nodes)
     }
-    await serve(directory, agents, say_ready)
+    await serve(directory, agents, lambda: print("ready", flush=True))
 
 
 def main() -> None:

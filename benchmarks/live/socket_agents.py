@@ -1,16 +1,16 @@
 """Agents on this machine that are called through sockets instead of Ray.
 
-    python benchmarks/live/socket_agents.py --node n1 --directory DIR --pool cpu --address 127.0.0.2
-
 The calls are those of ``dovetail.executor.nodes.caller``. The socket has no file; its name is
 derived from the directory.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
+import multiprocessing
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +22,10 @@ from pathlib import Path
 from dovetail.executor.nodes.agent import Agent, Method, started
 from dovetail.executor.nodes.caller import Call, Caller, no_answer
 from dovetail.executor.nodes.ray_finder import NodeInfo
+
+_FORKED = multiprocessing.get_context("forkserver")
+"""Forks agents from a process that has imported all modules, so that they start quickly."""
+_FORKED.set_forkserver_preload([__name__])
 
 
 def _name(directory: Path) -> str:
@@ -37,16 +41,69 @@ async def serve(directory: Path, agents: Mapping[str, Agent], ready: Callable[[]
     await asyncio.Event().wait()
 
 
-def say_ready() -> None:
-    """Print a line."""
-    print("ready", flush=True)
+class AgentProcess:
+    """The agent of node ``nK`` as a process; it can be frozen, killed and started again.
+
+    Parameters
+    ----------
+    directory : path
+        The parent of the agents' folders.
+    k : int
+        The node; its address is 127.0.0.(k + 1).
+    pool : str
+        The agent's pool.
+    """
+
+    def __init__(self, directory: Path, k: int, pool: str) -> None:
+        self.node, self.address, self.pool = f"n{k}", f"127.0.0.{k + 1}", pool
+        self.directory = directory / self.node
+        self.state = self.directory / "state"
+        self.directory.mkdir(parents=True)
+        self.start()
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start the process, and wait until it answers."""
+        receives, sends = _FORKED.Pipe(duplex=False)
+        words = (self.node, self.state, self.pool, self.address, sends)
+        self.process = _FORKED.Process(target=_serve_agent, args=words)
+        self.process.start()
+        sends.close()
+        with receives:
+            assert receives.recv(), f"the agent of {self.node} has not started"
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.join()
+
+    def freeze(self) -> None:
+        """Freeze the process."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Resume the process."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """Kill the process, and close its handle."""
+        self.kill()
+        self.process.close()
 
 
-async def serve_agent(
-    node: str, directory: Path, pool: str, address: str, ready: Callable[[], None] = say_ready
+def _serve_agent(
+    node: str, directory: Path, pool: str, address: str, ready: Connection[bool, bool]
 ) -> None:
-    """Start an agent and serve its calls, until this process is ended."""
-    await serve(directory, {node: started(directory, pool, address)}, ready)
+    async def run() -> None:
+        agents = {node: started(directory, pool, address)}
+        await serve(directory, agents, lambda: ready.send(True))
+
+    asyncio.run(run())
 
 
 def _accept(
@@ -160,17 +217,3 @@ class SocketNodes:
                 caller.take_in(*pipe.recv())
         self._callers.pop(directory, None)
         caller.end("its agent has ended")
-
-
-def main() -> None:
-    """Serve an agent, and print a line once it answers."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name in ("node", "pool", "address"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--directory", type=Path, required=True)
-    options = parser.parse_args()
-    asyncio.run(serve_agent(options.node, options.directory, options.pool, options.address))
-
-
-if __name__ == "__main__":
-    main()

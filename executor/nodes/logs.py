@@ -133,12 +133,7 @@ class CopiedLogs:
             lock = self._locks.setdefault((run, rank), threading.Lock())
         with lock:
             with suppress(OSError, DovetailError):
-                _fetch(
-                    newest,
-                    lambda part, offset: ask(
-                        LogPlace(run=run, rank=rank, part=part, offset=offset)
-                    ),
-                )
+                _fetch(newest, LogPlace(run=run, rank=rank), ask)
             return str(newest) if newest.exists() else None
 
     def prune(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
@@ -146,11 +141,11 @@ class CopiedLogs:
         remove_old(self._directory, keep_s, is_kept)
 
 
-def _fetch(newest: Path, ask: Callable[[str, int], LogPiece]) -> None:
+def _fetch(newest: Path, begin: LogPlace, ask: Callable[[LogPlace], LogPiece]) -> None:
     # A rank may write faster than its log is fetched; the number of pieces bounds the wait.
     for _ in range(_MOST_PIECES):
         part = _part(newest)
-        piece = ask(part, newest.stat().st_size if part else 0)
+        piece = ask(begin.replace(part=part, offset=newest.stat().st_size if part else 0))
         if not piece.part:
             return
         if piece.part != part:

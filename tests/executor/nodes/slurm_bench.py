@@ -187,6 +187,7 @@ def bench(slurm):
         made = Bench(slurm, Path(folder))
         yield made
         made.show()
+        end_what_is_left(folder)
         slurm.clear()
         wait_until(lambda: not end_what_is_left(folder))
 

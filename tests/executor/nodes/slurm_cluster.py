@@ -154,7 +154,8 @@ class SlurmCluster:
         return []
 
     def clear(self) -> None:
-        """End all jobs, and bring back every node."""
+        """End all jobs, and bring back every node, also one that a failed test left frozen."""
+        self._send(signal.SIGCONT)
         for name in ("slurmctld", *NODES):
             if name not in self.processes:
                 self.start_one(name)
@@ -169,7 +170,15 @@ class SlurmCluster:
         for process in self.processes.values():
             process.kill()
             process.wait()
-        wait_until(lambda: not [p.kill() for p in self._processes()], "no process")
+        wait_until(lambda: not self._send(signal.SIGKILL), "no process")
+
+    def _send(self, number: signal.Signals) -> list[psutil.Process]:
+        """Send all processes of this Slurm a signal, and return them."""
+        found = [*self._processes()]
+        for process in found:
+            with suppress(psutil.Error):
+                process.send_signal(number)
+        return found
 
     def _processes(self) -> Iterator[psutil.Process]:
         """Yield the processes of this Slurm."""
@@ -184,8 +193,8 @@ class SlurmCluster:
     def step_daemons(self, node: str) -> list[psutil.Process]:
         """Return the step daemons of a node."""
         spool = self.home / "spool" / node
-        daemons = [p for p in psutil.process_iter() if p.name() == "slurmstepd"]
-        return [daemon for daemon in daemons if _has_socket(daemon, spool)]
+        found = psutil.process_iter(["name"])
+        return [p for p in found if p.info["name"] == "slurmstepd" and _has_socket(p, spool)]
 
 
 def _has_socket(process: psutil.Process, folder: Path) -> bool:

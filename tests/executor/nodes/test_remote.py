@@ -3,7 +3,7 @@
 import pytest
 
 from dovetail.executor.jobs.events import RankEnded
-from dovetail.executor.nodes.fence import Fence, FencedError, Mark, raise_epoch
+from dovetail.executor.nodes.fence import Mark, raise_epoch
 from dovetail.executor.nodes.lease import RemoteLease
 from dovetail.executor.nodes.messages import Answer, Facts, State
 from dovetail.executor.nodes.remote import Remote, parts_of
@@ -100,23 +100,7 @@ def test_times_are_the_controller_s(node):
     assert node.rank_log.status("j1.1", 0).end.ended_s == 11.0
 
 
-class TestFence:
-    def test_epochs_rise_and_last(self, tmp_path):
-        marks = [raise_epoch(tmp_path / "c.json") for _ in range(3)]
-        assert [mark.epoch for mark in marks] == [1, 2, 3]
-        assert len({mark.home for mark in marks}) == 1
-
-    def test_a_newer_one_is_let_in_and_an_older_one_never_again(self, tmp_path):
-        fence = Fence(tmp_path / "f.json")
-        assert fence.admit(Mark(home="h", epoch=2), held=False)
-        assert not fence.admit(Mark(home="h", epoch=2), held=True)
-        assert fence.admit(Mark(home="h", epoch=3), held=True)
-        with pytest.raises(FencedError, match="newer controller"):
-            Fence(tmp_path / "f.json").admit(Mark(home="h", epoch=2), held=False)
-
-    def test_another_home_comes_in_only_when_nothing_is_kept(self, tmp_path):
-        fence = Fence(tmp_path / "f.json")
-        fence.admit(Mark(home="h", epoch=9), held=False)
-        with pytest.raises(FencedError, match="another state directory"):
-            fence.admit(Mark(home="g", epoch=1), held=True)
-        assert fence.admit(Mark(home="g", epoch=1), held=False)
+def test_epochs_of_controllers_rise_and_last(tmp_path):
+    marks = [raise_epoch(tmp_path / "c.json") for _ in range(3)]
+    assert [mark.epoch for mark in marks] == [1, 2, 3]
+    assert len({mark.home for mark in marks}) == 1

@@ -15,7 +15,7 @@ from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from tests.executor.live.test_service import ME, is_in, kinds, serving, spec
 from tests.executor.local_runs import left_over, python
-from tests.executor.nodes.agents import AgentProcess
+from tests.executor.nodes.agents import ClearedAgent
 from tests.executor.nodes.agents import finder as found
 from tests.executor.waiting import wait_until
 
@@ -30,8 +30,7 @@ def started(tmp_path):
     agents = []
 
     def start(k):
-        pool = "cpu:devices=1"
-        agents.append(AgentProcess(tmp_path / "agents", f"n{k}", f"127.0.0.{k + 1}", pool))
+        agents.append(ClearedAgent(tmp_path / "agents", k, "cpu:devices=1"))
         return agents[-1]
 
     yield start

@@ -138,18 +138,19 @@ def test_jobs_run_on_whatever_else_is_killed(bench):
     service.wait(LIMIT_S)
 
 
-def test_a_head_that_is_killed_with_its_controller(bench):
+def test_controller_head_and_agent_that_are_killed_together(bench):
     first = bench.start(PATIENT)
     load = submitted(bench)
     before = alive(bench, load)
+    (agent,) = agents_on("n2", bench.home)
     begun_s = time.monotonic()
-    first.kill()
-    head_of(bench.home).kill()
+    for process in (first, head_of(bench.home), agent):
+        process.kill()
     first.wait()
     with bench.serving(PATIENT):
         wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
         wait_until(lambda: not any(sick(bench, node) for node in NODES), "all nodes")
-        report("head and controller killed: the same processes", begun_s)
+        report("controller, head and agent killed: the same processes", begun_s)
         assert alive(bench, load) == before
         finish(bench, load)
         assert {bench.job(job).runs for job in load.held} == {1}
@@ -172,25 +173,6 @@ def test_a_raylet_that_is_killed_is_started_again_within_the_lease(bench):
         assert alive(bench, load) == before
         finish(bench, load)
         assert {bench.job(job).runs for job in load.held} == {1}
-
-
-@pytest.mark.long
-def test_agent_and_controller_that_are_killed_together(bench):
-    first = bench.start(PATIENT)
-    load = submitted(bench)
-    before = alive(bench, load)
-    (agent,) = agents_on("n2", bench.home)
-    begun_s = time.monotonic()
-    first.kill()
-    agent.kill()
-    first.wait()
-    with bench.serving(PATIENT):
-        wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
-        report("agent and controller killed: the same processes", begun_s)
-        assert alive(bench, load) == before
-        finish(bench, load)
-        assert {bench.job(job).runs for job in load.held} == {1}
-    assert len(bench.slurm.ask("squeue", "-h").splitlines()) == 1
 
 
 @pytest.mark.long
