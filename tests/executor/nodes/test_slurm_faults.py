@@ -159,7 +159,7 @@ def test_controller_head_and_agent_that_are_killed_together(bench):
 
 @pytest.mark.long
 def test_a_raylet_that_is_killed_is_started_again_within_the_lease(bench):
-    with bench.serving():
+    with bench.serving(PATIENT):
         load = submitted(bench)
         before = alive(bench, load)
         (agent,) = agents_on("n2", bench.home)
@@ -195,7 +195,7 @@ def test_without_slurmctld_another_controller_attaches_and_starts_jobs(bench):
 
 @pytest.mark.long
 def test_jobs_run_on_without_a_slurmd(bench):
-    with bench.serving():
+    with bench.serving(PATIENT):
         load = submitted(bench)
         before = alive(bench, load)
         begun_s = time.monotonic()
@@ -266,7 +266,7 @@ def test_a_node_that_is_frozen_for_longer_than_the_lease_loses_its_jobs(bench):
 
 @pytest.mark.long
 def test_a_node_that_is_frozen_for_less_than_the_lease_keeps_its_jobs(bench):
-    with bench.serving():
+    with bench.serving(PATIENT):
         load = submitted(bench)
         pids = alive(bench, load)
         node = other_node(bench, load)
