@@ -63,9 +63,17 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.Node: {
         "id": "Name of the node.",
         "rack": "Rack that it stands in. Nodes without one count as one rack together.",
+        "host": "What it has beside its GPUs. What is not given is never short.",
         "gpus": "Its GPUs, listed.",
         "gpu_count": "Or: so many equal GPUs, named `<id>-0`, `<id>-1` and so on,",
         "gpu": "each like this.",
+    },
+    instances.HostResources: {
+        "cpu_cores": "Processor cores.",
+        "memory_bytes_s": "Bandwidth of the host's memory, bytes a second.",
+        "disk_bytes_s": "Bytes read from disk or network storage a second.",
+        "pcie_bytes_s": "Bytes over PCIe a second, one way, of all GPUs together.",
+        "net_bytes_s": "Bytes over the network a second, one way.",
     },
     instances.GpuModel: {
         "model": "Name of the GPU model. GPUs of one model are equally fast.",
@@ -75,6 +83,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
     instances.Workload: {
         "memory_mib": "Memory of one worker, MiB.",
+        "host": "What one worker needs of its node at full speed. What is not given is 0, but "
+        "PCIe and network: the larger of both directions in `metrics`.",
         "family": "Name that variants of one workload share (batch sizes, precisions); a predictor "
         "that knows the family predicts better.",
         "metrics": "Profile of the workload alone on a GPU; what a predictor reads.",
@@ -321,7 +331,10 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "Node ids differ, GPU ids differ (those that the shorthand makes, too), and a share is "
         "listed once. At most 100,000 GPUs.",
     ),
-    instances.Node: ("Either `gpus`, or `gpu_count` with `gpu`.",),
+    instances.Node: (
+        "Either `gpus`, or `gpu_count` with `gpu`.",
+        "A resource of `host` is more than 0.",
+    ),
     instances.Batch: (
         "`min` is at most `size`, and an iteration takes some time.",
         "The sub-batches are `size` / 2^k, whole numbers not below `min`.",

@@ -59,13 +59,16 @@ def instance_of(
 def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
     """Return the small part of a round that the checker needs to judge starts.
 
-    The GPUs are those of the starts, and all others of the jobs that run on these; the jobs are
+    The GPUs are those of the starts (of their nodes, where something is known of the hosts), and
+    all others of the jobs that run on these; the jobs are
     the starting and the running ones there. A gang that is also elsewhere, but on no GPU of a
     start, is cut down to these GPUs. Nodes that are down have no GPUs. Nothing is validated: the
     state is made of records.
     """
     machines = state.machines
     joined = {gpu for start in starts for gpu in start.gpus}
+    if state.hosts is not None:
+        joined.update(*(machines.node_gpus[machines.node[gpu]] for gpu in joined.copy()))
     hosts = {job.number: job for gpu in joined for job in state.residents[gpu]}
     held = joined.union(*(job.gpus for job in hosts.values()))
     near = {gpu for gpu in held if machines.node[gpu] not in state.down}
@@ -131,7 +134,9 @@ def _only(cluster: Cluster, among: Iterable[Node], gpus: Collection[str]) -> Clu
     for node in among:
         devices = tuple(gpu for gpu in node.devices if gpu.id in gpus)
         if devices:
-            nodes.append(Node.model_construct(id=node.id, rack=node.rack, gpus=devices))
+            nodes.append(
+                Node.model_construct(id=node.id, rack=node.rack, host=node.host, gpus=devices)
+            )
     return cluster.model_copy(update={"nodes": tuple(nodes)})
 
 

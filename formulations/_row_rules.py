@@ -38,6 +38,7 @@ class RowRules:
         self.pending = ~jobs.running[self.job]
         self.first_of_job = np.searchsorted(self.job, np.arange(len(compiled)))
         self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
+        self._host = _slowdown_on_hosts(compiled)
 
     def seatings(
         self, gpu_class: Ints, first: Ints, count: Ints, template: Template, row: Ints
@@ -72,17 +73,30 @@ class RowRules:
         if self.latency.any():
             tail = seatings.tail[:, place].take(seating)
             bound = np.where(self.latency.take(variant), tail, bound)
+        if self._host is not None:
+            node, job = self._node(seatings.gpu_class[seating]), self.job[variant]
+            bound = bound * self._host[node, job]
         return bound * self.stretch.take(variant) if self.stretched else bound
 
     def rows(self, seatings: Seatings, seating: Ints, variant: Ints) -> Rows:
         """Return the seatings as groups of these variants, (n, size)."""
+        gpu_class = seatings.gpu_class[seating]
+        slowdown = seatings.slowdown[seating] * self.stretch[variant]
+        if self._host is not None:
+            job = self.job[variant]
+            # What was measured has the host in it.
+            measured = ~np.isnan(self.round.jobs.slowdown[job])
+            factor = self._host[self._node(gpu_class)[:, None], job]
+            slowdown = slowdown * np.where(measured, 1.0, factor)
         return Rows(
-            seatings.gpu_class[seating],
-            variant,
-            seatings.share[seating],
-            seatings.slowdown[seating] * self.stretch[variant],
-            seatings.power_w[seating],
+            gpu_class, variant, seatings.share[seating], slowdown, seatings.power_w[seating]
         )
+
+    def _node(self, gpu_class: Ints) -> Ints:
+        """Return the tight node of each class, -1 for none."""
+        hosts = self.round.hosts
+        assert hosts is not None
+        return np.asarray(hosts.class_node[gpu_class])
 
     def shortens(self, rows: Rows) -> Bools:
         """Tell which groups the rule of ``jct`` allows: pairs that end earlier on average."""
@@ -93,3 +107,14 @@ class RowRules:
         alone = self.stretch[rows.variant]
         remaining = self.round.jobs.remaining_s[job]
         return shortens_mean_completion(rows.slowdown, alone, remaining, running)
+
+
+def _slowdown_on_hosts(compiled: Round) -> Floats | None:
+    """Return how much each job is slowed on each node, (nodes + 1, jobs): the last row on none.
+
+    Jobs that start in company stay within what is left, and are not slowed.
+    """
+    if compiled.hosts is None:
+        return None
+    running = np.where(compiled.jobs.running, compiled.hosts.slowdown, 1.0)
+    return np.vstack([running, np.ones(len(compiled))])

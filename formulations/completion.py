@@ -287,7 +287,7 @@ class Completion(JobValues):
         end = np.minimum(whole, first + rest * after)
         # A gang that takes GPUs of several is slowed by one after the other.
         spread = ~running & (
-            (jobs.workers[job] > self._round.class_sizes[rows.gpu_class][:, None])
+            (jobs.workers[job] > self._round.class_alike[rows.gpu_class][:, None])
             | (rows.variant >= self._base)
         )
         # Of a pair that runs already the present slowdown says it all.

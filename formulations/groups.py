@@ -364,6 +364,8 @@ class _Lister(RowRules):
         ]
         variant = np.array([row[0] for row in found], dtype=np.int64)
         alone = np.array([row[2] for row in found], dtype=np.float64)
+        if self.round.hosts is not None:
+            alone *= self.round.hosts.beyond(np.full(len(found), index), self.job[variant])
         keep = alone <= self.accepted[variant]
         keep &= self.memory[variant] <= self.room[index]
         return Rows(
@@ -406,6 +408,8 @@ class _Lister(RowRules):
         gpu_class = seatings.gpu_class[first][family]
         keep = distinct(self.job[variant])
         keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
+        if self.round.hosts is not None:
+            keep &= self.round.hosts.bears(gpu_class, self.job[variant])
         if self.round.machines.rules.gang_sharing == "whole":
             keep &= (self.workers[variant] == self.workers[variant[:, :1]]).all(axis=1)
         family, variant = family[keep], variant[keep]
@@ -472,7 +476,7 @@ class _Lister(RowRules):
         """
         gang = self.workers[rows.variant] > 1
         job = self.job[rows.variant]
-        value = self.values.value(rows, job)
+        value = self._value(rows, job)
         able = ~np.isnan(value)
         if not able.all():
             return self._undominated(rows.take(able))
@@ -488,14 +492,24 @@ class _Lister(RowRules):
     def _worth(self, rows: Rows) -> Floats:
         """Return the sum of each group's gains and its value; NaN where it may not be."""
         job = self.job[rows.variant]
-        worth: Floats = self.values.gains(rows, job).sum(axis=1) + self.values.value(rows, job)
+        worth: Floats = self.values.gains(rows, job).sum(axis=1) + self._value(rows, job)
         return worth
+
+    def _value(self, rows: Rows, job: Ints) -> Floats:
+        """Return the value of each group, less what it costs the other jobs of its node."""
+        value, hosts = self.values.value(rows, job), self.round.hosts
+        if hosts is None or job.shape[1] > 1 or not len(job):
+            return value
+        starts = ~self.round.jobs.running[job[:, 0]]
+        lost = np.zeros(len(job))
+        lost[starts] = hosts.harm(self.values, rows.gpu_class[starts], job[starts, 0])
+        return value - lost
 
     def _flattened(self, parts: Iterable[Rows]) -> Groups:
         """Return the rows as groups, class by class and in their order within a class."""
         parts = list(parts)
         of = [(part, self.job[part.variant]) for part in parts]
-        worth = [(self.values.gains(p, j).ravel(), self.values.value(p, j)) for p, j in of]
+        worth = [(self.values.gains(p, j).ravel(), self._value(p, j)) for p, j in of]
         sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
         gpu_class = joined_ints([p.gpu_class for p in parts])
         order = np.argsort(gpu_class, kind="stable")

@@ -22,6 +22,12 @@ Rows (W = workers of a gang, N = GPUs of a class):
     z[g] - ub[g] u[m,l]                     <= 0                           g with m at level l > 0
     sum of z[g] with i and j - W x[i,j]      = 0                           every pair of gangs
 
+and where a host may fall short (``hosts``), for every resource of its node with N GPUs, a the part
+that a group adds, and b = 1 for groups that go beyond what is left:
+
+    sum of a[g] z[g]                        <= what running jobs leave
+    sum of z[g] that touch it + N b[g] z[g] <= N + 1 where any goes beyond
+
 The gain of a 1-GPU job is the coefficient of z, that of a gang that of u: the (negative)
 increment from one level to the next, so that a gang's gain is that of its slowest worker. The value
 of a group is the coefficient of its z. A running job's modes have u[m,0] fixed to 1. With f, the
@@ -42,6 +48,7 @@ from scipy.sparse import coo_array, csr_array, vstack
 from dovetail.formulations._rows import joined_floats, joined_ints
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
+from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.values import JobValues
 
 
@@ -193,6 +200,7 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
     rows = RowBuilder(size)
     _add_class_rows(rows, groups)
     _add_single_rows(rows, groups)
+    _add_host_rows(rows, groups)
     levels.add_rows(rows, groups)
     pairs.add_rows(rows, first_column=len(groups) + 2 * len(levels))
     fixed = levels.fixed()
@@ -231,6 +239,28 @@ def _add_single_rows(rows: RowBuilder, groups: Groups) -> None:
     jobs, row = np.unique(groups.job[member], return_inverse=True)
     column = groups.group_of_member[member]
     rows.add([(row, column, 1.0)], np.full(len(jobs), -np.inf), np.ones(len(jobs)))
+
+
+def _add_host_rows(rows: RowBuilder, groups: Groups) -> None:
+    """The starts on a node stay within what is left of a resource, or one goes beyond alone."""
+    use = HostUse.of(groups)
+    if use is None:
+        return
+    gpus = np.bincount(groups.round.machines.node).astype(np.float64)
+    for node in np.unique(use.node[use.node >= 0]).tolist():
+        here = np.flatnonzero(use.node == node)
+        for k in range(use.units.shape[1]):
+            adds = here[use.units[here, k] > 0]
+            if use.units[adds, k].any():
+                row = np.zeros(len(adds), dtype=np.int64)
+                left = np.array([float(use.left[node, k])])
+                rows.add([(row, adds, use.units[adds, k])], np.array([-np.inf]), left)
+            if use.beyond[here, k].any():
+                touches = here[use.touches[here, k]]
+                row = np.zeros(len(touches), dtype=np.int64)
+                value = 1 + gpus[node] * use.beyond[touches, k]
+                most = np.array([1 + gpus[node]])
+                rows.add([(row, touches, value)], np.array([-np.inf]), most)
 
 
 def _single_gains(groups: Groups) -> Floats:

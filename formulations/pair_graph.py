@@ -108,6 +108,8 @@ def require_interchangeable(groups: Groups) -> None:
     if len(groups.round.kinds) > 1:
         kinds = "GPUs of several models or memory sizes"
         raise UnsupportedError(f"{kinds} are not interchangeable")
+    if groups.round.hosts is not None:
+        raise UnsupportedError("GPUs of nodes whose host may fall short are not interchangeable")
     if not groups.round.interchangeable:
         raise UnsupportedError("GPUs that are lent until several times are not interchangeable")
 

@@ -3,13 +3,14 @@
 An instance and a policy's state are compiled into the same ``Round``, so that a plan, a
 simulation and the live service solve the same problem. A *variant* of a job is the job at one
 of its sub-batches. Interchangeable GPUs (same model, memory, residents and time until
-which they are free) form a *class*; formulations count GPUs of a class and never name one.
+which they are free, and the same node where its host may fall short) form a *class*; formulations
+count GPUs of a class and never name one.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
 from dovetail.formulations.entries import Book, Combination, SlowdownIndex
+from dovetail.formulations.hosts import RoundHosts
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, room_mib, share_total, slowdown_alone
 from dovetail.instances._record import IDLE
+from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Batch, Instance, Workload
 
 Floats = NDArray[np.float64]
@@ -168,6 +171,11 @@ class Round:
         The GPUs that take part; all without.
     until_s : mapping of int to float
         Seconds from now at which a job that starts on a GPU must have ended; none for most.
+    host_load : (nodes, resources) float, optional
+        The load of the hosts by running jobs, those outside of the round included; by default
+        that of the jobs in it.
+    host_closed : collection of int
+        Nodes on which nothing starts beyond what the host has left.
     """
 
     jobs: Jobs
@@ -177,6 +185,8 @@ class Round:
     source: Instance | None = None
     gpus: Sequence[int] | None = None
     until_s: Mapping[int, float] = field(default_factory=dict)
+    host_load: Floats | None = None
+    host_closed: Collection[int] = ()
 
     @classmethod
     def of(cls, instance: Instance, book: Book | None = None) -> Round:
@@ -216,6 +226,16 @@ class Round:
     def workload(self, job: int) -> Workload:
         """Return the workload of the job with this index."""
         return self.workloads[int(self.jobs.workload[job])]
+
+    @cached_property
+    def hosts(self) -> RoundHosts | None:
+        """The hosts, None where none can fall short whatever starts."""
+        nodes = self.machines.rules.nodes
+        if not any(node.host for node in nodes):
+            return None
+        hosts = self.entries.once("hosts", lambda: Hosts(nodes, self.workloads))
+        found = RoundHosts(self, hosts) if hosts.asked else None
+        return found if found is not None and found.tight.any() else None
 
     @cached_property
     def gangs_wait(self) -> bool:
@@ -286,7 +306,10 @@ class Round:
             held[machines.number[name]] = id(there)
         for gpu, moment_s in self.until_s.items():
             until_s[gpu] = moment_s
-        runs = _alike(np.array(machines.kind, np.int64)[gpus], held[gpus], until_s[gpus])
+        node = np.array(machines.node, np.int64)
+        tight = np.where(self.hosts.tight[node], node, -1) if self.hosts else np.zeros_like(node)
+        kind = np.array(machines.kind, np.int64)
+        runs = _alike(kind[gpus], held[gpus], until_s[gpus], tight[gpus])
         members = [gpus[run] for run in runs]
         named = [tuple([machines.gpu_ids[gpu] for gpu in part.tolist()]) for part in members]
         closed = self._closed_gpus([names[0] for names in named if names[0] in residents])
@@ -310,12 +333,21 @@ class Round:
     def interchangeable(self) -> bool:
         """Whether it does not matter which of the GPUs without residents a starting job gets."""
         lent_s = {c.until_s for c in self.classes if not c.residents}
-        return len(self.kinds) <= 1 and len(lent_s) <= 1
+        return len(self.kinds) <= 1 and len(lent_s) <= 1 and self.hosts is None
 
     @cached_property
     def class_sizes(self) -> Ints:
         """The number of GPUs of each class."""
         return np.array([len(c.gpus) for c in self.classes], dtype=np.int64)
+
+    @cached_property
+    def class_alike(self) -> Ints:
+        """The GPUs that are alike those of each class, on whichever nodes."""
+        kinds = [(c.model, c.memory_mib, c.residents, c.until_s) for c in self.classes]
+        count: Counter[object] = Counter()
+        for kind, gpus in zip(kinds, self.class_sizes.tolist(), strict=True):
+            count[kind] += gpus
+        return np.array([count[kind] for kind in kinds], dtype=np.int64)
 
     @cached_property
     def class_residents(self) -> Ints:
@@ -387,7 +419,7 @@ class Round:
         if not np.isnan(measured).any():
             return measured
         known = self._known_together(gpu)
-        return known.slowdown if known else self._each_alone(gpu)
+        return self._on_host(gpu, known.slowdown if known else self._each_alone(gpu))
 
     @cached_property
     def measured(self) -> tuple[Floats, Floats]:
@@ -454,10 +486,33 @@ class Round:
         """Return what the gSLA of each resident is checked against, None where unknown."""
         residents = self.residents[gpu]
         if len(residents) == 1:
-            return self._each_alone(gpu)
+            return self._on_host(gpu, self._each_alone(gpu))
         known = self._known_together(gpu)
         latency = [bool(self.jobs.latency[r.variant.job]) for r in residents]
-        return known.bounds(latency) if known else None
+        return self._on_host(gpu, known.bounds(latency)) if known else None
+
+    def _on_host(self, gpu: str, figures: Sequence[float]) -> tuple[float, ...]:
+        """Return figures of the residents of a GPU, slowed by the host as it is loaded."""
+        if self.hosts is None:
+            return tuple(figures)
+        of_job = self.hosts.slowdown[self.machines.node_of[gpu]]
+        residents = self.residents[gpu]
+        return tuple(
+            figure * float(of_job[resident.variant.job])
+            for resident, figure in zip(residents, figures, strict=True)
+        )
+
+    def bound_now(self, job: int) -> float:
+        """Return what the gSLA of a running job is held against, infinity where unknown."""
+        largest = 0.0
+        for gpu in self.jobs.held[job][0]:
+            name = self.machines.gpu_ids[gpu]
+            bounds = self._bounds(name)
+            if bounds is None:
+                return np.inf
+            place = [r.variant.job for r in self.residents[name]].index(job)
+            largest = max(largest, bounds[place])
+        return largest
 
     def _closed_gpus(self, held: Iterable[str]) -> set[str]:
         """Return the GPUs that no job may join: broken already, or of a job over its gSLA.

@@ -6,10 +6,11 @@ Written from the definitions of the formats alone, apart from the code that plan
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from dovetail.instances._check_hosts import HostLoads
 from dovetail.instances._record import IDLE, Record, Text
 from dovetail.instances.instance import Batch, Instance, Job, Place, SlowdownEntry, Workload
 
@@ -21,6 +22,7 @@ RuleName = Literal[
     "entry",
     "memory",
     "gsla",
+    "host",
     "jct",
     "completion",
     "whole",
@@ -143,6 +145,7 @@ class Occupancy:
         self.instance = instance
         self.placed = {each.job.id: each for each in placed}
         self._entries = instance.entries
+        self.hosts = HostLoads(instance, self.placed.values())
         residents: dict[str, list[Placed]] = {}
         for each in self.placed.values():
             for gpu in each.share:
@@ -178,6 +181,16 @@ class Occupancy:
         return entry if entry is not None and entry.slowdown is not None else None
 
     def _company(self, gpu: str, residents: Sequence[Placed]) -> GpuOccupants:
+        company = self._on_gpu(gpu, residents)
+        if company.effects is None:
+            return company
+        factors = (self.hosts.slowdown(placed, gpu) for placed in residents)
+        effects = zip(company.effects, factors, strict=False)
+        return replace(
+            company, effects=tuple(Effect(e.slowdown * f, e.bound * f) for e, f in effects)
+        )
+
+    def _on_gpu(self, gpu: str, residents: Sequence[Placed]) -> GpuOccupants:
         place, jobs = self.instance.places[gpu], tuple(residents)
         if len(jobs) == 1:
             return GpuOccupants(place, jobs, _alone(jobs[0], gpu), jobs[0].workload.power_w)

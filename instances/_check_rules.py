@@ -19,6 +19,7 @@ from dovetail.instances._check_facts import (
     RuleName,
     Violation,
 )
+from dovetail.instances._check_hosts import over_capacity
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Cluster
 from dovetail.instances.objectives import ObjectiveName
@@ -46,7 +47,8 @@ def broken_rules(
         yield from _completion(after)
     if after.instance.cluster.gang_sharing == "whole":
         yield from _whole(after)
-    yield from _gsla(after)
+    yield from _hosts(before, after)
+    yield from _gsla(before, after)
     yield from _closed(before, after)
 
 
@@ -157,12 +159,59 @@ def _whole(occupancy: Occupancy, among_running: bool = False) -> Iterator[Violat
             asked.add(pair)
 
 
-def _gsla(after: Occupancy) -> Iterator[Violation]:
-    """4: the gSLA of starting jobs and of the running jobs that they join."""
+def _gsla(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
+    """4: the gSLA of starting jobs and of the running jobs that they join or slow by the host."""
     asked = {name for gpu in after.gpus.values() if gpu.joined for name in gpu.ids}
+    asked |= {name for name, running in before.placed.items() if _slower(before, after, running)}
     for name, effect in after.effects.items():
         if name in asked and _over_gsla(after.placed[name], effect):
             yield _gsla_broken(after.placed[name], effect)
+
+
+def _slower(before: Occupancy, after: Occupancy, running: Placed) -> bool:
+    """Tell whether a running job is slowed more by its host than before."""
+    return any(
+        after.hosts.slowdown(running, gpu) > before.hosts.slowdown(running, gpu)
+        for gpu in running.share
+    )
+
+
+def _hosts(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
+    """6: starts stay within what running jobs leave of a host, or one goes beyond it alone."""
+    for node, name, load in over_capacity(after.hosts):
+        starting = [
+            (placed, gpu)
+            for placed in after.placed.values()
+            for gpu in placed.share
+            if placed.starting and _asks(after, placed, gpu, node, name)
+        ]
+        if not starting:
+            continue
+        (first, gpu), *more = starting
+        where = f"node {node}"
+        asked = f"{listed(dict.fromkeys(p.job.id for p, _ in starting))}: {name} is asked for "
+        asked += f"{load:.4g} times"
+        touched = [
+            company.name
+            for company in after.gpus.values()
+            if company.joined
+            and any(_asks(after, placed, company.name, node, name) for placed in company.jobs)
+        ]
+        if more or len(touched) > 1:
+            yield _broken("host", where, f"{asked}, at most one job may start beyond what is left")
+        elif len(after.gpus[gpu].jobs) > 1:
+            yield _broken("host", where, f"{asked}, {first.job.id} may start alone on a GPU only")
+        for running in before.placed.values():
+            here = [g for g in running.share if _asks(after, running, g, node, name)]
+            if here and len(here) < len(running.share):
+                rule = f"{asked}, the gang {running.job.id} runs there and on other nodes"
+                yield _broken("host", where, rule)
+
+
+def _asks(occupancy: Occupancy, placed: Placed, gpu: str, node: str, name: str) -> bool:
+    """Tell whether the worker of a job on a GPU asks for a resource of a node."""
+    hosts = occupancy.hosts
+    return hosts.node_of(gpu) == node and name in hosts.parts(placed, gpu)
 
 
 def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:

@@ -79,14 +79,35 @@ class Gpu(GpuModel):
     id: Name
 
 
+class HostResources(Record):
+    """What a node has beside its GPUs, or what one worker of a workload needs of it.
+
+    A worker's need is that at full speed: with as much, it runs as fast as alone.
+    """
+
+    cpu_cores: NonNegative | None = None
+    memory_bytes_s: NonNegative | None = None
+    disk_bytes_s: NonNegative | None = None
+    pcie_bytes_s: NonNegative | None = None
+    net_bytes_s: NonNegative | None = None
+
+
 class Node(Record):
     """A machine: its GPUs listed, or ``gpu_count`` equal ones named ``<id>-0`` and so on."""
 
     id: Name
     rack: Name | None = None
+    host: HostResources | None = None
     gpus: tuple[Gpu, ...] | None = None
     gpu_count: Count | None = None
     gpu: GpuModel | None = None
+
+    @model_validator(mode="after")
+    def _host_has_something(self) -> Self:
+        for name, value in self.host or ():
+            if value == 0:
+                raise rule_broken(f"host.{name}", "must be > 0; absent where unknown, got 0")
+        return self
 
     @model_validator(mode="after")
     def _one_way_to_name_gpus(self) -> Self:
@@ -218,6 +239,7 @@ class Workload(Record):
     """What a job runs; jobs of one workload are interchangeable for prediction."""
 
     memory_mib: NonNegative
+    host: HostResources | None = None
     family: Name | None = None
     metrics: Metrics | None = None
     metrics_by_share: FrozenMapping[ShareKey, Metrics] = Field({})

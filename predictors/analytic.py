@@ -46,7 +46,8 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.hosts import Hosts, host_slowdown
+from dovetail.instances.instance import Metrics, Node, Workload
 from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray, Prediction
 
 PCIE_3_X16_BYTES_S: Final = 8e9 * 16 * (128 / 130) / 8
@@ -139,6 +140,32 @@ class AnalyticPredictor:
         demand = self._demand(workloads)
         each = Demand(*(part[:, np.newaxis] for part in demand))
         return alone(each, caps, _measured(workloads, caps), self.saturating_sms)
+
+    def on_node(
+        self, node: Node, workloads: Sequence[Workload], workers: Sequence[int]
+    ) -> FloatArray:
+        """Return how much jobs of one node slow each other through its host, on no common GPU.
+
+        It multiplies what they cost each other on GPUs. For the model, see
+        ``dovetail.instances.hosts``; what is unknown of the node or a workload slows nobody.
+
+        Parameters
+        ----------
+        node : Node
+            The node with what its host has.
+        workloads : sequence of Workload
+            That of each of the k jobs; no metrics are needed.
+        workers : sequence of int
+            How many workers each has on the node; they are all that it has.
+
+        Returns
+        -------
+        ndarray of float, shape (k,)
+            Slowdowns, at least 1.
+        """
+        held = np.array(workers, dtype=np.int64)
+        part = Hosts([node], workloads).part(0, np.arange(len(workloads)), held)
+        return host_slowdown(part, held @ part)
 
     def _demand(self, workloads: Sequence[Workload]) -> Demand:
         active, dram, received = _profiles(workloads)

@@ -23,6 +23,7 @@ from dovetail.formulations.refusals import (
 )
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.formulations.rules import share_of, share_total
+from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
 
@@ -183,6 +184,28 @@ class Finder:
                 if found is None or worst < found[0]:
                     found = worst, Finding(variant, self._picks(job, ways, row[sites], keys))
         return found[1] if found else None
+
+    def short_host(self, index: int, way: Pick) -> tuple[str, str, float, float] | None:
+        """Return what the host of some GPUs lacks for a job, None where it lacks nothing.
+
+        That is its node, the resource, and the parts of it that are asked for under the plan and
+        that a worker of the job needs.
+        """
+        hosts, machines = self.round.hosts, self.round.machines
+        if hosts is None:
+            return None
+        node = machines.node_of[way.site.gpus[0]]
+        load, needed = hosts.load[node].copy(), hosts.part[node, index]
+        for site in self.sites:
+            here = sum(machines.node_of[gpu] == node for gpu in site.gpus)
+            for occupant in site.occupants:
+                if not self.round.jobs.running[occupant.variant.job]:
+                    load += hosts.part[node, occupant.variant.job] * here
+        lacking = (needed > 0) & (load + needed > FULL)
+        if not lacking.any():
+            return None
+        k = int(np.argmax(np.where(lacking, load + needed, 0.0)))
+        return machines.node_ids[node], RESOURCES[k], float(load[k]), float(needed[k])
 
     def levels(self, index: int) -> Ints:
         """Return what refuses each candidate of a job."""

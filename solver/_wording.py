@@ -15,7 +15,9 @@ from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Nearest
 from dovetail.solver._findings import Finder, Finding, Pick
 
-Category = Literal["size", "memory", "unknown", "gsla", "jct", "completion", "closed", "capacity"]
+Category = Literal[
+    "size", "memory", "unknown", "gsla", "host", "jct", "completion", "closed", "capacity"
+]
 """Why a job waits; see ``dovetail.solver.explanations``."""
 
 
@@ -105,6 +107,8 @@ class Wording:
         """Return the category, and what follows it in the sentence."""
         way = finding.binding
         match way.level:
+            case Refusal.NONE if short := self._finder.short_host(index, way):
+                return "host", _host_text(*short)
             case Refusal.NONE:
                 return "capacity", self._possible_text(index, finding)
             case Refusal.TAKEN:
@@ -240,6 +244,15 @@ def compared(whose: str, job: Job, slowdown: float, bound: float) -> str:
     if job.priority == "latency":
         text = f"{whose} p99 latency could grow {accepting(bound):.2f} times"
     return f"{text}, above its gSLA {figure(job.gsla or math.inf)}"
+
+
+def _host_text(node: str, resource: str, asked: float, needed: float) -> str:
+    left = max(0.0, 1 - asked)
+    return (
+        f"{node} has {100 * left:.0f} % of its {resource} left, and a worker needs "
+        f"{100 * needed:.0f} %; beyond that, one job starts in each round, alone on an idle GPU, "
+        "if it gains more than others lose"
+    )
 
 
 def _missing(way: Pick) -> str:

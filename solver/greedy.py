@@ -19,6 +19,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
+from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
 from dovetail.solver.types import Choice, Limits
@@ -85,8 +86,10 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
     for k, job in enumerate(order[~jobs.running[order]].tolist()):
         if k >= at_least and limits.passed:
             break
-        for offer, number in pick.for_job(job):
-            seats.take(offer, number)
+        offers = pick.for_job(job)
+        if seats.bear(offers):
+            for offer, number in offers:
+                seats.take(offer, number)
     return seats.counts()
 
 
@@ -134,6 +137,7 @@ class _Seats:
         self._partner = _partners(groups)
         self._alone = np.zeros(jobs, dtype=np.int64)
         self._group = groups.group_of_member
+        self._hosts = HostUse.of(groups)
         self._free = [0 if c.residents else len(c.gpus) for c in problem.round.classes]
         self._number: dict[_Seat, int] = {}
         self._taken: dict[_Seat, int] = {}
@@ -151,10 +155,35 @@ class _Seats:
             group = int(self._group[position])
             seat = self._seat(group, without=position)
             free = self._number.get(seat, 0) if seat[1] else self._free[seat[0]]
+            if free and self._hosts is not None:
+                free = self._borne(group, seat, free)
             if free:
                 before = self._value[self._taken[seat]] if seat[1] else 0.0
                 change = self._change(group, position) + self._value[group] - before
                 yield _Offer(job, group, seat, free, self._gain[position], change)
+
+    def bear(self, offers: Iterable[tuple[_Offer, int]]) -> bool:
+        """Tell whether the hosts bear so many of the offers together."""
+        if self._hosts is None:
+            return True
+        counts = self.counts()
+        for offer, number in offers:
+            counts[offer.group] += number
+            if offer.seat[1]:
+                counts[self._taken[offer.seat]] -= number
+        return self._hosts.allows(counts)
+
+    def _borne(self, group: int, seat: _Seat, free: int) -> int:
+        """Return on how many GPUs with a seat the host bears a group; jobs of one GPU need one."""
+        assert self._hosts is not None
+        counts = self.counts()
+        for number in range(1, free + 1):
+            counts[group] += 1
+            if seat[1]:
+                counts[self._taken[seat]] -= 1
+            if not self._hosts.allows(counts):
+                return number - 1
+        return free
 
     def take(self, offer: _Offer, number: int) -> None:
         """Put the job of the offer on so many of the seat's GPUs."""

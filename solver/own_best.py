@@ -32,7 +32,7 @@ def own_best(problem: Problem) -> Choice | None:
         A round under an objective in one stage, in which starting no job is worth 0.
     """
     groups = problem.groups
-    if not groups.complete:
+    if not groups.complete or groups.round.hosts is not None:
         return None
     jobs, group = groups.round.jobs, groups.group_of_member
     pending, adds = _pending(groups), _added(groups)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+import numpy as np
+
+from dovetail.formulations.arrays import Floats
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import share_of
+from dovetail.instances.hosts import host_slowdown
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
 
@@ -43,11 +47,29 @@ def assignments(
             job = takes.get(chosen, chosen)
             seats[job][gpu] = member
             on[gpu].append(jobs[job].id)
-    return tuple(_assignment(groups, jobs[job], seats[job], on) for job in sorted(seats))
+    slowdown = _slowdowns(groups, placed)
+    return tuple(_assignment(groups, slowdown, jobs[k], seats[k], on) for k in sorted(seats))
+
+
+def _slowdowns(groups: Groups, placed: Mapping[str, int]) -> Floats:
+    """Return the slowdown of each member, that of starts beyond what its host has left included."""
+    hosts, jobs = groups.round.hosts, groups.round.jobs
+    if hosts is None:
+        return groups.slowdown
+    used = np.array(sorted(placed.values()), dtype=np.int64)
+    load = hosts.load_with(groups, np.bincount(used, minlength=len(groups)))
+    node = hosts.class_node[groups.gpu_class[groups.group_of_member]]
+    part = hosts.part[node, groups.job]
+    ratio = host_slowdown(part, load[node]) / hosts.slowdown[node, groups.job]
+    return groups.slowdown * np.where((node >= 0) & jobs.running[groups.job], ratio, 1.0)
 
 
 def _assignment(
-    groups: Groups, job: Job, seats: Mapping[str, int], on: Mapping[str, list[str]]
+    groups: Groups,
+    slowdown: Floats,
+    job: Job,
+    seats: Mapping[str, int],
+    on: Mapping[str, list[str]],
 ) -> Assignment:
     gpus = _in_order_of_ranks(job, seats)
     members = [seats[gpu] for gpu in gpus]
@@ -59,7 +81,7 @@ def _assignment(
         job=job.id,
         gpus=gpus,
         share=shares,
-        slowdown=max(float(groups.slowdown[m]) for m in members),
+        slowdown=max(float(slowdown[m]) for m in members),
         sub_batch=sub_batch,
         co_runners=tuple(tuple(other for other in on[gpu] if other != job.id) for gpu in gpus),
         start=(gpus, shares, sub_batch) != held,

@@ -13,9 +13,10 @@ import numpy as np
 
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.executor.simulation.options import Options
-from dovetail.instances._check_facts import iteration_s
+from dovetail.instances._check_facts import Placed, iteration_s
+from dovetail.instances._check_hosts import HostLoads
 from dovetail.instances._check_rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
-from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.instance import Instance, Job, Workload
 from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
@@ -133,7 +134,10 @@ class _Check:
 
     def _check_progress(self, stay: Stay) -> None:
         begin = min(stay.start_s + stay.delay_s, stay.end_s)
-        near = {id(other): other for gpu in stay.gpus for other in self._on_gpu[gpu]}
+        node_gpus, gpus = self._machines.node_gpus, set(stay.gpus)
+        if any(node.host for node in self._world.cluster.nodes):
+            gpus.update(*(node_gpus[self._machines.node[gpu]] for gpu in stay.gpus))
+        near = {id(other): other for gpu in sorted(gpus) for other in self._on_gpu[gpu]}
         near = {k: o for k, o in near.items() if o.start_s < stay.end_s and o.end_s > begin}
         done = math.fsum(
             (end - start) * self._rate(stay, present)
@@ -148,7 +152,11 @@ class _Check:
     def _rate(self, stay: Stay, present: list[Stay]) -> float:
         workload = self._workload(stay)
         model = self._machines.models[self._machines.model[stay.gpus[0]]]
-        slowdown = max(self._slowdown(stay, gpu, present) for gpu in stay.gpus)
+        hosts = HostLoads(self._world, map(self._placed, present))
+        mine, ids = self._placed(stay), self._machines.gpu_ids
+        slowdown = max(
+            self._slowdown(stay, gpu, present) * hosts.slowdown(mine, ids[gpu]) for gpu in stay.gpus
+        )
         speed = workload.speed.get(model, 1.0)
         if len({self._machines.node[gpu] for gpu in stay.gpus}) > 1:
             speed /= self._options.across_nodes
@@ -171,6 +179,13 @@ class _Check:
                     caps = self._truth.caps_place[_share(a, gpu), _share(b, gpu)]
                     pairs[i, j] = self._truth.slowdown[model, caps, self._place(a), self._place(b)]
         return float(pairs[0, 1] if len(sharing) == 2 else set_slowdown(pairs)[0])
+
+    def _placed(self, stay: Stay) -> Placed:
+        """Return a stay as what the checker knows of a job on GPUs."""
+        job = self._trace.jobs[stay.job]
+        share = {self._machines.gpu_ids[gpu]: _share(stay, gpu) for gpu in stay.gpus}
+        record = Job.model_construct(id=job.id, workload=job.workload, workers=job.workers)
+        return Placed(record, self._workload(stay), share, None)
 
     def _workload(self, stay: Stay) -> Workload:
         return self._world.workloads[self._trace.jobs[stay.job].workload or ""]

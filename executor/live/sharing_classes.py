@@ -114,5 +114,5 @@ class Layout(NamedTuple):
                 if troubled:
                     down.add(len(nodes))
                 name = f"{node.id} (closed)" if troubled else node.id
-                nodes.append(Node(id=name, rack=node.rack, gpus=devices))
+                nodes.append(Node(id=name, rack=node.rack, host=node.host, gpus=devices))
         return whole.replace(nodes=tuple(nodes)), frozenset(down)

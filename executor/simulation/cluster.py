@@ -13,9 +13,11 @@ from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.executor.simulation.history import Outcome
 from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone
+from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
 from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
@@ -82,7 +84,10 @@ class SimulatedCluster:
     predicted : SlowdownTable, optional
         What policies see in ``state`` instead of the true slowdowns.
     observe_s : float
-        Seconds after which the slowdown of a pair that runs together enters ``state.seen``.
+        Seconds after which the slowdown of a pair that runs together enters ``state.seen``, unless
+        its host slows one of them then.
+    hosts_known : bool
+        Whether policies see what hosts have and what workloads ask of them.
 
     Attributes
     ----------
@@ -101,9 +106,11 @@ class SimulatedCluster:
         world: Instance,
         predicted: SlowdownTable | None = None,
         observe_s: float = math.inf,
+        hosts_known: bool = True,
     ) -> None:
         truth = SlowdownTable.of(world)
-        self.state = State(world, truth if predicted is None else predicted)
+        seen = world if hosts_known else _without_hosts(world)
+        self.state = State(seen, truth if predicted is None else predicted)
         self.residences: dict[int, Residence] = {}
         self.busy = self.shared = 0
         self.pace = 0.0
@@ -111,6 +118,9 @@ class SimulatedCluster:
         self._truth = truth
         self._events: list[tuple[float, int, int, int, int]] = []
         self._order = 0
+        hosts = Hosts(world.cluster.nodes, tuple(world.workloads.values()))
+        self._hosts = hosts if hosts.asked else None
+        self._short: set[int] = set()
         gpus = len(self.state.machines)
         self._metered = any(workload.power_w for workload in self.state.workloads)
         self._count = [0] * gpus
@@ -210,8 +220,10 @@ class SimulatedCluster:
         """Renew the rates of all jobs on the given GPUs, whose residents have changed."""
         residents = self.state.residents
         affected: dict[int, Job] = {}
-        for gpu in gpus:
+        changed = set(gpus)
+        for gpu in sorted(changed):
             self._count_and_meter(gpu)
+        for gpu in sorted(changed | self._on_short_hosts(changed)):
             for job in residents[gpu]:
                 affected[job.number] = job
         for job in affected.values():
@@ -266,7 +278,7 @@ class SimulatedCluster:
         machines, residents = self.state.machines, self.state.residents
         found = None
         for gpu in job.gpus:
-            if len(residents[gpu]) != 2:
+            if len(residents[gpu]) != 2 or self._by_host(job, gpu) > 1:
                 return None
             other = residents[gpu][0] if residents[gpu][1] is job else residents[gpu][1]
             caps = self._truth.caps_place[job.share_on(gpu), other.share_on(gpu)]
@@ -287,12 +299,40 @@ class SimulatedCluster:
             residents = state.residents[gpu]
             mine: Member = (job.workload, job.shares[k] if job.shares else None)
             if len(residents) == 1:
-                alone = slowdown_alone(state.workloads[job.workload], mine[1]) or 1.0
-                worst = max(worst, alone)
+                there = slowdown_alone(state.workloads[job.workload], mine[1]) or 1.0
             else:
                 others = [_member(other, gpu) for other in residents if other is not job]
-                worst = max(worst, self._beside(gpu, mine, others))
+                there = self._beside(gpu, mine, others)
+            worst = max(worst, there * self._by_host(job, gpu))
         return worst * stretch
+
+    def _by_host(self, job: Job, gpu: int) -> float:
+        """Return how much its host slows the worker of a job on a GPU."""
+        node = self.state.machines.node[gpu]
+        if self._hosts is None or node not in self._short:
+            return 1.0
+        part = self._hosts.part(node, job.workload, job.workers)
+        return float(host_slowdown(part, self._host_load(node)))
+
+    def _host_load(self, node: int) -> NDArray[np.float64]:
+        assert self._hosts is not None
+        residents = self.state.residents
+        jobs = [job for gpu in self.state.machines.node_gpus[node] for job in residents[gpu]]
+        workload = np.array([job.workload for job in jobs], dtype=np.int64)
+        workers = np.array([job.workers for job in jobs], dtype=np.int64)
+        return np.asarray(self._hosts.part(node, workload, workers).sum(axis=0))
+
+    def _on_short_hosts(self, gpus: Iterable[int]) -> set[int]:
+        """Return the GPUs of the nodes of some GPUs whose hosts fall short, or did until now."""
+        if self._hosts is None:
+            return set()
+        machines, found = self.state.machines, set[int]()
+        for node in {machines.node[gpu] for gpu in gpus}:
+            before, short = node in self._short, bool((self._host_load(node) > FULL).any())
+            (self._short.add if short else self._short.discard)(node)
+            if before or short:
+                found.update(machines.node_gpus[node])
+        return found
 
     def obstacles(self, start: Start) -> list[tuple[int, Job]]:
         """Return the (GPU, resident) pairs for which a starting job would run out of memory.
@@ -361,6 +401,12 @@ class SimulatedCluster:
         caps = self._truth.caps_place.get((x, y))
         model = self.state.machines.model[gpu]
         return math.nan if caps is None else float(self._truth.power_w[model, caps, a, b])
+
+
+def _without_hosts(world: Instance) -> Instance:
+    """Return a world of which nothing is known but its GPUs."""
+    nodes = tuple(node.replace(host=None) for node in world.cluster.nodes)
+    return world.altered(cluster=world.cluster.replace(nodes=nodes))
 
 
 def _member(job: Job, gpu: int) -> Member:

@@ -30,6 +30,9 @@ class Options:
         Seconds after which the slowdown of jobs that run together counts as measured.
     estimate_error : float
         Standard deviation of the natural logarithm of believed over true work; 0 = exact.
+    hosts_known : bool
+        Whether policies know what hosts have and what workloads ask of them; jobs of one node slow
+        each other through it all the same.
     seed : int
         Of failures and of the errors of estimates.
 
@@ -48,6 +51,7 @@ class Options:
     checkpoint_s: float = 1800.0
     observe_s: float = 60.0
     estimate_error: float = 0.0
+    hosts_known: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -89,7 +89,7 @@ class SimulatedPool:
         options: Options,
         report: Callable[[int], None] | None = None,
     ) -> None:
-        self._cluster = SimulatedCluster(world, predicted, options.observe_s)
+        self._cluster = SimulatedCluster(world, predicted, options.observe_s, options.hosts_known)
         self.state = self._cluster.state
         self._options = options
         self._report = report

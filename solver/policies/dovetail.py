@@ -23,6 +23,9 @@ from dovetail.solver.policies.state_round import StateRound, joinable, may_join
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import Limits, relative_gap
 
+_AGAIN_S = 1.0
+"""Seconds until the next round where one job after the other starts beyond what hosts have."""
+
 
 @dataclass
 class Dovetail:
@@ -120,7 +123,11 @@ class Dovetail:
         proof = self._start_best(draft, queue._replace(jobs=jobs), lent_s) if jobs else None
         if not state.running and draft.idle_total == sum(state.idle_count):
             _start_first(draft, jobs)
-        return draft.decision(self._patience.next_s(state), proof)._replace(reserved=reserved)
+        wake_s = self._patience.next_s(state)
+        if state.hosts is not None and 0 < draft.idle_total < sum(state.idle_count):
+            # Beyond what a host has left, one more job may start in each round.
+            wake_s = min(wake_s or math.inf, state.now + _AGAIN_S)
+        return draft.decision(wake_s, proof)._replace(reserved=reserved)
 
     def _start_best(self, draft: Draft, queue: Queue, lent_s: Mapping[int, float]) -> RoundProof:
         """Enter the best starts of the queue's jobs into the decision."""
@@ -155,6 +162,7 @@ class Dovetail:
             not lent_s
             and self.gpu_price == self.energy_price == 0
             and len(draft.state.machines.kinds) == 1
+            and draft.state.hosts is None
             and sum(job.workers for job in jobs) <= draft.idle_total
         )
 
@@ -163,15 +171,20 @@ def _serve_overdue(
     draft: Draft, ends: dict[int, float], reserved: Mapping[int, Reservation]
 ) -> dict[int, float]:
     """Start overdue jobs whose GPUs are idle; return until when the GPUs of others are lent."""
-    state, lent_s = draft.state, {}
+    state, lent_s = draft.state, dict[int, float]()
     for number, kept in reserved.items():
         job = state.pending.get(number)
-        if job is not None and all(draft.is_idle(gpu) for gpu in kept.gpus):
+        idle = all(draft.is_idle(gpu) for gpu in kept.gpus)
+        if job is not None and idle and draft.hosts_bear(job, kept.gpus):
             draft.start(job, kept.gpus)
             speed = state.speed[state.machines.model[kept.gpus[0]]][job.workload]
             ends[number] = state.now + job.remaining(state.now) / speed
-        else:
-            lent_s.update(dict.fromkeys(kept.gpus, kept.until_s))
+            continue
+        machines, lent = state.machines, set(kept.gpus)
+        if idle and state.hosts is not None:
+            # Their hosts are busy with others: no more start there until the job can.
+            lent.update(*(machines.node_gpus[machines.node[gpu]] for gpu in kept.gpus))
+        lent_s.update(dict.fromkeys(lent, kept.until_s))
     return lent_s
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from dovetail.formulations.arrays import Floats
 from dovetail.formulations.rules import room_mib
+from dovetail.instances.hosts import FULL, RESOURCES, Hosts
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision, RoundProof, Start
 from dovetail.solver.policies.state import Job, State
@@ -47,6 +51,27 @@ class Draft:
                 yield job, job.gpus
         for start in self._starts:
             yield start.job, start.gpus
+
+    def host_load(self, hosts: Hosts) -> Floats:
+        """Return the load of the hosts after the steps so far, (nodes, resources)."""
+        machines = self.state.machines
+        load = np.zeros((len(machines.node_ids), len(RESOURCES)))
+        for job, gpus in self.placed():
+            for gpu in gpus:
+                node = machines.node[gpu]
+                load[node] += hosts.part(node, job.workload, job.workers)
+        return load
+
+    def hosts_bear(self, job: Job, gpus: Sequence[int]) -> bool:
+        """Tell whether a job stays within what the hosts of these GPUs have left."""
+        hosts = self.state.hosts
+        if hosts is None:
+            return True
+        load, asks = self.host_load(hosts), np.zeros((len(self.idle_count), len(RESOURCES)))
+        for gpu in gpus:
+            node = self.state.machines.node[gpu]
+            asks[node] += hosts.part(node, job.workload, job.workers)
+        return bool(((load + asks <= FULL) | (asks == 0)).all())
 
     def pending(self) -> list[Job]:
         """Return the jobs that wait after the steps so far."""

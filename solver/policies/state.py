@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, tail_bounds
+from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
 
@@ -253,6 +254,15 @@ class State:
             return False
         tail = self.tails[model, caps, mine.workload, other.workload]
         return bool(tail * mine.stretch <= mine.limit)
+
+    @cached_property
+    def hosts(self) -> Hosts | None:
+        """What workloads ask of the nodes beside GPUs; None where nothing is known of that."""
+        nodes = self.machines.rules.nodes
+        if not any(node.host for node in nodes):
+            return None
+        hosts = Hosts(nodes, self.workloads)
+        return hosts if hosts.asked else None
 
     @cached_property
     def speed(self) -> list[list[float]]:

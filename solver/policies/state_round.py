@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,15 +62,23 @@ class StateRound:
         idle = draft.idle_gpus()
         self._state = state
         held = _held(hosts)
-        self._jobs = [*(state.running[number] for number in held), *jobs]
-        self.round = Round(
+        compiled = Round(
             _columns(state, held, jobs),
             state.machines,
             state.workloads,
             book,
             gpus=[*idle, *(gpu for host in hosts for gpu in host.gpus)],
             until_s={gpu: lent_s[gpu] - state.now for gpu in idle if gpu in lent_s},
+            host_load=None if state.hosts is None else draft.host_load(state.hosts),
         )
+        if compiled.hosts is not None:
+            # Those that nothing joins count too where their host slows them.
+            held |= {n: list(job.gpus) for n, job in state.running.items() if n not in held}
+            closed = _closed_hosts(draft, held)
+            columns = _columns(state, held, jobs)
+            compiled = replace(compiled, jobs=columns, host_closed=closed)
+        self._jobs = [*(state.running[number] for number in held), *jobs]
+        self.round = compiled
 
     def carry_out(self, groups: Groups, choice: Choice, draft: Draft) -> None:
         """Enter the starts of a choice of groups into a draft."""
@@ -151,6 +160,14 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     # Nobody is slowed less by several than by one of them.
     fits = need[:, None] + least_need <= room[:, None]
     return np.asarray(fits & np.logical_and.reduceat(accepts, first))
+
+
+def _closed_hosts(draft: Draft, held: Mapping[int, Sequence[int]]) -> set[int]:
+    """Return the nodes with jobs that start already, or take part with some of their GPUs only."""
+    running, node = draft.state.running, draft.state.machines.node
+    parted = [job.gpus for n, job in running.items() if len(held[n]) < job.workers]
+    starting = [gpus for job, gpus in draft.placed() if job.number not in running]
+    return {node[gpu] for gpus in (*parted, *starting) for gpu in gpus}
 
 
 def _held(hosts: Sequence[Host]) -> dict[int, list[int]]:

@@ -96,6 +96,21 @@ INSTANCE = [
     ),
     ("workloads.bert.power_w", 0, "workloads.bert.power_w: must be > 0, got 0"),
     (
+        "cluster.nodes.0.host",
+        {"cpu_cores": 0},
+        "cluster.nodes[0].host.cpu_cores: must be > 0; absent where unknown, got 0",
+    ),
+    (
+        "workloads.bert.host",
+        {"cpu_cores": -1},
+        "workloads.bert.host.cpu_cores: must be >= 0, got -1",
+    ),
+    (
+        "workloads.bert.host",
+        {"cores": 4},
+        "workloads.bert.host.cores: unknown field, did you mean cpu_cores?",
+    ),
+    (
         "workloads.resnet.throughput.50",
         0,
         "workloads.resnet.throughput.50: must be > 0, got 0",

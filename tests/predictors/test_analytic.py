@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import GpuModel, HostResources, Metrics, Node, Workload
 from dovetail.predictors import UNCAPPED, AnalyticPredictor
 from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S
 
@@ -253,3 +253,18 @@ def test_a_missing_metric_is_never_guessed():
 def test_parameters_out_of_range_are_refused(parameters, message):
     with pytest.raises(InputError, match=message):
         AnalyticPredictor(**parameters)
+
+
+def test_jobs_of_one_node_slow_each_other_through_its_host():
+    node = Node(
+        id="n",
+        gpu_count=4,
+        gpu=GpuModel(model="A", memory_mib=1.0),
+        host=HostResources(cpu_cores=16.0, disk_bytes_s=1e9),
+    )
+    loader = Workload(memory_mib=1.0, host=HostResources(cpu_cores=10.0))
+    reader = Workload(memory_mib=1.0, host=HostResources(disk_bytes_s=5e8))
+    found = AnalyticPredictor().on_node(node, [loader, loader, reader], [1, 1, 2])
+    assert found.tolist() == [1.25, 1.25, 1.0]
+    unknown = node.replace(host=None)
+    assert AnalyticPredictor().on_node(unknown, [loader, loader], [1, 1]).tolist() == [1.0, 1.0]

@@ -1,0 +1,225 @@
+"""The hosts of a round: which starts they bear, and what a start beyond that costs.
+
+For the model, see ``instances.hosts``. Factors of jobs that start in one round on GPUs of one node
+would depend on each other, which no linear program contains. So a round keeps to this rule, under
+which every slowdown is exact: the jobs that start on a node stay within what the running jobs
+leave of a resource; or one worker starts *beyond* it, alone on an idle GPU, and then
+
+- nothing else starts on the node that asks for the resource, or joins a job that does;
+- no running gang that asks for it has GPUs on another node too.
+
+That start is slowed by the load with it, and so are the running jobs of the node that ask for the
+resource: what they lose is taken from the value of its group, and their gSLAs hold. A further job
+can start beyond it in the next round.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.rules import most_bound
+from dovetail.instances.hosts import FULL, RESOURCES, Hosts, host_slowdown
+
+if TYPE_CHECKING:
+    from dovetail.formulations.groups import Groups
+    from dovetail.formulations.rounds import Round
+    from dovetail.formulations.values import JobValues
+
+UNITS = 1e5
+"""Parts are whole numbers of so many to the whole in integer programs, rounded to the nearest."""
+
+_ROUNDING = 50
+"""Units that are granted for rounding, half of what ``FULL`` allows: 100 workers may be rounded."""
+
+
+class RoundHosts:
+    """What the n jobs of a round ask for on the hosts of N nodes.
+
+    Parameters
+    ----------
+    compiled : Round
+        The round.
+    hosts : Hosts
+        Of its nodes and workloads.
+
+    Attributes
+    ----------
+    part : (N, n, R) float
+        Of one worker of each job, as part of what each node has of R resources.
+    load : (N, R) float
+        The load by running jobs.
+    tight : (N,) bool
+        Whether the jobs that wait could ask for more than a node has left.
+    """
+
+    def __init__(self, compiled: Round, hosts: Hosts) -> None:
+        self._round = compiled
+        jobs, machines = compiled.jobs, compiled.machines
+        nodes = np.arange(len(machines.node_ids))[:, None]
+        workers = np.where(jobs.holds > 0, jobs.holds, jobs.workers)
+        self.part = hosts.part(nodes, jobs.workload[None, :], workers[None, :])
+        if compiled.host_load is None:
+            self.load = np.zeros((len(nodes), len(RESOURCES)))
+            for job, (gpus, _, _) in jobs.held.items():
+                for gpu in gpus:
+                    self.load[machines.node[gpu]] += self.part[machines.node[gpu], job]
+        else:
+            self.load = compiled.host_load
+        room = np.array([len(held) for held in machines.node_gpus], dtype=np.int64)
+        most = np.minimum(jobs.workers[None, :], room[:, None]) * ~jobs.running
+        asked = (self.part * most[:, :, None]).sum(axis=1)
+        self.tight = np.asarray((self.load + asked > FULL).any(axis=1))
+
+    @cached_property
+    def class_node(self) -> Ints:
+        """The tight node of each class of GPUs, -1 for none."""
+        node_of = self._round.machines.node_of
+        nodes = [node_of[c.gpus[0]] for c in self._round.classes]
+        return np.array([n if self.tight[n] else -1 for n in nodes], dtype=np.int64)
+
+    @cached_property
+    def slowdown(self) -> Floats:
+        """How much each job is slowed on each node by the load as it is, (N, n)."""
+        return host_slowdown(self.part, self.load[:, None, :])
+
+    def bears(self, gpu_class: Ints, job: Ints) -> Bools:
+        """Tell which groups start nothing beyond what is left on their node, (k,).
+
+        ``job``, (k, size), are their jobs.
+        """
+        node = self.class_node[gpu_class]
+        started = self.started(gpu_class, job)
+        fits = (self.load[node] + started <= FULL) | (started == 0)
+        return np.asarray(fits.all(axis=1) | (node < 0))
+
+    def started(self, gpu_class: Ints, job: Ints) -> Floats:
+        """Return what groups add to the load of their node, (k, R)."""
+        node = self.class_node[gpu_class]
+        waits = ~self._round.jobs.running[job]
+        return np.asarray((self.part[node[:, None], job] * waits[:, :, None]).sum(axis=1))
+
+    def load_with(self, groups: Groups, counts: Ints) -> Floats:
+        """Return the load where each group is taken so often, (N, R)."""
+        load = self.load.copy()
+        member = np.flatnonzero(~self._round.jobs.running[groups.job])
+        group = groups.group_of_member[member]
+        node = self.class_node[groups.gpu_class[group]]
+        part = self.part[node, groups.job[member]] * ((node >= 0) * counts[group])[:, None]
+        np.add.at(load, node, part)
+        return load
+
+    def beyond(self, gpu_class: Ints, job: Ints) -> Floats:
+        """Return how much jobs that start alone on idle GPUs are slowed by their host, (k,)."""
+        node = self.class_node[gpu_class]
+        part = self.part[node, job]
+        return np.where(node < 0, 1.0, host_slowdown(part, self.load[node] + part))
+
+    def harm(self, values: JobValues, gpu_class: Ints, job: Ints) -> Floats:
+        """Return what running jobs lose by starts beyond, NaN where one may not be, (k,).
+
+        ``job``, (k,), are jobs that start alone on idle GPUs.
+        """
+        lost = np.zeros(len(job))
+        node = self.class_node[gpu_class]
+        for n in np.unique(node[node >= 0]).tolist():
+            here = np.flatnonzero(node == n)
+            part = self.part[n, job[here]]
+            beyond = ((self.load[n] + part > FULL) & (part > 0)).any(axis=1)
+            lost[here] = self._lost(values, n, self.load[n] + part)
+            if n in self._round.host_closed:
+                lost[here[beyond]] = np.nan
+        return lost
+
+    def _lost(self, values: JobValues, node: int, load: Floats) -> Floats:
+        """Return what the running jobs of a node lose at each of these loads, (k,)."""
+        compiled = self._round
+        jobs, machines = compiled.jobs, compiled.machines
+        lost = np.zeros(len(load))
+        for job in self._residents[node]:
+            gpus = jobs.held[job][0]
+            ratio = host_slowdown(self.part[node, job], load) / self.slowdown[node, job]
+            slower = ratio > 1
+            if len({machines.node[gpu] for gpu in gpus}) > 1 or len(gpus) < jobs.holds[job]:
+                more = (load > FULL) & (load > self.load[node]) & (self.part[node, job] > 0)
+                lost[more.any(axis=1)] = np.nan
+                continue
+            if not slower.any():
+                continue
+            model = compiled.models[machines.model[gpus[0]]]
+            which = np.full(len(load), job)
+            now = np.full(len(load), compiled.slowdown_now[job])
+            fall = values.gain(which, now, model) - values.gain(which, now * ratio, model)
+            lost += np.where(slower, fall, 0.0)
+            limit = most_bound(float(jobs.gsla[job]))
+            lost[slower & ~(compiled.bound_now(job) * ratio <= limit)] = np.nan
+        return lost
+
+    @cached_property
+    def _residents(self) -> dict[int, list[int]]:
+        """The running jobs of each node."""
+        found: dict[int, list[int]] = defaultdict(list)
+        node = self._round.machines.node
+        for job, (gpus, _, _) in self._round.jobs.held.items():
+            for n in {node[gpu] for gpu in gpus}:
+                found[n].append(job)
+        return found
+
+
+@dataclass(frozen=True)
+class HostUse:
+    """What each of the groups of a round means to the host of its node.
+
+    Attributes
+    ----------
+    node : (groups,) int
+        The tight node, -1 for none.
+    units : (groups, R) int
+        What it adds to the load, in ``UNITS``; 0 where it goes beyond.
+    beyond : (groups, R) bool
+        Whether it starts a job beyond what is left.
+    touches : (groups, R) bool
+        Whether it starts a job, and one of its jobs asks for the resource.
+    left : (nodes, R) int
+        What running jobs leave, in ``UNITS``.
+    """
+
+    node: Ints
+    units: Ints
+    beyond: Bools
+    touches: Bools
+    left: Ints
+
+    @classmethod
+    def of(cls, groups: Groups) -> HostUse | None:
+        """Return the use by all groups; None where no node is tight."""
+        hosts = groups.round.hosts
+        if hosts is None:
+            return None
+        node = hosts.class_node[groups.gpu_class]
+        group, waits = groups.group_of_member, ~groups.round.jobs.running[groups.job]
+        part = hosts.part[node[group], groups.job] * (node[group] >= 0)[:, None]
+        started, asks = np.zeros((2, len(groups), part.shape[1]))
+        np.add.at(started, group, part * waits[:, None])
+        np.add.at(asks, group, part)
+        starts = np.bincount(group, waits, len(groups)) > 0
+        beyond = (started > 0) & (hosts.load[node] + started > FULL)
+        units = np.rint(started * UNITS).astype(np.int64)
+        left = np.floor(np.maximum(0.0, 1 - hosts.load) * UNITS).astype(np.int64) + _ROUNDING
+        return cls(node, np.where(beyond, 0, units), beyond, (asks > 0) & starts[:, None], left)
+
+    def allows(self, counts: Ints) -> bool:
+        """Tell whether a choice of groups keeps to the rule on every node."""
+        taken = np.flatnonzero((counts > 0) & (self.node >= 0))
+        node, times = self.node[taken], counts[taken, None]
+        added, beyond, touching = np.zeros((3, *self.left.shape), dtype=np.int64)
+        np.add.at(added, node, self.units[taken] * times)
+        np.add.at(beyond, node, self.beyond[taken] * times)
+        np.add.at(touching, node, self.touches[taken] * times)
+        kept = (added <= self.left) | (added == 0)
+        return bool((kept & ((beyond == 0) | (touching == 1))).all())
