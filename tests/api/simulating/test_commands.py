@@ -593,7 +593,7 @@ class Late(Fifo):
 """
 
 
-def test_a_policy_of_ones_own_is_compared(run, small):
+def test_a_policy_of_ones_own_is_compared(run, small, monkeypatch):
     # As FIFO, but nobody starts before j2 has come, at 10 s: 10 to 110, to 160, to 190.
     Path("own.py").write_text(MINE)
     policies = ("--policies", "fifo,python:own.Late:after_s=5", "-o", "out")
@@ -608,7 +608,9 @@ def test_a_policy_of_ones_own_is_compared(run, small):
     ]
     kept = set(Path("out/runs").iterdir())
     Path("own.py").write_text(MINE + "\n# changed")
-    start("compare", *small, *policies, "--jobs", 1).communicate(timeout=LIMIT_S)
+    monkeypatch.syspath_prepend(Path.cwd())
+    sys.modules.pop("own", None)
+    assert run("compare", *small, *policies, *ONE)[0] == 0
     (new,) = set(Path("out/runs").iterdir()) - kept
     assert "python_own.Late" in new.name
 
@@ -698,7 +700,7 @@ def alive(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path, number):
+def test_an_interrupted_comparison_goes_on_where_it_stopped(run, tmp_path, number):
     # lab-week takes a moment under Tiresias; 60 runs of it outlast the first by far.
     folder, seeds = tmp_path / "out", 60
     week = ("compare", "library:lab-week", "--policies", "tiresias", "--estimate-error", "0.5")
@@ -719,9 +721,8 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path, number):
         assert set((folder / "runs").iterdir()) == done
     stamps = {path: path.stat().st_mtime_ns for path in done}
     few = len(done) + 1
-    again = start(*week, "--seeds", few, "--jobs", 2, "-o", folder)
-    out, err = again.communicate(timeout=LIMIT_S)
-    assert (again.returncode, err) == (0, "")
+    status, out, err = run(*week, "--seeds", few, *ONE, "-o", folder)
+    assert (status, err) == (0, "")
     assert "tiresias" in out
     assert {path: path.stat().st_mtime_ns for path in done} == stamps
     with open(folder / "results.csv") as file:
