@@ -75,6 +75,8 @@ _STYLE: Final[Mapping[str, Any]] = {
     "svg.fonttype": "none",
     "path.simplify": True,
 }
+_TOOLTIP: Final = "tooltip:"
+"""Begins the id of a mark whose rest is shown in a page when a pointer is over the mark."""
 _LONGEST_NAME: Final = 24
 _ENDINGS: Final = ("pdf", "svg", "png")
 _INDEX: Final = "figures.csv"
@@ -119,6 +121,7 @@ def svg(chart: Chart) -> Markup:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.S)
     text = re.sub(r'<g id="patch_1">.*?</g>', "", text, count=1, flags=re.S)
+    text = re.sub(rf"""<g id=(["']){_TOOLTIP}(.*?)\1>""", r"<g><title>\2</title>", text)
     text = re.sub(r' id="(?:\w*[a-z]_\d+|matplotlib\.axis_\d+)"', "", text)
     text = re.sub(r"font-family: [^;]*; ", "", text)
     text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
@@ -468,8 +471,8 @@ def lanes(
     name, title, note : str
         As in `Chart`.
     data : DataFrame
-        ``gpu``, ``start_s``, ``end_s``, ``job``, ``lane`` and ``lanes``: where jobs share a GPU,
-        a bar has this part of the row's height.
+        ``gpu``, ``start_s``, ``end_s``, ``job``, ``name`` (of the job), ``lane`` and ``lanes``:
+        where jobs share a GPU, a bar has this part of the row's height.
     unit : (float, str)
         Seconds and name of the unit of the axis.
     window_s : (float, float)
@@ -485,10 +488,9 @@ def lanes(
         low = data["gpu"] + 0.07 + 0.86 * data["lane"] / data["lanes"]
         high = low + 0.86 / data["lanes"]
         start, end = (data[side].clip(*window_s) / unit[0] for side in ("start_s", "end_s"))
-        for hue, colour in enumerate(_HUES):
-            of_hue = data["job"] % len(_HUES) == hue
-            ends = [side[of_hue].to_numpy() for side in (start, end, low, high)]
-            _boxes(axes, ends, colour)
+        for (job, label), part in data.groupby(["job", "name"], sort=False):
+            ends = [side[part.index].to_numpy() for side in (start, end, low, high)]
+            _boxes(axes, ends, _HUES[job % len(_HUES)], label)
         axes.set(xlim=[each / unit[0] for each in window_s], ylim=(rows, 0))
         axes.set_yticks([(first + last) / 2 for _, first, last in nodes], labels)
         axes.grid(visible=False)
@@ -498,19 +500,17 @@ def lanes(
     return Chart(name, title, note, data, draw, min(6.0, 0.6 + max(0.9, 0.11 * rows)))
 
 
-def _boxes(axes: Axes, ends: Sequence[FloatArray], colour: str) -> None:
-    """Draw boxes of one colour as one path, which takes a tenth of the text of as many patches."""
+def _boxes(axes: Axes, ends: Sequence[FloatArray], colour: str, tooltip: str) -> None:
+    """Draw boxes as one path, which takes a tenth of the text of as many patches."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
     left, right, low, high = ends
-    if not len(left):
-        return
     x = np.stack([left, right, right, left], axis=1).ravel()
     y = np.stack([low, low, high, high], axis=1).ravel()
     codes = np.tile([Outline.MOVETO, *[Outline.LINETO] * 3], len(left))
     outline = Outline(np.stack([x, y], axis=1), codes)
-    axes.add_patch(PathPatch(outline, facecolor=colour, linewidth=0))
+    axes.add_patch(PathPatch(outline, facecolor=colour, linewidth=0, gid=_TOOLTIP + tooltip))
 
 
 def _axes(

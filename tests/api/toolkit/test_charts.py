@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -37,8 +38,10 @@ def every_kind():
     point = table((1.2, 1.1, False), (1.5, 1.9, True), columns=("x", "y", "broken"))
     used = table((0.0, 1, 2, 1), (60.0, 0, 1, 0), columns=("time_s", "w", "b", "s"))
     held = table(
-        *((0, 10.0, 0, 0, 2, 0), (0, 10.0, 0, 1, 2, 1), (5, 20.0, 1, 0, 1, 2)),
-        columns=("start_s", "end_s", "gpu", "lane", "lanes", "job"),
+        (0, 10.0, 0, 0, 2, 0, HOSTILE),
+        (0, 10.0, 0, 1, 2, 1, HOSTILE),
+        (5, 20.0, 1, 0, 1, 2, HOSTILE),
+        columns=("start_s", "end_s", "gpu", "lane", "lanes", "job", "name"),
     )
     minutes = (60.0, "min")
     return [
@@ -58,6 +61,11 @@ def test_charts_in_a_page_have_the_colours_of_its_style_sheet():
         assert set(re.findall(r"#[0-9a-f]{6}\b", text.replace("#m", ""))) <= hues
         assert "var(--muted)" in text
         assert 'role="img" aria-label="' + chart.title in text
+
+
+def test_a_bar_of_a_page_has_the_name_of_its_job_as_a_tooltip():
+    titles = ElementTree.fromstring(svg(every_kind()[-1])).iter("title")
+    assert {title.text for title in titles} == {HOSTILE}
 
 
 def test_charts_of_a_page_share_no_ids_and_each_reference_is_met():
