@@ -37,6 +37,7 @@ def solo_profile(
     devices: Sequence[Sequence[Usage]],
     at_s: float,
     latency_p99_s: float | None = None,
+    neighbours: int = 0,
 ) -> SoloProfile:
     """Return the profile of a run that was alone.
 
@@ -57,6 +58,8 @@ def solo_profile(
         The moment, seconds since the epoch.
     latency_p99_s : float, optional
         The 99th percentile of its latencies; None where it reported too few.
+    neighbours : int
+        Other devices of its nodes with runs then, which may have slowed it through the host.
     """
     readings = [reading for device in devices for reading in device]
     values = {name: list(_values(name, readings)) for name in METRICS}
@@ -74,7 +77,7 @@ def solo_profile(
         memory_mib=memory_mib,
         latency_p99_s=latency_p99_s,
         driver=_driver(readings),
-        source=_source([rate], readings),
+        source=_source([rate], readings, neighbours),
         date=moment(at_s),
     )
 
@@ -86,6 +89,7 @@ def measurement(
     slowed: Sequence[Slowed] | None,
     readings: Sequence[Usage],
     at_s: float,
+    neighbours: int = 0,
 ) -> Measurement:
     """Return what was measured of runs that share a device.
 
@@ -101,6 +105,8 @@ def measurement(
         Of the device, in that time.
     at_s : float
         The moment, seconds since the epoch.
+    neighbours : int
+        As of a profile.
     """
     return Measurement(
         workloads=tuple(workloads),
@@ -110,7 +116,11 @@ def measurement(
         p99=slowed and tuple(s.p99 and _between(_LEAST_SLOWDOWN, s.p99, _MOST) for s in slowed),
         power_w=power_w(readings),
         driver=_driver(readings),
-        source=_source([s.rate for s in slowed], readings) if slowed else "live; stood still",
+        source=(
+            _source([s.rate for s in slowed], readings, neighbours)
+            if slowed
+            else "live; stood still"
+        ),
         date=moment(at_s),
     )
 
@@ -147,9 +157,11 @@ def _driver(readings: Sequence[Usage]) -> str | None:
     return next((reading.driver for reading in readings), None)
 
 
-def _source(rates: Sequence[Rate], readings: Sequence[Usage]) -> str:
-    """Return where the figures come from and how noisy the worst of the rates is."""
+def _source(rates: Sequence[Rate], readings: Sequence[Usage], neighbours: int) -> str:
+    """Return where figures come from, how noisy the worst rate is, and what else ran there."""
     noise, seconds = max(rate.noise for rate in rates), min(rate.seconds for rate in rates)
     noise_text = f"±{noise:.1%}" if noise < 1 else "noise unknown"
     metrics = dict.fromkeys(reading.source for reading in readings if reading.source)
-    return "; ".join(["live", f"rate {noise_text} over {seconds:.0f} s", *metrics])[:200]
+    busy = f"{neighbours} other device{'s' * (neighbours > 1)} of the node busy"
+    parts = ["live", f"rate {noise_text} over {seconds:.0f} s", *[busy] * (neighbours > 0)]
+    return "; ".join([*parts, *metrics])[:200]

@@ -181,6 +181,11 @@ class PolicyView:
         """Return the model of a device of the pool."""
         return self._gpus[gpu].model
 
+    def neighbours(self, gpus: Collection[str]) -> set[str]:
+        """Return the other devices of the nodes of some devices."""
+        nodes = [{gpu.id for gpu in node.devices} for node in self.cluster.nodes]
+        return set().union(*(there for there in nodes if not there.isdisjoint(gpus))) - {*gpus}
+
     def allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares of a device model that a job may have, by its workload's library."""
         shares = set(self.cluster.shares)

@@ -68,7 +68,10 @@ def _profiled(tracks: Tracks, track: Track, rate: Rate) -> AnyEvent:
         for seat in track.run.seats
     ]
     name, model = track.name, tracks.model(track)
-    profile = solo_profile(track.run, name, model, rate, memory_mib, devices, tracks.now_s, p99_s)
+    neighbours = tracks.busy_neighbours(track.run)
+    profile = solo_profile(
+        track.run, name, model, rate, memory_mib, devices, tracks.now_s, p99_s, neighbours
+    )
     if profile.share is None:
         tracks.found[name, model, track.run.spec.workers] = profile
     return Profiled(at_s=tracks.now_s, run=track.run.id, profile=profile)

@@ -235,6 +235,11 @@ class Tracks:
             if used is not None:
                 track.memory_mib = max(used, track.memory_mib or 0.0)
 
+    def busy_neighbours(self, *runs: Run) -> int:
+        """Return on how many other devices of their nodes there are runs now."""
+        others = self._view.neighbours({seat.gpu for run in runs for seat in run.seats})
+        return sum(bool(self.residents(gpu)) for gpu in others)
+
     # What is known of one run.
 
     def begin_s(self, track: Track) -> float | None:

@@ -64,6 +64,7 @@ def _measured(tracks: Tracks, gpu: str, device: TrackedDevice, ended: bool) -> A
         None if stalled else slowed,
         readings,
         tracks.now_s,
+        tracks.busy_neighbours(*(track.run for track in runs)),
     )
     return Measured(
         at_s=tracks.now_s,

@@ -32,6 +32,9 @@ class Known:
     def alone(self, spec, gpu_model):
         return self.profiles.get((f"{spec.owner.name}/{spec.workload}", gpu_model, spec.workers))
 
+    def neighbours(self, gpus):
+        return {"g0", "g1", "g2"} - set(gpus)
+
     def predicted(self, runs, gpu):
         self.asked.append(([run.id for run in runs], gpu))
         return tuple(1.0 + k / 10 for k in range(1, len(runs) + 1))
@@ -144,6 +147,16 @@ def test_a_steady_run_alone_gets_a_profile_a_minute_after_its_warm_up():
     assert found.profile.source == "live; rate ±0.0% over 60 s; made up"
     assert job.state is JobState.RUNNING
     assert scene.live(400) == []
+
+
+def test_a_record_says_how_many_devices_of_its_node_were_busy():
+    scene = Scene()
+    scene.start("speech", "g1", rate=2.0)
+    scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.live(80)
+    [found] = scene.only(events.Profiled)
+    busy = "; 1 other device of the node busy; "
+    assert found.profile.source == f"live; rate ±0.0% over 60 s{busy}made up"
 
 
 def test_warm_up_is_not_part_of_a_profile():
