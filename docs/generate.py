@@ -5,7 +5,7 @@
 
 Types, limits and defaults come from the records, the options of commands from their declarations,
 those of policies from their classes, the HTTP API from its OpenAPI description. What a field means
-stands below, one line each; a field without a line, or a line without a field, stops the generator.
+is below, one line each; a field without a line, or a line without a field, stops the generator.
 So does an option of a policy that its docstring says nothing of.
 """
 
@@ -62,7 +62,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     },
     instances.Node: {
         "id": "Name of the node.",
-        "rack": "Rack that it stands in. Nodes without one count as one rack together.",
+        "rack": "Rack that it is in. Nodes without one count as one rack together.",
         "host": "What it has beside its GPUs. What is not given is never short.",
         "gpus": "Its GPUs, listed.",
         "gpu_count": "Or: so many equal GPUs, named `<id>-0`, `<id>-1` and so on,",
@@ -159,7 +159,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.SlowdownEntry: {
         "pair": "The two workloads. Covers both orders, everything mirrored.",
         "set": "Or three and more, where `max_jobs_per_gpu` allows them.",
-        "share": "The cap of each; null for none. Absent: nobody is capped.",
+        "share": "The cap of each; null for none. Absent: no caps.",
         "slowdown": "Iteration time together / alone, of each. null: they may not share.",
         "upper": "Upper confidence bounds. gSLAs are checked against these where given.",
         "p99": "Growth of the tail latency; what the gSLA of a latency job is checked against.",
@@ -236,7 +236,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "priority": "`batch` or `latency`.",
         "nice": "Its place among its owner's jobs: those of a lower one start first.",
         "gsla": "The largest slowdown that its owner accepts.",
-        "state": "Where it stands.",
+        "state": "State of the job.",
         "why": "Why it came there.",
         "waiting_for": "What a waiting job waits for, as far as that is known.",
         "submitted_s": "When it was submitted.",
@@ -297,7 +297,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     views.DeviceView: {
         "id": "Name of the device.",
         "node": "The node that has it.",
-        "rack": "Where that stands, if told.",
+        "rack": "Rack of the node, if known.",
         "model": "Its model.",
         "memory_mib": "Its memory, MiB.",
         "jobs": "The jobs that hold it.",
@@ -324,8 +324,8 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "Job ids differ. A job's workload, and every workload of an entry, is in `workloads`.",
         "A running job is on GPUs of the cluster, all of one model; no GPU holds more running "
         "jobs than `max_jobs_per_gpu`.",
-        "The same combination (workloads with their shares, on the same `gpu_model`) stands once "
-        "in `slowdowns`, mirrored or not.",
+        "The same combination (workloads with their shares, on the same `gpu_model`) is listed "
+        "once in `slowdowns`, mirrored or not.",
     ),
     instances.Cluster: (
         "Node ids differ, GPU ids differ (those that the shorthand makes, too), and a share is "
@@ -649,12 +649,14 @@ def api_page() -> str:
     # Of the extra live.
     from dovetail.live.application import MEANINGS, application
 
-    described = application(None).openapi()
+    openapi = application(None).openapi()
     faults = [f"| {status} | {kind} | {meaning} |" for status, kind, meaning in MEANINGS]
     parts = [API + "\n".join(faults) + "\n", "## Requests\n"]
-    for path, methods in described["paths"].items():
+    for path, methods in openapi["paths"].items():
         if path.startswith("/v1/"):
-            parts += [_request(method.upper(), path, told) for method, told in methods.items()]
+            parts += [
+                _request(method.upper(), path, described) for method, described in methods.items()
+            ]
     parts += [
         "## Records\n",
         _submission(),
@@ -665,17 +667,17 @@ def api_page() -> str:
     return "\n".join(parts)
 
 
-def _request(method: str, path: str, told: Mapping[str, Any]) -> str:
+def _request(method: str, path: str, described: Mapping[str, Any]) -> str:
     asked = [
         f"- `{each['name']}` ({each['in']}): {_asked(each['schema'])}"
-        for each in told.get("parameters", ())
+        for each in described.get("parameters", ())
         if each["in"] != "path"
     ]
-    body = _content(told.get("requestBody", {}))
+    body = _content(described.get("requestBody", {}))
     takes = [f"- body: {body}"] if body else []
-    answer = next(found for status, found in told["responses"].items() if status < "300")
+    answer = next(found for status, found in described["responses"].items() if status < "300")
     gives = [f"- answer: {_content(answer) or 'JSON'}"]
-    lines = [f"### {method} {path}\n", told["description"], "", *asked, *takes, *gives, ""]
+    lines = [f"### {method} {path}\n", described["description"], "", *asked, *takes, *gives, ""]
     return "\n".join(lines)
 
 
@@ -685,9 +687,9 @@ def _asked(schema: Mapping[str, Any]) -> str:
     return f"{_type(schema)}{shown}"
 
 
-def _content(told: Mapping[str, Any]) -> str:
+def _content(described: Mapping[str, Any]) -> str:
     """Return what a body or an answer is."""
-    for kind, content in told.get("content", {}).items():
+    for kind, content in described.get("content", {}).items():
         if kind.startswith("text/"):
             return "plain text"
         schema = content["schema"]
@@ -698,7 +700,7 @@ def _content(told: Mapping[str, Any]) -> str:
 
 def _submission() -> str:
     """Return the fields of a job that is submitted: a ``JobSpec`` without its owner."""
-    meanings = _told_in(getdoc(JobSpec) or "")
+    meanings = _texts_in(getdoc(JobSpec) or "")
     shared = {"gsla": "gsla", "weight": "weight", "priority": "priority"}
     instance = FIELDS[instances.Job]
     own = {"array": "A job for each of these numbers, its `index`."}
@@ -734,7 +736,7 @@ def policies_page() -> str:
 def _policy(name: str) -> str:
     kind: Any = policy_class(name)
     text = getdoc(kind) or ""
-    meanings = _told_in(text)
+    meanings = _texts_in(text)
     types = get_type_hints(kind)
     rows = []
     for field in dataclasses.fields(kind):
@@ -750,8 +752,8 @@ def _policy(name: str) -> str:
     return "\n".join([f"## {name}\n", lead, "", *head, *(rows or ["No options."]), ""])
 
 
-def _told_in(docstring: str) -> dict[str, str]:
-    """Return what a docstring tells of each parameter or attribute."""
+def _texts_in(docstring: str) -> dict[str, str]:
+    """Return the text of a docstring on each parameter or attribute."""
     found = re.finditer(r"^([\w, ]+) : .+\n((?: {4}.*(?:\n|$))+)", docstring, re.M)
     return {name: " ".join(each[2].split()) for each in found for name in each[1].split(", ")}
 
