@@ -6,22 +6,22 @@ Agents and the protocol are the product's, the calls those of ``socket_agents``.
 simulated: they are no processes, start at once, and run until they are stopped.
 """
 
-# ruff: noqa: D102 - the methods of a pool are documented in its protocols
+# ruff: noqa: D102 - the methods of a pool are documented in ``LocalPool``
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from socket_agents import serve
 
-from dovetail.executor.jobs.events import AnyEvent, RankEnded, RankReady, RankRefused, RankStarted
+from dovetail.executor.jobs.events import RankEnded, RankReady, RankRefused, RankStarted
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.nodes.agent import Agent
-from dovetail.executor.pools.lease import Lease
+from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.parts import Part, Prepared, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.system.clock import boot_s
@@ -32,97 +32,31 @@ _MEMORY_MIB: Final = 80_000.0
 _RATE: Final = 10.0
 
 
-class SimulatedRanks:
-    """Devices whose ranks are no processes (in place of a ``LocalPool``)."""
+class SimulatedRanks(LocalPool):
+    """Devices of this machine whose ranks are no processes."""
 
     name = "simulated"
     notice = "simulated ranks: no process runs"
-    awaited = ""
-    trouble = ""
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, directory: Path, devices: int) -> None:
+        super().__init__(directory)
         self._devices = [f"gpu{k}" for k in range(devices)]
         gpus = tuple(Gpu(id=d, model=_MODEL, memory_mib=_MEMORY_MIB) for d in self._devices)
         self._cluster = Cluster(nodes=(Node(id="here", gpus=gpus),))
-        self._wake: Callable[[], None] = lambda: None
-        self._news: list[AnyEvent] = []
-        self._ready: list[Prepared] = []
         self._parts: dict[str, Part] = {}
         self._began_s: dict[str, float] = {}
-
-    # The methods of a ``NodePool``.
-
-    def prune(self, keep_s: float) -> None:
-        pass
-
-    def lack(self, devices: int) -> None:
-        pass
 
     def cluster(self) -> Cluster:
         return self._cluster
 
-    def sharing(self, same_user: bool) -> str | None:
-        return None
-
-    def library(self, run: Run) -> str:
-        return ""
-
-    def libraries(self) -> Collection[str]:
-        return ()
-
     def allowed(self, library: str, model: str) -> Collection[int]:
         return ()
-
-    def attach(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-
-    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        return ()
-
-    def launch(self, run: Run) -> None:
-        self.keep(whole(run))
-        self.commit(run.id)
-
-    def stop(self, run: str, grace_s: float) -> None:
-        part = self._parts[run]
-        for rank in part.ranks:
-            if run in self._began_s:
-                self._news.append(RankEnded(at_s=0.0, run=run, rank=rank, status=-15))
-            else:
-                reason = "was never started"
-                self._news.append(RankRefused(at_s=0.0, run=run, rank=rank, reason=reason))
-        self._wake()
-
-    def release(self, run: str) -> None:
-        self._parts.pop(run, None)
-        self._began_s.pop(run, None)
-
-    def poll(self) -> Sequence[AnyEvent]:
-        news, self._news = self._news, []
-        return news
-
-    def progress(self, run: str) -> Sequence[Progress | None]:
-        began_s, now_s = self._began_s.get(run), boot_s()
-        progress = None if began_s is None else Progress(_RATE * (now_s - began_s), now_s)
-        part = self._parts[run]
-        return [progress if rank in part.ranks else None for rank in range(len(part.run.seats))]
 
     def usage(self) -> Mapping[str, Usage]:
         reading = Usage(boot_s(), memory_mib=1000.0, energy_j=0.0, source=self.name)
         return dict.fromkeys(self._devices, reading)
 
-    def log_path(self, run: str, rank: int) -> str | None:
-        return None
-
-    def close(self) -> None:
-        return None
-
-    # The methods that an agent calls on a ``LocalPool``.
-
-    def join(self, address: str, lease: Lease) -> None:
-        self._address = address
-
-    def unreleased(self) -> Sequence[Run]:
+    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         return ()
 
     def kept(self) -> Sequence[Run]:
@@ -137,36 +71,54 @@ class SimulatedRanks:
     def part(self, run: str) -> Part | None:
         return self._parts.get(run)
 
-    def prepare(self, run: Run, ranks: Sequence[int], rendezvous: Rendezvous | None = None) -> None:
+    def launch(self, run: Run) -> None:
+        self.keep(whole(run))
+        self.commit(run.id)
+
+    def prepare(
+        self, run: Run, ranks: Collection[int], rendezvous: Rendezvous | None = None
+    ) -> None:
         rendezvous = rendezvous or Rendezvous(self._address, 29_500)
         self.keep(Part(run, tuple(ranks), rendezvous))
-        self._ready.append(Prepared(run.id, tuple(ranks), rendezvous))
-        self._wake()
-
-    def prepared(self) -> Sequence[Prepared]:
-        ready, self._ready = self._ready, []
-        return ready
+        self._report(Prepared(run.id, tuple(ranks), rendezvous))
 
     def commit(self, run: str) -> None:
         if run in self._began_s:
             return
         self._began_s[run] = boot_s()
         for rank in self._parts[run].ranks:
-            self._news.append(RankStarted(at_s=0.0, run=run, rank=rank, pid=1, pid_started=1))
-            self._news.append(RankReady(at_s=0.0, run=run, rank=rank))
-        self._wake()
+            self._report(RankStarted(at_s=0.0, run=run, rank=rank, pid=1, pid_started=1))
+            self._report(RankReady(at_s=0.0, run=run, rank=rank))
 
     def abort(self, run: str, reason: str) -> None:
         for rank in self._parts[run].ranks:
-            refused = RankRefused(at_s=0.0, run=run, rank=rank, reason=reason, later=True)
-            self._news.append(refused)
-        self._wake()
+            self._report(RankRefused(at_s=0.0, run=run, rank=rank, reason=reason, later=True))
+
+    def stop(self, run: str, grace_s: float) -> None:
+        for rank in self._parts[run].ranks:
+            if run in self._began_s:
+                self._report(RankEnded(at_s=0.0, run=run, rank=rank, status=-15))
+            else:
+                reason = "was never started"
+                self._report(RankRefused(at_s=0.0, run=run, rank=rank, reason=reason))
+
+    def release(self, run: str) -> None:
+        self._parts.pop(run, None)
+        self._began_s.pop(run, None)
+
+    def progress(self, run: str) -> Sequence[Progress | None]:
+        began_s, now_s = self._began_s.get(run), boot_s()
+        progress = None if began_s is None else Progress(_RATE * (now_s - began_s), now_s)
+        part = self._parts[run]
+        return [progress if rank in part.ranks else None for rank in range(len(part.run.seats))]
 
 
 async def serve_nodes(directory: Path, nodes: int, devices: int) -> None:
     """Serve the nodes, and print a line once they answer."""
     agents = {
-        f"n{k}": Agent(directory / f"n{k}", lambda files: SimulatedRanks(devices), "127.0.0.1")
+        f"n{k}": Agent(
+            directory / f"n{k}", lambda files: SimulatedRanks(files, devices), "127.0.0.1"
+        )
         for k in range(nodes)
     }
     await serve(directory, agents, lambda: print("ready", flush=True))
