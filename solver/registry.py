@@ -87,7 +87,8 @@ def round_solver(solver: Solver | Backend) -> Solver:
 class Auto:
     """Takes ``matching`` where jobs share in pairs and ``highs`` elsewhere, and says why.
 
-    Where no job is in another's way there is nothing to search for (``own_best``).
+    Where jobs get what is best for them in the order of their gains, there is nothing to search
+    for (``own_best``).
     """
 
     name = "auto"
@@ -95,7 +96,7 @@ class Auto:
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the answer of the solver that fits; ``note`` says which and why."""
         if problem.values.grouped and (choice := own_best(problem)) is not None:
-            return replace(choice, note="auto needed no search: no job is in another's way")
+            return replace(choice, note="auto needed no search: prices of GPUs prove it")
         try:
             choice = best_in_pairs(problem, limits)
         except UnsupportedError as refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from argparse import Namespace
@@ -22,6 +23,7 @@ from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
 from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept
+from dovetail.instances._children import module_command
 from dovetail.instances.datasets import REPOSITORY, Repository
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from dovetail.live.server import Listening
     from dovetail.predictors import TrainedPredictor
 
+COMPILE_AFTER_S: Final = 10.0
+"""Seconds after the start of a service that the matching engine is compiled."""
+
+_LOOK_S: Final = 0.5
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SAMPLE: Final = "sample_s"
 _LOG: Final = logging.getLogger("dovetail.live")
@@ -65,6 +71,7 @@ def serve(options: Namespace) -> int:
         )
         with (
             _ended_by_signals(service.stop),
+            compiling_ahead(),
             serving(service.api, where, service.ready) as port,
             announced(directory, where.path),
         ):
@@ -111,6 +118,38 @@ def _model(path: str | None) -> TrainedPredictor | None:
     from dovetail.predictors.model_file import load_model
 
     return load_model(path)
+
+
+@contextmanager
+def compiling_ahead(after_s: float = COMPILE_AFTER_S) -> Iterator[None]:
+    """Have the matching engine compiled while the block runs, so that no large round waits for it.
+
+    A process of low priority does so, unless its machine code is kept from an earlier time; what
+    goes wrong is logged. ``after_s`` is in seconds: a service that ends soon compiles nothing.
+    """
+    ending = threading.Event()
+
+    def compiled() -> None:
+        if ending.wait(after_s):
+            return
+        program, quiet = module_command("dovetail.solver.pairing"), subprocess.DEVNULL
+        process = subprocess.Popen(program, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE)
+        while process.poll() is None and not ending.wait(_LOOK_S):
+            pass
+        status = process.poll()
+        process.kill()
+        _, text = process.communicate()
+        if status:
+            lines = text.decode(errors="replace").strip().splitlines() or [f"status {status}"]
+            _LOG.warning("the matching engine is not compiled: %s", lines[-1])
+
+    thread = threading.Thread(target=compiled, name="compiling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
 
 
 @contextmanager

@@ -204,7 +204,8 @@ class Decider:
         except CannotStartError as error:
             _LOG.warning("%s", error, exc_info=error.__cause__)
             return False
-        self._ledger.commit([one.replace(at_s=self._clock.now_s()) for one in placed])
+        now = {"at_s": self._clock.now_s()}
+        self._ledger.commit([one.model_copy(update=now) for one in placed])
         self._queue.begin(self._machine.jobs[start.job.id] for start in group)
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
@@ -58,6 +59,7 @@ class Ledger:
     ) -> None:
         self._journal, self._machine, self._lock = journal, machine, lock
         self._troubles, self._applied = troubles, applied
+        self._disk = ThreadPoolExecutor(1, "disk")
         self.news: list[AnyEvent] = []
         self.commands: list[Command] = []
 
@@ -138,14 +140,26 @@ class Ledger:
         pool : NodePool or None
             None drops the commands. A command that fails is tried again at the next call.
         """
-        if pool is not None:
-            self._prelaunch(pool)
-        if self._sync():
+        runs = [command.run for command in self.commands if isinstance(command, Launch)]
+        if pool is None or not runs:
+            failure = self._sync()
+        else:
+            # The disk is waited for in another thread: preparing takes about as long.
+            synced = self._disk.submit(self._sync)
+            for run in runs:
+                self._prelaunch(run, pool)
+            failure = synced.result()
+        if failure:
             return False
         commands, self.commands = self.commands, []
         if pool is None:
             return True
-        for command in commands:
+        launched = {run.id for run in runs}
+
+        def can_wait(command: Command) -> bool:
+            return isinstance(command, Release) and command.run not in launched
+
+        for command in sorted(commands, key=can_wait):
             try:
                 self._carry_out(command, pool)
             except Exception as error:
@@ -155,14 +169,13 @@ class Ledger:
             self._troubles.clear("pool")
         return True
 
-    def _prelaunch(self, pool: NodePool) -> None:
-        """Let the pool prepare launches while their events become durable."""
-        for command in self.commands:
-            if isinstance(command, Launch) and self._is_wanted(command.run):
-                try:
-                    pool.prelaunch(command.run)
-                except Exception as error:
-                    self._troubles.report("pool", error)
+    def _prelaunch(self, run: Run, pool: NodePool) -> None:
+        """Let the pool prepare a launch while its event becomes durable."""
+        try:
+            if self._is_wanted(run):
+                pool.prelaunch(run)
+        except Exception as error:
+            self._troubles.report("pool", error)
 
     def _is_wanted(self, run: Run) -> bool:
         """Return whether a run was neither stopped nor replaced by another."""

@@ -344,9 +344,10 @@ class Service:
     def _stamped(self, reported: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s, found = self._clock.now_s(), []
         for event in reported:
+            known: dict[str, object] = {"at_s": at_s}
             if isinstance(event, events.RankEnded) and event.ended_s is not None:
-                event = event.replace(ended_s=min(self._clock.at(event.ended_s), at_s))
-            found.append(event.replace(at_s=at_s))
+                known["ended_s"] = min(self._clock.at(event.ended_s), at_s)
+            found.append(event.model_copy(update=known))
         return found
 
     def _of_jobs(self, reported: Sequence[AnyEvent]) -> list[AnyEvent]:

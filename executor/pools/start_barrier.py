@@ -219,7 +219,14 @@ def _spawn(directory: Path, requests: int) -> int:
     program = f"import sys; sys.path.append({folder!r}); from shim.server import serve; "
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", "-c", f"{program}serve({TOKEN!r})", str(directory)],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"{program}serve({TOKEN!r}, sys.argv[1])",
+            str(directory),
+        ],
         {"PATH": os.defpath, "LC_ALL": "C.UTF-8", TOKEN: " " * _TOKEN_BYTES},
         file_actions=[
             (os.POSIX_SPAWN_DUP2, requests, 0),

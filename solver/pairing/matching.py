@@ -163,10 +163,9 @@ def compile_kernels() -> None:
 
     Without it, the first round of more than some hundreds of jobs after an installation takes
     ten seconds or more longer, whatever its time limit is. For install scripts, images and
-    services that must not wait; the code is kept next to the source, or in the user's cache
-    folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the kind of processor that it was
-    compiled on.
-
+    services that must not wait (``python -m dovetail.solver.pairing``); the code is kept next to
+    the source, or in the user's cache folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the
+    kind of processor that it was compiled on.
     """
     rng = np.random.default_rng(0)
     n = _COMPILED_JOBS

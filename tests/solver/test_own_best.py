@@ -1,16 +1,17 @@
-"""Rounds in which every job can have what is best for it, against enumeration."""
+"""Rounds whose best plan is proven by prices alone, against enumeration."""
 
 import pytest
 
 from dovetail.formulations.problems import Problem
+from dovetail.instances.instance import Instance
 from dovetail.solver.own_best import own_best
 from dovetail.solver.types import OPTIMAL_GAP, Proven, relative_gap
 from tests.formulations.test_worker_graph import partial_rounds
 from tests.oracle import optimum
 
 
-def test_equals_enumeration_where_nobody_is_in_anothers_way():
-    proven = searched = 0
+def test_equals_enumeration_where_prices_prove_it():
+    proven = searched = contended = 0
     for instance in partial_rounds(60):
         problem = Problem.of(instance, "completion")
         choice = own_best(problem)
@@ -22,8 +23,10 @@ def test_equals_enumeration_where_nobody_is_in_anothers_way():
         assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
         assert choice.proof(problem) == Proven(pytest.approx(choice.bound), ())
         proven += 1
+        contended += choice.proof.args[1].any()
     assert proven > 20
-    assert searched > 12
+    assert searched > 8
+    assert contended > 3
 
 
 def test_prices_that_are_too_low_prove_nothing():
@@ -32,7 +35,32 @@ def test_prices_that_are_too_low_prove_nothing():
         problem = Problem.of(instance, "completion")
         choice = own_best(problem)
         if choice is not None and choice.value > 1e-3:
-            worth = choice.proof.args[0]
-            assert choice.proof.func(worth * 0.9, problem).errors
+            worth, price = choice.proof.args
+            assert choice.proof.func(worth * 0.9, price * 0.9, problem).errors
             tried += 1
     assert tried > 5
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_jobs_that_may_not_share_are_served_without_a_search(gpus):
+    jobs = [
+        {"id": f"j{k}", "workload": "w", "arrival_s": 0.0, "remaining_s": 100.0 + 10 * k}
+        for k in range(7)
+    ]
+    instance = Instance.from_data(
+        {
+            "format": "dovetail-instance/1",
+            "name": "alone",
+            "cluster": {
+                "nodes": [
+                    {"id": "n0", "gpu_count": gpus, "gpu": {"model": "m", "memory_mib": 16000}}
+                ]
+            },
+            "workloads": {"w": {"memory_mib": 1000}},
+            "jobs": jobs,
+            "slowdowns": [{"pair": ["w", "w"], "slowdown": None}],
+        }
+    )
+    choice = own_best(Problem.of(instance, "completion"))
+    assert choice.value == pytest.approx(optimum(instance, "completion").value)
+    assert choice.bound == pytest.approx(choice.value)

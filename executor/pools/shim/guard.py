@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from .durable import ExitFile, claim
 from .kernel import boot_s, descendants, one_line, send
 from .lease import LAPSED, Alarm, Lease, Reader
-from .output import readers_of
+from .output import Log, readers_of
 from .rank import read_spec
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _SWEEP_S = 0.1
 _CHUNK = 65536
 
 
-def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], object]) -> None:
+def guard_rank(directory: str, child: Child) -> None:
     """Start the rank that ``spec.json`` in a directory describes, and guard it until its end.
 
     Parameters
@@ -55,9 +55,6 @@ def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], objec
         Of the rank.
     child : Child
         On its way to the start barrier of this rank.
-    ask_for_another : callable
-        Asks for the shim of the next rank. It is called once, when this one has to wait or its
-        program runs: forking takes the time of a core.
     """
     spec = read_spec(os.fsencode(directory))
     lease = Lease(**spec["lease"]) if "lease" in spec else None
@@ -77,9 +74,6 @@ def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], objec
         return
     refused = child.prepared()
     _say(f"refused {refused}" if refused else "prepared")
-    waits = not select.select([0], [], [], 0.0)[0]
-    if waits:
-        ask_for_another()
     if refused or os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child, lease):
         child.give_up()
         ending.give_up()
@@ -96,11 +90,18 @@ def guard_rank(directory: str, child: Child, ask_for_another: Callable[[], objec
     if lease is not None:
         guard.heed(lease)
     _say("started")
-    if not waits:
-        ask_for_another()
     ending.write(guard.wait(), lapsed=guard.lapsed)
     if not _say("ended"):
         ending.sync()
+
+
+def rehearse(directory: str) -> None:
+    """Do what a rank waits for once with the files of a rank that is never started."""
+    with contextlib.suppress(OSError, ValueError):
+        read_spec(os.fsencode(directory))
+        Log(os.path.join(directory, "log"), 1, 1).close()
+        claim(directory, {"at_s": boot_s()}, lasting=False)
+        ExitFile(directory).write(0)
 
 
 def _lapsed(lease: Lease | None) -> bool:
@@ -157,13 +158,14 @@ class Guard:
 
     def wait(self) -> int:
         """Return the exit status, negative for a signal, once nothing of the rank is left."""
-        # A process that ended before signals were watched woke nothing.
-        self._reap()
-        while not self._alone:
-            self._sleep()
+        # First a look: a process that ended before signals were watched woke nothing.
+        while True:
             self._copy_output()
             self._execute_commands()
             self._reap()
+            if self._alone:
+                break
+            self._sleep()
         self._copy_output()
         assert self._status is not None
         return self._status

@@ -48,6 +48,10 @@ class Log:
         self._lost = 0
         self._open()
 
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._file)
+
     def write(self, data: bytes) -> None:
         """Append output. What a full disk refuses is dropped and counted; a later note says so."""
         while data:

@@ -32,6 +32,13 @@ def read_spec(directory: bytes) -> dict[str, Any]:
 class Child:
     """The process that becomes a rank. It is forked before the rank is known.
 
+    Parameters
+    ----------
+    token : EnvironmentEntry
+        By which it is found.
+    rehearsal : bytes
+        The directory of a rank that is prepared once, and never started.
+
     Attributes
     ----------
     pid : int
@@ -44,7 +51,7 @@ class Child:
         By what the process and its shim are found again: pids, start times and boot.
     """
 
-    def __init__(self, token: EnvironmentEntry) -> None:
+    def __init__(self, token: EnvironmentEntry, rehearsal: bytes) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipes = [os.pipe(), os.pipe()]
         self.outputs, outputs_in = [out for out, _ in pipes], [end for _, end in pipes]
@@ -52,7 +59,7 @@ class Child:
         self.pid = os.fork()
         if self.pid == 0:
             self.line.close()
-            _become(theirs, token, shim, outputs_in)
+            _become(theirs, token, rehearsal, shim, outputs_in)
         theirs.close()
         for end in outputs_in:
             os.close(end)
@@ -65,8 +72,6 @@ class Child:
             "shim_started": _started(shim),
             "boot": boot_id(),
         }
-        # What is used for the first time after a fork is slow, and a rank would wait for it.
-        json.loads(json.dumps(self.identity))
 
     def prepare(self, directory: bytes, token: bytes) -> None:
         """Send it to the start barrier of a rank."""
@@ -99,7 +104,7 @@ class Child:
 
 
 def _become(
-    line: socket.socket, token: EnvironmentEntry, shim: int, outputs: list[int]
+    line: socket.socket, token: EnvironmentEntry, rehearsal: bytes, shim: int, outputs: list[int]
 ) -> NoReturn:
     """Turn the forked child into the rank: everything up to its program, then the start barrier."""
     try:
@@ -108,24 +113,15 @@ def _become(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         _default_signals()
         _end_with(shim)
+        with contextlib.suppress(OSError, ValueError):
+            _prepare(read_spec(rehearsal), outputs, shim)
         request = line.recv(_CHUNK)
         if not request:
             os._exit(1)
         directory, held = request.split(b"\0")
         token.write(held)
         spec = read_spec(directory)
-        _refuse_unspeakable(spec)
-        _take_seat(spec)
-        os.dup2(outputs[0], 1)
-        os.dup2(outputs[len(spec["copies"]) - 1], 2)
-        if spec["user"] is not None:
-            os.setgroups(spec["user"]["groups"])
-            os.setgid(spec["user"]["gid"])
-            os.setuid(spec["user"]["uid"])
-            # A change of user clears it.
-            _end_with(shim)
-        os.chdir(spec["cwd"])
-        program = _program(spec["command"][0], spec["env"].get("PATH", os.defpath))
+        program = _prepare(spec, outputs, shim)
         line.send(_READY)
         if line.recv(_CHUNK) != _GO:
             os._exit(1)
@@ -133,6 +129,22 @@ def _become(
     except BaseException as error:
         line.send(one_line(error).encode(errors="replace")[:_CHUNK])
     os._exit(1)
+
+
+def _prepare(spec: dict[str, Any], outputs: list[int], shim: int) -> str:
+    """Turn this process into that of a rank but for its program, and return the program's path."""
+    _refuse_unspeakable(spec)
+    _take_seat(spec)
+    os.dup2(outputs[0], 1)
+    os.dup2(outputs[len(spec["copies"]) - 1], 2)
+    if spec["user"] is not None:
+        os.setgroups(spec["user"]["groups"])
+        os.setgid(spec["user"]["gid"])
+        os.setuid(spec["user"]["uid"])
+        # A change of user clears it.
+        _end_with(shim)
+    os.chdir(spec["cwd"])
+    return _program(spec["command"][0], spec["env"].get("PATH", os.defpath))
 
 
 def _started(pid: int) -> int:

@@ -3,30 +3,46 @@
 It serves one service, over the socket that is its standard input, and ends when that closes, as
 it does with the service. The spare shim takes the next request itself; then the next is forked.
 Neither holds anything of any rank or user, so what is killed is replaced.
+
+A spare shim and its child rehearse with the files of a rank that never starts. A forked process
+shares its parent's memory until it writes to it, and Python, which counts references, writes to
+all that it uses; so what it does for the first time takes five times as long as afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import select
 import signal
 import socket
 import time
 import traceback
-from functools import partial
 from typing import NoReturn
 
-from .guard import guard_rank
+from .durable import write_new
+from .guard import guard_rank, rehearse
 from .kernel import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, EnvironmentEntry, prctl
 from .rank import Child
 
 _REQUEST_BYTES = 8192
 _AGAIN_S = 1.0
+_REST_S = 0.01
+_REHEARSAL = {
+    "command": ["sh"],
+    "cwd": "/",
+    "env": {"PATH": os.defpath},
+    "user": None,
+    "descriptors": 1024,
+    "cpus": [],
+    "cgroups": [],
+    "copies": [None],
+}
 
 
-def serve(variable: str) -> None:
+def serve(variable: str, directory: str) -> None:
     """Have a shim ready for each request, until there can be no more.
 
     Parameters
@@ -34,8 +50,15 @@ def serve(variable: str) -> None:
     variable : str
         By which the processes of a rank are found; its value, as long as the longest token, is
         written over in each shim.
+    directory : str
+        Where the files of the rehearsals are kept.
     """
     os.chdir("/")
+    rehearsal = os.path.join(directory, "rehearsal")
+    with contextlib.suppress(OSError):
+        os.makedirs(rehearsal, 0o700, exist_ok=True)
+        spec = json.dumps(_REHEARSAL).encode()
+        os.close(write_new(os.path.join(rehearsal, "spec.json"), spec))
     _close_inherited()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
@@ -47,16 +70,18 @@ def serve(variable: str) -> None:
         try:
             if os.fork() == 0:
                 os.close(spare)
-                _become_shim(requests, free, token)
+                _become_shim(requests, free, token, rehearsal)
         except OSError:
             time.sleep(_AGAIN_S)
         os.close(free)
         _closes(requests, spare)
         os.close(spare)
+        # A rank that is being started has the cores first, unless another waits for a shim.
+        select.select([requests], [], [], _REST_S)
 
 
 def _closes(requests: socket.socket, spare: int | None = None) -> bool:
-    """Return whether the service is gone; with a spare, once that is so or the spare is none."""
+    """Return whether the service is gone; with a spare, once that is so or the spare is used."""
     poll = select.poll()
     poll.register(requests, 0)
     if spare is not None:
@@ -65,13 +90,16 @@ def _closes(requests: socket.socket, spare: int | None = None) -> bool:
     return requests.fileno() in woken
 
 
-def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) -> NoReturn:
+def _become_shim(
+    requests: socket.socket, free: int, token: EnvironmentEntry, rehearsal: str
+) -> NoReturn:
     """Wait for a rank and guard it; the socket that comes with it is its start barrier."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        child = Child(token)
+        child = Child(token, os.fsencode(rehearsal))
+        rehearse(rehearsal)
         me = os.pidfd_open(os.getpid())
         # A spare without its child is of no use; then it ends, and is replaced.
         ready, _, _ = select.select([requests, child.line], [], [])
@@ -79,6 +107,9 @@ def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) ->
             time.sleep(_AGAIN_S)
             os._exit(1)
         request, barriers, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
+        # The fork server may be gone, which is no concern of this rank.
+        with contextlib.suppress(OSError):
+            os.write(free, b"\n")
         if barriers:
             directory, held = request.split(b"\0")
             child.prepare(directory, held)
@@ -90,17 +121,11 @@ def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) ->
             with socket.socket(fileno=barriers[0]) as line:
                 socket.send_fds(line, [b"\n"], [me])
             os.close(me)
-            guard_rank(os.fsdecode(directory), child, partial(_ask_for_another, free))
+            guard_rank(os.fsdecode(directory), child)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(0)
-
-
-def _ask_for_another(free: int) -> None:
-    # The fork server may be gone, which is no concern of this rank.
-    with contextlib.suppress(OSError):
-        os.write(free, b"\n")
 
 
 def _take_streams(directory: bytes, barrier: int) -> None:

@@ -253,7 +253,10 @@ class TestEnvironment:
         spec = state / "runs" / "j1.1" / "rank0" / "spec.json"
         assert spec.stat().st_mode & 0o077 == 0
         pool.pool.release("j1.1")
-        assert {path.name for path in state.rglob("*.json")} == {"started.json", "exit.json"}
+        assert {path.name for path in (state / "runs").rglob("*.json")} == {
+            "started.json",
+            "exit.json",
+        }
         assert log(pool) == ""
 
 

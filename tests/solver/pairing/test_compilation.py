@@ -109,15 +109,15 @@ def test_a_short_time_limit_does_not_wait_for_the_compilation(tmp_path):
 
 @pytest.mark.long
 def test_all_kernels_are_compiled_ahead(tmp_path):
-    """After ``compile_kernels`` nothing is left to compile, whatever the round."""
+    """After ``python -m dovetail.solver.pairing`` nothing is left to compile in any round."""
     run_with_code_in(
         tmp_path,
         """
-        from dovetail.solver.pairing import compile_kernels
+        import runpy
         from dovetail.solver.pairing.compilation import is_kept
 
         assert not is_kept()
-        compile_kernels()
+        runpy.run_module("dovetail.solver.pairing", run_name="__main__")
         assert is_kept()
         """,
     )
