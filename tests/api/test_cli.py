@@ -7,10 +7,10 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dovetail.cli.main import main
@@ -21,7 +21,7 @@ from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver.rounds import solve, unknown_pairs
 from tests.data import example_data
-from tests.executor.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S, wait_until
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
 
 
@@ -491,9 +491,9 @@ def test_an_interrupt_ends_a_long_search_at_once(tmp_path, solver):
     write_instance(generate(300, seed=1), long)
     command = [sys.executable, "-m", "dovetail", "plan", long, "--solver", solver, "-o", output]
     search = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    time.sleep(12)
+    # Groups are listed within 3 s of a processor's time; then it searches, for minutes.
+    wait_until(lambda: psutil.Process(search.pid).cpu_times().user > 5)
     search.send_signal(signal.SIGINT)
-    # A machine that is busy with other tests may still be listing groups by now.
     _, err = search.communicate(timeout=LIMIT_S)
     assert search.returncode == 130
     assert err == "dovetail: interrupted\n"

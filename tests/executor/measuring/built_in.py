@@ -33,7 +33,7 @@ def facts(name):
     first, finite = values(workload.prepare("cpu", "tiny", 1), 4)
     again, _ = values(workload.prepare("cpu", "tiny", 1), 4)
     other_step = workload.prepare("cpu", "tiny", 2)
-    began = time.monotonic()
+    began = time.process_time()
     other, _ = values(other_step, 4)
     return {
         "kind": workload.kind,
@@ -43,7 +43,7 @@ def facts(name):
         "first": first,
         "again": again,
         "other": other,
-        "seconds": (time.monotonic() - began) / 4,
+        "seconds": (time.process_time() - began) / 4,
     }
 
 

@@ -13,6 +13,7 @@ from dovetail.executor.measuring import split_measuring
 from dovetail.executor.measuring.split_measuring import GateError, measure_shares
 from dovetail.executor.measuring.workloads import products
 from dovetail.executor.pools.processes import tokens
+from tests.executor.waiting import LIMIT_S
 
 from .probes import probed
 
@@ -126,7 +127,7 @@ def test_one_at_a_time_goes_on(tmp_path):
         "    told.write('begin\\n'); time.sleep(0.2); told.write('end\\n')\n"
     )
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-    assert [one.wait(60) for one in running] == [0] * 3
+    assert [one.wait(LIMIT_S) for one in running] == [0] * 3
     assert order.read_text().split() == ["begin", "end"] * 3
 
 

@@ -40,7 +40,7 @@ def test_it_computes_the_same_from_the_same_seed_and_finite_numbers(computed, na
 @needs_torch
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_its_tiny_form_takes_milliseconds(computed, name):
-    # 3 to 20 ms here; the bound leaves room for a machine that others use.
+    # 3 to 20 ms of the processor's time
     assert 0.0005 < computed["facts"][name]["seconds"] < 0.5
 
 

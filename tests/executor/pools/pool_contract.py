@@ -252,7 +252,7 @@ class PoolContract:
         told.wait(run, RankReady)
         told.pool.pause(run.id, True)
         told.pool.pause(run.id, True)
-        time.sleep(4)
+        time.sleep(1.5)
         assert not [event for event in told.poll() if isinstance(event, RankEnded)]
         told.pool.pause(run.id, False)
         assert told.wait(run, RankEnded)[0].status == 0

@@ -14,7 +14,7 @@ from dovetail.executor.pools.processes import runs
 from dovetail.executor.pools.shim.kernel import stat_of
 from dovetail.instances.errors import InputError
 from tests.executor.local_runs import Watched, a_run, cleared, python
-from tests.executor.waiting import wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 from .pool_contract import Commands, PoolContract
 
@@ -229,6 +229,6 @@ def test_a_job_keeps_nothing_open_of_the_service(make):
     watched.pool.launch(a_run("sleep 600"))
     watched.wait_for("rank_ready")
     os.close(writer)
-    ended, _, _ = select.select([reader], [], [], 10.0)
+    ended, _, _ = select.select([reader], [], [], LIMIT_S)
     os.close(reader)
     assert ended
