@@ -7,9 +7,11 @@ what it has to be.
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
 import sys
 import threading
+import time
 
 from tests.executor.isolation.made_up_client import Client
 
@@ -59,6 +61,19 @@ def reset(task):
     client.cu("cuDevicePrimaryCtxReset", 0)
     function = client.load(task.image, "cuLibraryLoadData")
     return right and all(client.run(function, task) for _ in range(3))
+
+
+def forking(task):
+    """A process is forked that lives as long as the scheduler's socket is there."""
+    client = Client(1)
+    right = client.run(client.load(task.image), task)
+    if not os.fork():
+        for file in (1, 2):
+            os.close(file)
+        while os.path.exists(os.environ["DOVETAIL_ISOLATION_SOCKET"]):
+            time.sleep(0.05)
+        os._exit(0)
+    return right
 
 
 def escapes(task):

@@ -263,6 +263,16 @@ class TestTwoClients:
         assert _done(other)[0]["wrong"] == []
         wait_until(lambda: not server.status()["clients"], "their areas are taken back")
 
+    def test_a_forked_process_is_not_taken_for_its_parent(self, serve, start, place):
+        server = serve()
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.executor.isolation.made_up_programs", "forking", str(file))
+        out, errors = ran.communicate(timeout=300)
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
+        wait_until(lambda: not server.status()["clients"], "the area is taken back")
+        assert server.status()["launches"]["isolated"] + server.status()["launches"]["whole"] == 1
+
 
 class TestItFailsOpen:
     def test_no_scheduler(self, client):
