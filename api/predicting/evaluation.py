@@ -27,6 +27,7 @@ from dovetail.predictors.evaluation import (
     evaluate,
     evaluation,
 )
+from dovetail.predictors.power_accuracy import PowerAccuracy, power_accuracy
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import Rows, measured_pairs
 from dovetail.solver import match_pairs
@@ -101,6 +102,7 @@ class Comparison(Record):
     evaluations: tuple[Evaluation, ...]
     not_applicable: tuple[NotApplicable, ...]
     matching: MatchingTest | None
+    power: tuple[PowerAccuracy, ...]
 
     @property
     def decisive(self) -> Setting | None:
@@ -216,6 +218,7 @@ def study(
         evaluations=tuple(evaluation(each, confidence) for each in tested),
         not_applicable=tuple(each for each in found if isinstance(each, NotApplicable)),
         matching=matching_test(block, tested, confidence, seed) if block else None,
+        power=power_accuracy(data, gpu_models, seed),
     )
     return Studied(comparison, tested, block)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -33,6 +34,7 @@ def comparison_view(comparison: Comparison) -> RenderableType:
         *_decisions(comparison),
         *_bounds(comparison),
         *_matchings(comparison),
+        *_power(comparison),
         *_not_applicable(comparison),
     )
 
@@ -84,6 +86,22 @@ def _matchings(comparison: Comparison) -> Iterator[RenderableType]:
     where = f"{test.workloads} workloads on {test.workloads // 2} GPUs ({test.gpu_model})"
     yield Text(f"\nthroughput of matchings, in % of the best one's: {where}\n", "bold")
     yield table
+
+
+def _power(comparison: Comparison) -> Iterator[RenderableType]:
+    if not comparison.power:
+        return
+    table, lines = plain_table(), []
+    for column in ("new to it", "pairs", "MAPE", "R2"):
+        justify: Literal["left", "right"] = "left" if column == "new to it" else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    for each in comparison.power:
+        r2 = "-" if each.r2 is None else f"{each.r2:.2f}"
+        cells = (SETTING_SHORT[each.setting], f"{each.pairs:,}", f"{each.mape:.1f} %", r2)
+        table.add_row(*map(Text, cells))
+        lines.append((f"new {cells[0]}", *cells[1:]))
+    yield Text("\npower of the GPUs that pairs share\n", "bold")
+    yield Fitting(table, row_lines(lines, 1, ["pairs", "MAPE", "R2"]), folds=False)
 
 
 def _table(

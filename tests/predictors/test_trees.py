@@ -20,6 +20,7 @@ from dovetail.predictors.estimators.sm_allocation import (
     total_rows,
     totals,
 )
+from dovetail.predictors.power_accuracy import power_accuracy
 from dovetail.predictors.rows import training_rows
 
 NAMES = ("castor", "coscheml", "sm_allocation")
@@ -177,6 +178,21 @@ def test_totals_by_hand():
     assert rows.power_w.tolist() == [99.0]
     # Sums of throughput, rate and share, once more weighted by the shares, all 1.
     assert rows.table.tolist() == [[7.0, 2.0, 2.0, 7.0, 2.0, 2.0]]
+
+
+def test_power_is_tested_on_pairs_that_were_left_out(data):
+    pairs, families = power_accuracy(data)
+    assert (pairs.setting, families.setting) == ("random", "family")
+    assert pairs.pairs == sum(m.power_w is not None for m in data.measurements)
+    # The model that sees the pairs errs by about 1 %; that of new ones by more, yet far from a
+    # constant, whose R2 is at most 0.
+    assert 1 < pairs.mape < 10
+    assert pairs.r2 > 0.7
+
+
+def test_without_a_measured_power_nothing_is_tested(data):
+    bare = (m.replace(power_w=None) for m in data.measurements)
+    assert power_accuracy(data.replace(measurements=tuple(bare))) == ()
 
 
 def test_best_split_by_hand():
