@@ -254,6 +254,17 @@ class TestTwoClients:
         done, _ = _done(waiting)
         assert done["wrong"] == []
 
+    def test_what_is_waited_for_no_longer_is_not_stopped(self, serve, start, place):
+        words = serve(forms=("workers",))._page._words
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.executor.isolation.made_up_programs", "waiting", str(file))
+        while ran.poll() is None:
+            words[0] = 1
+            time.sleep(0.005)
+        out, errors = ran.communicate()
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
+
     def test_what_a_dead_client_announced_is_forgotten(self, serve, client, place):
         server = serve()
         first = client(Work((_task("tiled_product"),), 1000), "latency")
