@@ -178,7 +178,9 @@ class Decider:
                     stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
                     self._ledger.commit([stop])
             self._start_all(decision.starts)
-            self._ledger.commit(reservations(self._view, decision.reserved))
+            # The state's time is before that of the starts, and the journal's never goes back.
+            now_s = self._clock.now_s()
+            self._ledger.commit(reservations(self._view, decision.reserved, now_s))
             self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
         except JournalError as error:
             self._failed("journal", error)

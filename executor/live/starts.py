@@ -142,7 +142,9 @@ def _run(view: PolicyView, start: Start) -> Run:
     return Run(id=f"{live.id}.{live.runs + 1}", job=live.id, spec=live.spec, seats=seats)
 
 
-def reservations(view: PolicyView, wanted: Mapping[int, Reservation]) -> list[events.Reserved]:
+def reservations(
+    view: PolicyView, wanted: Mapping[int, Reservation], now_s: float
+) -> list[events.Reserved]:
     """Return the events by which the journalled reservations become those of a decision."""
     jobs, ids = view.state.pending, view.state.machines.gpu_ids
     kept = {
@@ -153,7 +155,7 @@ def reservations(view: PolicyView, wanted: Mapping[int, Reservation]) -> list[ev
     known = {job: (one.gpus, one.until_s) for job, one in view.machine.reserved.items()}
     gone = {job: ((), 0.0) for job in known if job not in kept}
     return [
-        events.Reserved(at_s=view.state.now, job=job, gpus=gpus, until_s=until_s)
+        events.Reserved(at_s=now_s, job=job, gpus=gpus, until_s=until_s)
         for job, (gpus, until_s) in (gone | kept).items()
         if known.get(job) != (gpus, until_s)
     ]

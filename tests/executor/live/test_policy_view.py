@@ -663,7 +663,8 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
 
     def reserved():
         """Let a fresh policy decide, tell what it reserves, and return the devices."""
-        for event in reservations(view, policy_named(policy).decide(view.state).reserved):
+        decided = policy_named(policy).decide(view.state)
+        for event in reservations(view, decided.reserved, story.at_s):
             story.tell(type(event), job=event.job, gpus=event.gpus, until_s=event.until_s)
         view.renew(story.at_s)
         return story.machine.reserved[gang.id].gpus

@@ -21,6 +21,7 @@ from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.solver.policies import Decision, Start
+from dovetail.solver.policies.state import Reservation
 from tests.executor.waiting import LIMIT_S, wait_until
 
 ME = Owner(name="me", uid=os.geteuid(), gid=os.getegid())
@@ -517,6 +518,28 @@ def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
         assert service.api.job("j2").started_s < service.api.job("j3").started_s
     reserved = [e.event.job for e in read_events(tmp_path) if e.event.kind == "reserved"]
     assert reserved.count("j2") == 1
+
+
+class Reserver:
+    """A policy that starts single jobs on the first device, and reserves both for gangs."""
+
+    def decide(self, state):
+        single = [job for job in state.pending.values() if job.workers == 1]
+        gangs = [number for number, job in state.pending.items() if job.workers == 2]
+        return Decision(
+            starts=tuple(Start(job, (0,)) for job in single),
+            reserved={number: Reservation((0, 1), state.now + 60) for number in gangs},
+        )
+
+
+def test_times_in_the_journal_never_go_back_where_a_decision_starts_and_reserves(tmp_path):
+    policy = "python:tests.executor.live.test_service.Reserver"
+    with service_in(tmp_path, policy=policy) as service:
+        service.api.submit([spec(work_s=60), spec(workers=2)], ME)
+        wait_until(lambda: "reserved" in kinds(tmp_path))
+    assert {"placed", "reserved"} <= {*kinds(tmp_path)}
+    times = [entry.event.at_s for entry in read_events(tmp_path)]
+    assert times == sorted(times)
 
 
 def test_another_policy_reserves_nothing(tmp_path):
