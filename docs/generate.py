@@ -63,7 +63,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.Node: {
         "id": "Name of the node.",
         "rack": "Rack that it is in. Nodes without one count as one rack together.",
-        "host": "What it has beside its GPUs. What is not given is never short.",
+        "host": "What it has in addition to its GPUs. What is not given is never short.",
         "gpus": "Its GPUs, listed.",
         "gpu_count": "Or: so many equal GPUs, named `<id>-0`, `<id>-1` and so on,",
         "gpu": "each like this.",

@@ -80,7 +80,7 @@ class Gpu(GpuModel):
 
 
 class HostResources(Record):
-    """What a node has beside its GPUs, or what one worker of a workload needs of it.
+    """What a node has in addition to its GPUs, or what one worker of a workload needs of it.
 
     A worker's need is that at full speed: with as much, it runs as fast as alone.
     """

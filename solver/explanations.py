@@ -8,7 +8,7 @@ change). A gang of W looks at the W best GPUs of one model, and the last of them
 size        no GPU model of the cluster has as many GPUs as the gang has workers
 memory      a GPU has too little memory for the job, or for it and those it would join
 gsla        it, or a job it would join, would be slowed more than its owner accepts
-host        what its node has beside GPUs (processor cores, say) is asked for already
+host        what its node has in addition to GPUs (processor cores, say) is asked for already
 jct         sharing would not let the two end earlier on average (objective ``jct`` only)
 completion  they would end later than all jobs, each alone (objective ``completion`` only)
 unknown     no slowdown is known with any job that it could join
