@@ -257,7 +257,7 @@ class State:
 
     @cached_property
     def hosts(self) -> Hosts | None:
-        """What workloads ask of the nodes in addition to GPUs; None where nothing is known of that."""
+        """The needs of workloads in addition to GPUs; None where none is known."""
         nodes = self.machines.rules.nodes
         if not any(node.host for node in nodes):
             return None
