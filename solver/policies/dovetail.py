@@ -60,10 +60,6 @@ class Dovetail:
     energy_price : float
         Seconds of completion time that a kilowatt-hour is worth. 0: energy does not count. Higher:
         jobs share where that takes less energy than each alone, though they may end later.
-    margin : float
-        What the excess over 1 of predicted upper bounds is multiplied by where gSLAs are checked,
-        until ten pairs have been measured. From then on it is what 9 in 10 of the measured pairs
-        would have needed, and at least 1.
     patience_s : float
         Seconds after which the shortest job is given GPUs; infinite = never.
     patience_stretch : float
@@ -85,7 +81,6 @@ class Dovetail:
 
     gpu_price: float = 0.0
     energy_price: float = 0.0
-    margin: float = 1.5
     patience_s: float = 86400.0
     patience_stretch: float = 10.0
     window: int = 32
@@ -97,7 +92,6 @@ class Dovetail:
         least_of = {
             "gpu_price": 0,
             "energy_price": 0,
-            "margin": 0,
             "patience_s": 0,
             "patience_stretch": 0,
             "window": 1,
@@ -105,7 +99,7 @@ class Dovetail:
         }
         for name, least in least_of.items():
             value = getattr(self, name)
-            finite = name in ("gpu_price", "energy_price", "margin")
+            finite = name in ("gpu_price", "energy_price")
             if not value >= least or (finite and math.isinf(value)):
                 raise ValueError(f"{name} must be >= {least}, got {value}")
         self._patience = Patience(self.patience_s, self.patience_stretch)
@@ -132,7 +126,7 @@ class Dovetail:
     def _start_best(self, draft: Draft, queue: Queue, lent_s: Mapping[int, float]) -> RoundProof:
         """Enter the best starts of the queue's jobs into the decision."""
         if self._book is None or not self._book.is_of(draft.state):
-            self._book = BeliefBook(draft.state, self.margin)
+            self._book = BeliefBook(draft.state)
         all_alone = self._all_alone(draft, queue.jobs, lent_s)
         hosts = [] if all_alone else joinable(draft, lent_s, self._book.most)
         joins = may_join(draft.state, queue.jobs, hosts, self._book)

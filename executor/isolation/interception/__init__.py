@@ -22,7 +22,14 @@ Priority = Literal["latency", "best-effort"]
 
 _HERE: Final = Path(__file__).parent
 _SOURCES: Final = ("driver.h", "process.h", "modules.h", "shim.c")
-_OPTIONS: Final = ("-O2", "-fno-strict-aliasing", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+_OPTIONS: Final = (
+    "-O2",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-pthread",
+)
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _MOST_S: Final = 120.0
 _ASSEMBLER: Final = """#!/bin/sh

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.state import State
@@ -27,15 +29,16 @@ def _state(measured):
 
 def _bound(state, newcomer, other):
     (model,) = state.machines.models
-    found = BeliefBook(state, 1.5).find(model, [(newcomer, None), (other, None)])
+    found = BeliefBook(state).find(model, [(newcomer, None), (other, None)])
     return [round(found.slowdown[0], 9), round(found.upper[0], 9)]
 
 
-def test_a_measured_pair_keeps_its_own_bound_and_no_margin_is_put_on_it():
-    # Of the pair that nobody measured: 1 + 0.2 * 1.5.
-    state = _state([(0, 1), (1, 0)])
+def test_a_measured_pair_keeps_its_own_bound_and_the_next_one_is_taken_to_need_half_more():
+    assert _bound(_state([]), "w0", "w1") == [1.2, 1.3]
+    state = _state([(0, 1)])
     assert _bound(state, "a", "b") == [1.4, 1.5]
-    assert _bound(state, "w0", "w1") == [1.2, 1.3]
+    # It needed twice its excess, and the next one 1.5 times: the quantile lies between.
+    assert _bound(state, "w0", "w1") == [1.2, pytest.approx(1 + 0.2 * (1.5 + 0.9 * 0.5))]
 
 
 def test_the_margin_follows_from_what_was_foretold_and_not_from_what_is_believed_since():

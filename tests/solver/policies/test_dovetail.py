@@ -229,8 +229,8 @@ def test_only_what_is_known_may_share():
 
 def test_the_margin_is_learnt_from_what_was_measured():
     # Pairs are slowed by twice as much above 1 as predicted: 1.4 in place of 1.2. b accepts 1.35.
-    # With nothing measured the margin of 1.5 lets it share (1 + 0.2 * 1.5); with ten pairs
-    # measured, all at 2, it is 2, and a bound of 1.4 is too much even for a pair never seen.
+    # With nothing measured the margin of 1.5 lets it share (1 + 0.2 * 1.5); with pairs measured,
+    # all at 2, it is 2, and a bound of 1.4 is too much even for a pair never seen.
     names = tuple(f"w{k}" for k in range(12))
     truth = [(a, b, 1.4, 1.4) for k, a in enumerate(names) for b in names[k:]]
     where = world(gpus=8, slowdowns=truth, workloads=names)
@@ -247,7 +247,9 @@ def test_the_margin_is_learnt_from_what_was_measured():
     assert taught.outcomes[-1].shared_s == 0
 
 
-@pytest.mark.parametrize("option", ["gpu_price=-1", "window=0", "patience_s=-1", "margin=nan"])
+@pytest.mark.parametrize(
+    "option", ["gpu_price=-1", "window=0", "patience_s=-1", "energy_price=nan"]
+)
 def test_options_have_ranges(option):
     with pytest.raises(UnsupportedError, match="must be >="):
         policy_named(f"dovetail:{option}")
