@@ -107,9 +107,6 @@ def _become_shim(
             time.sleep(_AGAIN_S)
             os._exit(1)
         request, barriers, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
-        # The fork server may be gone, which is no concern of this rank.
-        with contextlib.suppress(OSError):
-            os.write(free, b"\n")
         if barriers:
             directory, held = request.split(b"\0")
             child.prepare(directory, held)
@@ -121,6 +118,9 @@ def _become_shim(
             with socket.socket(fileno=barriers[0]) as line:
                 socket.send_fds(line, [b"\n"], [me])
             os.close(me)
+            # The fork server may be gone, which is no concern of this rank.
+            with contextlib.suppress(OSError):
+                os.write(free, b"\n")
             guard_rank(os.fsdecode(directory), child)
     except BaseException:
         traceback.print_exc()
