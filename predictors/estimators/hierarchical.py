@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
 
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.forms.hierarchy import (
@@ -181,6 +182,8 @@ class _Problem(NamedTuple):
         """The mean of the process: the median of what the contention model leaves."""
         return float(np.median(self.value - self.contention))
 
+    # Of so few rows each step takes a millisecond: threads would wait for each other for longer.
+    @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
     def variances(self) -> FloatArray:
         """Return the variances of ``TERMS``, of the slope and of the noise.
 
