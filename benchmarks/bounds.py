@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
@@ -26,7 +26,7 @@ from dovetail.instances.importers.lucid import GPU_MODEL, import_lucid
 from dovetail.instances.instance import Instance
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
-from dovetail.predictors.folds import HeldOut, family_folds, held_out, random_folds
+from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
 from dovetail.predictors.planned import BLIND, GANGS, STANDINGS, Table, draw_round, tables
 from dovetail.predictors.rows import Rows, training_rows
 from dovetail.solver.rounds import solve
@@ -94,8 +94,13 @@ class Bounds(Protocol):
     def level(self, standing: int, confidence: float, workers: int = 1) -> float:
         """Return how many spreads a bound lies above the prediction."""
 
-    def spreads(self, slowdown: FloatArray, standing: NDArray[np.int64]) -> FloatArray:
+    def spreads(
+        self, slowdown: FloatArray, standing: NDArray[np.int64], error: FloatArray
+    ) -> FloatArray:
         """Return the spread of each prediction."""
+
+    def above(self, slowdown: FloatArray, level: ArrayLike, spread: FloatArray) -> FloatArray:
+        """Return what lies so many spreads above each slowdown."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +116,15 @@ class Plain:
         rank = np.ceil((len(scores) + 1) * confidence) / len(scores)
         return float(np.quantile(scores, min(rank, 1.0), method="higher"))
 
-    def spreads(self, slowdown: FloatArray, standing: NDArray[np.int64]) -> FloatArray:
+    def spreads(
+        self, slowdown: FloatArray, standing: NDArray[np.int64], error: FloatArray
+    ) -> FloatArray:
         """Return the spread of each prediction."""
-        return self.calibration.spreads(slowdown, standing)
+        return self.calibration.spreads(slowdown, standing, error)
+
+    def above(self, slowdown: FloatArray, level: ArrayLike, spread: FloatArray) -> FloatArray:
+        """Return what lies so many spreads above each slowdown."""
+        return self.calibration.above(slowdown, level, spread)
 
 
 class Case(NamedTuple):
@@ -131,7 +142,7 @@ def new_families(rows: Rows, model: ModelSpec) -> Iterator[Case]:
             continue
         train = rows.take(fold.train)
         known = held_out(model, train, random_folds(train))
-        among_known = HeldOut(np.flatnonzero(fold.train)[known.row], known.fold, known.slowdown)
+        among_known = known._replace(row=np.flatnonzero(fold.train)[known.row])
         found = tables(rows, among_known, predicted(rows, model, test))[1]
         yield Case(made(train, known, model), found, rows.names)
 
@@ -141,14 +152,12 @@ def new_pairs(rows: Rows, model: ModelSpec) -> Iterator[Case]:
         part = rows.take(train)
         known = held_out(model, part, random_folds(part))
         told = predicted(rows, model, test)
-        nothing = HeldOut(*(values[:0] for values in told))
+        nothing = told.take(slice(0))
         yield Case(made(part, known, model), tables(rows, told, nothing)[0], rows.names)
 
 
 def predicted(rows: Rows, model: ModelSpec, test: NDArray[np.bool_]) -> HeldOut:
-    fitted = model.build(0).fit(rows.table[~test], rows.slowdown[~test])
-    row = np.flatnonzero(test)
-    return HeldOut(row, np.zeros(len(row), dtype=np.int64), fitted.predict(rows.table[row]))
+    return held_out(model, rows, [Fold(~test, test)])
 
 
 def made(rows: Rows, known: HeldOut, model: ModelSpec) -> dict[str, Bounds]:
@@ -164,8 +173,8 @@ def made(rows: Rows, known: HeldOut, model: ModelSpec) -> dict[str, Bounds]:
 def scores(calibration: Calibration, found: Sequence[Table]) -> tuple[FloatArray, ...]:
     each: list[list[FloatArray]] = [[] for _ in STANDINGS]
     for k, table in enumerate(found):
-        spread = calibration.spreads(table.prediction, table.standing)
-        score = (table.truth - table.prediction) / spread
+        spread = calibration.spreads(table.prediction, table.standing, table.error)
+        score = calibration.needed(table.prediction, table.truth, spread)
         for code in (1, 2) if k else (0,):
             values = score[table.standing == code]
             each[code].append(values[~np.isnan(values)])
@@ -175,9 +184,8 @@ def scores(calibration: Calibration, found: Sequence[Table]) -> tuple[FloatArray
 def uppers(bounds: Bounds, table: Table, confidence: float) -> FloatArray:
     """Return the bounds of single workers; NaN where the confidence is refused."""
     levels = np.array([level(bounds, code, confidence) for code in range(len(STANDINGS))])
-    spread = bounds.spreads(table.prediction, table.standing)
-    upper: FloatArray = table.prediction + levels[table.standing] * spread
-    return upper
+    spread = bounds.spreads(table.prediction, table.standing, table.error)
+    return bounds.above(table.prediction, levels[table.standing], spread)
 
 
 def level(bounds: Bounds, standing: int, confidence: float, workers: int = 1) -> float:
@@ -347,10 +355,12 @@ def measure_gangs(case: Case, number: int, tally: Tally) -> None:
         standing = int(table.standing[cells].max())
         slowest = table.truth[cells].max()
         for name, bounds in case.bounds.items():
-            spread = bounds.spreads(table.prediction[cells], table.standing[cells])
+            spread = bounds.spreads(
+                table.prediction[cells], table.standing[cells], table.error[cells]
+            )
             for confidence in CONFIDENCES:
                 factor = level(bounds, standing, confidence, job.workers)
-                bound = (table.prediction[cells] + factor * spread).max()
+                bound = bounds.above(table.prediction[cells], factor, spread).max()
                 kept = np.nan if np.isnan(bound) else float(slowest <= bound)
                 width = bound / table.prediction[cells].max()
                 tally.add((name, confidence, standing, job.workers), case, kept, width)

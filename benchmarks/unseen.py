@@ -27,8 +27,16 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.importers.gavel import gavel_data
 from dovetail.instances.importers.lucid import lucid_data
 from dovetail.instances.sets import set_slowdown
+from dovetail.predicting.evaluation import chosen_coverage, chosen_tests, complete_block
 from dovetail.predictors.estimators.hierarchical import SPEC
-from dovetail.predictors.folds import family_folds, workload_folds
+from dovetail.predictors.evaluation import (
+    SETTING_NAMES,
+    NotApplicable,
+    Setting,
+    coverage,
+    evaluate,
+)
+from dovetail.predictors.folds import family_folds, random_folds, workload_folds
 from dovetail.predictors.forms.hierarchy import ALONE, BATCH, DESCRIBED, FAMILY, SHARE
 from dovetail.predictors.rows import Rows, training_rows
 
@@ -54,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--bounds", action="store_true", help="how upper bounds are kept instead")
     given = parser.parse_args(arguments)
     for part in given.parts or PARTS:
         folder, gpu_model, read = PARTS[part]
@@ -61,8 +70,58 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{part}: skipped, no measured data in {DATA / folder}")
         elif part == "sets":
             report_sets(given.seeds)
+        elif given.bounds:
+            report_bounds(part, read(), gpu_model)
         else:
             report_cells(part, read(), gpu_model, given.seeds, given.models)
+
+
+def report_bounds(part: str, data: DataSet, gpu_model: str) -> None:
+    """Print how many jobs kept their bounds, of all and of those in chosen pairs."""
+    print(f"\n{part}: jobs within their bounds, % (of chosen pairs); mean bound / prediction")
+    settings: tuple[Setting, ...] = ("random", "workload", "family")
+    trials = evaluate(data, ["hierarchical"], settings, [gpu_model], rounds=4)
+    for tested in trials:
+        if isinstance(tested, NotApplicable):
+            continue
+        block = complete_block(data, tested.rows, [gpu_model])
+        rounds = list(chosen_tests(block, tested)) if block else []
+        split = tested.rows.split[tested.held.row]
+        among = [split == one for one in np.unique(split)]
+        print(f"  {SETTING_NAMES[tested.setting]:14s}", end="")
+        for confidence in (0.9, 0.95):
+            every = coverage(tested, confidence)
+            if every is None:
+                print(f"  {confidence:.0%}: refused", end="")
+                continue
+            ratio = np.nanmean(tested.upper(confidence) / tested.predicted)
+            chosen = chosen_coverage(tested, rounds, confidence)
+            words = [f"{every.job:.1%}", f"({chosen.job:.1%})" if chosen else "(-)"]
+            words += [f"{ratio:.3f}", f"bounded {every.bounded:.0%}"]
+            if len(among) > 1:
+                each = (coverage(tested, confidence, one) for one in among)
+                words.append("splits " + "/".join(f"{c.job:.1%}" if c else "-" for c in each))
+            print(f"  {confidence:.0%}: {' '.join(words)}", end="")
+        print(flush=True)
+
+
+def report_splits(rows: Rows) -> None:
+    """Print what the throughput of pairs loses if their split is chosen by held-out predictions."""
+    predicted = np.empty(len(rows.slowdown))
+    for train, test in random_folds(rows):
+        predicted[test] = hierarchical(rows.take(train), rows.take(test), 0)
+    choices = {"hierarchical": predicted, "solo curves": alone(rows), "equal shares": None}
+    count = rows.pair.max() + 1
+    rate = np.bincount(rows.pair, 1 / rows.slowdown, count)
+    even = -np.abs(rows.states[rows.own, SHARE] - rows.states[rows.other, SHARE])
+    group = np.zeros(count, dtype=np.int64)
+    group[rows.pair] = rows.workload_pair
+    of_two = [np.flatnonzero(group == one) for one in np.unique(group)]
+    print(f"  throughput lost by the chosen split, {len(of_two)} pairs, each hidden:")
+    for name, slowdown in choices.items():
+        score = np.bincount(rows.pair, even if slowdown is None else 1 / slowdown, count)
+        lost = [1 - rate[at[score[at].argmax()]] / rate[at].max() for at in of_two]
+        print(f"    {name:14s} mean {np.mean(lost):.2%}, largest {np.max(lost):.2%}")
 
 
 def report_cells(
@@ -76,6 +135,8 @@ def report_cells(
     for name in models:
         found = (scored(rows, MODELS[name], one) for one in hidden.values())
         print(f"  {name:14s}" + "".join(f"{m:8.4f} ({s:.4f})" for m, s in found), flush=True)
+    if "new split" in hidden and "hierarchical" in models:
+        report_splits(rows)
 
 
 def cells(rows: Rows, seeds: int) -> dict[str, Hidden]:

@@ -1,12 +1,14 @@
 """Upper bounds of predicted slowdowns that hold on the pairs an optimiser picks.
 
-The bound of a job is ``prediction + level * spread(prediction)``; the spread grows with the
-prediction and depends on what the model had seen of the pair (``planned.STANDINGS``). One number
-is left to choose, the level. It is chosen by conformal risk control (Angelopoulos, Bates, Fisch,
-Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with a family of workloads as
-the unit, as workloads of a family err alike, even where both of a pair were seen: with the misses
-``l_g`` of K families (the part of a family's jobs whose slowdown was above its bound), the
-smallest level is taken with
+The bound of a job is ``prediction + level * spread``; the spread grows with the prediction and
+depends on what the model had seen of the pair (``planned.STANDINGS``). For a model that gives
+standard errors of the logarithms of its predictions it is ``prediction * exp(level * error)``. One
+number is left to choose, the level; where a workload is new it is never below the quantile of the
+normal distribution that a standard error claims. It is chosen by conformal risk control
+(Angelopoulos, Bates, Fisch, Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with
+a family of workloads as the unit, as workloads of a family err alike, even where both of a pair
+were seen: with the misses ``l_g`` of K families (the part of a family's jobs whose slowdown was
+above its bound), the smallest level is taken with
 
     (l_1 + ... + l_K + worst) / (K + 1) <= 1 - confidence
 
@@ -38,6 +40,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -56,6 +59,7 @@ from dovetail.predictors.planned import (
     Table,
     all_new,
     draw_rounds,
+    measured_once,
     outcome,
     partners,
     tables,
@@ -123,7 +127,8 @@ class Calibration:
     Attributes
     ----------
     spread : ndarray of float, shape (3, 2)
-        For each standing, a and b of ``spread = a + b * max(0, prediction - 1)``.
+        For each standing, a and b of ``spread = a + b * max(0, prediction - 1)``; both are 0
+        where the spread is the standard error of the prediction's logarithm.
     levels : ndarray of float, shape (levels,)
         Bounds that were tried, in spreads above the prediction.
     evidence : tuple of Evidence
@@ -184,7 +189,14 @@ class Calibration:
             raise InputError(f"{rule} ({because}), got {confidence:g}{needed}", "confidence")
         size, parts = _size(workers)
         enough = self.risk[standing, size] <= (1 - confidence) / parts + 1e-12
-        return float(self.levels[np.argmax(enough)])
+        level = float(self.levels[np.argmax(enough)])
+        claimed = self.by_error and standing != KNOWN
+        return max(level, NormalDist().inv_cdf(confidence)) if claimed else level
+
+    @property
+    def by_error(self) -> bool:
+        """Whether spreads are the standard errors of the logarithms of predictions."""
+        return not self.spread.any()
 
     def _needed(self, standing: int, confidence: float) -> str:
         """Say how many families would support the confidence for jobs of one worker.
@@ -201,14 +213,26 @@ class Calibration:
         families = math.ceil((self.worst - (1 - confidence)) / spare - 1e-9)
         return f"pairs of {_families(max(families, known + 1))} would be needed"
 
-    def spreads(self, slowdown: FloatArray, standing: IntArray) -> FloatArray:
-        """Return the spread of each prediction; the two arrays are broadcast."""
+    def spreads(
+        self, slowdown: FloatArray, standing: IntArray, error: FloatArray | None = None
+    ) -> FloatArray:
+        """Return the spread of each prediction; the arrays are broadcast.
+
+        ``error`` is the standard error of each logarithm, which is needed ``by_error``.
+        """
+        if self.by_error:
+            return np.broadcast_arrays(np.nan if error is None else error, slowdown)[0]
         above: FloatArray = np.maximum(0.0, slowdown - 1)
         found: FloatArray = self.spread[standing, 0] + self.spread[standing, 1] * above
         return found
 
     def upper(
-        self, slowdown: ArrayLike, standing: ArrayLike, confidence: float, workers: int = 1
+        self,
+        slowdown: ArrayLike,
+        standing: ArrayLike,
+        confidence: float,
+        workers: int = 1,
+        error: FloatArray | None = None,
     ) -> FloatArray:
         """Return upper bounds, elementwise >= ``slowdown``; NaN stays NaN.
 
@@ -225,6 +249,8 @@ class Calibration:
             The promised part of jobs that stay below their bound.
         workers : int
             Workers of the job: the promise is for the slowest of them.
+        error : ndarray of float, optional
+            See ``spreads``.
         """
         value, index = np.broadcast_arrays(
             np.asarray(slowdown, dtype=np.float64), np.asarray(standing, dtype=np.int64)
@@ -233,8 +259,18 @@ class Calibration:
         for found in np.unique(index).tolist():
             if confidence <= self.largest_confidence(found, workers):
                 level[found] = self.level(found, confidence, workers)
-        bound: FloatArray = value + level[index] * self.spreads(value, index)
-        return bound
+        return self.above(value, level[index], self.spreads(value, index, error))
+
+    def above(self, slowdown: FloatArray, level: ArrayLike, spread: FloatArray) -> FloatArray:
+        """Return what lies so many spreads above each slowdown; the arrays are broadcast."""
+        far: FloatArray = np.multiply(level, spread)
+        return slowdown * np.exp(far) if self.by_error else slowdown + far
+
+    def needed(self, slowdown: FloatArray, truth: FloatArray, spread: FloatArray) -> FloatArray:
+        """Return how many spreads each truth lies above the predicted slowdown."""
+        if self.by_error:
+            slowdown, truth = np.log(slowdown), np.log(truth)
+        return np.asarray((truth - slowdown) / spread)
 
     def updated(
         self,
@@ -243,6 +279,7 @@ class Calibration:
         standing: ArrayLike,
         groups: Sequence[str],
         workers: int = 1,
+        error: FloatArray | None = None,
     ) -> Self:
         """Return the calibration with what has been measured since.
 
@@ -259,10 +296,12 @@ class Calibration:
             family never seen before begins with what is measured here.
         workers : int
             Workers of the jobs.
+        error : ndarray of float, optional
+            See ``spreads``.
         """
         value, found = np.asarray(prediction, np.float64), np.asarray(truth, np.float64)
         kind = np.asarray(standing, dtype=np.int64)
-        needed = (found - value) / self.spreads(value, kind)
+        needed = self.needed(value, found, self.spreads(value, kind, error))
         size = _size(workers)[0]
         evidence = []
         for code, old in enumerate(self.evidence):
@@ -346,15 +385,19 @@ def calibrate(
         Of the rounds.
     """
     found = tables(rows, known, new)
-    spread = np.array([_fit_spread(found, code) for code in range(len(STANDINGS))])
-    tally = _Tally(rows, spread, settings)
-    for k, table in enumerate(found):
-        draw = np.random.default_rng([seed, k])
-        for number in range(rounds if k else 4 * rounds):
-            tally.plan(table, number, draw)
-    draw = np.random.default_rng([seed, len(found)])
-    for _ in range(4 * rounds):
-        tally.plan_all_new(found, draw)
+    spread = np.zeros((len(STANDINGS), 2))
+    if np.isnan(known.error).all():
+        spread = np.array([_fit_spread(found, code) for code in range(len(STANDINGS))])
+    tally = _Tally(rows, Calibration(spread, _LEVELS, ()), settings)
+    draws = [np.random.default_rng([seed, k]) for k in range(len(found) + 1)]
+    for number in range(rounds):
+        if number and not measured_once(rows):
+            found = tables(rows, known, new, np.random.default_rng([seed, number, 0]))
+        for k, table in enumerate(found):
+            for turn in (number,) if k else range(4 * number, 4 * number + 4):
+                tally.plan(table, turn, draws[k])
+        for _ in range(4):
+            tally.plan_all_new(found, draws[-1])
     return Calibration(spread, _LEVELS, tally.evidence(worst), worst)
 
 
@@ -364,9 +407,9 @@ class _Tally:
     The ways are the settings among known workloads, then the same where all workloads are new.
     """
 
-    def __init__(self, rows: Rows, spread: FloatArray, settings: Sequence[Setting]) -> None:
+    def __init__(self, rows: Rows, begun: Calibration, settings: Sequence[Setting]) -> None:
         self._families = tuple(dict.fromkeys(rows.families))
-        self._spread = spread
+        self._begun = begun
         self._settings = settings
         shape = (len(STANDINGS), len(GANGS), len(self._families), len(_LEVELS))
         self._misses, self._jobs = np.zeros((2, 2 * len(settings), *shape))
@@ -376,9 +419,10 @@ class _Tally:
         spread = self._spreads(table)
         for jobs in draw_rounds(table, draw):
             for way, setting in enumerate(self._settings):
-                for levels, upper in _limits(table, spread, setting, number):
+                for levels, upper in self._limits(table, spread, setting, number):
                     partner = partners(jobs, table, upper, setting, draw)
-                    self._count(way, levels, table, outcome(jobs, partner, table, spread))
+                    came = outcome(jobs, partner, table, spread, self._begun.by_error)
+                    self._count(way, levels, table, came)
 
     def plan_all_new(self, found: Sequence[Table], draw: np.random.Generator) -> None:
         """The same in rounds without known workloads, without a gSLA.
@@ -393,13 +437,27 @@ class _Tally:
                     continue
                 partner = partners(jobs, table, table.prediction, setting, draw)
                 for one in hidden:
-                    came = outcome(jobs, partner, one, self._spreads(one))
+                    spread = self._spreads(one)
+                    came = outcome(jobs, partner, one, spread, self._begun.by_error)
                     self._count(way, slice(None), one, came)
 
     def _spreads(self, table: Table) -> FloatArray:
-        a, b = np.moveaxis(self._spread[table.standing], 2, 0)
-        spread: FloatArray = a + b * np.maximum(0.0, table.prediction - 1)
-        return spread
+        return self._begun.spreads(table.prediction, table.standing, table.error)
+
+    def _limits(
+        self, table: Table, spread: FloatArray, setting: Setting, number: int
+    ) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield bounds that a gSLA is held against, with the levels they are for.
+
+        Without a gSLA all levels pick the same pairs. With one, few neighbouring levels are
+        taken to pick those of the lowest of them.
+        """
+        if np.isinf(setting.gsla):
+            yield slice(None), table.prediction
+            return
+        for level in range(number % _TURNS * _STEP, len(_LEVELS), _TURNS * _STEP):
+            upper = self._begun.above(table.prediction, _LEVELS[level], spread)
+            yield slice(level, level + _STEP), upper
 
     def _count(self, way: int, levels: slice, table: Table, found: Outcome) -> None:
         """Count the jobs whose pairs have a hidden workload; all, where none is hidden."""
@@ -438,21 +496,6 @@ def _scaled(misses: FloatArray, jobs: FloatArray) -> tuple[FloatArray, FloatArra
     present = np.maximum(1, (jobs > 0).sum(axis=1, keepdims=True))
     scale = _WORTH / np.maximum(jobs.sum(axis=1, keepdims=True) / present, _WORTH)
     return misses * scale, jobs * scale
-
-
-def _limits(
-    table: Table, spread: FloatArray, setting: Setting, number: int
-) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield bounds that a gSLA is held against, with the levels they are for.
-
-    Without a gSLA all levels pick the same pairs. With one, few neighbouring levels are
-    taken to pick those of the lowest of them.
-    """
-    if np.isinf(setting.gsla):
-        yield slice(None), table.prediction
-        return
-    for level in range(number % _TURNS * _STEP, len(_LEVELS), _TURNS * _STEP):
-        yield slice(level, level + _STEP), table.prediction + _LEVELS[level] * spread
 
 
 def _fit_spread(found: Sequence[Table], code: int) -> FloatArray:

@@ -519,7 +519,9 @@ def cross_calibrated(
         row = held.row[of_fold]
         kinds = standing(seen[rows.own_workload[row]], seen[rows.other_workload[row]])
         for j, confidence in enumerate(confidences):
-            uppers[j, of_fold] = calibration.upper(held.slowdown[of_fold], kinds, confidence)
+            uppers[j, of_fold] = calibration.upper(
+                held.slowdown[of_fold], kinds, confidence, error=held.error[of_fold]
+            )
     return uppers
 
 
@@ -534,7 +536,8 @@ class _Inside(NamedTuple):
         inside = np.flatnonzero(self.taken[held.row])
         inside = inside[np.bincount(held.fold[inside])[held.fold[inside]] < self.taken.sum()]
         row = np.cumsum(self.taken) - 1
-        return HeldOut(row[held.row[inside]], held.fold[inside], held.slowdown[inside])
+        found = held.take(inside)
+        return found._replace(row=row[found.row])
 
 
 def _among(taken: BoolArray, rows: Rows) -> _Inside:

@@ -29,12 +29,18 @@ class Bound(Protocol):
     """What makes an upper confidence bound of a prediction."""
 
     def upper(
-        self, slowdown: FloatArray, standing: IntArray, confidence: float, workers: int = 1
+        self,
+        slowdown: FloatArray,
+        standing: IntArray,
+        confidence: float,
+        workers: int = 1,
+        error: FloatArray | None = None,
     ) -> FloatArray:
         """Return the bound of each slowdown, for jobs of so many workers.
 
-        ``standing`` says what was known of each pair, see ``bounds.standing``. NaN where the
-        confidence is more than the data support.
+        ``standing`` says what was known of each pair, see ``bounds.standing``; ``error`` is the
+        standard error of the logarithm of each, where the model has one. NaN where the confidence
+        is more than the data support.
         """
 
     def at_new_split(self, confidence: float) -> float:

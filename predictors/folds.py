@@ -82,22 +82,34 @@ class HeldOut(NamedTuple):
         The fold that tested it.
     slowdown : ndarray of float, shape (tested,)
         What was predicted.
+    error : ndarray of float, shape (tested,)
+        Standard error of its logarithm by the model; NaN from a model that has none.
     """
 
     row: IntArray
     fold: IntArray
     slowdown: FloatArray
+    error: FloatArray
+
+    def take(self, tests: IntArray | BoolArray | slice) -> HeldOut:
+        """Return some of the predictions, by position, mask or range."""
+        ends = self.row[tests], self.fold[tests]
+        return HeldOut(*ends, self.slowdown[tests], self.error[tests])
 
 
 def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0) -> HeldOut:
     """Fit a fresh model on each fold's training rows and predict its test rows."""
-    row, fold, slowdown = [], [], []
+    row, fold, slowdown, error = [], [], [], []
     for k, (train, test) in enumerate(folds):
-        tested = np.flatnonzero(test)
+        tested, table = np.flatnonzero(test), rows.take(test).table
+        estimator = fitted(model, rows.take(train), seed)
+        standard_error = getattr(estimator, "standard_error", None)
         row.append(tested)
         fold.append(np.full(len(tested), k))
-        slowdown.append(fitted(model, rows.take(train), seed).predict(rows.take(test).table))
-    return HeldOut(np.concatenate(row), np.concatenate(fold), np.concatenate(slowdown))
+        slowdown.append(estimator.predict(table))
+        error.append(standard_error(table) if standard_error else np.full(len(tested), np.nan))
+    numbers, answers = map(np.concatenate, (row, fold)), map(np.concatenate, (slowdown, error))
+    return HeldOut(*numbers, *answers)
 
 
 def fitted(model: ModelSpec, rows: Rows, seed: int = 0) -> PairEstimator:

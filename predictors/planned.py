@@ -38,6 +38,8 @@ class Table(NamedTuple):
     ----------
     prediction, truth : ndarray of float, shape (workloads, workloads)
         Slowdown of the row's workload with the column's; NaN where nothing was measured.
+    error : ndarray of float, shape (workloads, workloads)
+        Standard error of the prediction's logarithm; NaN where the model has none.
     standing : ndarray of int, shape (workloads, workloads)
         ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW``: what the model had seen when it predicted.
     new : ndarray of bool, shape (workloads,)
@@ -48,6 +50,7 @@ class Table(NamedTuple):
 
     prediction: FloatArray
     truth: FloatArray
+    error: FloatArray
     standing: IntArray
     new: BoolArray
     family: IntArray
@@ -106,8 +109,13 @@ class Outcome(NamedTuple):
     needed: FloatArray
 
 
-def tables(rows: Rows, known: HeldOut, new: HeldOut) -> list[Table]:
+def tables(
+    rows: Rows, known: HeldOut, new: HeldOut, draw: np.random.Generator | None = None
+) -> list[Table]:
     """Return a table without new workloads, then one for each fold that hides some.
+
+    A plan runs two workloads at one split, so what was measured of them at several is not
+    averaged.
 
     Parameters
     ----------
@@ -117,41 +125,65 @@ def tables(rows: Rows, known: HeldOut, new: HeldOut) -> list[Table]:
         Predictions of pairs whose workloads were seen in other pairs (``random_folds``).
     new : HeldOut
         Predictions of pairs with a workload that was hidden (``family_folds``).
+    draw : Generator, optional
+        Draws one of the measurements of each two workloads; the first by default.
     """
     names = {family: k for k, family in enumerate(dict.fromkeys(rows.families))}
     family = np.array([names[name] for name in rows.families], dtype=np.int64)
     nothing = np.zeros(len(rows.names), dtype=np.bool_)
-    prediction, truth = _mean(rows, known), _mean(rows, HeldOut(*_all(rows)))
+    every = np.arange(len(rows.slowdown))
+    taken = _one_of_each(rows, draw)
+    prediction, error = _of_pairs(rows, known, taken)
+    truth, _ = _of_pairs(rows, HeldOut(every, every, rows.slowdown, rows.slowdown), taken)
     standing = np.full(truth.shape, KNOWN, dtype=np.int64)
-    base = Table(prediction, truth, standing, nothing, family)
-    return [base, *_hidden(base, rows, new)]
+    base = Table(prediction, truth, error, standing, nothing, family)
+    return [base, *_hidden(base, rows, new, taken)]
 
 
-def _all(rows: Rows) -> tuple[IntArray, IntArray, FloatArray]:
-    count = len(rows.slowdown)
-    return np.arange(count), np.zeros(count, dtype=np.int64), rows.slowdown
+def measured_once(rows: Rows) -> bool:
+    """Tell whether there is one measurement of every two workloads."""
+    return len(np.unique(rows.workload_pair)) == len(np.unique(rows.pair))
 
 
-def _mean(rows: Rows, found: HeldOut) -> FloatArray:
-    """Return the mean of the values of each ordered pair of workloads, NaN without any."""
+def _one_of_each(rows: Rows, draw: np.random.Generator | None) -> BoolArray:
+    """Return the rows of one measurement of each two workloads, as a mask."""
+    pairs, place = np.unique(rows.pair, return_inverse=True)
+    order = np.arange(len(pairs)) if draw is None else draw.permutation(len(pairs))
+    sequence = np.argsort(order[place], kind="stable")
+    _, first = np.unique(rows.workload_pair[sequence], return_index=True)
+    return np.isin(rows.pair, rows.pair[sequence[first]])
+
+
+def _of_pairs(rows: Rows, found: HeldOut, taken: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return slowdown and error of each ordered pair of workloads, NaN without any.
+
+    A workload beside itself has two rows: the mean.
+    """
     shape = (len(rows.names), len(rows.names))
-    cell = rows.own_workload[found.row], rows.other_workload[found.row]
-    total, count = np.zeros(shape), np.zeros(shape)
-    np.add.at(total, cell, found.slowdown)
+    inside = found.take(taken[found.row])
+    cell = rows.own_workload[inside.row], rows.other_workload[inside.row]
+    total, count = np.zeros((2, *shape)), np.zeros(shape)
+    np.add.at(total[0], cell, inside.slowdown)
+    np.add.at(total[1], cell, inside.error)
     np.add.at(count, cell, 1.0)
-    mean: FloatArray = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
-    return mean
+    slowdown, error = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    return slowdown, error
 
 
-def _hidden(base: Table, rows: Rows, found: HeldOut) -> Iterator[Table]:
+def _hidden(base: Table, rows: Rows, found: HeldOut, taken: BoolArray) -> Iterator[Table]:
     for fold in np.unique(found.fold):
-        part = HeldOut(*(values[found.fold == fold] for values in found))
+        part = found.take(found.fold == fold)
         seen = np.delete(rows.own_workload, part.row)
         new = np.isin(np.arange(len(rows.names)), np.setdiff1d(rows.own_workload, seen))
         standing = np.where(new[:, None] | new[None, :], NEW_CO_RUNNER, KNOWN)
         standing[new] = NEW
-        prediction = np.where(standing == KNOWN, base.prediction, _mean(rows, part))
-        yield base._replace(prediction=prediction, standing=standing, new=new)
+        slowdown, error = _of_pairs(rows, part, taken)
+        yield base._replace(
+            prediction=np.where(standing == KNOWN, base.prediction, slowdown),
+            error=np.where(standing == KNOWN, base.error, error),
+            standing=standing,
+            new=new,
+        )
 
 
 def all_new(found: Sequence[Table]) -> Table:
@@ -261,8 +293,15 @@ def _gains(
     return (1 / prediction - price / 2) / 2, max(0.0, 1 - price)
 
 
-def outcome(jobs: Round, partner: IntArray, table: Table, spread: FloatArray) -> Outcome:
-    """Return what came of the jobs of which at least one worker shares."""
+def outcome(
+    jobs: Round, partner: IntArray, table: Table, spread: FloatArray, logarithms: bool = False
+) -> Outcome:
+    """Return what came of the jobs of which at least one worker shares.
+
+    With ``logarithms``, spreads are of the logarithms of slowdowns.
+    """
+    if logarithms:
+        table = table._replace(prediction=np.log(table.prediction), truth=np.log(table.truth))
     share = np.flatnonzero(partner != np.arange(len(partner)))
     own, job = jobs.workload[share], jobs.job[share]
     cell = own, jobs.workload[partner[share]]

@@ -32,11 +32,15 @@ class Prediction(NamedTuple):
     power_w : ndarray of float, shape (rows,), or None
         Power of the GPU with both on it, in W; NaN where the predictor has no answer, None
         from a predictor that knows nothing of power.
+    error : ndarray of float, shape (rows, 2), or None
+        Standard error of the logarithm of ``slowdown``, as a single new measurement would show
+        it; None from a predictor that has none.
     """
 
     slowdown: FloatArray
     upper: FloatArray | None = None
     power_w: FloatArray | None = None
+    error: FloatArray | None = None
 
 
 class Predictor(Protocol):

@@ -21,6 +21,7 @@ from dovetail.predictors.about import About
 from dovetail.predictors.bounds import standing
 from dovetail.predictors.features import Features
 from dovetail.predictors.fits import CAPS, Bound, Member, ModelFit, Split
+from dovetail.predictors.forms.hierarchy import Hierarchy
 from dovetail.predictors.planned import KNOWN, NEW_CO_RUNNER, STANDINGS
 from dovetail.predictors.planned import NEW as NEW_WORKLOAD
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction
@@ -195,12 +196,19 @@ class TrainedPredictor:
             return found
 
         slowdown = np.stack([states.slowdown(pair[:, k], pair[:, 1 - k]) for k in (0, 1)], axis=1)
+        sides = [(slowdown[:, k], pair[:, k], pair[:, 1 - k]) for k in (0, 1)]
+        errors = [states.error(*ends) for _, *ends in sides]
         upper = None
         if fit.bound is not None:
-            sides = (states.upper(slowdown[:, k], pair[:, k], pair[:, 1 - k]) for k in (0, 1))
-            upper = of_rows(np.stack(list(sides), axis=1))
+            each = zip(sides, errors, strict=True)
+            upper = of_rows(np.stack([states.upper(*side, error) for side, error in each], axis=1))
         power = states.power_w(pair[:, 0], pair[:, 1])
-        return Prediction(of_rows(slowdown), upper, None if power is None else power[row])
+        return Prediction(
+            of_rows(slowdown),
+            upper,
+            None if power is None else power[row],
+            of_rows(np.stack(errors, axis=1)) if fit.member.partial else None,
+        )
 
     def predict_table(
         self,
@@ -238,11 +246,12 @@ class TrainedPredictor:
         upper = None if fit.bound is None else np.full(shape, np.nan, dtype=np.float32)
         rows = max(1, _BLOCK_ROWS // max(1, theirs.size))
         for block in (slice(k, k + rows) for k in range(0, count, rows)):
-            pair = [a.ravel() for a in np.broadcast_arrays(mine[block, np.newaxis], theirs)]
-            found = states.slowdown(*pair)
+            own, other = (a.ravel() for a in np.broadcast_arrays(mine[block, np.newaxis], theirs))
+            found = states.slowdown(own, other)
             slowdown[block] = found.reshape(-1, *theirs.shape)
             if upper is not None:
-                upper[block] = states.upper(found, *pair).reshape(-1, *theirs.shape)
+                bound = states.upper(found, own, other, states.error(own, other))
+                upper[block] = bound.reshape(-1, *theirs.shape)
         return Table(slowdown, upper)
 
     def _states(
@@ -281,14 +290,28 @@ class _States:
             found[block] = self._answers(own[block], other[block])
         return found
 
-    def upper(self, slowdown: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+    def error(self, own: IntArray, other: IntArray) -> FloatArray:
+        """Return the standard errors of the logarithms of slowdowns; NaN from a model without."""
+        member = self.fit.member
+        found = np.full(len(own), np.nan)
+        if not isinstance(member.form, Hierarchy):
+            return found
+        states = self.seen[member.features]
+        for block in _blocks(len(own)):
+            found[block] = member.form.standard_error(states, own[block], other[block])
+        return found
+
+    def upper(
+        self, slowdown: FloatArray, own: IntArray, other: IntArray, error: FloatArray
+    ) -> FloatArray:
         """Return the upper bounds of slowdowns, each by the size of its own gang."""
         bound = self.fit.bound
         found = np.full(len(own), np.nan)
         if bound is None:
             return found
         for block in _blocks(len(own)):
-            found[block] = self._bounds(bound, slowdown[block], own[block], other[block])
+            rows = slowdown[block], own[block], other[block], error[block]
+            found[block] = self._bounds(bound, *rows)
         return found
 
     def power_w(self, own: IntArray, other: IntArray) -> FloatArray | None:
@@ -317,7 +340,12 @@ class _States:
         return found if member.partial else np.clip(found, *self.fit.limits)
 
     def _bounds(
-        self, bound: Bound, slowdown: FloatArray, own: IntArray, other: IntArray
+        self,
+        bound: Bound,
+        slowdown: FloatArray,
+        own: IntArray,
+        other: IntArray,
+        error: FloatArray,
     ) -> FloatArray:
         found = np.full(len(own), np.nan)
         known = ~np.isnan(slowdown)
@@ -326,7 +354,9 @@ class _States:
         for size in self._gang_sizes:
             rows = known & (workers == size)
             if rows.any():
-                value = bound.upper(slowdown[rows], known_of[rows], self.confidence, size)
+                value = bound.upper(
+                    slowdown[rows], known_of[rows], self.confidence, size, error[rows]
+                )
                 found[rows] = np.maximum(value, slowdown[rows])
         if self.fit.member.partial:
             new = ~self.fit.measured_splits[self.caps[own], self.caps[other]]

@@ -41,7 +41,7 @@ Progress = Callable[[str, int, int], None]
 """Told the name of a step, its number and how many there are."""
 
 _LEAST_FOLDS = 2
-_NOTHING: Final = HeldOut(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+_NOTHING: Final = HeldOut(*np.empty((2, 0), np.int64), *np.empty((2, 0)))
 
 
 class Prepared(NamedTuple):
@@ -414,7 +414,9 @@ def _learnt(
     if isinstance(bound, Calibration):
         # What the model was fitted on says nothing of the errors of its predictions.
         unseen = np.where(_measured_again(rows, data, later, gpu_model), np.nan, said.slowdown)
-        bound = bound.updated(unseen, rows.slowdown, said.standing, _groups(rows, said))
+        bound = bound.updated(
+            unseen, rows.slowdown, said.standing, _groups(rows, said), error=said.error
+        )
     _, everything = training_rows(data, (), [gpu_model])
     member = _relearnt(fit.member, data, gpu_model, seed)
     learnt = measured_fit(replace(fit, bound=bound), member, data, gpu_model, everything)
@@ -435,6 +437,7 @@ class _Said(NamedTuple):
 
     slowdown: FloatArray
     upper: FloatArray
+    error: FloatArray | None
     standing: IntArray
 
 
@@ -452,6 +455,7 @@ def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: Dat
     return _Said(
         prediction.slowdown.T.ravel(),
         (upper if prediction.upper is None else prediction.upper).T.ravel(),
+        None if prediction.error is None else prediction.error.T.ravel(),
         standing(known.T.ravel(), known[:, ::-1].T.ravel()),
     )
 

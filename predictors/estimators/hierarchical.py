@@ -69,7 +69,7 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         most_rows: int = 4000,
-        searched_rows: int = 450,
+        searched_rows: int = 600,
         random_state: int = 0,
         like: Hierarchy | None = None,
     ) -> None:
@@ -100,9 +100,11 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the slowdown of each row."""
         check_is_fitted(self)
         table = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        states = np.concatenate(np.split(table, 2, axis=1))
-        rows = np.arange(len(table))
-        return self.form_.predict(states, rows, rows + len(table))
+        return self.form_.predict(*_states_of(table))
+
+    def standard_error(self, X: FloatArray) -> FloatArray:  # noqa: N803
+        """Return the standard error of the logarithm of each row, a single new measurement."""
+        return self.form_.standard_error(*_states_of(X))
 
     def to_form(self) -> Hierarchy:
         """Return what was fitted as arrays."""
@@ -193,25 +195,30 @@ class _Problem(NamedTuple):
         """
         left = self.value - self.contention - self.mean
         spread = max(float(left.var()), 1e-6)
-        parts = np.stack([*self._parts(), np.outer(self.contention, self.contention)])
         count = len(left)
-        flat = parts.reshape(len(parts), -1)
-        center = np.log(np.append(np.full(len(parts), spread / len(parts)), 0.05 * spread))
+        # Half of each symmetric matrix, in single precision: most of the time goes into reading.
+        lower = row, column = np.tril_indices(count)
+        on = row == column
+        parts = (*self._parts(), np.outer(self.contention, self.contention))
+        flat = np.stack([part[lower] for part in parts]).astype(np.float32)
+        times = np.where(on, 1.0, 2.0)
+        center = np.log(np.append(np.full(len(flat), spread / len(flat)), 0.05 * spread))
         center[-2] = np.log(SLOPE_VARIANCE)
         diagonal = np.diag_indices(count)
+        covariance = np.zeros((count, count))
 
         def loss(logarithms: FloatArray) -> tuple[float, FloatArray]:
             weight = np.exp(logarithms)
-            covariance = (weight[:-1] @ flat).reshape(count, count)
+            covariance[lower] = weight[:-1].astype(np.float32) @ flat
             covariance[diagonal] += weight[-1] / self.repeats + 1e-4 * spread
             half, failed = lapack.dpotrf(covariance, lower=1)
             if failed:
                 return np.inf, np.zeros_like(logarithms)
-            lower = np.tril(lapack.dpotri(half, lower=1)[0])
-            inverse = lower + np.tril(lower, -1).T
-            dual = inverse @ left
-            gap = inverse - np.outer(dual, dual)
-            slopes = np.append(flat @ gap.ravel(), (gap[diagonal] / self.repeats).sum())
+            dual = lapack.dpotrs(half, left, lower=1)[0]
+            gap = lapack.dpotri(half, lower=1)[0][lower] - dual[row] * dual[column]
+            slopes = np.append(
+                flat @ (gap * times).astype(np.float32), (gap[on] / self.repeats).sum()
+            )
             off = (logarithms - center) / _PRIOR_SPREAD
             value = 0.5 * left @ dual + np.log(np.diag(half)).sum() + 0.5 * off @ off
             return float(value), 0.5 * weight * slopes + off / _PRIOR_SPREAD
@@ -279,6 +286,11 @@ def _exponent(states: FloatArray) -> float:
     if not capped.any():
         return 1.0
     return float(np.mean(-states[capped, ALONE] / np.log(states[capped, SHARE])))
+
+
+def _states_of(table: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
+    rows = np.arange(len(table))
+    return np.concatenate(np.split(table, 2, axis=1)), rows, rows + len(table)
 
 
 def _between(kernel: FloatArray, ends: IntArray) -> FloatArray:

@@ -39,7 +39,7 @@ TERMS: Final = (
     *((0, b) for b in range(KERNELS)),
     *((a, 0) for a in range(1, KERNELS)),
     *((a, a) for a in range(1, KERNELS)),
-    *((1, 4), (4, 1), (2, 3), (3, 2), (3, 4), (4, 3)),
+    *((1, 2), (2, 1), (1, 4), (4, 1), (2, 3), (3, 2), (3, 4), (4, 3)),
 )
 """The products of kernels, of the own state and of the co-runner, that have a weight."""
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dovetail.predictors.estimators.hierarchical import SPEC
-from dovetail.predictors.rows import training_rows
+from dovetail.predictors.forms.hierarchy import SHARE
+from dovetail.predictors.rows import Rows, training_rows
 from tests.predictors.synthetic import GPU, synthetic
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "unseen.py"
@@ -40,6 +41,31 @@ def test_models_beat_a_constant_on_hidden_pairs(benchmark, rows, model):
     hidden = benchmark.cells(rows, seeds=1)["hidden pairs"]
     error = benchmark.scored(rows, benchmark.MODELS[model], hidden)[0]
     assert error < 0.5 * benchmark.scored(rows, benchmark.constant, hidden)[0]
+
+
+def test_the_split_that_is_predicted_best_loses_nothing_where_predictions_are_right(
+    benchmark, monkeypatch, capsys
+):
+    # a and b at two splits: 20/80 is worth 1/2 + 1, 50/50 is worth 1 + 1; then c and d, turned.
+    rows = Rows(
+        states=np.where(np.arange(10) == SHARE, [[0.2], [0.8], [0.5], [0.5]], 0.0),
+        workload=np.array([0, 1, 0, 1]),
+        own=np.array([0, 2, 1, 3]),
+        other=np.array([1, 3, 0, 2]),
+        pair=np.array([0, 1, 0, 1]),
+        slowdown=np.array([2.0, 1.0, 1.0, 1.0]),
+        names=("a", "b"),
+        families=("f", "g"),
+    )
+    monkeypatch.setattr(benchmark, "random_folds", lambda rows: [(~ROWS, ROWS)])
+    for truth, lost in ((rows.slowdown, "0.00%"), (rows.slowdown[::-1], "25.00%")):
+        monkeypatch.setattr(benchmark, "hierarchical", lambda *_, said=truth: said)
+        benchmark.report_splits(rows)
+        line = capsys.readouterr().out.splitlines()[1]
+        assert line.split() == ["hierarchical", "mean", f"{lost},", "largest", lost]
+
+
+ROWS = np.ones(4, dtype=bool)
 
 
 def test_without_data_it_says_so(benchmark, monkeypatch, tmp_path, capsys):

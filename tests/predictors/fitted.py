@@ -47,7 +47,7 @@ class Margin:
 
     step: float = 0.1
 
-    def upper(self, slowdown, standing, confidence, workers=1):
+    def upper(self, slowdown, standing, confidence, workers=1, error=None):
         return slowdown + self.step * workers * (1 + standing) * confidence
 
     def at_new_split(self, confidence):

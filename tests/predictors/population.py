@@ -25,20 +25,25 @@ def population(seed, families=20, each=3, noise=0.06, bias=0.06):
     count = families * each
     rows = rows_of(1.2 + 0.1 * draw.standard_normal((count, count)), each)
     row, fold = tested(random_folds(rows))
-    known = HeldOut(row, fold, rows.slowdown[row] + noise * draw.standard_normal(len(row)))
+    known = held(row, fold, rows.slowdown[row] + noise * draw.standard_normal(len(row)))
     row, fold = tested(family_folds(rows))
     of_own, of_other = bias * draw.standard_normal((2, families))
     shared = np.where(rows.own[row] // each == fold, of_own[fold], of_other[fold])
     error = shared + noise * draw.standard_normal(len(row))
-    return Population(rows, known, HeldOut(row, fold, rows.slowdown[row] + error))
+    return Population(rows, known, held(row, fold, rows.slowdown[row] + error))
 
 
 def of_matrices(truth, prediction):
     """Return workloads of a family each, with predictions for known ones only."""
     rows = rows_of(truth, 1)
     row, fold = tested(random_folds(rows))
-    known = HeldOut(row, fold, prediction[rows.own, rows.other][row])
-    return Population(rows, known, HeldOut(*(values[:0] for values in known)))
+    known = held(row, fold, prediction[rows.own, rows.other][row])
+    return Population(rows, known, known.take(slice(0)))
+
+
+def held(row, fold, slowdown):
+    """Return predictions of a model that gives no standard errors."""
+    return HeldOut(row, fold, slowdown, np.full(len(row), np.nan))
 
 
 def rows_of(slowdown, each):

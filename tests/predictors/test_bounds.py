@@ -68,6 +68,22 @@ def test_bound_by_hand():
     np.testing.assert_allclose(by_hand().upper(1.4, KNOWN, 0.5), 1.4)
 
 
+def test_a_bound_by_standard_errors_by_hand():
+    found = evidence((6, 2, 0), (4, 1, 0))
+    one = Calibration(np.zeros((3, 2)), np.arange(3.0), (found, found, found), worst=0.4)
+    # Level 1, but a new workload has no less than the normal quantile of 0.75 or 0.86.
+    error = np.array([0.2, 0.2])
+    assert one.upper([1.5, 1.5], KNOWN, 0.75, error=error) == pytest.approx(1.5 * np.exp(0.2))
+    assert one.level(NEW, 0.75) == 1
+    assert one.level(NEW, 0.4) == 0
+    low = Calibration(np.zeros((3, 2)), np.array([0.5, 0.6, 0.7]), (found,) * 3, worst=0.4)
+    assert low.level(KNOWN, 0.86) == 0.7
+    assert low.level(NEW, 0.86) == pytest.approx(1.0803, abs=1e-4)
+    # What is measured later is counted in the same standard errors: ln(1.9 / 1.5) / 0.2 = 1.18.
+    later = one.updated([1.5], [1.9], [NEW], ["g0"], error=error[:1])
+    assert later.evidence[NEW].misses[0, 0].tolist() == [7, 3, 0]
+
+
 def test_what_the_data_cannot_support_is_refused():
     one = by_hand()
     assert one.largest_confidence(KNOWN) == pytest.approx(1 - 0.4 / 3)

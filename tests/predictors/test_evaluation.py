@@ -68,7 +68,7 @@ def three_pairs(predicted, upper):
     everything = np.ones(6, dtype=bool)
     # Rows are the first jobs of all pairs, then the second ones.
     flat = np.array(predicted, dtype=float).T.ravel()
-    held = HeldOut(np.arange(6), np.zeros(6, dtype=np.int64), flat)
+    held = HeldOut(np.arange(6), np.zeros(6, dtype=np.int64), flat, np.full(6, np.nan))
     uppers = np.array(upper, dtype=float).T.reshape(1, 6)
     folds = (Fold(~everything, everything),)
     return Trial(

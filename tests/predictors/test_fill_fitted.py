@@ -69,7 +69,7 @@ def test_bounds_are_those_of_the_largest_gang():
 
 def test_a_bound_that_cannot_be_given_lets_no_gsla_pass():
     class Nothing(Margin):
-        def upper(self, slowdown, standing, confidence, workers=1):
+        def upper(self, slowdown, standing, confidence, workers=1, error=None):
             return slowdown + float("inf")
 
     (entry,) = predict(instance(), simple(Nothing())).slowdowns
@@ -82,7 +82,7 @@ class OfKnown(Margin):
     def largest_confidence(self, standing, workers=1):
         return 0.0 if standing else 0.95
 
-    def upper(self, slowdown, standing, confidence, workers=1):
+    def upper(self, slowdown, standing, confidence, workers=1, error=None):
         most = np.where(standing, 0.0, 0.95)
         return np.where(confidence <= most, slowdown + self.step, np.nan)
 

@@ -33,6 +33,7 @@ def table(prediction, truth=None):
     return Table(
         prediction,
         prediction if truth is None else np.asarray(truth, dtype=float),
+        np.full_like(prediction, np.nan),
         np.zeros((count, count), dtype=np.int64),
         np.zeros(count, dtype=bool),
         np.arange(count),
@@ -60,8 +61,12 @@ def test_tables_say_what_was_seen():
         names=("a", "b", "c"),
         families=("f", "f", "g"),
     )
-    known = HeldOut(np.arange(4), np.zeros(4, dtype=int), np.array([1.0, 2.0, 3.0, 4.0]))
-    new = HeldOut(np.array([1, 3]), np.zeros(2, dtype=int), np.array([5.0, 6.0]))
+    known = HeldOut(
+        np.arange(4), np.zeros(4, dtype=int), np.array([1.0, 2.0, 3.0, 4.0]), np.full(4, np.nan)
+    )
+    new = HeldOut(
+        np.array([1, 3]), np.zeros(2, dtype=int), np.array([5.0, 6.0]), np.full(2, np.nan)
+    )
     base, hidden = tables(rows, known, new)
     assert (base.standing == KNOWN).all()
     nan = np.nan
@@ -72,6 +77,28 @@ def test_tables_say_what_was_seen():
     np.testing.assert_equal(hidden.prediction, [[nan, 1, 5], [3, nan, nan], [6, nan, nan]])
     assert hidden.standing[0].tolist() == [KNOWN, KNOWN, NEW_CO_RUNNER]
     assert hidden.standing[2].tolist() == [NEW, NEW, NEW]
+
+
+def test_of_pairs_at_several_splits_one_is_drawn():
+    # a with b at two splits, both directions of each.
+    rows = Rows(
+        states=np.zeros((4, 1)),
+        workload=np.array([0, 0, 1, 1]),
+        own=np.array([0, 1, 3, 2]),
+        other=np.array([3, 2, 0, 1]),
+        pair=np.array([0, 1, 0, 1]),
+        slowdown=np.array([1.0, 2.0, 3.0, 4.0]),
+        names=("a", "b"),
+        families=("f", "g"),
+    )
+    known = HeldOut(np.arange(4), np.zeros(4, dtype=int), 10 * rows.slowdown, rows.slowdown / 10)
+    found = set()
+    for seed in range(8):
+        (base,) = tables(rows, known, known.take(slice(0)), np.random.default_rng(seed))
+        found.add((base.truth[0, 1], base.truth[1, 0]))
+        np.testing.assert_allclose(base.prediction, 10 * base.truth)
+        np.testing.assert_allclose(base.error, base.truth / 10)
+    assert found == {(1.0, 3.0), (2.0, 4.0)}
 
 
 def test_the_best_pairs_are_picked():
