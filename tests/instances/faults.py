@@ -41,12 +41,13 @@ def _values(schema: Data, value: Any, whole: Data, path: Path) -> Iterator[tuple
 
 
 def _resolved(schema: Data, whole: Data) -> Data:
-    """Return a schema without a reference or an alternative of null."""
+    """Return a schema without a reference, or an alternative that is null or a constant."""
     if "$ref" in schema:
         return _resolved(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
     kinds = [_resolved(one, whole) for one in schema.get("anyOf", ())]
-    some = [kind for kind in kinds if kind.get("type") != "null"]
-    return {**some[0], "nullable": len(some) < len(kinds)} if len(some) == 1 else schema
+    some = [kind for kind in kinds if kind.get("type") != "null" and "const" not in kind]
+    nullable = any(kind.get("type") == "null" for kind in kinds)
+    return {**some[0], "nullable": nullable} if len(some) == 1 else schema
 
 
 def _wrong(kind: Data, value: Any) -> Iterator[tuple[Path, Any, str]]:
