@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -264,6 +265,9 @@ def _remove_pool(directory: Path) -> None:
     """Remove the state of a pool, but not logs of workers."""
     with suppress(OSError):
         (directory / "boot").unlink()
+    with suppress(OSError):
+        # A spare shim that is not over yet finds nothing under the old name to write to.
+        shutil.rmtree((directory / "rehearsal").rename(directory / "rehearsed"))
     _remove_empty(directory / "runs", directory)
 
 

@@ -56,7 +56,8 @@ def serve(variable: str, directory: str) -> None:
     os.chdir("/")
     rehearsal = os.path.join(directory, "rehearsal")
     with contextlib.suppress(OSError):
-        os.makedirs(rehearsal, 0o700, exist_ok=True)
+        os.mkdir(rehearsal, 0o700)
+    with contextlib.suppress(OSError):
         spec = json.dumps(_REHEARSAL).encode()
         os.close(write_new(os.path.join(rehearsal, "spec.json"), spec))
     _close_inherited()
