@@ -81,7 +81,11 @@ A number above every cap, so that an array of shares can hold it; files say ``id
 
 
 def _idle_or(value: object, cap: ValidatorFunctionWrapHandler) -> int:
-    number: int = IDLE if value is IDLE or value == "idle" else cap(value)
+    if value is IDLE or value == "idle":
+        return IDLE
+    if isinstance(value, str):
+        raise rule_broken("", f"must be a whole number or idle, got {shown(value)}")
+    number: int = cap(value)
     return number
 
 

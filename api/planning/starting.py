@@ -9,6 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from dovetail.executor.mps.processes import DEVICES, PERCENTAGE, PRIORITY
+from dovetail.instances._record import IDLE
+from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 
@@ -53,6 +55,11 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
 
     A GPU whose id is a UUID is named by it, others by their position in their node. Where the
     instance has latency jobs, the priority of all others is below normal.
+
+    Raises
+    ------
+    UnsupportedError
+        When a job starts at the share ``idle``, which no variable of MPS gives.
     """
     numbers = {
         gpu.id: gpu.id if _UUID.fullmatch(gpu.id) else str(k)
@@ -65,6 +72,9 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
         if not plan.starts(row, jobs[row.job]):
             continue
         for rank, (gpu, share) in enumerate(zip(row.gpus, row.shares, strict=True)):
+            if share == IDLE:
+                rule = "the share idle needs isolation, which variables of MPS cannot give"
+                raise UnsupportedError(f"{row.job} on {gpu}: {rule}")
             environment = {DEVICES: numbers[gpu]}
             if share is not None:
                 environment[PERCENTAGE] = str(share)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.toolkit.inputs import instance_with
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.predictors import Predictor
 
 _MOST_TOLD = 10
+_PUBLISHED = "are estimates from Tally's published means, not measured"
 
 
 def predict(options: Namespace) -> int:
@@ -68,6 +70,8 @@ def predicted(
         # What a confidence may be is a matter of the model, everything else of the instance.
         about = options.model if error.path == "confidence" else options.instance
         raise error.at(source_name(about)) from None
+    if isolated := sum(IDLE in e.shares for e in made.slowdowns[len(instance.slowdowns) :]):
+        print(f"dovetail: isolated pairs ({isolated}) {_PUBLISHED}", file=sys.stderr)
     for unknown in _unknown(instance, predictor, mixed, options.confidence):
         print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
     return made

@@ -47,7 +47,8 @@ def _resolved(schema: Data, whole: Data) -> Data:
     kinds = [_resolved(one, whole) for one in schema.get("anyOf", ())]
     some = [kind for kind in kinds if kind.get("type") != "null" and "const" not in kind]
     nullable = any(kind.get("type") == "null" for kind in kinds)
-    return {**some[0], "nullable": nullable} if len(some) == 1 else schema
+    words = {"words": " or ".join(["", *(kind["const"] for kind in kinds if "const" in kind)])}
+    return {**words, **some[0], "nullable": nullable} if len(some) == 1 else schema
 
 
 def _wrong(kind: Data, value: Any) -> Iterator[tuple[Path, Any, str]]:
@@ -84,7 +85,8 @@ def _wrong_numbers(kind: Data, name: str) -> Iterator[tuple[Path, Any, str]]:
     rule = "must be a whole number" if name == "integer" else "must be a number"
     shape = "d" if isinstance(kind.get("maximum"), int) else "g"
     for wrong, shown in ((True, "true"), ("1", "'1'"), ([], "an empty list")):
-        yield (), wrong, f"{rule}, got {shown}"
+        others = kind.get("words", "") if isinstance(wrong, str) else ""
+        yield (), wrong, f"{rule}{others}, got {shown}"
     if not kind.get("nullable"):
         yield (), None, f"{rule}, got null"
     if name == "integer":

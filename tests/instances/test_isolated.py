@@ -67,7 +67,11 @@ class TestFormat:
                 "at least one must not be idle",
             ),
             ({"shares": (101,)}, "cluster.shares[0]", "must be <= 100, got 101"),
-            ({"shares": ("busy",)}, "cluster.shares[0]", "must be a whole number, got 'busy'"),
+            (
+                {"shares": ("busy",)},
+                "cluster.shares[0]",
+                "must be a whole number or idle, got 'busy'",
+            ),
         ],
     )
     def test_refusals(self, changed, path, rule):

@@ -99,3 +99,23 @@ def test_plan_prints_them_in_place_of_the_plan(tmp_path, capsys):
     assert len(data["commands"]) == sum(len(row.gpus) for row in starting)
     assert sum("  # command of " in line for line in lines) == len(data["commands"])
     assert {row["job"] for row in data["commands"]} == {row.job for row in starting}
+
+
+def test_what_variables_cannot_start_is_refused_in_a_line(tmp_path, capsys):
+    data = {
+        "format": "dovetail-instance/1",
+        "name": "isolated",
+        "cluster": {
+            "shares": ["idle"],
+            "nodes": [{"id": "n0", "gpus": [{"id": "g0", "model": "A", "memory_mib": 2}]}],
+        },
+        "workloads": {"a": {"memory_mib": 1}, "b": {"memory_mib": 1, "isolation": "blocks"}},
+        "jobs": [{"id": "x", "workload": "a"}, {"id": "y", "workload": "b"}],
+        "slowdowns": [{"pair": ["a", "b"], "share": [None, "idle"], "slowdown": [1.1, 1.5]}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    assert main(["plan", str(tmp_path / "a.json"), "--commands"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    rule = "the share idle needs isolation, which variables of MPS cannot give"
+    assert printed.err == f"dovetail: y on g0: {rule}\n"
