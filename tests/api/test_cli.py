@@ -90,7 +90,7 @@ def test_a_failed_verification_is_one_line_and_writes_nothing(run, tmp_path, mon
     assert not path.exists()
 
 
-def test_a_plan_of_another_instance_is_told_in_one_line_first(run, tmp_path):
+def test_a_plan_of_another_instance_is_reported_in_one_line_first(run, tmp_path):
     path = tmp_path / "plan.json"
     assert run("plan", "library:first-pairs", "-o", path)[0] == 0
     status, out, err = run("check", "library:weights", path)
@@ -156,7 +156,7 @@ def test_preempted_jobs_may_move_and_the_plan_says_so(run, tmp_path):
     assert f"({len(plan.assignments) - stay - moves} start, {changes})" in out
 
 
-def test_explain_tells_the_story_of_a_waiting_job(run, tmp_path):
+def test_explain_gives_the_reasons_of_a_waiting_job(run, tmp_path):
     path = tmp_path / "plan.json"
     run("plan", "library:lab", "-o", path)
     job = read_plan(path).waiting[0].job
@@ -170,7 +170,7 @@ def test_explain_tells_the_story_of_a_waiting_job(run, tmp_path):
     assert "nobody" in err
 
 
-def test_explain_without_a_job_lists_all_that_wait_and_all_that_nobody_measured(run, tmp_path):
+def test_explain_without_a_job_lists_all_waiting_jobs_and_all_unmeasured_pairs(run, tmp_path):
     path = tmp_path / "plan.json"
     assert run("plan", "library:lab", "-o", path)[0] == 0
     made, pairs = read_plan(path), unknown_pairs(library.load("lab"))
@@ -317,7 +317,7 @@ def test_same_seed_same_plan(run):
         (["import", "nothing"], "invalid choice: 'nothing'"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(run, tmp_path, monkeypatch, arguments, message):
+def test_a_mistake_is_reported_in_one_line(run, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(*arguments)
     assert status == 2
@@ -416,7 +416,7 @@ def test_without_a_command_the_help_is_printed(run):
         (["generate", "--jobs", "9", "-o", "p.csv.gz"], "as JSON or YAML, got 'p.csv.gz'"),
     ],
 )
-def test_a_slip_of_the_fingers_is_told_with_what_was_meant(run, arguments, message):
+def test_a_misspelt_option_is_reported_with_a_suggestion(run, arguments, message):
     status, out, err = run(*arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err

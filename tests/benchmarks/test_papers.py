@@ -149,7 +149,7 @@ def test_castor_and_coscheml_in_tiny_forms(tmp_path):
     assert [float(row["jobs"]) for row in rows_of(out)] == [24]
 
 
-def test_data_that_are_not_there_are_told_in_one_line(tmp_path):
+def test_missing_data_are_reported_in_one_line(tmp_path):
     out = tmp_path / "out.csv"
     done = run("tensorshare.py", "--data", str(tmp_path), "--out", str(out))
     assert done.returncode == 2

@@ -211,7 +211,7 @@ def test_a_gpu_in_use_is_refused(suite):
     assert not suite.proof.exists()
 
 
-def test_without_mps_what_nvml_tells_is_still_seen(suite, tmp_path):
+def test_without_mps_the_data_of_nvml_is_still_seen(suite, tmp_path):
     suite.path = str(tmp_path / "nowhere")
     suite(suite=chosen("programs", "gpm"), status=1)
     assert suite.verdicts() == {"programs": NOT_TRIED, "gpm": OTHERWISE}

@@ -72,7 +72,7 @@ def told(state, *starts):
         ({}, ("a", {}), ("b", {}), (0, (1,)), "starts 'j0', which is running"),
     ],
 )
-def test_a_start_that_breaks_a_rule_is_told(rules, running, waits, start, broken):
+def test_a_start_that_breaks_a_rule_is_reported(rules, running, waits, start, broken):
     (own, fields), (other, theirs) = running, waits
     state = state_of(world(slowdowns=PAIRS, **rules), (own, (0,), fields), (other, (), theirs))
     (why,) = told(state, start)
@@ -88,7 +88,7 @@ def test_what_was_measured_counts_for_what_was_predicted():
     assert told(state, (1, (0,))) == ["job j0: gsla: slowdown 1.5 > 1.45"]
 
 
-def test_nobody_joins_a_gang_that_is_over_its_gsla_on_another_gpu():
+def test_no_job_joins_a_gang_that_is_over_its_gsla_on_another_gpu():
     gang = ("a", (0, 1), {"gsla": 1.3})
     state = state_of(world(gpus=3, slowdowns=PAIRS), gang, ("b", (1,), {}), ("a", (), {}))
     assert "nothing may join" in told(state, (2, (0,)))[-1]
@@ -104,7 +104,7 @@ def test_two_that_start_together_are_looked_at_together():
     assert told(state, *pair) == []
 
 
-def test_three_are_held_to_what_their_pairs_tell_of_them():
+def test_three_jobs_are_bounded_by_their_pairs():
     pairs = [("a", "a", 1.4, 1.4)]
     where = world(slowdowns=pairs, max_jobs_per_gpu=3)
     state = state_of(where, *[("a", (0,), {"gsla": 1.5})] * 2, ("a", (), {}))
@@ -126,7 +126,7 @@ def test_beliefs_that_no_record_could_hold_are_judged_all_the_same(seed, kept):
     assert (told(state, (1, (0,))) == []) == kept
 
 
-def test_a_node_that_is_down_takes_nobody():
+def test_no_job_starts_on_a_node_that_is_down():
     state = state_of(world(nodes=2, gpus=1, slowdowns=PAIRS), ("a", (), {}))
     state.down.add(1)
     assert told(state, (0, (1,))) == ["job j0: gang: the cluster has no GPU n1-0"]
@@ -161,7 +161,7 @@ def any_starts(draw, state):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_part_of_the_round_tells_as_much_as_all_of_it(seed):
+def test_a_part_of_the_round_gives_the_same_answer_as_all_of_it(seed):
     draw = Random(seed)
     state = state_of(random_world(draw))
     for number in range(30):

@@ -49,7 +49,7 @@ def test_two_jobs_of_a_workload_are_listed_once():
     )
 
 
-def test_two_jobs_of_a_workload_at_two_shares_stand_for_both_orders():
+def test_two_jobs_of_a_workload_at_two_shares_cover_both_orders():
     # j and k at 30 and 70 are worth the same both ways; only one is kept, by the first job.
     entry = {"pair": ["a", "a"], "share": [30, 70], "slowdown": [2.0, 1.25]}
     found = groups(small([{"id": "j"}, {"id": "k"}], [entry], shares=[30, 70]))
@@ -104,7 +104,7 @@ def test_joins():
     assert groups(small([RUNNING, K], [AB])) == listed("r@-:1", "r@-:1.25 k@-:1.6", "k@-:1")
 
 
-def test_joins_respect_the_share_of_who_is_there():
+def test_joins_respect_the_share_of_the_running_job():
     capped = {**AB, "share": [60, 40]}
     jobs = [{**RUNNING, "share": [60]}, K]
     cluster = {"shares": [40]}  # 60 may no longer be given, but r has it
@@ -113,7 +113,7 @@ def test_joins_respect_the_share_of_who_is_there():
     )
 
 
-def test_nobody_joins_a_job_whose_gsla_would_break():
+def test_no_job_joins_one_whose_gsla_would_break():
     assert groups(small([{**RUNNING, "gsla": 1.2}, K], [AB])) == listed("r@-:1", "k@-:1")
 
 
@@ -133,7 +133,7 @@ def test_three_jobs_of_a_workload_in_every_set_once():
     assert len(found) == found.total() == 4 + 4  # four alone, four choices of three
 
 
-def test_a_running_pair_and_who_joins_it():
+def test_a_running_pair_and_the_job_that_joins_it():
     jobs = [RUNNING, {**RUNNING, "id": "s"}, K]
     entries = [
         {"pair": ["a", "a"], "slowdown": [1.5, 1.5]},

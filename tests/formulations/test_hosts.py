@@ -130,7 +130,7 @@ def test_every_solver_keeps_to_the_rule(seed, solver):
         assert result.objective == pytest.approx(best(problem, "throughput")[1])
 
 
-def test_a_waiting_job_is_told_what_the_host_lacks():
+def test_a_waiting_job_shows_what_the_host_lacks():
     jobs = [running("r", "much", "n0-0", gsla=1.0), waiting("p", "much")]
     result = solve(instance([box("n0", 8)], {"much": 6}, jobs))
     assert result.plan.waiting[0].reason.startswith(

@@ -76,7 +76,7 @@ def test_a_running_gang_that_is_not_alike_on_all_its_gpus():
     assert "gang r is not alike" in refusal(small(jobs, [entry], **whole))
 
 
-def test_running_jobs_must_be_covered_and_those_nobody_joins_are_fixed():
+def test_running_jobs_must_be_covered_and_those_without_a_join_are_fixed():
     jobs = [running("r", "g-0"), running("s", "g-1", workload="b"), {"id": "j"}]
     found = graph(small(jobs, [AA], gpus=3))
     assert found.required.tolist() == [True, False, False]

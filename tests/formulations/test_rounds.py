@@ -99,7 +99,7 @@ def test_gpus_form_a_class_by_model_memory_and_residents():
     assert [len(c.residents) for c in classes] == [1, 0, 0, 0]
 
 
-def test_unlike_shares_of_a_running_gang_tell_its_gpus_apart():
+def test_unlike_shares_of_a_running_gang_distinguish_its_gpus():
     instance = small([running("j", ["g-0", "g-1"], share=[50, None])], shares=[50])
     assert [c.gpus for c in Round.of(instance).classes] == [("g-0",), ("g-1",)]
 

@@ -387,7 +387,7 @@ def test_same_pair_twice_without_and_with_null_shares(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["upper", "p99"])
-def test_bounds_of_a_workload_beside_itself_must_be_equal_too(tmp_path, name):
+def test_bounds_of_a_workload_with_itself_must_be_equal_too(tmp_path, name):
     data = example_data()
     data["slowdowns"][1][name] = [1.5, 1.6]
     message = (
@@ -581,7 +581,7 @@ def test_file_that_cannot_be_read(tmp_path, monkeypatch, name, reason):
     assert str(caught.value) == f"{files.source_name(name)}: cannot be read: {reason}"
 
 
-def test_a_key_of_any_length_is_told_shortly(tmp_path):
+def test_a_long_key_is_reported_shortened(tmp_path):
     # Compared with the fields that there are, as it stands, such a key takes minutes.
     path = tmp_path / "a.json"
     path.write_text(json.dumps({**example_data(), "x" * 20_000_000: 1}))

@@ -619,7 +619,7 @@ def test_jct_lets_no_three_jobs_share() -> None:
     assert told(report) == ["GPU g0: jct: 3 jobs share, at most 2 may under jct"]
 
 
-def test_completion_lets_nobody_share_beyond_the_end_of_the_forecast() -> None:
+def test_completion_lets_no_job_share_beyond_the_end_of_the_forecast() -> None:
     jobs = [job("j1", workers=2), running("r2", "b", ["g0"])]
     report = checked(base(), jobs, put("j1", "g0", "g1"), put("r2", "g0"), under="completion")
     # j1 ends at 1250 s; r2 has done 781.25 s of its 1000 s then.

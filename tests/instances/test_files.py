@@ -166,7 +166,7 @@ def test_shares_as_keys_of_yaml(tmp_path):
         ("a.yaml", "%YAML 1.2\n---\na: 1\n...\n"),
     ],
 )
-def test_form_is_told_by_name_or_by_content(tmp_path, name, text):
+def test_the_format_follows_from_the_name_or_the_content(tmp_path, name, text):
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert read_data(tmp_path / name) == yaml.safe_load(text.removeprefix("\ufeff"))
 
@@ -196,7 +196,7 @@ def test_standard_output_is_json():
     assert done.stdout == 'first\n{\n  "é": 1\n}\n'.encode()
 
 
-def test_a_closed_pipe_is_told_in_one_line():
+def test_a_closed_pipe_is_reported_in_one_line():
     reader, writer = os.pipe()
     os.close(reader)
     code = (
@@ -219,14 +219,14 @@ def test_a_closed_pipe_is_told_in_one_line():
         ("write_text('-', '')", ">&-", "standard output: cannot be written: it is closed"),
     ],
 )
-def test_a_closed_stream_is_told_in_one_line(call, redirect, message):
+def test_a_closed_stream_is_reported_in_one_line(call, redirect, message):
     code = f"from dovetail.instances.files import *; {call}"
     command = f'"$0" -c "$1" {redirect}'
     done = subprocess.run(["sh", "-c", command, sys.executable, code], stderr=subprocess.PIPE)
     assert done.stderr.decode().splitlines()[-1].endswith(f"InputError: {message}")
 
 
-def test_text_that_is_no_unicode_is_told_in_one_line(tmp_path):
+def test_text_that_is_no_unicode_is_reported_in_one_line(tmp_path):
     with pytest.raises(InputError, match=r"a\.txt: cannot be written: 'utf-8' codec can't encode"):
         write_text(tmp_path / "a.txt", "\ud800")
     assert list(tmp_path.iterdir()) == []
@@ -282,7 +282,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path):
     assert (tmp_path / "a.json").read_text() == "old"
 
 
-def test_a_file_that_cannot_be_made_is_told_in_one_line(tmp_path):
+def test_a_file_that_cannot_be_created_is_reported_in_one_line(tmp_path):
     for path, reason in (
         (tmp_path / "none" / "a.json", "no such file or directory"),
         (tmp_path, "is a directory"),

@@ -168,7 +168,7 @@ def test_a_node_that_drains_takes_no_new_jobs(files):
 
 
 @pytest.mark.parametrize("state", ["FUTURE", "UNKNOWN", "IDLE+MAINTENANCE", "IDLE*+PLANNED"])
-def test_nodes_that_nobody_can_use_are_left_out(files, state):
+def test_unusable_nodes_are_left_out(files, state):
     made = files(
         nodes=NODES.replace(
             "State=IDLE\n   Partitions=p\n\nNodeName=n3",
@@ -184,7 +184,7 @@ def test_what_people_write_is_no_fact(files):
     assert [node.id for node in made.instance.cluster.nodes] == ["n1", "n2"]
 
 
-def test_what_cannot_be_said_of_a_job_is_left_out_and_told(files):
+def test_unusable_fields_of_a_job_are_left_out_and_reported(files):
     held = {**WAITS, "state_reason": "Dependency"}
     made = files(
         {**WAITS, "features": "big"},
@@ -310,7 +310,7 @@ def test_an_imported_cluster_can_be_planned(files, tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(tmp_path, jobs, nodes, told, capsys, monkeypatch):
+def test_faults_are_reported_in_one_line(tmp_path, jobs, nodes, told, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(jobs)
     (tmp_path / "nodes").write_text(nodes)
@@ -319,7 +319,7 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path, jobs, nodes, told, capsys, 
     assert capsys.readouterr().err == f"dovetail: {told}\n"
 
 
-def test_commands_that_are_not_there_are_told(monkeypatch, tmp_path):
+def test_missing_commands_are_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"squeue --json: cannot be read"):
         import_slurm({})

@@ -256,7 +256,7 @@ def test_pairs_of_one_device(tmp_path):
     assert {entry.gpu_model for entry in instance.slowdowns} == {"A"}
 
 
-def test_pairs_may_tell_the_growth_of_tail_latencies(tmp_path):
+def test_pairs_may_have_the_growth_of_tail_latencies(tmp_path):
     rows = ["me,A,shared,1,x,y,1.5,2.0,ok,,2.5,", "me,A,shared,1,x,x,1,1,ok,,,"]
     path = pairs_file(tmp_path, *rows, header=HEADER + ",p99_a,p99_b")
     instance = import_pairs(path, 1).instance
@@ -334,7 +334,7 @@ def test_pairs_missing_columns_are_named(tmp_path):
     ("cell", "hint"),
     [("1,09", " (write a decimal point)"), ("109%", " (divide by 100)"), ("x", "")],
 )
-def test_how_to_write_a_number_is_told(tmp_path, cell, hint):
+def test_how_to_write_a_number_is_reported(tmp_path, cell, hint):
     header = "job_a;slowdown_a;job_b;slowdown_b;device"
     path = pairs_file(tmp_path, f"x;{cell};y;1.2;A", header=header)
     with pytest.raises(InputError) as error:

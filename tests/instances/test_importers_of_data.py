@@ -68,7 +68,7 @@ def test_gavel_family_and_batch_size_are_in_the_name(tmp_path):
     assert data.families == {"ResNet-18 (batch size 16)": "ResNet-18", "a": "a"}
 
 
-def test_gavel_slowdowns_out_of_range_are_told_with_their_place(tmp_path):
+def test_gavel_slowdowns_out_of_range_are_reported_with_their_place(tmp_path):
     path = gavel_file(tmp_path, {A: {"null": 1.0, A: [1e4, 1.0]}})
     place = "D: k80[('a', 1)[('a', 1)].slowdown[0]]"
     assert told(gavel_data, path) == f"{place}: must be >= 0.001, got 0.0001"
@@ -111,7 +111,7 @@ def test_lucid_types_have_their_figures_and_families(tmp_path):
     assert pairs_of(data)[4] == (("t D b8", "r D b8"), None)
 
 
-def test_lucid_speeds_out_of_range_are_told_with_their_line(tmp_path):
+def test_lucid_speeds_out_of_range_are_reported_with_their_line(tmp_path):
     lucid_folder(tmp_path, SOLO, COLOCATED.replace("0.8,r", "8000,r"))
     told_of = told(lucid_data, tmp_path)
     assert told_of.startswith("D/colocate_info.csv.gz: line 2: slowdown[0]: must be >= 0.001, got")
@@ -250,7 +250,7 @@ def test_parvagpu_says_where_the_tables_are_broken(tmp_path, model, message):
     assert told(parvagpu_data, parvagpu_folder(tmp_path, model)).startswith(f"D/{message}")
 
 
-def test_parvagpu_folder_without_tables_is_told(tmp_path):
+def test_parvagpu_folder_without_tables_is_reported(tmp_path):
     assert told(parvagpu_data, tmp_path) == "D: must have a file MODEL.csv for each model"
 
 

@@ -75,7 +75,7 @@ def test_lab_is_of_lab_size():
     assert library.path("lab").stat().st_size < 150_000
 
 
-def test_lab_has_a_workload_nobody_knows_and_pairs_that_failed():
+def test_lab_has_an_unknown_workload_and_pairs_that_failed():
     instance = library.load("lab")
     known = {name for entry in instance.slowdowns for name in entry.workloads}
     assert set(instance.workloads) - known == {"mamba-new"}

@@ -99,7 +99,7 @@ def test_shorthand_of_a_node_names_its_gpus():
     assert node.devices[0] == Gpu(id="n1-0", model="V100", memory_mib=16160)
 
 
-def test_places_tell_node_and_rack_of_each_gpu():
+def test_places_give_node_and_rack_of_each_gpu():
     places = example().places
     assert list(places) == ["n0-0", "n0-1", "n1-0", "n1-1", "n1-2", "n1-3"]
     assert (places["n0-1"].node, places["n0-1"].rack) == ("n0", "r0")
@@ -209,7 +209,7 @@ def test_a_pair_may_be_known_for_each_model_and_for_all():
     assert len(small(slowdowns=entries).slowdowns) == 3
 
 
-def test_a_workload_beside_itself_may_differ_where_the_shares_do():
+def test_a_workload_with_itself_may_differ_where_the_shares_do():
     entry = {"pair": ["a", "a"], "share": [60, 40], "slowdown": [1.1, 1.7]}
     assert small(slowdowns=[entry]).slowdowns[0].slowdown == (1.1, 1.7)
 

@@ -68,7 +68,7 @@ def test_never_less_than_the_pairs_add_up_to(pairs):
 
 
 @given(matrices(largest=4))
-def test_a_job_that_costs_nobody_anything_changes_nothing(pairs):
+def test_a_job_that_slows_no_other_changes_nothing(pairs):
     count = len(pairs)
     larger = np.ones((count + 1, count + 1))
     larger[:count, :count] = pairs

@@ -126,13 +126,13 @@ def test_mirrored_exactly(first, second, split):
 
 
 @given(workloads(), st.one_of(st.just(UNCAPPED), st.integers(1, 50)))
-def test_a_workload_beside_itself_gets_equal_numbers(one, share):
+def test_a_workload_with_itself_gets_equal_numbers(one, share):
     found = slowdowns(one, one, (share, share))
     assert found[0] == found[1]
 
 
 @given(workloads(), fractions, fractions, fractions)
-def test_uncapped_no_better_beside_a_co_runner_that_is_active_longer(first, sm, more, dram):
+def test_uncapped_no_better_with_a_co_runner_that_is_active_longer(first, sm, more, dram):
     low, high = sorted((sm, more))
     light = slowdowns(first, workload(low, dram))
     heavy = slowdowns(first, workload(high, dram))
@@ -140,7 +140,7 @@ def test_uncapped_no_better_beside_a_co_runner_that_is_active_longer(first, sm, 
 
 
 @given(workloads(), st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 0.5), splits())
-def test_no_better_beside_a_co_runner_that_uses_more_memory(first, compute, one, two, split):
+def test_no_better_with_a_co_runner_that_uses_more_memory(first, compute, one, two, split):
     low, high = sorted((one, two))
     light = slowdowns(first, workload(compute + low, low), split)
     heavy = slowdowns(first, workload(compute + high, high), split)
@@ -148,7 +148,7 @@ def test_no_better_beside_a_co_runner_that_uses_more_memory(first, compute, one,
 
 
 @given(workloads(), fractions, fractions, fractions, fractions, splits())
-def test_no_better_beside_a_co_runner_that_receives_more(first, sm, dram, one, two, split):
+def test_no_better_with_a_co_runner_that_receives_more(first, sm, dram, one, two, split):
     low, high = sorted((one, two))
     light = slowdowns(first, workload(sm, dram, low), split)
     heavy = slowdowns(first, workload(sm, dram, high), split)
@@ -164,7 +164,7 @@ def test_no_worse_with_a_larger_share_of_the_whole(first, second, one, two):
 
 
 @given(workloads(), workloads(), st.integers(1, 50), st.integers(1, 50), st.integers(1, 50))
-def test_no_worse_with_a_larger_share_beside_the_same_cap(first, second, one, two, other):
+def test_no_worse_with_a_larger_share_against_the_same_cap(first, second, one, two, other):
     low, high = sorted((one, two))
     narrow = slowdowns(first, second, (low, other))
     wide = slowdowns(first, second, (high, other))

@@ -95,7 +95,7 @@ def test_the_estimator_predicts_as_its_form():
     assert found.tolist() == model.predict(table).tolist()
 
 
-def test_coarser_metrics_stand_in_and_an_unknown_bus_is_left_out():
+def test_coarser_metrics_substitute_and_an_unknown_bus_is_left_out():
     coarse = Workload(memory_mib=1, metrics=Metrics(gpu_util=0.9, mem_util=0.3))
     names = resolved(FEATURES, {"a": coarse})
     assert names == ("gpu_util", "mem_util", "absent", "alone", "share")

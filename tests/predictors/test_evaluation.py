@@ -113,7 +113,7 @@ def test_coverage_among_some_pairs():
     assert (found.job, found.pair) == (0.5, 0.0)
 
 
-def test_jobs_without_a_bound_are_told():
+def test_jobs_without_a_bound_are_reported():
     # The first job of each pair has none: 1.1, 1.0 and 1.3 of the second ones are within theirs.
     upper = [(np.nan, second) for _, second in UPPER]
     found = coverage(three_pairs(PREDICTED, upper), 0.9)
@@ -217,7 +217,7 @@ def test_the_same_seed_gives_the_same_numbers():
     np.testing.assert_array_equal(one.uppers, two.uppers)
 
 
-def test_a_model_without_its_features_is_told():
+def test_a_model_without_its_features_is_reported():
     bare = measured().replace(profiles=())
     found = list(evaluate(bare, ["coscheml"], ["random", "family"]))
     assert all(isinstance(each, NotApplicable) for each in found)
@@ -231,7 +231,7 @@ def test_a_model_without_its_features_is_told():
         ("gpu_model", 4, "needs pairs measured on at least two GPU models"),
     ],
 )
-def test_too_little_is_told(setting, families, reason):
+def test_too_little_is_reported(setting, families, reason):
     found = list(evaluate(measured(families=families), ["constant"], [setting]))
     assert isinstance(found[0], NotApplicable)
     assert found[0].reason.startswith(reason)

@@ -167,7 +167,7 @@ def test_a_gpu_model_that_it_was_not_fitted_for():
     assert [e.gpu_model for e in filled.slowdowns] == ["V100", "A100"]
 
 
-def test_mixed_adds_one_cap_beside_none():
+def test_mixed_adds_pairs_with_one_cap():
     problem = instance("abb", shares=[30, 70])
     plain = {(e.pair, e.share) for e in predict(problem, anywhere()).slowdowns}
     mixed = {(e.pair, e.share) for e in predict(problem, anywhere(), mixed=True).slowdowns}

@@ -94,7 +94,7 @@ def test_the_network_is_stopped_by_pairs_that_it_does_not_learn_from():
     assert grouped < network.fit(table[copies], slowdown[copies]).n_iter_ / 2
 
 
-def test_a_model_that_holds_rows_back_is_told_which_are_of_one_pair():
+def test_a_model_that_holds_rows_back_gets_the_pair_of_each_row():
     _, rows = training_rows(splits_of_two_gpu_models(), ("share",))
     told = []
 

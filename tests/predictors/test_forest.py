@@ -109,7 +109,7 @@ def test_equals_xgboost(depth, missing, kernels):
     np.testing.assert_allclose(forest.evaluate(table), expected, rtol=1e-6)
 
 
-def test_values_that_float32_cannot_tell_apart():
+def test_values_that_are_equal_in_float32():
     # 0.1 is not a float32: the float64 0.1 and its float32 neighbour are one value to the trees.
     states, own, other, table, target = pairs_of()
     states, table = states * 0.1, table * 0.1
@@ -175,7 +175,7 @@ def test_no_rows_and_a_leaf_alone(kernels):
     assert forest.predict(np.zeros((2, FEATURES)), np.array([0]), np.array([1])).tolist() == [3.0]
 
 
-def test_nothing_beside_the_states_is_read():
+def test_nothing_but_the_states_is_read():
     forest, zero = Forest.from_arrays(by_hand(), 1), np.array([0])
     for position in (-1, 2):
         with pytest.raises(IndexError, match="must be positions in 2 states"):

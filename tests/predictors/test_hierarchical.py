@@ -99,7 +99,7 @@ def test_a_share_that_was_not_measured_follows_the_solo_curve_and_is_less_sure()
     assert error[0] < error[1] < error[2]
 
 
-def test_no_answer_lies_outside_what_was_seen_beside_the_solo_curve():
+def test_no_answer_lies_outside_the_observed_range_of_the_solo_curve():
     form = by_hand()
     held = Hierarchy(**{**form.arrays(), "limits": np.array([0.0, 0.3])})
     half = states({"family": 0, "workload": 0, "log_alone": np.log(4.0)})

@@ -77,7 +77,7 @@ def test_states_and_table_say_the_same(rows):
 
 
 @given(st.permutations(range(60)), st.integers(0, 3))
-def test_an_answer_does_not_depend_on_where_the_row_stands(order, padding):
+def test_an_answer_does_not_depend_on_the_position_of_the_row(order, padding):
     network = random_network()
     states = np.random.default_rng(2).normal(size=(60, 3))
     own, other = np.arange(60), np.arange(60)[::-1]

@@ -73,7 +73,7 @@ def test_time_is_kept_and_too_little_of_it_leaves_table_4():
     assert found.best.hidden_layer_sizes == TABLE_4
 
 
-def test_progress_is_told():
+def test_progress_is_reported():
     told = []
     search(
         *synthetic(), trials=3, base=QUICK, most_layers=2, progress=lambda *now: told.append(now)

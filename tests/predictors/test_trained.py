@@ -31,7 +31,7 @@ def test_a_pair_by_hand():
     assert (found.upper, found.power_w) == (None, None)
 
 
-def test_mirrored_rows_and_a_workload_beside_itself():
+def test_mirrored_rows_and_a_workload_with_itself():
     found = ask(simple(Margin()), AB, ("a", "b", NONE), ("b", "a", NONE), ("a", "a", NONE))
     for values in (found.slowdown, found.upper):
         assert (values[0] == values[1, ::-1]).all()
@@ -88,7 +88,7 @@ def test_caps_outside_of_what_was_measured_stay_unknown(shares, known):
     assert (~np.isnan(found.slowdown)).tolist() == [[known] * 2] * 2
 
 
-def test_one_cap_beside_none_where_it_was_measured():
+def test_pairs_with_one_cap_where_they_were_measured():
     predictor = simple(splits=[(0, 30), (0, 70)])
     found = ask(predictor, AB, ("a", "b", (50, 0)), ("a", "b", (0, 50)), ("a", "b", NONE))
     assert np.isnan(found.slowdown).any(axis=1).tolist() == [False, False, True]

@@ -76,7 +76,7 @@ def test_the_default_answers_for_workloads_it_has_never_met(data, default, tmp_p
         assert (found.upper > found.slowdown).all()
 
 
-def test_progress_is_told(default, steps):
+def test_progress_is_reported(default, steps):
     assert steps == [(f"hierarchical for {GPU}", 0, 1)]
 
 

@@ -203,7 +203,7 @@ def test_memory_of_no_gpu_is_enough():
     assert remedies(story) == ["would start alone on g-0 with 500 MiB less memory"]
 
 
-def test_gsla_and_memory_at_once_are_told_together_the_larger_first():
+def test_gsla_and_memory_at_once_are_reported_together_the_larger_first():
     jobs = [runs("x", "g-0", gsla=1.2), {"id": "new", "gsla": 1.5}]
     entry = pair(1.21, 1.51)
     lighter = waits(*jobs, slowdowns=[entry], reserve_mib=8900)
@@ -291,7 +291,7 @@ def test_capacity_in_somebodys_place():
     assert remedies(story) == ["would start with x on g-0 (slowdown 1.30) if y waited", MORE]
 
 
-def test_capacity_tells_the_figures_of_a_gpu_with_room():
+def test_capacity_shows_the_figures_of_a_gpu_with_room():
     jobs = [runs("x", "g-0"), {"id": "y", "workload": "c"}, runs("z", "g-1", gsla=1.1)]
     entries = [pair(1.2, 1.3), pair(1.1, 1.1, "ac")]
     story = told(waits(*jobs, slowdowns=entries, gpus=2), row("y", "g-0"))
@@ -323,13 +323,13 @@ def test_a_full_gpu_is_no_reason_to_measure():
     assert not [text for text in remedies(story) if "measured" in text]
 
 
-def test_capacity_where_nobody_shares():
+def test_capacity_where_no_jobs_share():
     story = told(waits({"id": "y"}, max_jobs_per_gpu=1), row("y", "g-0"))
     assert story.reason == "capacity: the GPUs that suit it are full, such as g-0 with y"
     assert remedies(story) == ["would start alone on g-0 if y waited", MORE]
 
 
-def test_who_stays_gets_other_shares_when_somebody_leaves():
+def test_the_remaining_job_gets_another_share_when_one_leaves():
     """y starts on both GPUs at a share, which x could not have alone once y is gone."""
     entries = [pair(1.1, 1.1, "ca", share=[60, 40])]
     jobs = [{"id": "y", "workload": "c", "workers": 2}, {"id": "x", "weight": 5}]
@@ -413,7 +413,7 @@ def test_what_a_start_would_cost_where_the_co_runner_starts_too(other: str | Non
     assert explain(instance, plan_of(instance, *starting), "new").reason == reason
 
 
-def test_nobody_leaves_where_those_who_stay_could_not_share():
+def test_no_job_leaves_where_the_remaining_jobs_could_not_share():
     """Without y, x and z would have to share g-1 as a pair, of which nothing is known."""
     entries = [{"set": ["a", "a", "c"], "slowdown": [1.1, 1.1, 1.1]}]
     jobs = [{"id": "x"}, {"id": "z"}, {"id": "y", "workload": "c", "workers": 2}]
@@ -586,7 +586,7 @@ def test_the_lines_of_the_lab_are_short(lab: tuple[Instance, Plan]):
     assert max(len(waiting.reason) for waiting in lab[1].waiting) <= 180
 
 
-def test_a_thousand_waiting_jobs_are_told_at_once():
+def test_a_thousand_waiting_jobs_are_reported_at_once():
     instance = generate(1500, gpus=400, workloads=26, gangs=False, running=0.27)
     running = plan_of(instance).assignments
     started = time.process_time()

@@ -84,7 +84,7 @@ def test_a_running_job_is_joined():
     assert placed(small(jobs, [AA], gpus=1)) == {"r": ("g-0",), "k": ("g-0",)}
 
 
-def test_shares_of_those_who_start_together_may_still_change():
+def test_shares_of_jobs_that_start_together_may_still_change():
     # j alone has no cap; when k comes both get the only split that is known.
     split = {**AA, "share": [50, 50]}
     plan = solve(small([job("j"), job("k")], [split], gpus=1, shares=[50]), solver="greedy").plan
@@ -114,7 +114,7 @@ def test_random_pairing_is_seeded():
     assert any(plan != plans[0] for plan in plans)
 
 
-def test_who_the_time_does_not_reach_waits():
+def test_jobs_beyond_the_time_limit_wait():
     problem = Problem.of(small([job("r", state="running", gpus=["g-0"]), job("j")]), "throughput")
     passed = Limits(deadline=time.monotonic() - 1)
     assert (greedy_counts(problem, passed) == problem.idle_counts).all()

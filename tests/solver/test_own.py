@@ -247,7 +247,7 @@ def test_a_solver_that_breaks_the_protocol_is_refused(solver, message):
         ("higs", "got 'higs', did you mean highs?"),
     ],
 )
-def test_a_solver_that_cannot_be_is_told_in_one_line(name, message):
+def test_an_impossible_solver_is_reported_in_one_line(name, message):
     with pytest.raises(UnsupportedError) as raised:
         solver_named(name)
     assert message in str(raised.value)

@@ -112,7 +112,7 @@ def test_a_repository_is_not_appended_to_itself(run, tmp_path, folder):
     assert len(Repository(repository).since(0)) == 5
 
 
-def test_show_tells_what_there_is(run, folder):
+def test_show_prints_what_there_is(run, folder):
     status, out, err = run("show", folder)
     fingerprint = read_dataset(folder).fingerprint
     assert (status, err) == (0, "")
@@ -184,7 +184,7 @@ def test_a_mistake_is_one_line(run, folder, monkeypatch, arguments, message):
     assert [path.name for path in folder.parent.iterdir()] == ["D"]
 
 
-def test_usage_is_told_of_the_sub_command(run):
+def test_usage_errors_name_the_sub_command(run):
     status, _, err = run("import", "gavel", "x")
     assert status == 2
     assert "the following arguments are required: -o/--output" in err

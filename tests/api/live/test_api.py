@@ -48,14 +48,14 @@ def test_a_job_from_submission_to_its_end(live):
     assert [each.id for each in live.client.jobs(over=True)] == [name]
 
 
-def test_the_owner_is_whom_the_kernel_names(live):
+def test_the_kernel_names_the_owner(live):
     (name,) = live.client.submit([job()])
     found = live.client.job(name)
     assert (found.owner, found.uid) == (ME, os.getuid())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_at_the_socket_is_told_apart(short_path):
+def test_another_user_at_the_socket_is_identified(short_path):
     short_path.chmod(0o755)
     other = pwd.getpwnam(OTHER)
     body = json.dumps({"jobs": [job()]}).encode()
@@ -81,7 +81,7 @@ def test_another_user_at_the_socket_is_told_apart(short_path):
     assert (found.owner, found.uid) == (OTHER, other.pw_uid)
 
 
-def test_nobody_may_name_an_owner(live):
+def test_a_request_may_not_name_an_owner(live):
     with pytest.raises(
         InputError, match=r"^jobs\[0\]\.owner: unknown field, known are: array, command, "
     ):
@@ -104,7 +104,7 @@ def test_nobody_may_name_an_owner(live):
         ({"env": {f"A{k}": "a" * 125_000 for k in range(16)}}, r"^env: must have at most 1966080 "),
     ],
 )
-def test_a_bad_job_is_told_in_one_line(live, change, told):
+def test_a_bad_job_is_reported_in_one_line(live, change, told):
     with pytest.raises(InputError, match=told):
         live.client.submit([job(**change)])
 
@@ -200,7 +200,7 @@ def test_another_user_may_look_and_no_more(live):
     assert state(live, name) not in OVER
 
 
-def test_a_public_log_is_for_everybody(live):
+def test_a_public_log_is_readable_by_all_users(live):
     (name,) = live.mine.submit([job(public_log=True)])
     wait_until(lambda: runs(live, name))
     assert b"simulated: started" in b"".join(live.other.log(name))
@@ -213,7 +213,7 @@ def test_a_user_cancels_what_is_his(live):
     assert live.other.wait(name).state is JobState.CANCELLED
 
 
-def test_who_cancels_may_shorten_the_grace(live):
+def test_a_cancel_may_shorten_the_grace(live):
     (name,) = live.other.submit([job(command=["train", "work_s=60", "deaf=1"], grace_s=600.0)])
     wait_until(lambda: runs(live, name))
     live.other.cancel(name)
@@ -278,7 +278,7 @@ def test_others_see_no_commands_of_a_private_service(short_path):
         assert live.client.job("j2").command == ("mine",)
 
 
-def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
+def test_many_waiters_for_a_job_cost_one_look(live, monkeypatch):
     (name,) = live.client.submit([job()])
     looks = []
     look = live.service.api.is_over
@@ -299,7 +299,7 @@ def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
     assert answers == [JobState.CANCELLED] * 30
 
 
-def test_a_costly_plan_is_made_for_all_who_ask(live, monkeypatch):
+def test_concurrent_requests_share_a_costly_plan(live, monkeypatch):
     from dovetail.executor.live import deciding
 
     live.client.submit([job()])
@@ -325,7 +325,7 @@ def test_the_socket_is_its_users_alone(live):
     assert stat.S_IMODE(Path(live.socket).stat().st_mode) == 0o600
 
 
-def test_over_tcp_nothing_is_told_without_a_token(live):
+def test_over_tcp_nothing_is_answered_without_a_token(live):
     tokens = (None, "", "Bearer", f"Bearer {'0' * 32}", "Basic abc", TOKENS[ME])
     for path in ("/v1/jobs", "/metrics", "/openapi.json", "/nothing"):
         for token in tokens:
@@ -474,7 +474,7 @@ def test_a_user_s_own_key_is_used_once(live):
 
 # httpcore leaves the socket open on which it could not connect.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_whoever_follows_does_not_keep_the_service_from_ending_and_hears_of_it(short_path):
+def test_a_follower_does_not_keep_the_service_from_ending_and_is_notified(short_path):
     seen, told = [], []
 
     def follow():
@@ -498,7 +498,7 @@ def test_whoever_follows_does_not_keep_the_service_from_ending_and_hears_of_it(s
 
 # httpcore leaves the socket open on which it could not connect.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_nobody_answers(short_path):
+def test_no_service_answers(short_path):
     path = short_path / "api.sock"
     for _ in range(2):
         with Client(str(path)) as client, pytest.raises(NoServiceError, match="no service answers"):

@@ -467,7 +467,7 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("serve", "--listen", "here"), "must be HOST:PORT, got 'here'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(run, words, told, monkeypatch, short_path):
+def test_mistakes_are_reported_in_one_line(run, words, told, monkeypatch, short_path):
     monkeypatch.chdir(short_path)
     words = (*words, "--pool", "cpu") if words[0] == "serve" and "--pool" not in words else words
     status, out, err = run(*words)
@@ -515,7 +515,7 @@ def test_following_a_job_says_that_the_service_ends_before_it(short_path, truth,
     assert told == f"dovetail: the service at {home}/api.sock {what}"
 
 
-def test_a_dry_run_starts_nothing_and_tells_what_it_would(short_path, truth, run):
+def test_a_dry_run_starts_nothing_and_prints_what_it_would(short_path, truth, run):
     options = ("--pool", f"simulated:{truth}", "--dry-run")
     with served(short_path / "home", *options) as (_, told):
         assert told.endswith(" (dry run: nothing is started)\n")

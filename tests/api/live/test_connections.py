@@ -17,7 +17,7 @@ from tests.executor.waiting import LIMIT_S
 DESCRIPTORS = 256
 
 
-def test_nobody_takes_the_room_of_others():
+def test_no_user_takes_the_room_of_others():
     room = Room(1024)
     mine, root = Peer("users", 1000), Peer("administrators", 0)
     assert sum(room.enter(mine) for _ in range(1100)) == 64
@@ -38,7 +38,7 @@ def answered(raw):
 @pytest.mark.parametrize(
     "head", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n", b"GET /v1/service HTTP/1.1\r\n"]
 )
-def test_whoever_does_not_finish_a_head_is_hung_up_on(short_path, monkeypatch, head):
+def test_a_client_that_does_not_finish_a_head_is_disconnected(short_path, monkeypatch, head):
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with service_here(short_path, short_path / "api.sock") as live:
         host, port = live.url.removeprefix("http://").split(":")
@@ -52,7 +52,7 @@ def test_whoever_does_not_finish_a_head_is_hung_up_on(short_path, monkeypatch, h
         assert live.client.submit([job()]) == ("j1",)
 
 
-def test_whoever_waits_for_an_answer_is_not_hung_up_on(short_path, monkeypatch):
+def test_a_client_that_waits_for_an_answer_is_not_disconnected(short_path, monkeypatch):
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with service_here(short_path, short_path / "api.sock") as live:
         live.client.submit([job()])

@@ -119,7 +119,7 @@ def rotate(path):
     path.touch()
 
 
-def test_following_tells_all_that_is_written(tmp_path):
+def test_following_shows_all_that_is_written(tmp_path):
     log = tmp_path / "log"
     log.write_text("a\n")
     told = follow(ServiceApi(log), None, lambda: append(log, "b\n"), lambda: append(log, "c\n"))
@@ -180,7 +180,7 @@ def test_following_waits_for_the_log_to_be_there(tmp_path):
     assert asyncio.run(told()) == b"there\n"
 
 
-def test_what_was_written_just_before_the_end_is_told(tmp_path):
+def test_output_written_just_before_the_end_is_reported(tmp_path):
     log = tmp_path / "log"
     log.write_text("last words\n")
     api = ServiceApi(log)

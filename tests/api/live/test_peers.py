@@ -34,7 +34,7 @@ def tokens(tmp_path, text, mode=0o600):
     return Tokens.read(str(path))
 
 
-def test_a_token_tells_its_user(tmp_path):
+def test_a_token_identifies_its_user(tmp_path):
     read = tokens(tmp_path, f"# of the lab\n\n{ME} {TOKEN}  # mine\n")
     assert read.user(TOKEN) == owner_of(os.getuid(), os.getgid())
     assert read.user(TOKEN[:-1]) is None

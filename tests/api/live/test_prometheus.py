@@ -46,7 +46,7 @@ def test_metrics_name_their_source(figures):
     assert figures[(*key, ("model", "H100"), ("source", "NVML GPM"))] == 0.75
 
 
-def test_jobs_that_hold_devices_tell_predicted_and_measured(figures):
+def test_jobs_that_hold_devices_show_predicted_and_measured(figures):
     labels = (("job", "j1"), ("user", "anna"), ("workload", "resnet"))
     assert figures["dovetail_job_slowdown", *labels] == 1.25
     assert figures["dovetail_job_predicted_slowdown", *labels] == 1.5

@@ -135,7 +135,7 @@ def test_names_are_not_taken_for_markup():
     assert "[to] their job" in " ".join(printed(job_view(LONG, 99_999.0, "")).split())
 
 
-def test_the_queue_says_who_runs_where_and_why_others_wait():
+def test_the_queue_shows_placements_and_reasons_to_wait():
     text = printed(queue_view([job(slowdown=1.2, predicted=1.25), waiting(2)], 7300.0))
     row = next(line for line in text.splitlines() if line.startswith("j1 "))
     assert row.split("  ")[-1].strip() == "-"
@@ -170,7 +170,7 @@ def test_an_empty_queue():
     assert printed(queue_view([], 0.0)) == "no jobs\n"
 
 
-def test_a_job_tells_its_history():
+def test_a_job_shows_its_history():
     steps = (
         StepView(at_s=1000.0, state=JobState.SUBMITTED, why="submitted"),
         StepView(at_s=1060.0, state=JobState.FAILED, why="rank 0 ended with status 3"),
@@ -257,7 +257,7 @@ def test_of_few_devices_each_has_its_line():
     assert all(f"n{k}/gpu{j}" in text for k in (1, 2, 3) for j in range(4))
 
 
-def test_a_node_tells_how_many_of_its_devices_are_in_trouble():
+def test_a_node_counts_its_devices_in_trouble():
     one, other = device(node="n1"), device(id="gpu1", node="n1", trouble="is too hot")
     (node,) = by_node([one, other])
     assert (node.trouble, node.busy) == ("1 of 2: is too hot", 2)

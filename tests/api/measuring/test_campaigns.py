@@ -108,7 +108,7 @@ def test_a_campaign_becomes_a_data_set(campaign, capsys):
     assert lines(campaign) == before
 
 
-def test_a_dry_run_tells_what_would_be_and_leaves_nothing(campaign, capsys):
+def test_a_dry_run_prints_the_result_and_leaves_nothing(campaign, capsys):
     text = campaign.read_text().replace("{measure: solos}", "{measure: solos, shares: [50]}")
     campaign.write_text(text)
     assert main(command(campaign, "--dry-run")) == 0
@@ -214,7 +214,7 @@ class TestBadInput:
         assert told.err.count("\n") == 1
         return told.err
 
-    def test_a_workload_that_nobody_knows(self, campaign, capsys):
+    def test_an_unknown_workload(self, campaign, capsys):
         campaign.write_text(
             campaign.read_text().replace("- {name: here, program: here.py}", "- lenet")
         )

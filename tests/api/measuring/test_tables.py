@@ -85,13 +85,13 @@ def test_every_line_fits_the_width_and_brackets_stay():
         assert "bursty-[inference]" in text
 
 
-def test_a_stand_in_is_told_before_anything_else():
+def test_a_stand_in_is_reported_before_anything_else():
     told = printed(*RESULTS, stand_in="CPU cores")
     assert told.startswith("NO GPU: CPU cores\n")
     assert "NO GPU" not in printed(*RESULTS)
 
 
-def test_a_stage_says_of_whom_it_is_and_who_is_preferred():
+def test_a_stage_names_its_jobs_and_the_preferred_ones():
     of = campaign({"measure": "pairs", "workloads": ["tiny"], "first": ["tiny"]})
     console = Console(file=StringIO(), width=100)
     console.print(campaign_view(summary(Contents((machine(of),), of, ()))))

@@ -152,7 +152,7 @@ def test_hostile_names_stay_text():
     assert samples.HOSTILE in page.text["title"]
 
 
-def test_gangs_shares_and_states_are_told_in_words():
+def test_gangs_shares_and_states_are_described_in_words():
     instance, plan = samples.named("j")
     where = Page(report_html(instance, plan, compare(instance, plan))).text["where"]
     words = " ".join(where.split())

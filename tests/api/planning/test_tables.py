@@ -80,7 +80,7 @@ def test_idle_gpus_are_said_to_be_idle():
     assert "no job waits" in text
 
 
-def test_headline_tells_value_bound_gap_and_proof():
+def test_headline_has_value_bound_gap_and_proof():
     instance = small([{"id": "x", "weight": 2.5}, {"id": "y", "workers": 2}])
     plan = solve(instance).plan.replace(runtime_s=1.25)
     lines = printed(plan_tables.headline(view(instance, plan))).splitlines()
@@ -114,7 +114,7 @@ def test_every_waiting_job_has_a_line_with_its_reason():
         assert line == f"{waiting.job}  {waiting.reason}"
 
 
-def test_a_plan_without_reasons_still_lists_who_waits():
+def test_a_plan_without_reasons_still_lists_the_waiting_jobs():
     instance = small([{"id": "big", "workers": 3}])
     plan = solve(instance).plan.replace(waiting=())
     assert "big  no reason given" in printed(plan_tables.plan_view(instance, plan))

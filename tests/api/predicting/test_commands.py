@@ -39,7 +39,7 @@ def folder(tmp_path):
     return written
 
 
-def test_evaluate_tells_a_verdict_and_tables(run, folder):
+def test_evaluate_prints_a_verdict_and_tables(run, folder):
     path = folder(measured(families=3))
     status, out, err = run("evaluate", path, "--models", "constant")
     assert (status, err) == (0, "")
@@ -94,7 +94,7 @@ def test_a_failed_report_writes_nothing(run, folder, tmp_path):
     assert not page.exists()
 
 
-def test_one_workload_can_be_told_of(run, folder):
+def test_one_workload_can_be_shown(run, folder):
     one = measured(families=1)
     status, out, _ = run("evaluate", folder(one), "--models", "constant", "--json")
     reasons = [each["reason"] for each in json.loads(out)["not_applicable"]]

@@ -125,7 +125,7 @@ def test_a_promise_is_kept_only_where_it_is_in_every_setting(studied, setting, n
     assert f"held for 60.0 % (new {new}, the weakest of the tested settings): not kept." in broken
 
 
-def test_a_setting_without_bounds_is_told(studied):
+def test_a_setting_without_bounds_is_reported(studied):
     some = tuple(
         each.replace(coverage=None) if each.setting == "random" else each
         for each in studied.comparison.evaluations

@@ -126,7 +126,7 @@ def test_a_gpu_model_that_was_not_fitted(run, files, tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", ["predict", "plan"])
-def test_mistakes_are_told_in_one_line(run, files, command, options, message):
+def test_mistakes_are_reported_in_one_line(run, files, command, options, message):
     model, problem = files
     known = {"MODEL": model, "INSTANCE": problem}
     status, out, err = run(command, problem, *(known.get(option, option) for option in options))
@@ -196,7 +196,7 @@ def fitted_model(tmp_path_factory):
     return path
 
 
-def test_jobs_whose_promise_cannot_be_kept_share_with_nobody(run, fitted_model, tmp_path):
+def test_jobs_whose_promise_cannot_be_kept_run_alone(run, fitted_model, tmp_path):
     jobs = [("f0 b0", 1), ("f1 b0", 1), ("f2 b0", 8)]
     problem = synthetic_instance(tmp_path / "problem.json", jobs)
     status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.9")
@@ -209,7 +209,7 @@ def test_jobs_whose_promise_cannot_be_kept_share_with_nobody(run, fitted_model, 
     assert err.count("\n") == 1
 
 
-def test_what_a_gang_cannot_be_promised_is_told_and_the_rest_is_filled(run, fitted_model, tmp_path):
+def test_a_gsla_a_gang_cannot_get_is_reported_and_the_rest_is_filled(run, fitted_model, tmp_path):
     jobs = [("f0 b0", 1), ("f1 b0", 1), ("f2 b0", 64)]
     problem = synthetic_instance(tmp_path / "problem.json", jobs)
     status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.95")

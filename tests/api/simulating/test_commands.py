@@ -62,7 +62,7 @@ def small(tmp_path, monkeypatch):
     return "trace.csv", "--world", "world.yaml"
 
 
-def test_a_run_is_told_by_its_metrics(run, small):
+def test_a_run_is_summarised_by_its_metrics(run, small):
     # FIFO on two GPUs: j0 from 0 to 100, j1 (both GPUs) from 100 to 150, j2 from 150 to 180.
     status, out, err = run("simulate", *small, "--policy", "fifo")
     assert (status, err) == (0, "")
@@ -125,7 +125,7 @@ def test_figures_of_others_are_not_overwritten(run, small):
         assert not Path("out").exists()
 
 
-def test_policies_stand_beside_each_other(run, small):
+def test_policies_are_compared_side_by_side(run, small):
     status, out, err = run(
         "compare",
         *small,
@@ -253,7 +253,7 @@ def bad_policies(monkeypatch):
     monkeypatch.setattr(registry, "policy_class", lambda name: named.get(name) or old(name))
 
 
-def test_a_policy_that_fails_is_told_and_the_others_go_on(run, small, bad_policies):
+def test_a_policy_that_fails_is_reported_and_the_others_go_on(run, small, bad_policies):
     policies = "never,fifo,broken"
     many = ("--policies", policies, "--seeds", 2, "-o", "out", "--report", "page.html")
     status, out, err = run("compare", *small, *many, *ONE)
@@ -474,7 +474,7 @@ def test_a_cluster_on_which_nothing_ever_waits_is_warned_of(run, small):
         (("--jobs", "0"), "argument --jobs: must be a whole number >= 1, got '0'"),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_run(run, small, arguments, message):
+def test_a_mistake_is_reported_before_anything_is_run(run, small, arguments, message):
     Path("full").mkdir()
     Path("full/thesis.tex").write_text("mine")
     status, out, err = run("compare", *small, *("--policies", "fifo"), *arguments)
@@ -485,7 +485,7 @@ def test_a_mistake_is_told_before_anything_is_run(run, small, arguments, message
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
-def test_a_folder_that_cannot_be_written_is_told(run, small, command):
+def test_a_folder_that_cannot_be_written_is_reported(run, small, command):
     policy = "--policy" if command == "simulate" else "--policies"
     status, out, err = run(command, *small, policy, "fifo", "-o", "/proc/out")
     assert (status, out, err.count("\n")) == (2, "", 1)
@@ -527,7 +527,7 @@ def test_gslas_of_a_trace_that_has_some_are_left_alone(run, small):
     assert json.loads(out)["facts"]["drawn"] == "gSLAs of 2 jobs (fixed:2)"
 
 
-def test_workloads_that_the_world_lacks_are_told_from_missing_ones(run, small):
+def test_workloads_that_the_world_lacks_are_distinguished_from_missing_ones(run, small):
     Path("other.csv").write_text(TRACE.replace("30,a", "30,c").replace("50,b", "50,"))
     _, out, _ = run("simulate", "other.csv", *small[1:], "--policy", "fifo", "--json")
     drawn = json.loads(out)["facts"]["drawn"]

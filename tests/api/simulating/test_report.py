@@ -215,7 +215,7 @@ def test_two_jobs_by_hand(tiny):
     assert machines.absent == ("energy",)
 
 
-def test_nobody_is_best_where_some_have_no_figure(tiny):
+def test_no_policy_is_best_where_some_have_no_figure(tiny):
     groups = Groups.of(tiny)
     assert groups.best("excess_p50") == ()
     assert [group.policy for group in groups.best("makespan_s")] == ["dovetail"]
@@ -268,7 +268,7 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
         ((math.nan,) * 3, ", 50.0 % less than fifo"),
     ],
 )
-def test_who_breaks_promises_is_not_praised_without_saying_so(rates, told):
+def test_the_headline_mentions_broken_gslas_of_the_best(rates, told):
     policies = zip(("fifo", "ssf", "castor"), (120.0, 90.0, 60.0), rates, strict=True)
     groups = Groups.of([promised(*each) for each in policies])
     best = "castor has the shortest mean job completion time of 3 policies: 60.0 s"
@@ -277,7 +277,7 @@ def test_who_breaks_promises_is_not_praised_without_saying_so(rates, told):
     assert f"Best at mean JCT: castor{breaks}." in verdict(groups)
 
 
-def test_the_verdict_says_where_the_policy_of_ones_own_stands():
+def test_the_verdict_ranks_the_own_policy():
     groups = Groups.of([promised("fifo", 120.0), promised("ssf", 90.0), promised("mine", 100.0)])
     sentence = "mine is not the best at mean JCT (1.67 min; ssf 1.50 min). By mean JCT it is number"
     assert any(each.startswith(sentence) for each in verdict(groups))
@@ -315,7 +315,7 @@ def test_means_are_over_the_seeds_that_all_policies_have(several):
         Groups.of([r for r in runs if (r.policy, r.seed) in {("fifo", 1), ("dovetail", 2)}])
 
 
-def test_what_the_caller_tells_replaces_what_the_runs_tell(tiny):
+def test_values_of_the_caller_replace_those_of_the_runs(tiny):
     page = Page(simulation_page(tiny, "two jobs", {"seeds": "none drawn"}))
     assert "none drawn" in page.text["facts"]
     assert page.text["facts"].count("seeds") == 1

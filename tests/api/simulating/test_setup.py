@@ -56,7 +56,7 @@ def test_in_a_mixed_cluster_speeds_are_relative_to_where_run_times_hold(gavel, m
     assert speed == {first: 1.0, second: RATES[second] / RATES[first]}
 
 
-def test_run_times_of_gavel_on_a_model_that_it_does_not_know_are_told(gavel):
+def test_run_times_of_gavel_on_a_model_that_it_does_not_know_are_reported(gavel):
     told = asked(gavel[0], "--nodes", 1, "--gpu-model", "A100")
     assert told.setup.trace.jobs[0].duration_s == 100
     rest = "taken for those on A100, which are not known"
@@ -115,7 +115,7 @@ def test_the_load_counts_a_gpu_by_all_workloads_where_some_are_drawn(gavel):
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
-def test_of_jobs_larger_than_the_cluster_the_remedies_are_told(gavel, capsys, command):
+def test_of_jobs_larger_than_the_cluster_the_remedies_are_reported(gavel, capsys, command):
     Path("t.csv").write_text("id,arrival_s,workers,duration_s,workload\nx,0,3,100,a\n")
     assert main([command, "t.csv", *gavel[1:], "--gpu-model", "v100"]) == 2
     rule = "must be <= 2 (GPUs of one model that hold workload 'a'), got 3 for job 'x'"

@@ -66,7 +66,7 @@ def allow_half(tmp_path, passed=True):
     keep_splits(tmp_path / "state", evidence)
 
 
-def test_without_a_driver_the_way_on_is_told(tmp_path):
+def test_without_a_driver_the_next_step_is_printed(tmp_path):
     def none():
         raise NvmlError("NVML: Driver Not Loaded", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
@@ -125,7 +125,7 @@ def test_evidence_of_a_failure_makes_none(tmp_path, library):
     assert found(result, "shares.allowed")[0].text.endswith("none; wrong: 50")
 
 
-def test_unreadable_evidence_makes_none_and_is_told(tmp_path, library):
+def test_unreadable_evidence_makes_none_and_is_reported(tmp_path, library):
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "repository.db").write_text("{")
     result = diagnosis(tmp_path)
@@ -142,7 +142,7 @@ def test_prohibited_and_lost_gpus_are_not_used(tmp_path, library):
     assert lost.text == "GPU 0: NVML: GPU is lost"
 
 
-def test_a_state_directory_that_cannot_be_is_told_and_nothing_is_usable(tmp_path, library):
+def test_an_unusable_state_directory_is_reported_and_nothing_is_usable(tmp_path, library):
     (tmp_path / "file").touch()
     result = diagnose(preflight(tmp_path, directory=tmp_path / "file" / "state"))
     (finding,) = found(result, "service.directory")
@@ -158,7 +158,7 @@ def open_path():
         yield Path(folder)
 
 
-def test_a_progress_hook_that_other_users_cannot_reach_is_told(open_path):
+def test_a_progress_hook_that_other_users_cannot_reach_is_reported(open_path):
     home = open_path / "root"
     hook = home / "venv" / "hook"
     hook.mkdir(parents=True)

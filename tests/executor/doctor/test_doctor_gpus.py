@@ -58,7 +58,7 @@ def test_a_gpu_machine_in_order(tmp_path, library, kernel):
     assert not parts
 
 
-def test_a_past_xid_is_told(tmp_path, library, kernel):
+def test_a_past_xid_is_reported(tmp_path, library, kernel):
     kernel.log.write_text("4,9,8,-;NVRM: Xid (PCI:0000:01:00): 79, pid=7, GPU has fallen off\n")
     _, found = looked(tmp_path, kernel)
     assert found["driver.xid"].level is Level.NOTE
@@ -79,7 +79,7 @@ def test_a_gpu_in_mig_mode_is_left_alone(tmp_path, library, kernel):
         ({"failed_rows": 1}, Level.LACKING, "could not be remapped"),
     ],
 )
-def test_bad_memory_is_told(tmp_path, library, kernel, rows, level, told):
+def test_bad_memory_is_reported(tmp_path, library, kernel, rows, level, told):
     vars(library).update(rows)
     _, found = looked(tmp_path, kernel)
     assert found["gpu.memory"].level is level
@@ -128,7 +128,7 @@ def test_before_hopper_dcgm_profiles(tmp_path, library, kernel, monkeypatch, ans
         (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error", "nvidia-smi"),
     ],
 )
-def test_the_errors_of_nvml_are_told_apart(tmp_path, library, kernel, code, seen, remedy):
+def test_the_errors_of_nvml_are_distinguished(tmp_path, library, kernel, code, seen, remedy):
     library.fails["nvmlInitWithFlags"] = code
     result, found = looked(tmp_path, kernel)
     assert result.usable is Usable.NOT
@@ -170,7 +170,7 @@ def test_nodes_that_lack_or_are_closed(tmp_path, library, kernel):
         assert "nvidia0 (mode 0)" in found["driver.nodes"].text
 
 
-def test_bindings_older_than_the_driver_are_told(tmp_path, library, kernel):
+def test_bindings_older_than_the_driver_are_reported(tmp_path, library, kernel):
     library.driver = "990.10"
     _, found = looked(tmp_path, kernel)
     assert found["driver.bindings"].level is Level.NOTE
@@ -191,7 +191,7 @@ def libraries(tmp_path, **changes):
     return str(program(tmp_path, "python", f"echo '{text}'"))
 
 
-def test_the_libraries_of_the_jobs_are_told(tmp_path, library, kernel):
+def test_the_libraries_of_the_jobs_are_reported(tmp_path, library, kernel):
     _, found = looked(tmp_path, kernel, libraries(tmp_path))
     assert found["jobs.torch"].text == "2.11.0+cu130, built for CUDA 13.0"
     assert found["jobs.torch"].level is Level.GOOD
@@ -199,7 +199,7 @@ def test_the_libraries_of_the_jobs_are_told(tmp_path, library, kernel):
     assert "13.1.0.3, version 130100; others saw" in found["jobs.cublas"].text
 
 
-def test_a_driver_too_old_for_the_jobs_is_told(tmp_path, library, kernel):
+def test_a_driver_too_old_for_the_jobs_is_reported(tmp_path, library, kernel):
     library.cuda = 12080
     _, found = looked(tmp_path, kernel, libraries(tmp_path))
     assert found["jobs.torch"].level is Level.LACKING

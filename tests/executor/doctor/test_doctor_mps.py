@@ -43,7 +43,7 @@ def running(place):
 
 
 @NEEDS_MPS
-def test_the_version_is_told_without_a_daemon(base):
+def test_the_version_is_known_without_a_daemon(base):
     control = mps.control("")
     version = control.text.rpartition("version ")[2]
     assert version.count(".") in (1, 2)
@@ -54,13 +54,13 @@ def test_the_version_is_told_without_a_daemon(base):
     assert not list(base.iterdir())
 
 
-def test_no_mps_is_told(base, monkeypatch):
+def test_no_mps_is_reported(base, monkeypatch):
     monkeypatch.setenv("PATH", str(base))
     assert mps.control("").text == f"{PROGRAM} is not installed"
 
 
 @NEEDS_MPS
-def test_daemons_of_others_are_told_with_what_ends_them(base):
+def test_daemons_of_others_are_reported_with_the_command_that_ends_them(base):
     with running(base / "theirs") as pid:
         others = mps.others(base / "ours", tuple(every_mps()))
         told = [one for one in others if f" {pid} " in one.text]
@@ -80,7 +80,7 @@ def test_our_daemons_are_stale_only_without_a_service(base):
     assert used.level is Level.GOOD
 
 
-def test_a_path_too_long_for_sockets_is_told(base):
+def test_a_path_too_long_for_sockets_is_reported(base):
     told = mps.directory(base / ("x" * 60) / "mps")
     assert told.level is Level.LACKING
     assert "longer than 87 bytes" in told.text

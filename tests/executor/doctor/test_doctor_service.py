@@ -30,7 +30,7 @@ def test_a_free_place_is_good(tmp_path):
     assert socket_of(place).level is Level.GOOD
 
 
-def test_the_socket_of_another_is_told_with_its_process(tmp_path, listener):
+def test_the_socket_of_another_user_is_reported_with_its_process(tmp_path, listener):
     told = socket_of(tmp_path)
     assert told.level is Level.BROKEN
     assert f"pid {os.getpid()}, uid {os.geteuid()} listens there" in told.text
@@ -70,7 +70,7 @@ def test_a_port_in_use_is_broken():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_directory_that_may_not_be_entered_is_told_of(tmp_path):
+def test_a_directory_that_may_not_be_entered_is_reported(tmp_path):
     # As with root's home, which some ways to become another user leave in HOME.
     tmp_path.chmod(0o700)
     inside = tmp_path / "state"

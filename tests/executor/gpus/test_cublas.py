@@ -66,7 +66,7 @@ def test_processes_with_one_version_each_agree_or_do_not(tmp_path):
         assert version_of(one, other) is None
 
 
-def test_nobody_waits_for_an_answer(tmp_path):
+def test_no_caller_waits_for_an_answer(tmp_path):
     versions = CublasVersions()
     with loading(stand_in(tmp_path / "a", 130100)) as pid:
         versions._asking.submit(time.sleep, 1.0)
@@ -74,7 +74,7 @@ def test_nobody_waits_for_an_answer(tmp_path):
         assert version_of(pid, versions=versions) == "130100"
 
 
-def test_a_library_that_does_not_tell_is_not_known(tmp_path):
+def test_a_library_without_a_version_is_unknown(tmp_path):
     library = stand_in(tmp_path / "a", 130100)
     with loading(library) as pid:
         versions = CublasVersions()

@@ -80,7 +80,7 @@ def test_rows_with_blanks():
     ]
 
 
-def test_an_error_tells_nothing():
+def test_an_error_is_no_answer():
     assert list(rows(OLDER.splitlines())) == []
 
 
@@ -175,7 +175,7 @@ def test_what_ends_is_started_again(tmp_path, monkeypatch):
         session.close()
 
 
-def test_without_dcgm_nothing_is_told(tmp_path):
+def test_without_dcgm_nothing_is_reported(tmp_path):
     session = Dcgm(str(tmp_path / "none"))
     assert session.metrics(FIRST) == {}
     session.close()

@@ -92,7 +92,7 @@ def test_clients_of_mps_are_listed_with_their_memory(library):
         assert session.processes(FIRST) == {}
 
 
-def test_critical_errors_are_told_once(library):
+def test_critical_errors_are_reported_once(library):
     library.xids = [(0, 31), (1, 79)]
     with nvml.Nvml() as session:
         session.gpus()
@@ -100,7 +100,7 @@ def test_critical_errors_are_told_once(library):
         assert list(session.xids()) == []
 
 
-def test_an_error_of_a_gpu_that_is_lost_with_it_is_told_of_that_gpu(library):
+def test_an_error_of_a_gpu_that_is_lost_with_it_is_reported_of_that_gpu(library):
     library.xids = [(1, 79)]
     with nvml.Nvml() as session:
         session.gpus()
@@ -117,7 +117,7 @@ def test_a_gpu_answers_or_is_lost(library):
             session.check(FIRST)
 
 
-def test_without_events_nothing_is_told(library):
+def test_without_events_nothing_is_reported(library):
     library.fails["nvmlDeviceRegisterEvents"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     with nvml.Nvml() as session:
         assert list(session.xids()) == []

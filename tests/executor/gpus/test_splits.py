@@ -83,7 +83,7 @@ def test_a_broken_file_is_an_error_and_not_taken_for_empty(tmp_path):
         read_splits(tmp_path)
 
 
-def test_counts_of_sms_are_kept_beside_the_evidence(tmp_path):
+def test_counts_of_sms_are_kept_with_the_evidence(tmp_path):
     place = {"gpu_model": "H200", "driver": "580.1", "date": "2026-11-22"}
     counts = [SmCount(share=50, sms=sms, **place) for sms in (64, 66)]
     for count in counts:

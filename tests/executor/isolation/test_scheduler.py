@@ -100,7 +100,7 @@ def test_several_others_run_at_the_same_time():
     assert [o.client for o in made.submit("critical", Kernel(SHORT))] == ["a", "b", "critical"]
 
 
-def test_who_leaves_is_forgotten():
+def test_a_client_that_leaves_is_forgotten():
     made = _scheduler()
     made.submit("critical", Kernel(SHORT))
     made.submit("a", Kernel(LONG))

@@ -360,7 +360,7 @@ class TestCompaction:
         test.test_nothing_is_ever_changed_in_it(compacted)
 
 
-def test_an_environment_stands_in_a_journal_once(tmp_path):
+def test_an_environment_is_written_to_a_journal_once(tmp_path):
     story = Story()
     job = story.running("g0", env={"A": "long"})
     with Journal(tmp_path) as journal:
@@ -373,7 +373,7 @@ def test_an_environment_stands_in_a_journal_once(tmp_path):
 
 
 class TestOneServiceADirectory:
-    def test_a_second_one_is_told_who_is_there(self, tmp_path):
+    def test_a_second_service_is_refused_and_names_the_first(self, tmp_path):
         with Journal(tmp_path):
             with pytest.raises(JournalError) as caught:
                 Journal(tmp_path)

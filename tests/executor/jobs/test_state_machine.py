@@ -461,7 +461,7 @@ class TestFailures:
         story.ended(job, status=1)
         assert (job.state, job.runs, job.failures) == (JobState.FAILED, 3, 3)
 
-    def test_ends_that_nobody_saw_are_no_failures_but_have_a_limit(self, story):
+    def test_unobserved_ends_are_no_failures_but_have_a_limit(self, story):
         job = story.submit()
         for _ in range(MOST_LOSSES):
             story.place(job)
@@ -471,7 +471,7 @@ class TestFailures:
         story.gone(job)
         assert (job.state, job.failures) == (JobState.FAILED, 0)
 
-    def test_an_end_that_nobody_saw_is_the_last_of_a_job_that_may_not_be_requeued(self, story):
+    def test_an_unobserved_end_is_the_last_of_a_job_that_may_not_be_requeued(self, story):
         job = story.running(requeue=False, retries=4)
         story.gone(job)
         assert job.state is JobState.FAILED

@@ -41,7 +41,7 @@ def table_of(beliefs, names=("a/a", "b/b"), models=("A100",), caps=(UNCAPPED,)):
     return beliefs.table(names, models, caps)
 
 
-def test_what_nobody_measured_is_predicted_from_solo_profiles():
+def test_unmeasured_pairs_are_predicted_from_solo_profiles():
     found = table_of(Beliefs(data(TWO))).belief("A100", UNCAPPED, "a/a", "b/b")
     assert found.slowdown == pytest.approx(ANALYTIC)
     assert found.source == "analytic, from solo profiles"
@@ -105,7 +105,7 @@ def test_repeats_are_averaged_as_speeds():
     assert repeats_of([1.0, 2.0]).mean == pytest.approx(4 / 3)
 
 
-def test_who_failed_together_once_may_never_share():
+def test_jobs_that_failed_together_once_may_never_share():
     failed = [together("a/a", "b/b", None), together("a/a", "b/b", (1.1, 1.1))]
     table = table_of(Beliefs(data(TWO, failed)))
     found = table.belief("A100", UNCAPPED, "a/a", "b/b")
@@ -127,7 +127,7 @@ def test_nothing_is_believed_of_what_has_no_metrics():
     assert table.source[0, 0, 0, 1] == Source.NONE
 
 
-def test_utilisation_stands_for_metrics_that_nobody_could_read_and_is_named_so():
+def test_utilisation_substitutes_unreadable_metrics_and_is_marked():
     # Two that keep all cores busy take turns; one beside a half-busy one waits half the time.
     busy, half = (
         SoloProfile(workload=name, gpu_model="cpu-1-core", metrics=Metrics(cpu_util=part))

@@ -115,7 +115,7 @@ def test_the_bound_on_waits_holds_whatever_the_order(tmp_path):
     assert len(behind) > 5, "it was overdue, and waited for all the others"
 
 
-def test_it_is_told_whose_jobs_come_first(tmp_path):
+def test_the_explanation_names_the_user_whose_jobs_come_first(tmp_path):
     with service_in(tmp_path, limits=Limits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=600, owner=BOB)] * 4, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
@@ -149,7 +149,7 @@ def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
         assert len(service.api.jobs()) == 10
 
 
-def test_what_is_left_goes_to_whoever_can_use_it(tmp_path):
+def test_the_rest_goes_to_users_that_can_use_it(tmp_path):
     with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=600, owner=BOB)], BOB)
         wait_until(lambda: service.api.job("j1").runs)
@@ -170,7 +170,7 @@ class TestBrain:
         assert story.machine.used[ANN.uid] > 0
         assert again.used == story.machine.used
 
-    def test_whoever_comes_back_pays_for_no_time_when_nobody_waited(self):
+    def test_a_returning_user_pays_nothing_for_time_without_a_queue(self):
         story = Story()
         story.ended(story.running(owner=ANN))
         story.submit(owner=BOB)
@@ -178,7 +178,7 @@ class TestBrain:
         known = standings(story.machine)
         assert known[ANN.uid] == known[BOB.uid]
 
-    def test_those_who_wait_are_counted(self):
+    def test_waiting_jobs_are_counted(self):
         story = Story()
         story.submit(owner=ANN)
         story.submit(owner=BOB)

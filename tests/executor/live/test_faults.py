@@ -65,7 +65,7 @@ def test_two_services_are_one_too_many(faults):
     check(faults.two_services(faults.SIMULATED))
 
 
-def test_garbage_on_the_socket_harms_nobody(faults):
+def test_garbage_on_the_socket_harms_no_job(faults):
     check(faults.garbage(faults.SIMULATED, random.Random(0), 10))
 
 

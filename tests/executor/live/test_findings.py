@@ -73,7 +73,7 @@ def test_power_is_energy_over_time(readings, expected):
     assert power_w(readings) == expected
 
 
-def test_a_measurement_tells_the_worse_noise_and_the_shorter_time():
+def test_a_measurement_has_the_worse_noise_and_the_shorter_time():
     slowed = [Slowed(1.25, STEADY), Slowed(1e-6, Rate(1.0, math.inf, math.inf, 9.0, 55.0))]
     found = measurement(["ann/w", "bob/v"], [50, None], "M", slowed, [], 1e9)
     assert found.workloads == ("ann/w", "bob/v")

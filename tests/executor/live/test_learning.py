@@ -106,7 +106,7 @@ def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tm
 
 
 @pytest.mark.usefixtures("usual_priority")
-def test_a_fit_that_fails_is_told_and_does_not_begin_again_at_once(tmp_path, learner_of):
+def test_a_fit_that_fails_is_reported_and_does_not_begin_again_at_once(tmp_path, learner_of):
     repository, ended = Repository(tmp_path / "r.db"), threading.Event()
     # Speeds in place of slowdowns: no model can be fitted on these.
     wrong = [m.replace(slowdown=(0.5, 0.5)) for m in measurements(9)]
@@ -133,7 +133,7 @@ def test_a_fit_that_says_more_than_a_pipe_holds_ends(tmp_path, learner_of, monke
     assert learner.trouble == "no model was fitted: too much"
 
 
-def test_a_damaged_model_file_is_told_and_analytic_beliefs_remain(tmp_path, learner_of):
+def test_a_damaged_model_file_is_reported_and_analytic_beliefs_remain(tmp_path, learner_of):
     (tmp_path / "model").write_bytes(b"nonsense")
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(2))
@@ -153,14 +153,14 @@ def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path, learner_of):
     assert not learner.fitting
 
 
-def test_the_program_that_fits_tells_faults_in_one_line(tmp_path, capsys):
+def test_the_program_that_fits_reports_faults_in_one_line(tmp_path, capsys):
     assert fitting.main(["castor", str(tmp_path / "none.db"), str(tmp_path / "model"), MODEL]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "no such file" in told
 
 
-def test_between_fits_each_measurement_teaches_of_other_pairs_and_drifts_are_told(
+def test_between_fits_each_measurement_teaches_of_other_pairs_and_drifts_are_reported(
     tmp_path, learner_of
 ):
     repository, known = Repository(tmp_path / "r.db"), list(measurements(9))

@@ -17,7 +17,7 @@ def writes(path):
     return ("sh", "-c", f'echo "$(id -u) {told}" >> {path}')
 
 
-def test_it_is_told_of_each_end_whatever_it_was(tmp_path):
+def test_it_runs_at_each_end_of_any_kind(tmp_path):
     out = tmp_path / "told"
     with service_in(tmp_path, notify=writes(out)) as service:
         service.api.submit(
@@ -41,7 +41,7 @@ def test_it_is_told_of_each_end_whatever_it_was(tmp_path):
     assert len(out.read_text().splitlines()) == 4, "it was told again after a restart"
 
 
-def test_one_that_hangs_holds_nobody_up_and_is_killed(tmp_path, monkeypatch):
+def test_one_that_hangs_delays_nothing_and_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(notifying, "LONGEST_S", 3.0)
     out = tmp_path / "told"
     hangs = ("sh", "-c", f"echo $DOVETAIL_JOB >> {out}; sleep 600 & sleep 600")

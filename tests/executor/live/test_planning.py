@@ -52,7 +52,7 @@ def waiting_beside(slowdown: float, decision: Decision) -> Plan:
     return plan
 
 
-def test_a_plan_of_dovetail_is_told_under_what_the_policy_optimises():
+def test_a_plan_of_dovetail_reports_the_objective_of_the_policy():
     plan = waiting_beside(2.0, Decision(proof=RoundProof(0.0, 0.0, 0.0, 1)))
     assert plan.objective is not None
     assert (plan.objective.name, plan.objective.value, plan.objective.bound) == (

@@ -149,7 +149,7 @@ def test_what_could_not_be_profiled_runs_alone_and_is_not_profiled_again():
 
 
 @pytest.mark.parametrize("trouble", ["stopping", "lost", "drained", "sick"])
-def test_nobody_joins_a_job_that_ends_or_a_device_that_takes_none(trouble):
+def test_no_job_joins_one_that_is_ending_or_a_device_that_takes_none(trouble):
     story = known_story()
     running, waiting = story.submit(), story.submit()
     view = world_of(story)
@@ -172,7 +172,7 @@ def place_of(view, gpu):
     return view.state.machines.gpu_ids.index(gpu)
 
 
-def test_an_idle_device_that_takes_nobody_is_never_offered():
+def test_an_idle_device_that_takes_no_jobs_is_never_offered():
     story = known_story()
     jobs = [story.submit() for _ in range(6)]
     view = world_of(story)
@@ -199,7 +199,7 @@ def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
     assert set(view.instance().places) == {"g0"}
 
 
-def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_beside_them():
+def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_too():
     story = known_story()
     story.submit(), story.submit(workload="speech")
     view = world_of(story, together("vision", "speech", (1.2, 1.4)))
@@ -271,7 +271,7 @@ def test_a_job_without_estimate_is_believed_to_last_as_its_workload_did():
     ].work_s == (lasted)
 
 
-def test_users_that_may_not_share_are_told_apart():
+def test_users_that_may_not_share_are_distinguished():
     story = known_story()
     ann, bob = story.submit(), story.submit(owner=BOB)
 
@@ -305,7 +305,7 @@ def test_only_allowed_shares_have_beliefs():
     )
 
 
-def test_a_pair_may_start_at_caps_at_which_nobody_knows_its_jobs_alone():
+def test_a_pair_may_start_at_caps_without_solo_throughput():
     story = known_story()
     jobs = [story.submit(), story.submit()]
     view = world_of(story, rules={"shares": [50], "start_capped": True})

@@ -45,7 +45,7 @@ def test_the_first_job_of_each_unknown_workload_goes_first_once():
     assert due(view, ProfilingQueue(story.machine, 300.0), story) == []  # after a restart
 
 
-def test_nobody_goes_first_where_all_have_room():
+def test_no_user_goes_first_where_all_have_room():
     story, _ = story_with("vision", "vision", "new")
     assert due(*looks_of(story), story) == []
 

@@ -129,14 +129,14 @@ def run(examples, steps):
 
 
 @pytest.mark.parametrize("kept", [3, rules.KEPT_OVER])
-def test_a_journal_tells_it_all_again(kept, monkeypatch):
+def test_a_journal_is_replayed(kept, monkeypatch):
     monkeypatch.setattr(rules, "KEPT_OVER", kept)
     run(examples=10, steps=12)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kept", [3, rules.KEPT_OVER])
-def test_a_journal_tells_it_all_again_at_length(kept, monkeypatch):
+def test_a_long_journal_is_replayed(kept, monkeypatch):
     monkeypatch.setattr(rules, "KEPT_OVER", kept)
     run(examples=100, steps=30)
 

@@ -69,7 +69,7 @@ def test_few_long_iterations_have_a_rate_but_no_noise():
 
 
 @pytest.mark.parametrize("samples", [[], [Sample(1.0, 5.0)], [Sample(1.0, 5.0), Sample(2.0, 5.0)]])
-def test_no_rate_is_told_where_there_is_none(samples):
+def test_no_rate_is_reported_where_there_is_none(samples):
     assert rate_of(samples, 0.0) is None
 
 
@@ -85,7 +85,7 @@ def test_the_pieces_cover_the_whole_time(steps):
         assert 0 < found.per_s < math.inf
 
 
-def test_the_noise_that_is_told_is_the_noise_that_is_there():
+def test_the_reported_noise_is_the_true_noise():
     """The spread of 400 estimates beside the mean of what each says of itself."""
     rng = random.Random(5)
     found = []

@@ -110,7 +110,7 @@ def test_a_repository_that_cannot_be_written_is_tried_again(tmp_path):
     recorder.close()
 
 
-def test_one_that_others_are_writing_holds_up_nobody(repository, tmp_path):
+def test_one_that_others_are_writing_delays_nothing(repository, tmp_path):
     repository.append()
     recorder = Recorder(repository)
     with closing(sqlite3.connect(tmp_path / "repository.db", isolation_level=None)) as other:
@@ -144,7 +144,7 @@ KILLED = """
 """
 
 
-def test_who_is_killed_between_repository_and_journal_records_nothing_twice(tmp_path):
+def test_a_kill_between_repository_and_journal_records_nothing_twice(tmp_path):
     path = tmp_path / "repository.db"
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
     paths = os.pathsep.join([os.getcwd(), *sys.path])

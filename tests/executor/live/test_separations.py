@@ -125,7 +125,7 @@ def test_only_a_tail_that_keeps_the_gsla_refutes_one_that_broke_it():
     assert story.machine.broken == []
 
 
-def test_policies_see_who_was_separated():
+def test_policies_see_which_jobs_were_separated():
     story = known_story()
     view = world_of(story)
     first = story.submit(workload="vision", gsla=1.9)

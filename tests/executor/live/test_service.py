@@ -372,7 +372,7 @@ def test_a_flood_of_requests_waits_for_the_disk_together(tmp_path):
         assert len(synced) < 250
 
 
-def test_who_asks_again_under_his_key_gets_the_same_jobs(tmp_path):
+def test_a_repeated_request_with_the_same_key_gets_the_same_jobs(tmp_path):
     with service_in(tmp_path) as service:
         service.api.drain([], True, ME)
         first = service.api.submit([spec(), spec(workload="B")], ME, key="monday")

@@ -243,7 +243,7 @@ def test_a_fault_makes_the_gpu_sick_until_its_clients_have_left(machine):
         becomes(service, second, JobState.PROFILING)
 
 
-def test_who_shares_a_gpu_with_a_fault_is_started_again(machine):
+def test_the_co_runner_of_a_fault_is_started_again(machine):
     found = [a_pair(machine, (None, None), 1.2)]
     Repository(machine.state / "repository.db").append(measurements=found)
     jobs = [machine.job(workload=name, memory_mib=50.0) for name in "AB"]

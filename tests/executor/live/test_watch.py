@@ -193,7 +193,7 @@ def test_a_rate_that_never_settles_is_taken_with_its_noise():
     assert "±0.0%" not in found.profile.source
 
 
-def test_a_run_that_tells_nothing_never_shares():
+def test_a_run_without_progress_reports_never_shares():
     scene = Scene()
     job = scene.start("vision", "g0", profiling=True)
     assert scene.live(299) == []
@@ -334,7 +334,7 @@ def test_what_is_seen_of_a_run_is_on_show():
     assert scene.watch.reading("j9.1") == Reading()
 
 
-def test_a_window_begins_anew_when_somebody_leaves_or_comes():
+def test_a_window_begins_anew_when_a_job_leaves_or_joins():
     scene = Scene(*KNOWN)
     a, b = pair(scene)
     scene.live(15)
@@ -383,7 +383,7 @@ def test_a_noisy_pair_is_looked_at_longer():
     assert "±0.0%" not in found.measurement.source
 
 
-def test_a_gang_beside_two_others_is_slowed_by_nobody_knows_whom():
+def test_the_slowdown_of_a_gang_with_two_partners_is_not_attributed():
     scene = Scene(*KNOWN, profile("ann/wide", 2.0, workers=2))
     scene.story.know("wide")
     scene.story.know("vision")
@@ -395,7 +395,7 @@ def test_a_gang_beside_two_others_is_slowed_by_nobody_knows_whom():
     assert scene.watch.reading("j1.1").slowdown == pytest.approx(2.0)
 
 
-def test_a_gang_beside_one_other_is_measured_once():
+def test_a_gang_with_one_partner_is_measured_once():
     wide = (profile("ann/wide", 2.0, workers=2), profile("bob/wide", 3.0, workers=2))
     scene = Scene(*wide)
     scene.story.know("wide")
@@ -547,7 +547,7 @@ def test_a_breach_within_the_noise_is_none():
     assert scene.only(events.StopDecided) == []
 
 
-def test_a_run_that_stands_still_beside_another_breaks_its_gsla():
+def test_a_run_stalled_by_its_co_runner_breaks_its_gsla():
     scene = Scene(*KNOWN)
     pair(scene, second=1.4, gsla=1.5)
     scene.live(100)
@@ -561,7 +561,7 @@ def test_a_run_that_stands_still_beside_another_breaks_its_gsla():
     assert scene.only(events.Measured)[-1].measurement.failed
 
 
-def test_nobody_is_stopped_for_a_job_that_is_slow_alone():
+def test_no_co_runner_is_stopped_for_a_job_that_is_slow_alone():
     scene = Scene(*KNOWN)
     scene.story.know("vision")
     scene.start("vision", "g0", rate=0.5, gsla=1.1)
@@ -641,7 +641,7 @@ def test_a_run_alone_gives_its_profile_the_p99_that_it_lacks():
     assert found.profile.latency_p99_s == pytest.approx(0.040, rel=0.03)
 
 
-def test_the_growth_of_the_p99_is_measured_of_who_reports_latencies():
+def test_the_growth_of_the_p99_is_measured_for_jobs_that_report_latencies():
     scene = Scene(*SERVED)
     latency_pair(scene, 0.050, gsla=None)
     scene.live(80)
@@ -686,7 +686,7 @@ def test_a_p99_within_the_gsla_is_all_that_a_latency_job_asks_for():
     assert scene.only(events.StopDecided) == []
 
 
-def test_a_p99_that_noise_may_have_made_stops_nobody():
+def test_a_p99_within_noise_stops_no_job():
     scene = Scene(*SERVED)
     # Twelve in a thousand are late: that one in a hundred is may be luck.
     a, _ = latency_pair(scene, None)

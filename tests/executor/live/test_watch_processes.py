@@ -122,7 +122,7 @@ def test_a_loop_is_profiled_alone_then_slowed_by_another_then_freed_of_it(machin
     assert measured.slowdown == pytest.approx((4 / 3, 4 / 3), rel=0.1)
 
 
-def test_a_server_whose_p99_breaks_its_gsla_is_freed_of_who_delays_it(machine):
+def test_a_server_whose_p99_breaks_its_gsla_loses_its_co_runner(machine):
     hog_alone = profile("ann/hog", 1 / 0.3).replace(gpu_model="cpu-1-core")
     machine.watch = Watch({"c0": "cpu-1-core"}, Known(hog_alone), SERVING)
     server = machine.start(SERVER, 0.005, workload="server", priority="latency", gsla=3.0)

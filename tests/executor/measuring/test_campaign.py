@@ -27,7 +27,7 @@ def test_equal_caps_have_one_order_and_unequal_caps_both_but_for_self_pairs():
     assert settings(unequal) == ["a@10+a@90", "a@10+b@90", "b@10+a@90", "b@10+b@90"]
 
 
-def test_who_is_preferred_is_so_in_either_place_and_counts_once_where_caps_are_equal():
+def test_a_preference_holds_in_either_place_and_counts_once_where_caps_are_equal():
     plain = campaign({"measure": "pairs", "workloads": ["a"], "first": ["a"]}, workloads=["a", "b"])
     assert settings(plain) == ["a!+a!", "a!+b"]
     capped = {"measure": "pairs", "workloads": ["a"], "first": ["a"], "shares": [10, 90]}
@@ -48,7 +48,7 @@ def test_a_stage_of_some_workloads_has_their_pairs_with_all():
     ]
 
 
-def test_stages_stand_in_their_order_and_each_repeat_is_a_whole_round():
+def test_stages_keep_their_order_and_each_repeat_is_a_whole_round():
     of = campaign({"measure": "pairs", "repeats": 3}, {"measure": "solos"})
     order = experiments(of)
     assert [one.stage for one in order] == [0] * 18 + [1] * 3

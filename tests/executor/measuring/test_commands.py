@@ -59,7 +59,7 @@ def test_a_signal_is_quit(pipe, number):
 
 
 @pytest.mark.parametrize("line", ['{"do": "jump"}', "run", "[]", "{}", "", '{"do": ["run"]}'])
-def test_what_is_no_command_is_told(pipe, line):
+def test_an_unknown_command_is_reported(pipe, line):
     print(line, file=pipe[1])
     with pytest.raises(ValueError, match=r"^no command: ") as raised:
         Commands(pipe[0]).next()
@@ -67,7 +67,7 @@ def test_what_is_no_command_is_told(pipe, line):
     pipe[1].close()
 
 
-def test_a_run_while_it_runs_is_told(pipe):
+def test_a_run_while_it_runs_is_reported(pipe):
     commands = Commands(pipe[0])
     print('{"do": "run"}\n{"do": "run"}', file=pipe[1])
     assert commands.next() == "run"

@@ -160,7 +160,7 @@ def test_what_no_gpu_gave_says_so_in_every_row():
     assert profile.source == "dovetail measure: first; NO GPU: CPU cores"
 
 
-def test_figures_that_cannot_be_are_left_out_and_told():
+def test_impossible_figures_are_left_out_and_reported():
     one = result(["conv"], [0.02], metrics={"sm_active": 1.2})
     data, left_out = found(one)
     assert not data.profiles

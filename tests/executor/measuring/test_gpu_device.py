@@ -172,7 +172,7 @@ def test_time_slicing_needs_the_default_compute_mode_and_no_mps(machine, campaig
     device.close()
 
 
-def test_where_mps_serves_nobody_the_rest_goes_on(machine, campaign_on, monkeypatch):
+def test_where_mps_serves_no_client_the_rest_goes_on(machine, campaign_on, monkeypatch):
     monkeypatch.setenv("STANDIN_FAIL", "1")
     without = {"measure": "solos", "mode": "time-sliced"}
     now = campaign_on({"measure": "solos"}, without)
@@ -244,7 +244,7 @@ def test_others_on_the_gpu_disturb_a_window(machine, campaign_on):
     assert [one.disturbed_by for one in now.ledger.results] == [(os.getpid(),)] * 2
 
 
-def test_the_server_of_this_campaign_disturbs_nobody(machine, campaign_on):
+def test_the_server_of_this_campaign_disturbs_no_job(machine, campaign_on):
     now = campaign_on({"measure": "solos", "workloads": ["conv"]})
 
     def with_server():

@@ -66,7 +66,7 @@ def test_a_result_is_in_the_file_when_append_returns(tmp_path):
         assert read_ledger(tmp_path).results == ledger.results == (FIRST,)
 
 
-def test_shares_that_were_proven_lie_beside_it(tmp_path):
+def test_verified_shares_are_in_its_folder(tmp_path):
     count = SmCount(gpu_model="H200", driver="580.1", share=50, sms=66, date="2026-11-22")
     keep_splits(tmp_path, count)
     kept(tmp_path, FIRST)
@@ -113,7 +113,7 @@ def test_another_machine_is_refused(tmp_path, field, value, rule):
     assert told == f"is of another machine: {rule}; measure into a folder of its own"
 
 
-def test_an_equal_machine_goes_on_and_stands_in_the_ledger(tmp_path):
+def test_an_equal_machine_goes_on_and_is_recorded_in_the_ledger(tmp_path):
     kept(tmp_path, FIRST, uuid="GPU-1")
     kept(tmp_path, SECOND, uuid="GPU-1", date="2026-11-23")
     assert len(read_ledger(tmp_path).machines) == 1
@@ -213,7 +213,7 @@ def test_a_ledger_that_a_killed_process_held_can_be_gone_on_with(tmp_path):
     assert read_ledger(tmp_path).results == (FIRST, SECOND)
 
 
-def test_a_full_disk_is_told_and_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
     def full(*values):
         raise sqlite3.OperationalError("database or disk is full")
 
@@ -226,7 +226,7 @@ def test_a_full_disk_is_told_and_leaves_the_ledger_as_it_was(tmp_path, monkeypat
     assert read_ledger(tmp_path).results == (SECOND,)
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
+def test_a_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot be opened: not a directory"):
         Ledger(tmp_path / "file" / "out")

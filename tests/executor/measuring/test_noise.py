@@ -15,7 +15,7 @@ def repeats(seats, *times, **fields):
     ]
 
 
-def test_nothing_repeated_tells_nothing():
+def test_nothing_repeated_gives_no_noise():
     assert noise([]) is None
     assert noise([*repeats(["conv"], [0.02]), *repeats(["lstm"], [0.01])]) is None
 

@@ -96,7 +96,7 @@ def skip_if_busy(*results):
 
 
 @pytest.mark.alone
-def test_what_others_take_of_the_core_is_told(device, tmp_path):
+def test_cpu_time_of_other_processes_is_reported(device, tmp_path):
     of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
     # In a session of its own, as workers are: Linux may give every session the same part of a core.
     forever = [sys.executable, "-c", "while True: pass"]
@@ -193,7 +193,7 @@ def test_idle_workers_end_where_another_lacks_memory_to_start(device, tmp_path):
 
 
 @pytest.mark.long
-def test_who_dies_or_errs_is_tried_twice_and_told(device, tmp_path):
+def test_a_worker_that_dies_or_fails_is_tried_twice_and_reported(device, tmp_path):
     workloads = write(tmp_path, dies=DIES, broken=BROKEN, spin=SPIN)
     results, left, _ = measured(device, tmp_path, a_campaign(workloads, {"measure": "solos"}))
     assert left == ()
@@ -216,7 +216,7 @@ def test_a_worker_that_hangs_is_given_up(device, tmp_path):
     assert left == ()
 
 
-def test_a_worker_that_is_killed_in_a_window_is_told_and_another_takes_over(device, tmp_path):
+def test_a_worker_that_is_killed_in_a_window_is_reported_and_another_takes_over(device, tmp_path):
     windows = {**BRIEF, "settle_s": 1.0}
     of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"}, windows=windows)
     with sitting(device, of, tmp_path / "out", worker_command(of)) as now:
@@ -300,7 +300,7 @@ def test_nothing_begins_that_would_not_fit(device, tmp_path):
     assert heard.begun == []
 
 
-def test_workers_end_when_whoever_started_them_has_gone(device, tmp_path):
+def test_workers_end_when_their_parent_has_gone(device, tmp_path):
     of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
     with WorkerPool(device, worker_command(of), HASTY) as workers:
         (worker,) = workers.take([Seat("spin", "mps")], time.monotonic() + LIMIT_S)
@@ -309,7 +309,7 @@ def test_workers_end_when_whoever_started_them_has_gone(device, tmp_path):
         assert worker.submission.status == 0
 
 
-def test_an_interruption_during_a_start_leaves_nobody_behind(tmp_path):
+def test_an_interruption_during_a_start_leaves_no_process_behind(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.executor.measuring.interrupted", str(tmp_path)],
         capture_output=True,

@@ -38,7 +38,7 @@ def test_a_count_without_mps_is_none(probe, monkeypatch):
         list(count_sms(probe, [50]))
 
 
-def test_an_error_of_cuda_is_told(probe, monkeypatch):
+def test_an_error_of_cuda_is_reported(probe, monkeypatch):
     monkeypatch.setenv("STANDIN_FAIL", "1")
     with pytest.raises(GateError, match="cuInit failed with CUDA error 100"):
         list(count_sms(probe, [50]))

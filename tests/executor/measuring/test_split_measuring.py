@@ -92,7 +92,7 @@ def test_evidence_is_read_share_by_share(answering):
         ([answer(sms=132)], "saw all 132 SMs"),
     ],
 )
-def test_what_cannot_be_measured_is_told(answering, lines, told):
+def test_a_failed_measurement_is_reported(answering, lines, told):
     with pytest.raises(GateError, match=told):
         list(measure_shares(answering(*lines), [50]))
 
@@ -131,7 +131,7 @@ def test_one_at_a_time_goes_on(tmp_path):
     assert order.read_text().split() == ["begin", "end"] * 3
 
 
-def test_nobody_is_left_when_it_is_given_up(answering, tmp_path):
+def test_no_process_is_left_when_it_is_given_up(answering, tmp_path):
     probe = answering("[ $SHARE = 50 ] || exec sleep 600", answer())
     found = measure_shares(probe, [50, 10])
     next(found)

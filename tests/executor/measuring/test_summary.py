@@ -108,7 +108,7 @@ def test_windows_that_were_not_stable_in_time_are_counted():
     assert (one.windows, one.unstable, one.relative_error) == (3, 1, 0.01)
 
 
-def test_nothing_measured_yet_is_told_too():
+def test_nothing_measured_yet_is_reported_too():
     nothing = found()
     assert (nothing.noise, nothing.alone, nothing.sharing) == (None, (), ())
     assert [one.left for one in nothing.stages] == [2, 6, 3]

@@ -42,7 +42,7 @@ def own(tmp_path):
 
 
 @needs_torch
-def test_a_run_is_told_in_chunks_and_can_be_repeated_and_ends_on_a_signal():
+def test_a_run_reports_chunks_and_can_be_repeated_and_ends_on_a_signal():
     with Worker("gemm") as worker:
         ready = worker.event()
         first, again = worker.run(5), worker.run(3)
@@ -99,7 +99,9 @@ def test_requests_arrive_at_the_same_times_in_every_run():
 
 
 @needs_torch
-def test_who_arrives_while_another_is_answered_waits_and_the_end_of_input_ends_all(tmp_path):
+def test_a_client_that_arrives_while_another_is_answered_waits_and_the_end_of_input_ends_all(
+    tmp_path,
+):
     path = tmp_path / "slow.py"
     path.write_text(
         "import time\n"
@@ -130,7 +132,7 @@ def test_what_a_workload_prints_is_no_event(own):
 
 
 @needs_torch
-def test_it_ends_when_nobody_listens(own):
+def test_it_ends_when_its_reader_is_gone(own):
     process = subprocess.Popen(
         worker_command(own()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -143,7 +145,7 @@ def test_it_ends_when_nobody_listens(own):
 
 
 @needs_torch
-def test_memory_that_is_not_there_is_told_while_it_runs(own):
+def test_missing_memory_is_reported_while_it_runs(own):
     path = own(running=f"{WHEN_IT_RUNS}import torch; torch.empty(2**50, dtype=torch.int8)")
     with Worker(path) as worker:
         worker.event()
@@ -171,7 +173,7 @@ def test_a_built_in_workload_that_does_not_fit_says_so():
         ("pass", f"{WHEN_IT_RUNS}raise RuntimeError('CUDA error: x\\nCompile')", "RuntimeError: "),
     ],
 )
-def test_other_failures_are_told_in_a_line(own, building, running, said):
+def test_other_failures_are_reported_in_a_line(own, building, running, said):
     with Worker(own(building, running)) as worker:
         worker.tell("run")
         failed = worker.until("failed")[-1]
@@ -182,7 +184,7 @@ def test_other_failures_are_told_in_a_line(own, building, running, said):
 
 
 @needs_torch
-def test_a_name_that_is_not_there_is_told():
+def test_an_unknown_name_is_reported():
     with Worker("nothing") as worker:
         failed = worker.event()
         assert worker.end() == (1, "")
@@ -191,7 +193,7 @@ def test_a_name_that_is_not_there_is_told():
 
 
 @needs_torch
-def test_a_gpu_that_is_not_there_is_told():
+def test_a_missing_gpu_is_reported():
     with Worker("tiny", "--device", "cuda") as worker:
         event = worker.event()
     if event["event"] == "ready":

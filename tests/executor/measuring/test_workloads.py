@@ -119,7 +119,7 @@ def test_an_own_workload_is_loaded(tmp_path):
     assert found.batch["tiny"] == 2
 
 
-def test_it_may_import_what_lies_beside_it(tmp_path):
+def test_it_may_import_modules_of_its_folder(tmp_path):
     (tmp_path / "lies_beside_it.py").write_text("NAME = 'from beside'")
     text = OWN.replace('"own"', "NAME")
     assert load(own(tmp_path, f"from lies_beside_it import NAME\n{text}"), "full").family == (
@@ -139,7 +139,7 @@ def test_it_may_import_what_lies_beside_it(tmp_path):
         ("def prepare", "gaps = print\ndef prepare", "gaps is for inference only"),
     ],
 )
-def test_what_an_own_workload_lacks_is_told(tmp_path, before, after, message):
+def test_missing_parts_of_an_own_workload_are_reported(tmp_path, before, after, message):
     path = own(tmp_path, OWN.replace(before, after))
     with pytest.raises(WorkloadError) as raised:
         load(path, "tiny")
@@ -147,6 +147,6 @@ def test_what_an_own_workload_lacks_is_told(tmp_path, before, after, message):
 
 
 @pytest.mark.parametrize("name", ["nothing", "mine.txt", "worker", ""])
-def test_a_name_that_is_neither_built_in_nor_a_file_is_told(name):
+def test_a_name_that_is_neither_built_in_nor_a_file_is_reported(name):
     with pytest.raises(WorkloadError, match=r"no built-in workload \(burst, .*\), nor a file"):
         load(name, "tiny")

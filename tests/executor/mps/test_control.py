@@ -79,7 +79,7 @@ def test_it_answers_as_was_recorded(program, control, request):
 
 @every_program
 class TestLifeCycle:
-    def test_nobody_answers_before_it_starts(self, control):
+    def test_no_answer_before_it_starts(self, control):
         assert control.daemon() is None
         with pytest.raises(NoDaemonError, match="no control daemon answers"):
             control.servers()
@@ -192,7 +192,7 @@ class TestServersOfStandin:
             assert re.fullmatch(answer["pattern"].format(**pids), reply["out"])
             assert reply["exit"] == 0
 
-    def test_status_where_the_program_can_tell(self, control, start_client, program):
+    def test_status_where_the_program_knows_it(self, control, start_client, program):
         control.start()
         client = start_client({PIPE_DIRECTORY: str(control.directory)})
         assert client.learns() == "attached"

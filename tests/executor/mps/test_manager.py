@@ -71,7 +71,7 @@ class TestDaemon:
         pipes = place / "mps" / f"{gpu[4:12]}-{ME}"
         assert pipes.stat().st_mode & 0o777 == 0o700
 
-    def test_nobody_is_attached_to_a_daemon_without_clients(self, manager, gpu):
+    def test_no_run_is_attached_to_a_daemon_without_clients(self, manager, gpu):
         assert manager.health(gpu).state is HealthState.DOWN
         seat(manager, gpu)
         assert manager.health(gpu).state is HealthState.IDLE
@@ -86,7 +86,7 @@ class TestDaemon:
         seat(later, gpu)
         assert daemon_of(later, gpu) == first
 
-    def test_close_ends_what_nobody_uses(self, manager, gpu, start_client):
+    def test_close_ends_unused_daemons(self, manager, gpu, start_client):
         used, unused = gpu, f"GPU-00000000{gpu[12:]}"
         start_client(seat(manager, used))
         seat(manager, unused)
@@ -141,7 +141,7 @@ class TestDaemon:
 
 @every_program
 class TestOthers:
-    def test_foreign_mps_on_the_gpu_is_told_and_left_alone(self, manager, gpu, place, program):
+    def test_foreign_mps_on_the_gpu_is_reported_and_left_alone(self, manager, gpu, place, program):
         elsewhere = place / "theirs"
         elsewhere.mkdir(mode=0o700)
         theirs = Control(elsewhere, gpu, ME, program)
@@ -185,7 +185,7 @@ class TestOthers:
         assert daemon_of(manager, gpu, ME).uid == ME
 
     @as_root
-    def test_a_user_that_cannot_get_there_is_told_why(self, program, place, gpu):
+    def test_a_user_without_access_gets_the_reason(self, program, place, gpu):
         (place / "closed").mkdir(mode=0o700)
         manager = MpsManager(place / "closed" / "mps", program=program)
         with pytest.raises(MpsError, match=f"{place}/closed: user {NOBODY} may not pass"):
@@ -222,7 +222,7 @@ class TestClients:
         assert first.learns() == "810"
         assert manager.attached(gpu, second.pid)
 
-    def test_a_client_that_cannot_be_terminated_is_told(self, manager, gpu, start_client):
+    def test_a_client_that_cannot_be_terminated_is_reported(self, manager, gpu, start_client):
         client = start_client(seat(manager, gpu))
         assert client.learns() == "attached"
         say(manager, gpu, "standin deaf")
@@ -234,7 +234,7 @@ class TestClients:
         os.kill(daemon_of(manager, gpu).pid, signal.SIGSTOP)
         assert not manager.terminate(gpu, client.pid)
 
-    def test_nonsense_is_unknown_and_nobody_is_attached_by_it(self, manager, gpu):
+    def test_nonsense_is_unknown_and_attaches_no_run(self, manager, gpu):
         seat(manager, gpu)
         say(manager, gpu, "standin babble")
         assert manager.health(gpu).state is HealthState.UNKNOWN
@@ -314,7 +314,7 @@ class TestRecovery:
         assert not recovery.healthy
         assert "did not start" in recovery.steps[-1]
 
-    def test_nobody_starts_during_a_recovery(self, place, gpu):
+    def test_no_job_starts_during_a_recovery(self, place, gpu):
         manager = MpsManager(place, program="true", patience=SHORT._replace(answer_s=0.1))
         with manager._locked(gpu), pytest.raises(MpsError, match="is being recovered"):
             seat(manager, gpu)

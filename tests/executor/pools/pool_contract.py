@@ -146,7 +146,7 @@ class PoolContract:
         assert len(devices) >= 2
         assert set(pool.usage()) == {gpu.id for gpu in devices}
 
-    def test_nothing_is_told_where_nothing_happened(self, open_pool):
+    def test_nothing_is_reported_where_nothing_happened(self, open_pool):
         assert list(open_pool().pool.poll()) == []
 
     # A life.
@@ -161,7 +161,7 @@ class PoolContract:
         assert kinds == [RankStarted, RankReady, RankEnded]
         assert self.starts(told, run) == 1
 
-    def test_it_wakes_who_asked_for_it(self, open_pool):
+    def test_it_wakes_the_caller(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.brief)
         told.pool.launch(run)
@@ -170,7 +170,7 @@ class PoolContract:
             if not told.of(run, RankEnded):
                 assert told.woken.wait(LIMIT_S)
 
-    def test_a_failure_is_told_with_its_status(self, open_pool):
+    def test_a_failure_is_reported_with_its_status(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.failing)
         told.pool.launch(run)
@@ -224,7 +224,7 @@ class PoolContract:
 
     # Gangs.
 
-    def test_every_rank_of_a_gang_is_told(self, open_pool):
+    def test_every_rank_of_a_gang_is_reported(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.brief, workers=2)
         told.pool.launch(run)
@@ -309,7 +309,7 @@ class PoolContract:
         again.wait(run, *_OVER)
         assert self.starts(again, run) == 1
 
-    def test_a_run_that_was_released_is_told_as_over(self, open_pool):
+    def test_a_released_run_is_reported_as_over(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.brief)
         told.pool.launch(run)
@@ -336,14 +336,14 @@ class PoolContract:
         assert again.wait(run, RankEnded)[0].status == -15
         assert self.starts(again, run) == 1
 
-    def test_an_end_that_nobody_saw_is_told(self, open_pool):
+    def test_an_unobserved_end_is_reported(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.failing)
         told.pool.launch(run)
         told.wait(run, RankReady)
         assert open_pool(run).wait(run, RankEnded)[0].status == 3
 
-    def test_an_end_is_told_anew(self, open_pool):
+    def test_an_end_is_reported_anew(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.failing)
         told.pool.launch(run)
@@ -357,7 +357,7 @@ class PoolContract:
         again.pool.launch(run)
         assert again.wait(run, RankEnded)[0].status == 0
 
-    def test_a_run_that_nobody_awaits_is_found(self, open_pool):
+    def test_a_run_that_was_not_awaited_is_found(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.endless)
         told.pool.launch(run)

@@ -68,7 +68,7 @@ def with_quota(make, options=""):
 
 
 class TestDevices:
-    def test_each_core_is_one_unless_told_otherwise(self, make):
+    def test_each_core_is_one_device_by_default(self, make):
         [node] = make().pool.cluster().nodes
         assert [gpu.id for gpu in node.devices] == [f"cpu-{k}" for k in range(len(CORES))]
         assert {gpu.model for gpu in node.devices} == {"cpu-1-core"}
@@ -136,7 +136,7 @@ class TestShares:
         pool.pool.release("j1.1")
         assert pool.pool._groups.names() == []
 
-    def test_who_hides_from_its_launcher_is_found_in_its_group(self, make, tmp_path):
+    def test_a_process_that_leaves_its_launcher_is_found_in_its_group(self, make, tmp_path):
         pool = with_quota(make)
         # Without its environment, in a session of its own, and with another parent.
         hidden = "env -i setsid sh -c 'echo $$ > hidden; exec sleep 600' & sleep 600"
@@ -203,7 +203,7 @@ class TestUsage:
         assert usage.memory_by_run["j1.1"] >= 64
         wait_until(lambda: pool.pool.usage()["cpu-0"].metrics["sm_active"] > 0.2)
 
-    def test_who_waits_for_a_core_that_others_use_would_use_it(self, make):
+    def test_time_waiting_for_a_busy_core_counts_as_demand(self, make):
         pool = make("devices=1")
         (core,) = pool.pool._cores["cpu-0"]
         pool.pool.launch(a_run(BUSY))

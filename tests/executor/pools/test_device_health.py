@@ -41,7 +41,7 @@ def test_a_device_is_healed_when_every_cause_is_gone(path):
     ]
 
 
-def test_only_what_cannot_be_looked_up_outlives_the_service_and_each_is_told_anew(path):
+def test_only_what_cannot_be_looked_up_outlives_the_service_and_each_is_reported_anew(path):
     first = Told(path)
     first.device_health.report("g0", Cause.DRIVER, "Xid 79")
     first.device_health.report("g1", Cause.MPS, "fault")
@@ -51,7 +51,7 @@ def test_only_what_cannot_be_looked_up_outlives_the_service_and_each_is_told_ane
     assert sorted(again.last()) == [("device_healed", "g1", ""), ("device_sick", "g0", "Xid 79")]
 
 
-def test_that_a_device_is_well_again_is_told_until_somebody_has_heard_it(path):
+def test_a_recovered_device_is_reported_until_acknowledged(path):
     first = Told(path)
     first.device_health.report("g0", Cause.MPS, "fault")
     first.device_health.heal(
@@ -72,7 +72,7 @@ def test_a_reboot_heals(path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": "b", "devices": {"g0": {"x": "y"}}}'])
-def test_a_file_that_cannot_be_understood_is_told_and_passed_over(path, text, caplog):
+def test_a_file_that_cannot_be_understood_is_reported_and_passed_over(path, text, caplog):
     path.write_text(text)
     told = Told(path)
     told.device_health.resume({"g0"})

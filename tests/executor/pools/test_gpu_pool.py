@@ -149,7 +149,7 @@ def test_a_rank_on_the_gpu_but_outside_mps_is_stopped(make, library, monkeypatch
     pool.wait_for("rank_ended")
 
 
-def test_who_may_share(make, library):
+def test_which_jobs_may_share(make, library):
     assert make(program="no-such-mps-control").pool.sharing(same_user=True) == EXCLUSIVE
     library.compute_modes[1] = pynvml.NVML_COMPUTEMODE_DEFAULT
     assert make(program="no-such-mps-control").pool.sharing(same_user=False) is None

@@ -60,7 +60,7 @@ class TestFile:
         assert read_lease(str(path), boot_id()).deadline_s == pytest.approx(now_s + 20, abs=1e-6)
         assert path.stat().st_size == size == 88
 
-    def test_who_comes_back_in_time_goes_on_with_it(self, path):
+    def test_a_node_that_comes_back_in_time_goes_on_with_it(self, path):
         Lease(path).renew_until(boot_s() + 10)
         since_s = read_lease(str(path), boot_id()).since_s
         Lease(path).renew_until(boot_s() + 20)
@@ -190,7 +190,7 @@ class TestLapse:
         assert pool.wait_for("rank_gone").reason == LAPSED
         assert exit_record(state) == {"status": -9, "refused": "", "lapsed": True}
 
-    def test_who_listens_is_asked_at_the_lapse(self, pool, state, lease):
+    def test_a_responsive_job_is_asked_at_the_lapse(self, pool, state, lease):
         until_s = started(pool, lease, self.POLITE)
         gone_s = all_gone_s(state)
         assert until_s <= gone_s < until_s + SLACK_S
@@ -207,12 +207,12 @@ class TestLapse:
         assert len(left_over(state)) >= 4
         assert pool.kinds() == [("rank_started", 0), ("rank_ready", 0)]
 
-    def test_what_ended_before_is_told_as_ended(self, pool, lease):
+    def test_what_ended_before_is_reported_as_ended(self, pool, lease):
         renewed(lease, 600.0)
         pool.pool.launch(a_run("exit 3"))
         assert pool.wait_for("rank_ended").status == 3
 
-    def test_whoever_renews_may_be_killed(self, state, lease):
+    def test_the_process_that_renews_may_be_killed(self, state, lease):
         program = (
             "import sys, time\n"
             "from pathlib import Path\n"
@@ -282,9 +282,7 @@ class TestWhatIsInTheWay:
         assert all_gone_s(state) < until_s + lease.kill_s + SLACK_S
         assert exit_record(state)["lapsed"]
 
-    def test_who_keeps_a_rank_kills_for_a_shim_that_stands_still(
-        self, pool, state, lease, monkeypatch
-    ):
+    def test_the_keeper_of_a_rank_kills_for_a_stopped_shim(self, pool, state, lease, monkeypatch):
         monkeypatch.setattr("dovetail.executor.pools.run_supervisor._OVERDUE_S", 0.3)
         until_s = started(pool, lease, DEAF)
         os.kill(record(state)["shim"], signal.SIGSTOP)
@@ -301,7 +299,7 @@ class TestWhatIsInTheWay:
         gone_s = all_gone_s(state)
         assert until_s + lease.kill_s + 0.3 <= gone_s < until_s + lease.kill_s + 0.3 + SLACK_S
 
-    def test_a_job_that_stands_still_is_ended(self, pool, state, lease):
+    def test_a_stalled_job_is_ended(self, pool, state, lease):
         until_s = started(pool, lease, TestLapse.POLITE)
         os.kill(pool.wait_for("rank_started").pid, signal.SIGSTOP)
         assert all_gone_s(state) < until_s + SLACK_S

@@ -160,7 +160,7 @@ class TestOutput:
         wait_until(lambda: pool.pool.progress("j1.1") not in ((), [None]))
         assert pool.pool.progress("j1.1")[0].iterations == 41
 
-    def test_a_pattern_that_takes_for_ever_holds_up_nobody_who_stops_its_job(self, make):
+    def test_a_pattern_that_takes_for_ever_does_not_delay_a_stop_of_its_job(self, make):
         pool = make()
         line = "a" * 60 + "!"
         pool.pool.launch(a_run(f"echo {line}; sleep 600", progress_pattern="(a+)+$"))
@@ -284,7 +284,7 @@ class TestRefusals:
             ),
         ],
     )
-    def test_a_rank_that_cannot_be_started_is_told_in_a_line(self, make, state, spec, reason):
+    def test_a_rank_that_cannot_be_started_is_reported_in_a_line(self, make, state, spec, reason):
         pool = make()
         pool.pool.launch(a_run(**spec))
         refused = pool.wait_for("rank_refused")
@@ -339,7 +339,7 @@ class TestStopping:
     )
     DEAF = "trap '' TERM; echo up; while :; do sleep 1; done"
 
-    def test_who_listens_is_only_asked(self, make):
+    def test_a_responsive_job_is_only_asked(self, make):
         pool = make()
         pool.pool.launch(a_run(self.POLITE))
         wait_for_log(pool, "up")
@@ -347,7 +347,7 @@ class TestStopping:
         assert pool.wait_for("rank_ended").status == 7
         assert pool.pool.before == []
 
-    def test_who_does_not_is_killed_after_what_has_to_be_done_first(self, make, state):
+    def test_a_job_that_ignores_it_is_killed_after_the_hook(self, make, state):
         pool = make()
         pool.pool.launch(a_run(self.DEAF))
         wait_for_log(pool, "up")
@@ -356,7 +356,7 @@ class TestStopping:
         assert pool.pool.before == [("j1.1", 0)]
         wait_until(lambda: left_over(state) == [])
 
-    def test_a_process_that_stands_still_hears_it_too(self, make):
+    def test_a_stopped_process_gets_the_signal_too(self, make):
         pool = make()
         pool.pool.launch(a_run(self.POLITE))
         wait_for_log(pool, "up")
@@ -416,7 +416,7 @@ class TestStopping:
 
 
 class TestPauses:
-    def test_all_of_its_processes_stand_still_also_in_other_sessions(self, make, state):
+    def test_all_of_its_processes_are_stopped_also_in_other_sessions(self, make, state):
         pool = make()
         count = 'for i in $(seq 900); do echo "$0 $i"; sleep 0.05; done'
         run = a_run(f"setsid sh -c '{count}' other & sh -c '{count}' own; wait")
@@ -464,7 +464,7 @@ class TestNothingIsLeft:
         assert not Process(rank.pid, rank.pid_started).alive
         assert left_over(state) == []
 
-    def test_nor_does_one_that_nobody_saw(self, make, state, tmp_path):
+    def test_nor_does_an_unobserved_end(self, make, state, tmp_path):
         run = a_run(f"{ESCAPE} sleep 600", cwd=str(tmp_path))
         first = make()
         first.pool.launch(run)
@@ -485,7 +485,7 @@ class TestNothingIsLeft:
         (tmp_path / "end").touch()
         wait_until(lambda: not left_over(state))
 
-    def test_a_job_that_is_killed_is_told_with_its_signal(self, make):
+    def test_a_job_that_is_killed_is_reported_with_its_signal(self, make):
         pool = make()
         pool.pool.launch(a_run("kill -KILL $$"))
         assert pool.wait_for("rank_ended").status == -9
@@ -536,7 +536,7 @@ class TestFoundAgain:
             me.kill()
             me.wait()
 
-    def test_what_a_damaged_record_tells_of_is_busy_until_it_is_stopped(self, make, left, state):
+    def test_the_devices_of_a_damaged_record_are_busy_until_it_is_stopped(self, make, left, state):
         run, path = left
         path.write_bytes(b"\0" * 40)
         pool = make(run)
@@ -668,7 +668,7 @@ class TestFullDisk:
             except OSError:
                 pass
 
-    def test_nothing_is_started_that_could_not_be_told_of(self, small):
+    def test_nothing_is_started_that_could_not_be_reported(self, small):
         pool = Watched(Plain(small / "state"))
         self.fill(small)
         pool.pool.launch(a_run("true"))
@@ -758,7 +758,7 @@ class TestAKeeperInTrouble:
         pool.pool.stop("j1.1", 0.0)
         assert pool.wait_for("rank_ended", run="j1.1").status == -signal.SIGKILL
 
-    def test_an_end_that_a_stopped_launcher_does_not_tell(self, make, monkeypatch):
+    def test_an_end_that_a_stopped_launcher_does_not_report(self, make, monkeypatch):
         monkeypatch.setattr("dovetail.executor.pools.run_supervisor._LOOK_S", 0.05)
         monkeypatch.setattr("dovetail.executor.pools.run_supervisor._UNREPORTED_S", 0.2)
         pool = make()

@@ -109,7 +109,7 @@ def noted(tmp_path):
 
 
 class TestGang:
-    def test_its_ranks_meet_where_they_are_told(self, node):
+    def test_its_ranks_meet_at_the_given_address(self, node):
         run = a_run(python(MEET), gpus=GPUS)
         first, second = node("n1"), node("n2")
         part = prepared(first, run, {2, 0})
@@ -157,7 +157,7 @@ class TestGang:
         assert list(pool.pool.prepared()) == []
         assert starts() == {"0": 1, "2": 1}
 
-    def test_who_is_not_rank_0_has_to_be_told_where_they_meet(self, node, tmp_path):
+    def test_ranks_other_than_0_need_the_meeting_address(self, node, tmp_path):
         with pytest.raises(ValueError, match="is decided where its rank 0 is"):
             node().pool.prepare(noted(tmp_path)[0], (1,))
 
@@ -233,7 +233,7 @@ class TestNothingOfItRuns:
         time.sleep(0.2)
         wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
-    def test_when_nobody_commits_it(self, node, tmp_path, monkeypatch):
+    def test_when_it_is_not_committed(self, node, tmp_path, monkeypatch):
         monkeypatch.setattr("dovetail.executor.pools.run_supervisor.COMMIT_S", 0.3)
         run, starts = noted(tmp_path)
         pool = node()
@@ -270,7 +270,7 @@ class TestNothingOfItRuns:
 
 
 class TestFoundAgain:
-    def test_only_the_ranks_of_the_part_are_told_of(self, node, tmp_path):
+    def test_only_the_ranks_of_the_part_are_reported(self, node, tmp_path):
         run, _ = noted(tmp_path)
         first = node()
         rendezvous = Rendezvous("127.0.0.1", 29_999)

@@ -68,7 +68,7 @@ def test_what_is_written_is_read(count):
 
 
 @given(counts, counts, st.integers(1, SIZE - 1))
-def test_a_torn_file_is_told_from_a_whole_one(old, new, cut):
+def test_a_torn_file_is_distinguished_from_a_whole_one(old, new, cut):
     torn = encode(new)[:cut] + encode(old)[cut:]
     assert decode(torn) in (None, old, new)
     assert decode(encode(new)[:cut]) is None
@@ -144,7 +144,7 @@ def test_a_latency_is_within_its_bucket_which_is_narrow(seconds):
     assert latency_at(bucket + 1) < 1.022 * latency_at(bucket)
 
 
-def test_latencies_are_counted_beside_iterations(path):
+def test_latencies_are_counted_with_iterations(path):
     code = """
     from dovetail_progress import latency, step
     for k in range(200):
@@ -247,7 +247,7 @@ def test_the_sitecustomize_that_was_there_is_run_as_if_it_were_the_only_one(tmp_
     assert told == f"mine sitecustomize\n7 {tmp_path}/sitecustomize.py\n"
 
 
-def test_a_broken_sitecustomize_is_told_as_without_us(tmp_path, path):
+def test_a_broken_sitecustomize_is_reported_as_without_dovetail(tmp_path, path):
     (tmp_path / "sitecustomize.py").write_text("1 / 0")
     [expected] = (
         subprocess.run(
@@ -325,7 +325,7 @@ def test_an_old_pytorch_is_left_alone(path, stand_in):
     assert not Path(path).exists()
 
 
-def test_a_pytorch_that_cannot_be_imported_is_told_as_without_us(path, stand_in):
+def test_a_failing_import_of_pytorch_is_reported_as_without_dovetail(path, stand_in):
     (stand_in / "torch" / "optim" / "optimizer.py").write_text("1 / 0")
     code = "try:\n    import torch\nexcept ZeroDivisionError:\n    print('as it was')"
     assert run(path, code, PYTHONPATH=str(stand_in)).stdout == "as it was\n"
@@ -411,7 +411,7 @@ def test_a_line_without_end_is_not_kept_whole(path):
         (r"step \d+", r"must have a group, the iterations done, got 'step \\d+'"),
     ],
 )
-def test_a_pattern_that_cannot_tell_progress_is_refused_with_the_job(pattern, rule):
+def test_a_pattern_without_progress_is_refused_with_the_job(pattern, rule):
     job = {"command": ["a"], "workload": "w", "owner": ANN, "cwd": "/"}
     with pytest.raises(InputError, match=re.escape(f"progress_pattern: {rule}")):
         JobSpec.from_data({**job, "progress_pattern": pattern})

@@ -101,7 +101,7 @@ class TestGate:
         assert len(holders(rank.token, os.geteuid())) == 2
         barrier.leave()
 
-    def test_a_damaged_specification_is_told_in_its_log(self, server, rank):
+    def test_a_damaged_specification_is_reported_in_its_log(self, server, rank):
         (rank.directory / "spec.json").write_text("{")
         barrier = StartBarrier(server, rank)
         assert barrier.answer(boot_s() + LIMIT_S) == ""
@@ -169,7 +169,7 @@ class TestLog:
             log.write(text)
         assert (tmp_path / "log").read_bytes() == b"three\n"
 
-    def test_what_the_system_refuses_is_counted_and_told(self, tmp_path):
+    def test_refusals_of_the_system_are_counted_and_reported(self, tmp_path):
         log = output.Log(str(tmp_path / "log"), most_bytes=1000, files=2)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))

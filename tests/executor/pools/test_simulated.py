@@ -135,7 +135,7 @@ class TestTime:
         assert pool.poll()[-1] == RankEnded(at_s=0.0, run="j2.1", rank=0, status=1)
         assert pool.next_s() == pytest.approx(10.0)
 
-    def test_a_paused_run_stands_still_and_slows_the_other_as_before(self, pool, clock):
+    def test_a_paused_run_makes_no_progress_and_slows_the_other_as_before(self, pool, clock):
         # Until 5 A has done 4 of its 10 s, B 2.5; while A is paused B does another 2.5 until 10.
         for job, workload in (("j1", "A"), ("j2", "B")):
             pool.launch(run_of(job, workload, "work_s=10"))

@@ -32,7 +32,7 @@ def shell(text):
     return ("sh", "-c", text)
 
 
-def test_what_became_of_programs_is_told_with_what_they_said_last(submissions):
+def test_ends_of_programs_are_reported_with_their_last_output(submissions):
     fails = submissions.submit(shell("echo one; echo two >&2; echo; exit 7"), SEAT)
     killed = submissions.submit(shell("kill -9 $$"), SEAT)
     well = submissions.submit(shell("echo $MINE$DOVETAIL_GPU"), SEAT, {"MINE": "my "})
@@ -75,7 +75,7 @@ def test_programs_are_asked_to_end_and_their_logs_stay_where_they_failed(submiss
     assert (left / "rank0" / "log").read_text() == "on\n"
 
 
-def test_what_somebody_who_was_killed_has_left_is_ended(tmp_path):
+def test_processes_left_by_a_killed_service_are_ended(tmp_path):
     program = (
         "import sys, time\n"
         "from tests.executor.pools.test_submissions import *\n"

@@ -117,7 +117,7 @@ def test_runs_are_made_anew_after_a_change_of_the_code(tmp_path, monkeypatch):
     assert again.setup_digest == runs.setup_digest
 
 
-def test_the_code_is_told_by_all_its_sources(tmp_path, monkeypatch):
+def test_the_code_is_identified_by_all_its_sources(tmp_path, monkeypatch):
     for room in campaigns._ROOMS:
         (tmp_path / room).mkdir()
     source = tmp_path / "solver" / "policy.py"

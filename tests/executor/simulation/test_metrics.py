@@ -157,7 +157,7 @@ def test_the_series_are_a_row_a_round():
     assert series["demanded"].tolist() == [1, 2, 1]
 
 
-def test_shares_and_failed_starts_are_told():
+def test_shares_and_failed_starts_are_reported():
     job = Job(0, "j0", workload=0, workers=1, work_s=10.0, arrival_s=0.0, starts=1)
     outcome = Outcome(10.0, first_start_s=5.0, finish_s=15.0, held_s=10.0, solo_s=10.0)
     stays = [
@@ -174,7 +174,7 @@ def test_every_metric_is_there_and_no_other(shared):
     assert all(type(value) is float for value in shared.values())
 
 
-def test_nobody_at_all():
+def test_an_empty_trace():
     history = History([], [], gpus=2)
     found = summary(history, Trace("nobody", ()))
     assert found["jobs"] == 0

@@ -204,7 +204,7 @@ def test_a_pair_that_was_parted_too_soon_is_not_known_after_a_restart():
     assert seen == {}
 
 
-def test_energy_is_the_power_of_whoever_is_there():
+def test_energy_is_the_power_of_the_jobs_present():
     data = world(1, 1).model_dump(mode="json")
     data["workloads"] = {
         "a": {"memory_mib": 1, "power_w": 100.0},
@@ -224,19 +224,19 @@ def test_when_enough_gpus_would_have_been_idle():
     assert math.isnan(history.outcomes[0].idle_at_s)
 
 
-def test_who_starts_at_the_same_moment_is_taken_to_run_on_alone():
+def test_jobs_that_start_at_the_same_moment_are_assumed_to_run_on_alone():
     jobs = trace((0, 1, 40, "a"), (0, 1, 20, "b"))
     script = Scripted([(0, "j0", (0,)), (0, "j1", (0,))])
     assert run(jobs, world(1, 1, SLOW), script).outcomes[1].idle_at_s == 40
 
 
-def test_failures_do_not_hide_that_a_policy_starts_nobody():
+def test_failures_do_not_hide_that_a_policy_starts_no_job():
     rules = Options(node_mtbf_s=100.0, repair_s=10.0)
     with pytest.raises(PolicyError, match="leaves 1 jobs waiting for ever"):
         simulate(trace((0, 1, 10, "a")), world(), Scripted([]), rules)
 
 
-def test_who_waits_for_the_next_round_is_not_given_up_for_a_failure_before():
+def test_a_waiter_for_the_next_round_survives_an_earlier_failure():
     rules = Options(round_s=360.0, node_mtbf_s=50.0, repair_s=10.0, checkpoint_s=1.0)
     history = run(trace((1, 1, 5, "a")), world(1, 1), policy_named("fifo"), rules)
     assert history.outcomes[0].first_start_s % 360 == 0
@@ -337,7 +337,7 @@ def test_what_would_go_on_for_ever_is_given_up(monkeypatch):
         simulate(trace((0, 1, 5000, "a")), world(), policy_named("fifo"), rules)
 
 
-def test_a_full_gpu_takes_nobody():
+def test_no_job_joins_a_full_gpu():
     jobs = trace(*[(0, 1, 10, "a")] * 3)
     script = Scripted([(0, f"j{k}", (0,)) for k in range(3)])
     with pytest.raises(PolicyError, match=r"puts 'j2' on n0-0: 3 jobs, at most 2 may share a GPU"):

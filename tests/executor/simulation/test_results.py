@@ -83,13 +83,13 @@ def test_a_summary_can_be_read_without_the_tables(result, tmp_path):
         ("{", "is not valid JSON"),
     ],
 )
-def test_a_broken_summary_is_told(text, rule, tmp_path):
+def test_a_broken_summary_is_reported(text, rule, tmp_path):
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(InputError, match=rule):
         RunResult.read(tmp_path)
 
 
-def test_broken_tables_are_told(result, kind, tmp_path):
+def test_broken_tables_are_reported(result, kind, tmp_path):
     result.write(tmp_path / "run")
     table = next((tmp_path / "run").glob("jobs.*"))
     table.write_bytes(b"job,workers\nj0,many\n")
@@ -97,13 +97,13 @@ def test_broken_tables_are_told(result, kind, tmp_path):
         RunResult.read(tmp_path / "run")
 
 
-def test_a_folder_that_cannot_be_written_is_told(result, tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported(result, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         result.write(tmp_path / "file" / "run")
 
 
-def test_parquet_without_pyarrow_is_told(result, tmp_path, monkeypatch):
+def test_parquet_without_pyarrow_is_reported(result, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     result.write(tmp_path / "run")
     monkeypatch.setattr(results, "find_spec", lambda name: None)

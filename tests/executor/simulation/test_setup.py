@@ -60,7 +60,7 @@ def test_a_workload_that_did_not_run_on_every_model_is_left_out():
     assert [len(node.devices) for node in made.cluster.nodes] == [8, 8]
 
 
-def test_a_world_of_an_instance_keeps_its_rules_and_its_cluster_unless_told():
+def test_a_world_of_an_instance_keeps_its_rules_and_its_cluster_by_default():
     given = world(nodes=2, gpus=3, slowdowns=[("a", "b", 1.5, 1.2)], shares=[40, 60])
     assert world_of(given) == given
     larger = world_of(given, 4, 5, workloads=["b"])
@@ -79,7 +79,7 @@ def test_a_world_of_an_instance_keeps_its_rules_and_its_cluster_unless_told():
         ({"workloads": ["z"]}, "workloads[0]: must be one of a, b, got 'z'"),
     ],
 )
-def test_a_world_that_cannot_be_is_told_in_one_line(arguments, message):
+def test_an_impossible_world_is_reported_in_one_line(arguments, message):
     with pytest.raises(InputError) as caught:
         world_of(world(), **arguments)
     assert str(caught.value) == message
@@ -185,7 +185,7 @@ def test_held_out_families_are_never_seen():
     assert np.array_equal(known, seen & seen[:, np.newaxis])
 
 
-def test_held_out_does_not_know_which_pairs_fail_and_never_tells_of_unmeasured_ones():
+def test_held_out_does_not_know_which_pairs_fail_and_never_predicts_unmeasured_ones():
     pytest.importorskip("sklearn", reason="the extra train is not installed")
     given = synthetic_world(6, 1)
     failed, absent = given.slowdowns[1], given.slowdowns[2]

@@ -38,7 +38,7 @@ def test_one_that_another_user_has_made_is_refused(tmp_path, taken_by, below):
 
 
 @pytest.mark.parametrize("taken_by", [Journal, answered])
-def test_one_in_which_everybody_may_write_is_refused(tmp_path, taken_by):
+def test_a_world_writable_one_is_refused(tmp_path, taken_by):
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o1777)
@@ -50,7 +50,7 @@ def test_one_in_which_everybody_may_write_is_refused(tmp_path, taken_by):
 
 
 @AS_ROOT
-def test_a_folder_above_may_be_open_only_where_nobody_can_move_what_is_anothers(tmp_path):
+def test_a_parent_folder_may_be_writable_only_with_the_sticky_bit(tmp_path):
     above = tmp_path / "above"
     (above / "state").mkdir(parents=True)
     above.chmod(0o1777)

@@ -167,7 +167,7 @@ def test_a_table_in_another_form_is_not_shadowed(tmp_path):
     assert os.listdir(tmp_path) == ["pairs.csv.gz"]
 
 
-def test_what_cannot_be_written_is_told(tmp_path):
+def test_a_failed_write_is_reported(tmp_path):
     data = DataSet(name="d", profiles=(SoloProfile(workload="a", gpu_model="V100"),))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file: cannot be written: file exists"):
@@ -256,7 +256,7 @@ def test_what_cannot_be_written_is_told(tmp_path):
         ("workload,gpu_model\na\n", "D/profiles.csv: line 2: must have 2 fields, got 1"),
     ],
 )
-def test_a_broken_profile_is_told_with_line_and_column(tmp_path, profiles, message):
+def test_a_broken_profile_is_reported_with_line_and_column(tmp_path, profiles, message):
     assert told(folder_of(tmp_path, profiles)).startswith(message)
 
 
@@ -307,12 +307,12 @@ WIDE = HEADER + ",workload_3,share_3,slowdown_3,workload_4,slowdown_4"
         ),
     ],
 )
-def test_a_broken_pair_is_told_with_line_and_column(tmp_path, header, row, message):
+def test_a_broken_pair_is_reported_with_line_and_column(tmp_path, header, row, message):
     text = "\n".join([header, *([row] if row else []), ""])
     assert told(folder_of(tmp_path, pairs=text)).startswith(f"D/pairs.csv: {message}")
 
 
-def test_folders_that_are_no_data_set_are_told(tmp_path):
+def test_folders_that_are_no_data_set_are_reported(tmp_path):
     assert told(tmp_path) == "D: must have a file profiles.csv or pairs.csv"
     missing = "must be a folder with tables, or a repository (.db, .sqlite); does not exist"
     assert told(tmp_path / "none") == f"D: {missing}"
@@ -341,7 +341,7 @@ def test_parquet_of_other_writers_is_read(tmp_path):
     assert found == [("a", 50, 10.0), ("b", None, 20.0)]
 
 
-def test_broken_parquet_is_told_with_its_row(tmp_path):
+def test_broken_parquet_is_reported_with_its_row(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 

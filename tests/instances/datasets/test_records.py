@@ -110,7 +110,7 @@ def test_no_cap_on_any_is_no_share():
     assert profile(metrics={}) == profile()
 
 
-def test_a_workload_beside_itself_may_be_slowed_unequally():
+def test_a_workload_with_itself_may_be_slowed_unequally():
     assert together("a", "a", slowdown=(1.2, 1.8)).slowdown == (1.2, 1.8)
 
 
@@ -134,7 +134,7 @@ def test_a_workload_beside_itself_may_be_slowed_unequally():
         ),
     ],
 )
-def test_broken_measurements_are_told(given, message):
+def test_broken_measurements_are_reported(given, message):
     with pytest.raises(InputError) as error:
         together("a", "b", **given)
     assert str(error.value) == message
@@ -198,7 +198,7 @@ def test_instance_averages_what_was_measured_several_times():
     assert len(made.places) == 3
 
 
-def test_instance_averages_p99_and_fills_it_in_beside_a_workload_that_has_one():
+def test_instance_averages_p99_and_fills_it_in_with_a_partner_that_has_one():
     pairs = (
         together("a", "b", slowdown=(1.5, 2.0), p99=(3.0, None)),
         together("b", "a", slowdown=(2.0, 1.5), p99=(None, 4.0)),
@@ -210,7 +210,7 @@ def test_instance_averages_p99_and_fills_it_in_beside_a_workload_that_has_one():
     assert [entry.p99 for entry in made.slowdowns] == [(3.5, 2.0), (2.0, 2.0), None]
 
 
-def test_instance_needs_the_memory_of_gpus_where_workloads_tell_theirs():
+def test_instance_needs_the_memory_of_gpus_where_workloads_have_theirs():
     found = data(profile(memory_mib=3000.0))
     with pytest.raises(InputError) as error:
         found.instance(GPU, 1)

@@ -81,7 +81,7 @@ def test_conditions_are_kept_and_lie_in_a_table_that_old_repositories_lack(tmp_p
     assert repository.data_set().measurements == (pair,)
 
 
-def test_evidence_is_kept_beside_the_records(tmp_path):
+def test_evidence_is_kept_with_the_records(tmp_path):
     repository = Repository(tmp_path / "r.db")
     first = Evidence("split", "H200", "580.1", "130100", "2026-11-22", {"share": 50})
     second = Evidence("result", "H200", None, None, "2026-11-23", {"told": "ü"})
@@ -135,7 +135,7 @@ def test_it_is_read_as_a_data_set_and_the_newest_profile_counts(tmp_path):
         "INSERT INTO measurement VALUES (1, 'g', 'perhaps', NULL, NULL, NULL)",
     ],
 )
-def test_nobody_changes_or_deletes_a_record(tmp_path, statement):
+def test_records_cannot_be_changed_or_deleted(tmp_path, statement):
     repository = Repository(tmp_path / "r.db")
     repository.append([A], [PAIR])
     kept = repository.since(0)
@@ -157,7 +157,7 @@ def test_an_append_that_breaks_leaves_nothing(tmp_path):
 # --- files that are no repository
 
 
-def test_files_that_are_no_repository_are_told(tmp_path):
+def test_files_that_are_no_repository_are_reported(tmp_path):
     path = tmp_path / "r.db"
     repository = Repository(path)
     assert told(repository.data_set) == f"{path}: cannot be read: no such file or directory"
@@ -211,7 +211,7 @@ def test_a_database_with_rows_without_end_is_refused(tmp_path):
     assert told(Repository(path).data_set) == message
 
 
-def test_a_damaged_file_is_told(tmp_path):
+def test_a_damaged_file_is_reported(tmp_path):
     path = tmp_path / "r.db"
     Repository(path).append([A] * 500)
     content = bytearray(path.read_bytes())
@@ -221,7 +221,7 @@ def test_a_damaged_file_is_told(tmp_path):
     assert message.startswith(f"{path}: is damaged: ")
 
 
-def test_a_damaged_schema_is_told(tmp_path):
+def test_a_damaged_schema_is_reported(tmp_path):
     path = tmp_path / "r.db"
     Repository(path).append([A])
     content = path.read_bytes()
@@ -231,7 +231,7 @@ def test_a_damaged_schema_is_told(tmp_path):
     assert told(Repository(path).data_set) == f"{path}: is damaged: a text in it is not UTF-8"
 
 
-def test_a_record_that_breaks_a_rule_is_told_by_its_number(tmp_path):
+def test_a_record_that_breaks_a_rule_is_reported_by_its_number(tmp_path):
     path = tmp_path / "r.db"
     Repository(path).append([A])
     changed(
@@ -262,13 +262,13 @@ def test_reading_where_nothing_may_be_written_leaves_nothing(tmp_path, monkeypat
     assert os.listdir(tmp_path) == ["r.db"]
 
 
-def test_an_old_sqlite_is_told(tmp_path, monkeypatch):
+def test_an_old_sqlite_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
     with pytest.raises(UnsupportedError, match=r"a repository needs SQLite 3.37 or later, this"):
         Repository(tmp_path / "r.db").append([A])
 
 
-def test_another_writer_is_waited_for_and_then_told(tmp_path, monkeypatch):
+def test_another_writer_is_waited_for_and_then_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("dovetail.instances.datasets.repository._WAIT_S", 0.1)
     path = tmp_path / "r.db"
     repository = Repository(path)
@@ -400,13 +400,13 @@ def half_made(tmp_path):
     return path
 
 
-def test_a_file_whose_maker_was_killed_is_made_whole_by_who_reads_it(half_made):
+def test_a_reader_completes_a_file_whose_writer_was_killed(half_made):
     assert Repository(half_made).since(0) == ()
     assert Repository(half_made).append([A]) == 1
     assert Repository(half_made).data_set().profiles == (A,)
 
 
-def test_who_may_not_make_it_whole_says_so(half_made, monkeypatch):
+def test_a_reader_that_cannot_complete_the_file_reports_it(half_made, monkeypatch):
     monkeypatch.setattr(Repository, "_read_mode", lambda self: "ro")
     assert told(Repository(half_made).data_set) == (
         f"{half_made}: cannot be read: a writer was killed; open it first as a user who may write"

@@ -84,7 +84,7 @@ def test_a_part_gets_one_and_the_values_stay():
         *("fixed:1.5@", "fixed:1.5@2", "fixed:1.5@-1", "fixed:1.5@nan", "fixed:1.5@0.5@0.5"),
     ],
 )
-def test_a_broken_form_is_told(spec):
+def test_a_broken_form_is_reported(spec):
     with pytest.raises(InputError) as error:
         with_gslas(MANY, spec, 1)
     forms = "none, fixed:1.5, uniform:1:2, choice:1.2,1.5,2 (>= 1; @0.5 for a part)"
@@ -92,12 +92,12 @@ def test_a_broken_form_is_told(spec):
 
 
 @pytest.mark.parametrize("weights", [(1, 2), (1, 2, -1), (0, 0, 0), (1, 2, float("nan"))])
-def test_broken_weights_are_told(weights):
+def test_broken_weights_are_reported(weights):
     with pytest.raises(InputError) as error:
         with_workloads(MANY, NAMES, 1, weights)
     assert str(error.value) == "workload weights: must be 3 finite numbers >= 0, not all 0"
 
 
-def test_no_workloads_are_told():
+def test_no_workloads_are_reported():
     with pytest.raises(InputError, match=r"^workloads: must name at least one workload$"):
         with_workloads(MANY, (), 1)

@@ -127,15 +127,15 @@ def test_gzip_is_unpacked(tmp_path):
         ),
     ],
 )
-def test_a_broken_own_file_is_told_with_line_and_column(tmp_path, lines, message):
+def test_a_broken_own_file_is_reported_with_line_and_column(tmp_path, lines, message):
     assert told(written(tmp_path, "mine.csv", *lines)) == f"mine.csv: {message}"
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     assert told(tmp_path / "none.csv") == "none.csv: cannot be read: no such file or directory"
 
 
-def test_an_unknown_kind_is_told(tmp_path):
+def test_an_unknown_kind_is_reported(tmp_path):
     path = written(tmp_path, "mine.csv", OWN)
     rule = f"must be one of {', '.join(KINDS)}, got 'xls'"
     assert told(path, kind="xls") == f"kind: {rule}"
@@ -177,7 +177,7 @@ def test_columns_at_their_default_are_not_written(tmp_path):
 
 
 @needs_pyarrow
-def test_a_broken_parquet_file_is_told_with_row_and_column(tmp_path):
+def test_a_broken_parquet_file_is_reported_with_row_and_column(tmp_path):
     import pyarrow
     from pyarrow import parquet
 
@@ -233,7 +233,7 @@ def test_columns_of_others_are_named(tmp_path):
         ({"arrival_s": "user"}, "h.csv: line 2: user: must be a number of seconds or a"),
     ],
 )
-def test_columns_that_cannot_be_are_told(tmp_path, change, message):
+def test_impossible_columns_are_reported(tmp_path, change, message):
     assert told(written(tmp_path, "h.csv", *HELIOS), columns=NAMED | change).startswith(message)
 
 
@@ -319,7 +319,7 @@ def test_the_log_that_microsoft_publishes(tmp_path):
         ),
     ],
 )
-def test_a_broken_log_is_told(tmp_path, job, message):
+def test_a_broken_log_is_reported(tmp_path, job, message):
     path = tmp_path / "cluster_job_log"
     path.write_text(json.dumps([logged("a", "01:00:00") | job]))
     assert told(path).startswith(f"cluster_job_log: {message}")
@@ -363,11 +363,11 @@ def test_philly(tmp_path):
         ("2017-10-09 07:01:55,66,1,66,", "cluster: must not be empty"),
     ],
 )
-def test_a_broken_philly_file_is_told(tmp_path, row, message):
+def test_a_broken_philly_file_is_reported(tmp_path, row, message):
     assert told(written(tmp_path, "jobs.csv", PHILLY, row)) == f"jobs.csv: line 2: {message}"
 
 
-def test_philly_without_a_column_is_told(tmp_path):
+def test_philly_without_a_column_is_reported(tmp_path):
     path = written(tmp_path, "jobs.csv", "timestamp,duration,num_gpus")
     rule = "must have the columns timestamp, duration, num_gpus, cluster; missing: cluster"
     assert (
@@ -499,7 +499,7 @@ def test_the_tasks_of_alibaba_2020(tmp_path):
     )
 
 
-def test_the_jobs_of_alibaba_2020_tell_submissions_and_users(tmp_path):
+def test_the_jobs_of_alibaba_2020_have_submissions_and_users(tmp_path):
     header = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,"
     path = written(tmp_path, "tasks.csv", f"{header}gpu_type", *TASKS)
     rows = ["j1,8cb3,ann,Terminated,990.0,5000.0", "j2,9dc4,bob,Failed,,960.0"]
@@ -546,11 +546,11 @@ def test_the_jobs_of_alibaba_2020_tell_submissions_and_users(tmp_path):
         (SPOT, "7,13,A10,20,1,1,-5,60,HP", "line 2: submit_time: must be a finite number >= 0"),
     ],
 )
-def test_a_broken_log_of_a_cluster_is_told(tmp_path, header, row, message):
+def test_a_broken_log_of_a_cluster_is_reported(tmp_path, header, row, message):
     assert f": {message}" in told(written(tmp_path, "log.csv", header, row))
 
 
-def test_a_broken_table_of_tasks_is_told(tmp_path):
+def test_a_broken_table_of_tasks_is_reported(tmp_path):
     path = written(tmp_path, "t.csv", TASKS[0], "j9,w,one,Failed,1,2,3,4,5,T4")
     assert told(path) == "t.csv: line 2: inst_num: must be a number, got 'one'"
 
@@ -613,7 +613,7 @@ def test_gavel_on_another_gpu_model(tmp_path):
         ("a\tb", "line 1: must have 7 fields, got 2"),
     ],
 )
-def test_a_broken_gavel_trace_is_told(tmp_path, row, message):
+def test_a_broken_gavel_trace_is_reported(tmp_path, row, message):
     throughputs(tmp_path)
     assert told(written(tmp_path, "some.trace", row)) == f"some.trace: {message}"
 
@@ -651,14 +651,14 @@ def test_muri(tmp_path):
     }
 
 
-def test_a_broken_muri_trace_is_told(tmp_path):
+def test_a_broken_muri_trace_is_reported(tmp_path):
     path = written(tmp_path, "t.csv", MURI, "7,4,1500,10,,4,1900,1500,190,0.5,163,18,1")
     assert told(path) == "t.csv: line 2: model_name: must not be empty"
     path = written(tmp_path, "t.csv", MURI, "7,4,soon,10,bert,4,1900,1500,190,0.5,163,18,1")
     assert told(path) == "t.csv: line 2: submit_time: must be a number, got 'soon'"
 
 
-def test_stages_that_contradict_each_other_are_told(tmp_path):
+def test_stages_that_contradict_each_other_are_reported(tmp_path):
     path = written(
         tmp_path,
         "t.csv",
@@ -700,7 +700,7 @@ def test_swf(tmp_path):
     assert [job.workers for job in read_trace(path).jobs] == [8, 9]
 
 
-def test_an_id_twice_is_told(tmp_path):
+def test_an_id_twice_is_reported(tmp_path):
     path = written(tmp_path, "cluster.swf", swf(), swf())
     assert told(path) == "cluster: jobs[1].id: ids must differ, got 'job-1' twice"
 
@@ -715,7 +715,7 @@ def test_an_id_twice_is_told(tmp_path):
         (swf(job="x"), "line 2: job number: must be a number, got 'x'"),
     ],
 )
-def test_a_broken_swf_file_is_told(tmp_path, line, message):
+def test_a_broken_swf_file_is_reported(tmp_path, line, message):
     assert told(written(tmp_path, "cluster.swf", "; c", line)) == f"cluster.swf: {message}"
 
 
@@ -727,7 +727,7 @@ def test_a_gpu_has_at_least_one_core(tmp_path):
 # --- told by what is in the file
 
 
-def test_the_format_is_told_by_the_first_line(tmp_path):
+def test_the_format_follows_from_the_first_line(tmp_path):
     throughputs(tmp_path)
     contents = {
         "job-2": f"{PHILLY}\n2017-10-09 00:01:00,66.0,2,132.0,vc\n",

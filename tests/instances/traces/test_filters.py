@@ -143,12 +143,12 @@ def test_filters_are_taken_in_order():
         ),
     ],
 )
-def test_a_broken_filter_is_told(text, message):
+def test_a_broken_filter_is_reported(text, message):
     with pytest.raises(InputError) as error:
         filters.filtered(FIVE, [text])
     assert str(error.value) == message
 
 
-def test_a_negative_seed_is_told():
+def test_a_negative_seed_is_reported():
     with pytest.raises(InputError, match=r"^seed: must be >= 0, got -1$"):
         filters.sample(FIVE, 1, -1)

@@ -68,7 +68,7 @@ def test_load_changes_arrivals_alone_and_seeds_change_all():
         ({"least_s": 9, "most_s": 8}, "duration: must be 1 <= least_s <= most_s, got 9 and 8"),
     ],
 )
-def test_broken_arguments_are_told(changes, message):
+def test_broken_arguments_are_reported(changes, message):
     with pytest.raises(InputError) as error:
         synthetic(**{"jobs": 5, "seed": 1, "gpus": 8, "load": 0.5} | changes)
     assert str(error.value) == message
@@ -92,7 +92,7 @@ def test_every_shipped_file_is_in_the_manifest_and_small():
     assert sum(path.stat().st_size for path in folder.iterdir()) < 60_000
 
 
-def test_an_unknown_shipped_trace_is_told():
+def test_an_unknown_shipped_trace_is_reported():
     for function in (library_trace, library_world):
         with pytest.raises(InputError) as error:
             function("nope")

@@ -41,7 +41,7 @@ def test_a_measured_pair_keeps_its_own_bound_and_the_next_one_is_taken_to_need_h
     assert _bound(state, "w0", "w1") == [1.2, pytest.approx(1 + 0.2 * (1.5 + 0.9 * 0.5))]
 
 
-def test_the_margin_follows_from_what_was_foretold_and_not_from_what_is_believed_since():
+def test_the_margin_follows_from_the_prediction_at_the_start():
     # Ten measurements at twice the excess that was foretold: the margin is 2. Held against the
     # beliefs that have them in it, they would say 1.
     measured = [(x, y) for x in range(2, 7) for y in range(2, 7) if x < y]

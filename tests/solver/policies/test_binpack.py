@@ -25,7 +25,7 @@ def test_an_idle_node_stays_idle_whatever_it_costs():
     assert finishes(run(jobs, where, policy_named("binpack"))) == [30, 30]
 
 
-def test_who_does_not_fit_is_passed_over():
+def test_a_job_that_does_not_fit_is_passed_over():
     # j1 (9,000) fits beside neither job of its kind; j2 (1,000) does and does not wait for it.
     where = profiled({"a": {"memory_mib": 9000.0}, "b": {}}, slowdown=1.0)
     jobs = trace((0, 1, 10, "a"), (0, 1, 10, "a"), (0, 1, 10, "b"))

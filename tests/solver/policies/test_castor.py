@@ -84,7 +84,7 @@ def test_gangs_that_may_only_share_as_a_whole_do():
     assert finishes(run(jobs, where, policy_named("castor"))) == [110, 120, 51]
 
 
-def test_a_job_accumulates_gradients_to_fit_beside_another():
+def test_a_job_accumulates_gradients_to_fit_with_another():
     # b needs 8,000 MiB and finds 4,000 beside a: half the batch. An iteration of 8 samples
     # takes 9 s, two of 4 take 10: its 9 s of work take 10 s times 1.2 = 12 s. a does 10 in them.
     where = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])
@@ -202,7 +202,7 @@ def test_a_pair_that_ran_out_of_memory_is_not_tried_again():
 
 
 @pytest.mark.parametrize("name", ["castor", "sjf-ffs"])
-def test_nobody_joins_where_one_job_a_gpu_is_the_rule(name):
+def test_no_job_joins_where_one_job_a_gpu_is_the_rule(name):
     where = world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)], max_jobs_per_gpu=1)
     jobs = trace((0, 1, 100, "a"), (1, 1, 10, "b"))
     assert finishes(run(jobs, where, policy_named(name))) == [100, 110]

@@ -122,7 +122,7 @@ def _simulate(name, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", POLICIES)
-def test_everyone_ends_and_nobody_runs_out_of_memory_twice_for_one_reason(name, seed):
+def test_all_jobs_end_and_none_runs_out_of_memory_twice_for_one_reason(name, seed):
     history = _simulated(name, seed)  # run() fails if anything in it is physically impossible
     assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
     # Every crash tells of at least one more pair on one GPU model that does not run.

@@ -81,7 +81,7 @@ def test_what_was_measured_overrides_what_was_predicted():
     assert second.first_start_s == history.outcomes[0].finish_s
 
 
-def test_sharing_beside_idle_gpus_is_a_matter_of_their_price():
+def test_sharing_despite_idle_gpus_depends_on_their_price():
     # Two jobs of 100 s on two GPUs. Alone they cost 200 s and 200 GPU seconds; together, at a
     # slowdown of 1.1, 220 s and 110 GPU seconds. The second is cheaper from a price of 20 / 90.
     where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.1)])
@@ -137,7 +137,7 @@ def test_a_node_that_fails_ends_what_is_reserved_on_it():
     assert decision.starts == (Start(job, (0, 1)),)
 
 
-def test_reserved_gpus_are_used_by_those_who_end_in_time():
+def test_reserved_gpus_are_used_by_jobs_that_end_in_time():
     # j0 holds one GPU until 1,000. The gang j1 is overdue at once, so both GPUs are kept for it
     # from 0 on. j2 ends by 1,000 and may run on the idle one; j3 would not and has to wait.
     jobs = trace((0, 1, 1000, "a"), (1, 2, 10, "b"), (2, 1, 900, "a"), (3, 1, 2000, "a"))
@@ -147,7 +147,7 @@ def test_reserved_gpus_are_used_by_those_who_end_in_time():
 
 
 @pytest.mark.parametrize("sharing", ["whole", "partial"])
-def test_a_reserved_gpu_is_lent_to_one_of_those_who_end_in_time(sharing):
+def test_a_reserved_gpu_is_lent_to_one_of_the_jobs_that_end_in_time(sharing):
     # The first GPU is busy until 1,000, and reserved with the second for a gang. Of three jobs
     # that would end by then one has the second; two others are idle.
     where = world(gpus=4, slowdowns=[("a", "a", 1.1, 1.1)], gang_sharing=sharing)
@@ -162,7 +162,7 @@ def test_a_reserved_gpu_is_lent_to_one_of_those_who_end_in_time(sharing):
     assert {start.gpus for start in decision.starts} == {(1,), (2,), (3,)}
 
 
-def test_who_brings_more_work_is_asked_to_wait_for_longer():
+def test_a_larger_submission_is_asked_to_wait_longer():
     # The gang needs 500 s and waits for 10 + 0.2 * 500 s before GPUs are kept for it, from 111 on.
     singles = [(5 * k, 1, 10, "a") for k in range(60)]
     jobs = trace(*sorted([(1, 2, 500, "b"), *singles]))
@@ -255,7 +255,7 @@ def test_options_have_ranges(option):
         policy_named(f"dovetail:{option}")
 
 
-def test_a_proof_tells_how_many_jobs_it_is_of():
+def test_a_proof_states_its_number_of_jobs():
     # One of the two GPUs is idle: of the five that wait three more than that take part.
     proofs = []
     policy = policy_named("dovetail:window=3")

@@ -36,7 +36,7 @@ def test_hosts_that_end_let_the_gang_go_faster():
     assert finishes(run(jobs, where, policy_named("dovetail")))[-1] == 10 + 48
 
 
-def test_whole_gangs_join_nobody_in_part():
+def test_whole_gangs_join_no_gang_in_part():
     assert gang_beside("a", "b", gpus=2, gang_sharing="whole") == 1000 + 10
 
 

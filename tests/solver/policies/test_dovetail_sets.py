@@ -53,7 +53,7 @@ def test_sets_are_those_whose_pairs_may_share():
                 assert twin == [False] * len(held) + [False, *alike]
 
 
-def test_a_set_is_as_slow_as_its_pairs_tell():
+def test_a_set_is_as_slow_as_its_pairs_predict():
     book = _book(max_jobs_per_gpu=3)
     pairs = [[1.0, 1.1, 1.15], [1.2, 1.0, 1.2], [1.05, 1.1, 1.0]]
     found = book.find("V100", [("a", None), ("b", None), ("c", None)])

@@ -42,7 +42,7 @@ def test_the_figure_is_p99_else_the_upper_bound_else_the_slowdown(entry, figure)
     assert not kept(state, Sharer(A, figure - 1e-6), batch)
 
 
-def test_a_measured_slowdown_stands_for_an_upper_bound_but_not_for_p99():
+def test_a_measured_slowdown_replaces_an_upper_bound_but_not_p99():
     upper = state_of({"slowdown": [1.2, 1.2], "upper": [1.6, 1.6]})
     tail = state_of({"slowdown": [1.2, 1.2], "p99": [1.6, 1.6]})
     for state in (upper, tail):

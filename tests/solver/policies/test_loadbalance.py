@@ -22,7 +22,7 @@ def test_idle_gpus_are_used_first():
     assert finishes(run(jobs, where, policy_named("loadbalance"))) == [10, 10]
 
 
-def test_sm_activity_stands_in_for_utilisation():
+def test_sm_activity_substitutes_utilisation():
     where = profiled({"a": {"metrics": {"sm_active": 0.5}}})
     jobs = trace((0, 1, 10, "a"), (0, 1, 10, "a"))
     assert finishes(run(jobs, where, policy_named("loadbalance"))) == [20, 20]

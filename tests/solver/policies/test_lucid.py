@@ -13,7 +13,7 @@ def used(where: Instance, **gpu_util: float) -> Instance:
     return Instance.from_data(data)
 
 
-def test_scores_follow_gpu_use_and_else_the_mean_speed_beside_others():
+def test_scores_follow_gpu_use_and_else_the_mean_speed_with_others():
     # d and e have no profile: d runs at 1 / 1.25 = 0.8 beside e, e at 1 / 1.1 = 0.91.
     slowdowns = [("d", "e", 1.25, 1.1)]
     where = world(slowdowns=slowdowns, workloads=("a", "b", "c", "d", "e", "f"))

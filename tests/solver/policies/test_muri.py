@@ -74,7 +74,7 @@ def test_gangs_are_only_merged_with_gangs_of_as_many_workers():
     assert finishes(history) == [150, 10]
 
 
-def test_without_a_profile_predicted_slowdowns_tell_the_efficiency():
+def test_without_a_profile_predicted_slowdowns_give_the_efficiency():
     # 1 / 1.2 + 1 / 1.2 is more than one job alone, 1 / 2.5 + 1 / 2.5 is less.
     jobs = trace((0, 1, 300, "a"), (0, 1, 300, "b"))
     together = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])

@@ -28,7 +28,7 @@ def test_the_pair_is_tried_again_after_a_while():
     assert stops[:2] == [(1, 0, 60), (1, 90, 150)]
 
 
-def test_nobody_is_paused_within_the_gsla():
+def test_no_job_is_paused_within_the_gsla():
     # Slowdown 2 is accepted: both run side by side until 20.
     jobs = trace((0, 1, 10, "a", 2.0), (0, 1, 10, "b", 2.5))
     history = run(jobs, SLOW, policy_named("reactive:observe_s=1"), Options(restart_s=0))

@@ -26,7 +26,7 @@ def steps(draft):
     return {job.number for job in decision.stops}, starts
 
 
-def test_who_is_right_already_is_left_alone_and_others_join():
+def test_a_correct_share_is_kept_and_others_join():
     # 0 stays on GPU 1 and 3 joins it; 1 is in no group and stops; 2 stays.
     state, (a, _, c, d) = pool(1, 0, 2, None)
     draft = rearranged(state, [Group((d, a), 0), Group((c,), 0)])

@@ -9,12 +9,12 @@ def test_the_shortest_goes_first():
     assert finishes(run(jobs, world(gpus=1), policy_named("sjf"))) == [10, 22, 12, 16]
 
 
-def test_nobody_is_preempted_by_a_shorter_one():
+def test_no_job_is_preempted_by_a_shorter_one():
     jobs = trace((0, 1, 100, "a"), (1, 1, 1, "a"))
     assert finishes(run(jobs, world(gpus=1), policy_named("sjf"))) == [100, 101]
 
 
-def test_jobs_behind_one_that_does_not_fit_pass_it_unless_told_not_to():
+def test_jobs_behind_one_that_does_not_fit_pass_it_by_default():
     # Two GPUs, one held by j0 until 10. j1 (3 s) needs both. j2 (5 s) takes the idle one at 2 and
     # is done at 7; j1 runs from 10 to 13. In strict order j2 waits for j1: 13 and 18.
     jobs = trace((0, 1, 10, "a"), (1, 2, 3, "a"), (2, 1, 5, "a"))

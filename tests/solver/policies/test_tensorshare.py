@@ -60,7 +60,7 @@ def test_a_pair_that_does_not_fit_in_memory_is_left_out():
     assert [stay.ending for stay in history.stays] == ["finished", "finished"]
 
 
-def test_jobs_are_combined_even_beside_idle_gpus_unless_asked_otherwise():
+def test_jobs_are_combined_despite_idle_gpus_by_default():
     # Two jobs, three GPUs: the paper's text combines them, its footnote 6 may leave them alone.
     where = world(gpus=3, slowdowns=[("a", "b", 1.2, 1.2)])
     jobs = trace((0, 1, 10, "a"), (0, 1, 10, "b"))

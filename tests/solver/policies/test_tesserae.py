@@ -36,7 +36,7 @@ def test_only_gangs_of_one_size_are_packed():
     assert companions(run(jobs, where, policy_named("tesserae"), FREE_RESTARTS))[1] == {0}
 
 
-def test_a_preemption_moves_nobody_else():
+def test_a_preemption_moves_no_other_job():
     # At 360 the order is j2 (100 s), j1 (640 s), j0 (1,640 s): j2 takes the GPU of j0, the second.
     jobs = trace((0, 1, 2000, "a"), (0, 1, 1000, "a"), (100, 1, 100, "a"))
     policy = policy_named("tesserae:order=srtf,packing=false")

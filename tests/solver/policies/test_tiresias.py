@@ -33,7 +33,7 @@ def test_service_counts_every_gpu_of_a_gang():
     assert finishes(history) == [34, 9]
 
 
-def test_nobody_preempts_within_a_queue():
+def test_no_job_preempts_within_its_queue():
     # Both in the low queue after 10 s of service each: j0 first (10), then j1 (20). j0 began
     # first, so it takes the GPU back at 20 and keeps it until its end at 40; j1 ends at 60.
     jobs = trace((0, 1, 30, "a"), (1, 1, 30, "a"))
