@@ -1,12 +1,13 @@
-"""Write the reference of formats and commands from the code.
+"""Write the reference from the code.
 
-    python docs/generate.py            write the generated pages of docs/reference
-    python docs/generate.py --check    say which of them is out of date (exit status 1)
+    python docs/generate.py            write the generated pages and tables of docs/reference
+    python docs/generate.py --check    name the pages that are out of date (exit status 1)
 
 Types, limits and defaults come from the records, the options of commands from their declarations,
-those of policies from their classes, the HTTP API from its OpenAPI description. What a field means
-is below, one line each; a field without a line, or a line without a field, stops the generator.
-So does an option of a policy that its docstring says nothing of.
+those of policies from their classes, metrics from their descriptions, the HTTP API from its OpenAPI
+description. The meaning of each field of a record is below, in one line; the generator fails on a
+field without a meaning, a meaning without a field, and an option of a policy that its docstring
+does not describe.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from inspect import getdoc
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -26,9 +27,11 @@ from dovetail.cli.parser import COMMANDS
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
+from dovetail.executor.simulation.metrics import METRICS
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
+from dovetail.instances.datasets import _rows, records
 from dovetail.live import faults, requests
 from dovetail.solver.policies import POLICIES
 from dovetail.solver.policies.registry import policy_class
@@ -223,6 +226,38 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "share": "At which share of the waiting job.",
         "slowdown": "How slow the waiting job would be.",
         "gpu": "On which GPU.",
+    },
+    records.SoloProfile: {
+        "workload": "Name of the workload.",
+        "gpu_model": "Name of the GPU model. A MIG slice is a model of its own "
+        "(`A100-40GB MIG 2g.10gb`).",
+        "share": "MPS share in per cent of the SMs; empty: none.",
+        "family": "Groups variants of one workload (batch sizes, precisions), which tests hold "
+        "out together; empty: the workload itself.",
+        "workers": "Processes of the gang, one GPU each.",
+        "batch_size": "Samples per iteration and worker.",
+        "throughput": "Iterations per second alone, unless the source says otherwise.",
+        "power_w": "Mean power of the GPU, W.",
+        "memory_mib": "Memory of one worker, MiB: the high-water mark.",
+        "memory_mean_mib": "Mean of that over time, MiB.",
+        "duration_s": "Time of a whole run alone, s.",
+        "latency_p99_s": "99th percentile of the latency, s.",
+        "driver": "Version of the driver.",
+        "library": "Version of cuBLAS.",
+        "source": "Origin of the row.",
+        "date": "ISO 8601: `2026-11-21`, `2026-11-21T10:00:00+00:00`.",
+    },
+    records.Measurement: {
+        "workloads": "Names of the workloads.",
+        "gpu_model": "Name of the GPU model.",
+        "share": "MPS share of each; empty: none.",
+        "slowdown": "Iteration time together / alone on that GPU without a share.",
+        "p99": "Growth of the 99th percentile of latency: together / alone.",
+        "power_w": "Mean power of the GPU, W.",
+        "driver": "Version of the driver.",
+        "library": "Version of cuBLAS.",
+        "source": "Origin of the row.",
+        "date": "As in profiles.",
     },
     views.JobView: {
         "id": "`j1`, `j2` and so on, in the order of submission.",
@@ -421,6 +456,9 @@ An error is a [Fault](#fault):
 |--:|---|---|
 """
 
+MOST_REPEATED = 3
+"""Commands that have more arguments in common refer to the first of them."""
+
 REQUESTS: tuple[type[Record], ...] = (
     requests.Submissions,
     requests.Accepted,
@@ -471,7 +509,64 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "policies.md": policies_page(),
         "api.md": api_page(),
+        **{page: _filled(page) for page in ("datasets.md", "metrics.md")},
     }
+
+
+_PLACE = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _filled(page: str) -> str:
+    """Return a hand-written page with the tables that are generated into it."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    return _PLACE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
+
+
+def profile_columns() -> str:
+    """Return the table of the columns of profiles."""
+    kind = records.SoloProfile
+    meanings = _meanings(kind, nested={"metrics", "metrics_variance"})
+    rows = []
+    for column in _rows.PROFILE_COLUMNS:
+        field, _, name = column.path.partition(".")
+        if field == "metrics":
+            rows.append(_row(instances.Metrics, name, FIELDS[instances.Metrics][name]))
+        elif not name:
+            rows.append(_row(kind, field, meanings[field]))
+    rows.append("| `METRIC_variance` | number >= 0 | absent | Variance of a metric over time. |")
+    return "\n".join(["| column | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def pair_columns() -> str:
+    """Return the table of the columns of pairs."""
+    kind = records.Measurement
+    properties = TypeAdapter(kind).json_schema()["properties"]
+    status = "`ok` or empty; any other (`failed`): they did not run together."
+    rows = []
+    for field, meaning in _meanings(kind).items():
+        names = [one.name for one in _rows.pair_columns(2) if one.path.partition("[")[0] == field]
+        needed = "required" if names[0] in _rows.PAIR_REQUIRED else "absent"
+        listed = ", ".join(f"`{name}`" for name in names) + ", ..." * (len(names) > 1)
+        typed = _type(properties[field]).removeprefix("list of ").removesuffix(", 2 or more")
+        typed = typed.removesuffix(" or null")
+        rows.append(f"| {listed} | {typed} | {needed} | {meaning} |")
+    rows.append(f"| `status` | text | ok | {status} |")
+    return "\n".join(["| column | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def metrics_table() -> str:
+    """Return the table of the metrics; those that differ in their statistic only share a row."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, metric in METRICS.items():
+        alike.setdefault(metric[1:], []).append(f"`{name}`")
+    rows = [
+        f"| {', '.join(names)} | {unit} | {better} | {meaning} |"
+        for (unit, better, meaning), names in alike.items()
+    ]
+    return "\n".join(["| name | unit | better | meaning |", "|---|---|---|---|", *rows])
+
+
+TABLES = {"profiles": profile_columns, "pairs": pair_columns, "metrics": metrics_table}
 
 
 def formats_page() -> str:
@@ -486,25 +581,26 @@ def formats_page() -> str:
 
 def _record(kind: type) -> str:
     meanings = _meanings(kind)
-    schema = TypeAdapter(kind).json_schema()
-    rows = [
-        f"| `{name}` | {_type(schema['properties'][name])} | {_default(kind, name)} | {meaning} |"
-        for name, meaning in meanings.items()
-    ]
+    rows = [_row(kind, name, meaning) for name, meaning in meanings.items()]
     rules = [f"- {rule}" for rule in RULES.get(kind, ())]
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
     text = _plain(getdoc(kind) or "")
     return "\n".join([f"### {kind.__name__}\n", text, "", *table, "", *rules, *[""] * bool(rules)])
 
 
-def _meanings(kind: type) -> dict[str, str]:
-    """Return the line of every field, in the order of the record."""
+def _row(kind: type, name: str, meaning: str) -> str:
+    typed = _type(TypeAdapter(kind).json_schema()["properties"][name])
+    return f"| `{name}` | {typed} | {_default(kind, name)} | {meaning} |"
+
+
+def _meanings(kind: type, nested: Set[str] = frozenset()) -> dict[str, str]:
+    """Return the line of every field, in the order of the record, except the nested records."""
     known = {
         name: text
         for base in reversed(kind.__mro__)
         for name, text in FIELDS.get(base, {}).items()  # type: ignore[call-overload]
     }
-    fields = list(_defaults(kind))
+    fields = [name for name in _defaults(kind) if name not in nested]
     if set(known) != set(fields):
         wrong = ", ".join(sorted(set(known) ^ set(fields)))
         raise SystemExit(f"docs/generate.py: FIELDS and {kind.__name__} differ in: {wrong}")
@@ -614,24 +710,39 @@ _KINDS = {
 
 def cli_page() -> str:
     """Return the reference of the command line."""
-    return "\n".join([CLI, *(_command(path, each) for path, each in leaves(COMMANDS))])
+    commands = list(leaves(COMMANDS))
+    return "\n".join([CLI, *(_command(*each, commands[:k]) for k, each in enumerate(commands))])
 
 
-def _command(path: str, command: Command) -> str:
-    arguments = sorted(command.arguments, key=lambda each: bool(each.names))
-    usage = command.usage or " ".join(["dovetail", path, *map(_usage, arguments)])
-    rows = [f"| {_names(each)} | {each.text} | {_standing(each)} |" for each in command.arguments]
-    table = ["| argument | meaning | default |", "|---|---|---|", *rows] if rows else []
-    block = ["```text", usage, "```"]
-    return "\n".join([f"## dovetail {path}\n", command.text, "", *block, "", *table, ""])
+def _command(path: str, command: Command, before: Sequence[tuple[str, Command]]) -> str:
+    """Return the section of a command; many arguments of an earlier one are named only."""
+    model, common = "", set[str]()
+    for other, one in before:
+        same = set(map(_meant, one.arguments)) & set(map(_meant, command.arguments))
+        if len(same) > max(len(common), MOST_REPEATED):
+            model, common = other, same
+    own = [each for each in command.arguments if _meant(each) not in common]
+    rows = [f"| {_names(each)} | {each.text} | {_standing(each)} |" for each in own]
+    table = ["| argument | meaning | default |", "|---|---|---|", *rows, ""] if rows else []
+    known = ", ".join(_names(each) for each in command.arguments if _meant(each) in common)
+    anchor = f"dovetail-{model.replace(' ', '-')}"
+    also = [f"As in [dovetail {model}](#{anchor}): {known}.", ""] if known else []
+    block = ["```text", command.usage or _usage(path, command), "```"]
+    return "\n".join([f"## dovetail {path}\n", command.text, "", *block, "", *table, *also])
 
 
-def _usage(one: Argument) -> str:
-    if not one.names:
-        shapes = {"?": "[{}]", "+": "{} ...", "*": "[{} ...]"}
-        return shapes.get(one.number, "{}").format(one.value)
-    text = f"{one.names[0]} {one.value}".strip()
-    return text if one.required else f"[{text}]"
+def _meant(one: Argument) -> str:
+    """Return what an argument is, whatever its default."""
+    return f"{_names(one)} {one.text}"
+
+
+def _usage(path: str, command: Command) -> str:
+    shapes = {"?": "[{}]", "+": "{} ...", "*": "[{} ...]"}
+    placed = [one for one in command.arguments if not one.names]
+    places = [shapes.get(one.number, "{}").format(one.value) for one in placed]
+    needed = [f"{one.names[0]} {one.value}" for one in command.arguments if one.required]
+    free = any(one.names and not one.required for one in command.arguments)
+    return " ".join(["dovetail", path, *places, *needed, *["[OPTION ...]"] * free])
 
 
 def _names(one: Argument) -> str:

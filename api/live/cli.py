@@ -291,7 +291,7 @@ COMMANDS: Final = (
     _order("resume", "Continue paused jobs."),
     Command(
         "edit",
-        "Change a job that waits.",
+        "Change a job that waits; what is not given stays.",
         "dovetail.live.commands:edit",
         (
             _JOB,

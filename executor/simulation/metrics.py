@@ -100,13 +100,16 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "mean p90 p99 max",
         ),
         "violation_rate": Metric(
-            "gSLA violation rate", "part", "lower", "of jobs with a gSLA: slowdown above it"
+            "gSLA violation rate",
+            "part",
+            "lower",
+            "jobs with a slowdown above their gSLA, of those with one",
         ),
         "violation_rate_shared": Metric(
             "gSLA violation rate of jobs that shared",
             "part",
             "lower",
-            "of jobs with a gSLA that shared a GPU: slowdown above it",
+            "the same, of jobs with a gSLA that shared a GPU at any time",
         ),
         **_spread(
             "excess",
@@ -119,10 +122,14 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "time in breach",
             "part",
             "lower",
-            "of the held time of jobs with a gSLA: slowdown of the moment above it",
+            "time with a current slowdown above the gSLA, of the held time of jobs with one",
         ),
-        "gpu_time_h": Metric("GPU time", "h", "lower", "sum over GPUs of the time in use"),
-        "shared_part": Metric("shared GPU time", "part", "", "of GPU time: with two jobs or more"),
+        "gpu_time_h": Metric(
+            "GPU time", "h", "lower", "time with at least one job, summed over GPUs"
+        ),
+        "shared_part": Metric(
+            "shared GPU time", "part", "", "time with two jobs or more, of GPU time"
+        ),
         "utilisation": Metric("utilisation", "part", "higher", "GPU time over GPUs x makespan"),
         "effective_utilisation": Metric(
             "effective utilisation",
@@ -130,7 +137,9 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "higher",
             "sum of workers x solo time over GPUs x makespan",
         ),
-        "energy_kwh": Metric("energy", "kWh", "lower", "of GPUs in use, where power is known"),
+        "energy_kwh": Metric(
+            "energy", "kWh", "lower", "power x time of GPUs in use, where power is known"
+        ),
         "energy_per_job_kwh": Metric("energy a job", "kWh", "lower", "energy over jobs"),
         "sharing_benefit_mean": Metric(
             "sharing benefit, mean",
@@ -139,13 +148,16 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "JCT by waiting for idle GPUs over JCT, of jobs that started as co-runners",
         ),
         "sharing_loss_rate": Metric(
-            "sharing that did not pay", "part", "lower", "of the same jobs: benefit below 1"
+            "sharing that did not pay",
+            "part",
+            "lower",
+            "jobs with a sharing benefit below 1, of those that started as co-runners",
         ),
         **_spread(
             "fairness",
             "finish-time fairness",
             "",
-            "JCT over solo time x mean contention (Themis's rho)",
+            "JCT over (solo time x mean contention) (Themis's rho)",
             "mean p90 max",
         ),
         "preemptions": Metric(
@@ -155,14 +167,18 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "failures", "number", "", "times a node's failure took a job off its GPUs"
         ),
         "out_of_memory": Metric(
-            "out-of-memory starts", "number", "lower", "starts that failed for want of memory"
+            "out-of-memory starts", "number", "lower", "starts that failed for lack of memory"
         ),
-        "rounds": Metric("rounds", "number", "", "decisions asked of the policy"),
-        **_spread("decide", "time a decision", "s", "real time of the policy", "mean p99 max"),
-        "proven_rounds": Metric("rounds with a proven gap", "number", "", "of the rounds"),
-        "optimal_rounds": Metric("rounds proven optimal", "number", "", "gap at most 1e-6"),
-        "gap_max": Metric("proven gap, largest", "", "lower", "of the rounds with one"),
-        "events": Metric("events", "number", "", "arrivals, ends, failures, wake-ups"),
+        "rounds": Metric("rounds", "number", "", "decisions of the policy"),
+        **_spread("decide", "time a decision", "s", "real time of a decision", "mean p99 max"),
+        "proven_rounds": Metric(
+            "rounds with a proven gap", "number", "", "rounds with a proven gap"
+        ),
+        "optimal_rounds": Metric(
+            "rounds proven optimal", "number", "", "rounds with a proven gap of at most 1e-6"
+        ),
+        "gap_max": Metric("proven gap, largest", "", "lower", "largest proven gap of a round"),
+        "events": Metric("events", "number", "", "simulated arrivals, ends, failures and wake-ups"),
     }
 )
 """Every metric of `summary`, in the order of its keys."""
