@@ -1,7 +1,7 @@
 """The pool of a real Ray cluster with three nodes: access, restarts, and nodes that join.
 
 The devices are processor cores. Times are printed (``pytest -s``) for
-``docs/evidence/nodes-faults.md``. Nodes that are lost for good are in ``test_ray_faults``.
+``docs/evidence/nodes.md``. Nodes that are lost for good are in ``test_ray_faults``.
 """
 
 import json

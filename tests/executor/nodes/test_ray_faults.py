@@ -1,7 +1,7 @@
 """Nodes of a real Ray cluster that are lost, and when their jobs run elsewhere.
 
 Every rank records when it runs (``witness``), so that no two runs of a job may overlap. Times are
-printed (``pytest -s``) for ``docs/evidence/nodes-faults.md``.
+printed (``pytest -s``) for ``docs/evidence/nodes.md``.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """The fault campaign of a Slurm pool: no job is lost, and none runs twice at the same time.
 
 Jobs record when and where they run (``witness``). A gang has two nodes and another job the third,
-while brief ones wait. Times are printed (``pytest -s``) for ``docs/evidence/nodes-faults.md``.
+while brief ones wait. Times are printed (``pytest -s``) for ``docs/evidence/nodes.md``.
 """
 
 from __future__ import annotations
