@@ -13,6 +13,7 @@ does not describe.
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import re
 import sys
@@ -27,6 +28,7 @@ from dovetail.cli.parser import COMMANDS
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
+from dovetail.executor.measuring import workloads
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
@@ -511,7 +513,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "policies.md": policies_page(),
         "api.md": api_page(),
-        **{page: _filled(page) for page in ("datasets.md", "metrics.md")},
+        **{page: _filled(page) for page in ("datasets.md", "metrics.md", "workloads.md")},
     }
 
 
@@ -568,7 +570,28 @@ def metrics_table() -> str:
     return "\n".join(["| name | unit | better | meaning |", "|---|---|---|---|", *rows])
 
 
-TABLES = {"profiles": profile_columns, "pairs": pair_columns, "metrics": metrics_table}
+def workloads_table() -> str:
+    """Return the table of the built-in workloads, from their docstrings: PyTorch may be missing."""
+    rows = []
+    for name, module in sorted(workloads.MODULES.items()):
+        source = workloads.WORKER.with_name(f"{module}.py").read_text(encoding="utf-8")
+        texts = [
+            ast.get_docstring(each) or ""
+            for each in ast.parse(source).body
+            if isinstance(each, ast.FunctionDef) and each.name == name
+        ]
+        does, bounded, size = (" ".join(part.split()) for part in texts[0].split("\n\n"))
+        rows.append(f"| `{name}` | {does} {bounded} | {size.removeprefix('Full size: ')} |")
+    head = ["| name | does | full size, memory |", "|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+TABLES = {
+    "profiles": profile_columns,
+    "pairs": pair_columns,
+    "metrics": metrics_table,
+    "workloads": workloads_table,
+}
 
 
 def formats_page() -> str:

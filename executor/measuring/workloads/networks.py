@@ -36,6 +36,8 @@ def convnet(device: str, batch: int, full: bool) -> Step:
 
     Bounded by tensor cores in the convolutions (bfloat16) and by memory in the normalisations
     between them, alternating within fractions of a millisecond.
+
+    Full size: 64 images of 224 pixels, 1280 MiB.
     """
     widths, pixels = ((64, 128, 256, 512), 224) if full else ((16, 32), 32)
     layout = {"memory_format": torch.channels_last}  # tensor cores need no copy of this layout
@@ -68,6 +70,8 @@ def lstm(device: str, batch: int, full: bool) -> Step:
 
     Bounded by latency: each time step depends on the one before, and its products (bfloat16) are
     too small to fill a GPU.
+
+    Full size: 32 texts of 128 tokens, 970 MiB.
     """
     vocabulary, length, width = (10_000, 128, 1024) if full else (200, 32, 128)
     with torch.device(device):
@@ -91,6 +95,8 @@ def recommender(device: str, batch: int, full: bool) -> Step:
 
     Bounded by access to scattered rows of device memory. Single precision, as is usual for such
     models, with sparse gradients.
+
+    Full size: 32,768 samples, 6 million rows of embeddings, 2380 MiB.
     """
     rows, width = (6_000_000, 64) if full else (20_000, 16)
     features, numbers = 26, 13
@@ -127,6 +133,8 @@ def graph(device: str, batch: int, full: bool) -> Step:
 
     Bounded by scattered reads and atomic additions: edges are unordered, and a few nodes have most
     of them. Single precision. The whole graph is one batch.
+
+    Full size: 100,000 nodes, 1.2 million edges, three layers, 2280 MiB.
     """
     nodes, edges, width, classes = batch, 12 * batch, 128 if full else 32, 40
     with torch.device(device):

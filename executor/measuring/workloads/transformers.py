@@ -56,6 +56,8 @@ def transformer(device: str, batch: int, full: bool) -> Step:
 
     Bounded by tensor cores in the products of its layers (bfloat16), with memory-bound
     normalisations, activations and optimizer steps between them.
+
+    Full size: 32 texts of 256 tokens, 2480 MiB.
     """
     length, width, layers = (256, 768, 6) if full else (32, 128, 2)
     vocabulary, classes = 8192, 100
@@ -79,6 +81,8 @@ def gpt(device: str, batch: int, full: bool) -> Step:
 
     Bounded by tensor cores in its products (bfloat16) and by memory in the logits, which are
     several times larger than all other activations.
+
+    Full size: 4 texts of 1024 tokens, 32,768 in the vocabulary, 3450 MiB.
     """
     vocabulary, length, width, layers = (32_768, 1024, 768, 6) if full else (512, 64, 128, 2)
     with torch.device(device):
@@ -113,6 +117,8 @@ def burst(device: str, batch: int, full: bool) -> Step:
     Bounded by kernel launches and latency: a request is small, in half precision, and the answer is
     copied to the host. Requests arrive whether or not earlier ones are answered (open loop), so
     latency counts, not throughput.
+
+    Full size: 8 texts of 128 tokens, 24 layers, 830 MiB.
     """
     length, width, layers = (128, 1024, 24) if full else (48, 192, 4)
     vocabulary, classes, kind = 30_000, 1000, half(device)
