@@ -1,6 +1,6 @@
 """MPS on a machine: one control daemon per GPU, run as the user whose jobs it serves.
 
-Sources: NVIDIA's MPS guide; ``docs/explanation/mps.md`` says how each fact was established.
+Sources: NVIDIA's MPS guide; ``docs/evidence/hardware.md`` says what was tested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The trial on one machine of ``docs/explanation/nodes.md``, as a reader does it."""
+"""The trial on one machine of ``docs/howto/ray.md``, as a reader does it."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 
 from tests.executor.waiting import LIMIT_S, wait_until
 
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "nodes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "ray.md").read_text(encoding="utf-8")
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
 BIN = Path(sys.executable).parent
 SUBMIT = re.compile(r"^dovetail submit .*$", re.M)
