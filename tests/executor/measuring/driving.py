@@ -6,6 +6,7 @@ import contextlib
 import json
 import queue
 import subprocess
+import sys
 import threading
 
 from dovetail.executor.measuring.workloads import WORKER
@@ -13,18 +14,23 @@ from tests.executor.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON
 
 
-def worker_command(workload, *options, size="tiny", seed=1):
+WITH_TORCH = (TORCH_PYTHON, "-I")
+WITHOUT_TORCH = (sys.executable, "-I", "-S")
+"""Finds no PyTorch, whose import takes a second; users' workloads need none on a processor core."""
+
+
+def worker_command(workload, *options, python=WITHOUT_TORCH, size="tiny", seed=1):
     """Return the command that runs a workload on the CPU."""
-    command = [TORCH_PYTHON, "-I", str(WORKER), str(workload), "--device", "cpu"]
+    command = [*python, str(WORKER), str(workload), "--device", "cpu"]
     return [*command, "--size", size, "--seed", str(seed), *options]
 
 
 class Worker:
     """A worker on the CPU; its events are read as they come."""
 
-    def __init__(self, workload, *options, before=(), size="tiny", seed=1):
+    def __init__(self, workload, *options, before=(), python=WITHOUT_TORCH, size="tiny"):
         self.process = subprocess.Popen(
-            [*before, *worker_command(workload, *options, size=size, seed=seed)],
+            [*before, *worker_command(workload, *options, python=python, size=size)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

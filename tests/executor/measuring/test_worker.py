@@ -8,30 +8,28 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.measuring.workloads.session import text, why
-from tests.executor.measuring.driving import Worker, worker_command
+from tests.executor.measuring.driving import WITH_TORCH, Worker, worker_command
 from tests.executor.waiting import LIMIT_S
 from tests.pytorch import needs_torch
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "workloads.md"
 
 OWN = """
-import random
+import pathlib, time
 KIND, FAMILY, BATCH = "training", "own", {"tiny": 1}
+warm = pathlib.Path(__file__).with_name("warm")
 def prepare(device, size, seed):
     BUILDING
-    rounds = iter(range(10**9))
     def step():
-        k = next(rounds)
-        RUNNING
-        return sum(range(20000))
+        time.sleep(0.001)
+        if warm.exists(): RUNNING
     return step
 """
-WHEN_IT_RUNS = "if k > 5000: "  # warm-up does about 1000 of its iterations
 
 
 @pytest.fixture
 def own(tmp_path):
-    """Return a way to write a workload with lines of a test's in it."""
+    """Return a way to write a workload with lines of a test's; the last waits for a file."""
 
     def written(building="pass", running="pass"):
         path = tmp_path / "mine.py"
@@ -42,8 +40,12 @@ def own(tmp_path):
 
 
 @needs_torch
-def test_a_run_reports_chunks_and_can_be_repeated_and_ends_on_a_signal():
-    with Worker("gemm") as worker:
+def test_the_example_of_the_documentation_runs_in_chunks_again_and_until_a_signal(tmp_path):
+    text = PAGE.read_text(encoding="utf-8")
+    code = re.search(r'^```py title="(\S+)"\n(.*?)^```$', text, re.M | re.S)
+    path = tmp_path / code[1]
+    path.write_text(code[2])
+    with Worker(path, python=WITH_TORCH) as worker:
         ready = worker.event()
         first, again = worker.run(5), worker.run(3)
         worker.tell("run")
@@ -52,10 +54,10 @@ def test_a_run_reports_chunks_and_can_be_repeated_and_ends_on_a_signal():
         assert worker.end() == (0, "")
     assert ready["event"] == "ready"
     assert {name: ready[name] for name in ("workload", "kind", "family", "batch_size")} == {
-        "workload": "gemm",
+        "workload": str(path),
         "kind": "training",
-        "family": "gemm",
-        "batch_size": 1,
+        "family": "autoencoder",
+        "batch_size": 64,
     }
     assert {name: ready[name] for name in ("cublas", "sms", "mps")} == {
         "cublas": None,
@@ -78,7 +80,7 @@ def test_a_run_reports_chunks_and_can_be_repeated_and_ends_on_a_signal():
 
 @needs_torch
 def test_requests_arrive_at_the_same_times_in_every_run():
-    with Worker("burst") as worker:
+    with Worker("burst", python=WITH_TORCH) as worker:
         worker.event()
         runs = [worker.run(25)[:25] for _ in range(2)]
         worker.tell("quit")
@@ -98,7 +100,6 @@ def test_requests_arrive_at_the_same_times_in_every_run():
     assert gaps[0] == pytest.approx(gaps[1], abs=1e-6)
 
 
-@needs_torch
 def test_a_client_that_arrives_while_another_is_answered_waits_and_the_end_of_input_ends_all(
     tmp_path,
 ):
@@ -121,7 +122,6 @@ def test_a_client_that_arrives_while_another_is_answered_waits_and_the_end_of_in
         assert event["started"] - event["arrived"] > 0.0099 * k
 
 
-@needs_torch
 def test_what_a_workload_prints_is_no_event(own):
     path = own(building="print('built'); import os; os.system('echo told by a child')")
     with Worker(path) as worker:
@@ -131,7 +131,6 @@ def test_what_a_workload_prints_is_no_event(own):
         assert worker.end() == (0, "told by a child\nbuilt\n")
 
 
-@needs_torch
 def test_it_ends_when_its_reader_is_gone(own):
     process = subprocess.Popen(
         worker_command(own()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -145,45 +144,40 @@ def test_it_ends_when_its_reader_is_gone(own):
 
 
 @needs_torch
-def test_missing_memory_is_reported_while_it_runs(own):
-    path = own(running=f"{WHEN_IT_RUNS}import torch; torch.empty(2**50, dtype=torch.int8)")
-    with Worker(path) as worker:
-        worker.event()
-        worker.tell("run")
-        failed = worker.until("failed")[-1]
-        assert worker.end() == (1, "")
-    assert failed["why"] == "out-of-memory"
-
-
-@needs_torch
 def test_a_built_in_workload_that_does_not_fit_says_so():
     # Its three vectors of 512 MiB do not fit beside PyTorch in the 1.5 GiB that it may map.
     limited = ("bash", "-c", f'ulimit -v {1536 * 1024}; exec "$@"', "limited")
-    with Worker("stream", before=limited, size="full") as worker:
+    with Worker("stream", before=limited, python=WITH_TORCH, size="full") as worker:
         failed = worker.event()
         assert worker.end() == (1, "")
     assert (failed["event"], failed["why"]) == ("failed", "out-of-memory")
 
 
-@needs_torch
 @pytest.mark.parametrize(
-    ("building", "running", "said"),
+    ("running", "why", "said"),
     [
-        ("raise SystemExit('enough')", "pass", "SystemExit: enough"),
-        ("pass", f"{WHEN_IT_RUNS}raise RuntimeError('CUDA error: x\\nCompile')", "RuntimeError: "),
+        ("bytearray(2**60)", "out-of-memory", "MemoryError"),
+        ("raise RuntimeError('CUDA error: x\\nCompile')", "error", "RuntimeError: CUDA error: x"),
     ],
 )
-def test_other_failures_are_reported_in_a_line(own, building, running, said):
-    with Worker(own(building, running)) as worker:
+def test_a_failure_while_it_runs_is_reported_in_a_line(own, tmp_path, running, why, said):
+    with Worker(own(running=running)) as worker:
+        assert worker.event()["event"] == "ready"
         worker.tell("run")
+        (tmp_path / "warm").touch()
         failed = worker.until("failed")[-1]
         assert worker.end() == (1, "")
-    assert failed["why"] == "error"
-    assert failed["text"].startswith(said)
-    assert "\n" not in failed["text"]
+    assert (failed["why"], failed["text"]) == (why, said)
 
 
-@needs_torch
+def test_an_exit_while_it_is_built_is_reported(own):
+    with Worker(own(building="raise SystemExit('enough')")) as worker:
+        failed = worker.event()
+        assert worker.end() == (1, "")
+    assert (failed["event"], failed["why"]) == ("failed", "error")
+    assert failed["text"] == "SystemExit: enough"
+
+
 def test_an_unknown_name_is_reported():
     with Worker("nothing") as worker:
         failed = worker.event()
@@ -194,26 +188,12 @@ def test_an_unknown_name_is_reported():
 
 @needs_torch
 def test_a_missing_gpu_is_reported():
-    with Worker("tiny", "--device", "cuda") as worker:
+    with Worker("gemm", "--device", "cuda", python=WITH_TORCH) as worker:
         event = worker.event()
     if event["event"] == "ready":
         pytest.skip("there is a GPU")
     assert event["why"] == "error"
-
-
-@needs_torch
-def test_the_example_of_the_documentation(tmp_path):
-    text = PAGE.read_text(encoding="utf-8")
-    code = re.search(r'^```py title="(\S+)"\n(.*?)^```$', text, re.M | re.S)
-    path = tmp_path / code[1]
-    path.write_text(code[2])
-    with Worker(path) as worker:
-        ready = worker.event()
-        events = worker.run(3)
-        worker.tell("quit")
-        assert worker.end() == (0, "")
-    assert (ready["kind"], ready["family"]) == ("training", "autoencoder")
-    assert {event["event"] for event in events[:-1]} == {"steps"}
+    assert "no built-in workload" not in event["text"]
 
 
 @pytest.mark.parametrize(
