@@ -26,9 +26,10 @@ from dovetail.instances.importers.lucid import GPU_MODEL, import_lucid
 from dovetail.instances.instance import Instance
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
-from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
-from dovetail.predictors.planned import BLIND, GANGS, STANDINGS, Table, draw_round, tables
-from dovetail.predictors.rows import Rows, training_rows
+from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds
+from dovetail.predictors.planned import BLIND, GANGS, Table, draw_round, tables
+from dovetail.predictors.rows import HeldOut, Rows, training_rows
+from dovetail.predictors.standing import STANDINGS
 from dovetail.solver.rounds import solve
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "lucid"

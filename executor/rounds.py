@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from dovetail.solver.policies import Decision, Policy, State
-from dovetail.solver.policies.policy import decided
+from dovetail.solver.policies.policy import Decision, Policy, decided
+from dovetail.solver.policies.state import State
 
 
 class Pool(Protocol):

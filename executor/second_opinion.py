@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dovetail.executor.state_instance import instance_of_starts, starting, staying
 from dovetail.instances.checker import check
 from dovetail.instances.plan import Plan
-from dovetail.solver.policies import Start, State
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import State
 
 
 def violations(state: State, starts: Sequence[Start]) -> list[str]:

@@ -13,8 +13,9 @@ from dovetail.instances._record import FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry
 from dovetail.instances.plan import Assignment
 from dovetail.instances.sets import LARGEST, set_slowdown
-from dovetail.solver.policies import Job as SeenJob
-from dovetail.solver.policies import Start, State
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import Job as SeenJob
+from dovetail.solver.policies.state import State
 
 _Member = tuple[int, int | None]
 """A workload of the state, and its share."""

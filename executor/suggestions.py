@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import room_mib
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdown_table import Caps

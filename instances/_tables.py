@@ -5,19 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from dovetail.instances._record import Record, listed, shown
-from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import read_bytes
+from dovetail.instances.errors import InputError, closest, source_name
+from dovetail.instances.raw_files import read_bytes
 
 MOST_ROWS = 2_000_000
 """A small packed file may hold any number of short rows, each of which becomes a record."""
 
+_MOST_COLUMNS = 12
+"""So many are listed where one is unknown."""
+
+Cell = str | int | float | None
 _R = TypeVar("_R", bound=Record)
 
 
@@ -80,6 +84,35 @@ class Row:
             raise self.broken(error.path, error.rule) from None
 
 
+class Table(NamedTuple):
+    """A table as it is read.
+
+    Attributes
+    ----------
+    source : str
+        The file.
+    columns_at : str
+        Where the file names its columns.
+    header : sequence of str
+        The names of the columns.
+    rows : iterator of Row
+        The rows, cells as texts, empty where unknown.
+    """
+
+    source: str
+    columns_at: str
+    header: Sequence[str]
+    rows: Iterator[Row]
+
+
+class Column(NamedTuple):
+    """A column of a table: the place of its value in the record, and its type."""
+
+    name: str
+    path: str
+    kind: type[str] | type[int] | type[float]
+
+
 def as_number(text: str) -> float | None:
     """Return the number that a cell holds, None where it is none.
 
@@ -115,16 +148,16 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
     InputError
         For a column that is missing, or a row of another length than the header.
     """
-    header, rows = read_table(path)
-    missing = [name for name in columns if name not in header]
+    table = read_table(path)
+    missing = [name for name in columns if name not in table.header]
     if missing:
         rule = f"must have the columns {', '.join(columns)}; missing: {', '.join(missing)}"
-        raise InputError(f"{rule}, got {listed(header)}", "line 1", str(path))
-    yield from rows
+        raise InputError(f"{rule}, got {listed(table.header)}", "line 1", str(path))
+    yield from table.rows
 
 
-def read_table(path: str | Path) -> tuple[Sequence[str], Iterator[Row]]:
-    """Return the header of a comma-separated file, and its rows.
+def read_table(path: str | Path) -> Table:
+    """Return the table of a comma-separated file.
 
     Raises
     ------
@@ -133,7 +166,7 @@ def read_table(path: str | Path) -> tuple[Sequence[str], Iterator[Row]]:
     """
     lines = _lines(path)
     _, header = next(lines, (1, []))
-    return header, _rows(str(path), lines, header)
+    return Table(source_name(path), "line 1", header, _rows(str(path), lines, header))
 
 
 def read_tsv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -209,3 +242,101 @@ def lines_of(path: str | Path) -> Iterator[str]:
         byte = data.tell() - len(error.object) + error.start
         rule = f"must be UTF-8 text, got another byte at {byte}"
         raise InputError(rule, "", source_name(path)) from None
+
+
+def cell_value(row: Row, column: Column) -> Cell:
+    """Return the value of a cell, None where it is empty."""
+    text = row.values[column.name]
+    if not text or column.kind is str:
+        return text or None
+    number = as_number(text)
+    if number is None:
+        hint = _number_hint(text, column)
+        raise row.broken(column.name, f"must be a number, got {shown(text)}{hint}")
+    if column.kind is float:
+        return number
+    if not number.is_integer():
+        raise row.broken(column.name, f"must be a whole number, got {shown(text)}")
+    return int(number)
+
+
+def _number_hint(text: str, column: Column) -> str:
+    if as_number(text.replace(",", ".")) is not None:
+        return " (write a decimal point)"
+    if column.kind is float and text.endswith("%") and as_number(text[:-1]) is not None:
+        return " (divide by 100)"
+    return ""
+
+
+def column_of(path: str, columns: Iterable[Column]) -> str:
+    """Return the name in the file of the column that holds a part of a record."""
+    return next((column.name for column in columns if column.path == path), path)
+
+
+def known_columns(
+    table: Table, columns: Iterable[Column], required: Sequence[str], others: bool = False
+) -> tuple[Column, ...]:
+    """Return the columns of the header; a repeated or missing one is refused.
+
+    An unknown one is refused unless ``others`` may be there.
+    """
+    by_name = {column.name: column for column in columns}
+    unknown = [name for name in table.header if name not in by_name]
+    header = [name for name in table.header if name in by_name]
+    rule = (
+        _unknown_column(unknown[0], by_name)
+        if unknown and not others
+        else _repeated_column(header, by_name) or _missing_columns(table.header, by_name, required)
+    )
+    if rule:
+        raise InputError(rule, table.columns_at, table.source)
+    return tuple(by_name[name] for name in header)
+
+
+def _unknown_column(name: str, known: Mapping[str, Column]) -> str:
+    close = closest(name, known)
+    hint = f"did you mean {close}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
+    return f"unknown column {shown(name)}, {hint}"
+
+
+def _repeated_column(header: Sequence[str], known: Mapping[str, Column]) -> str | None:
+    paths = [known[name].path for name in header]
+    repeated = next((k for k, path in enumerate(paths) if path in paths[:k]), None)
+    if repeated is None:
+        return None
+    first, again = header[paths.index(paths[repeated])], header[repeated]
+    same = "" if first == again else f", as {shown(first)}"
+    return f"column {shown(again)} is there twice{same}"
+
+
+def _missing_columns(
+    header: Sequence[str], known: Mapping[str, Column], required: Sequence[str]
+) -> str | None:
+    paths = {known[name].path for name in header if name in known}
+    missing = [name for name in required if known[name].path not in paths]
+    if not missing:
+        return None
+    others = {name.casefold(): name for name in header if name not in known}
+    close = {name: closest(name.casefold(), others) for name in missing}
+    names = [
+        f"{name} (is it {shown(others[near])}?)" if near else name for name, near in close.items()
+    ]
+    needed, got = ", ".join(required), listed(header, _MOST_COLUMNS) or "none"
+    return f"must have the columns {needed}; missing: {', '.join(names)}, got {got}"
+
+
+def used(
+    columns: Iterable[Column], required: Iterable[str], rows: Iterable[Mapping[str, Cell]]
+) -> list[Column]:
+    """Return the columns that are required or hold a value in some row."""
+    filled = {name for row in rows for name, cell in row.items() if cell is not None}
+    return [column for column in columns if column.name in filled.union(required)]
+
+
+def csv_bytes(columns: Sequence[Column], rows: Iterable[Mapping[str, Cell]]) -> bytes:
+    """Return the content of a file with these rows."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(column.name for column in columns)
+    writer.writerows([row.get(column.name) for column in columns] for row in rows)
+    return text.getvalue().encode()

@@ -23,7 +23,6 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
-from dovetail.instances.instance import Job
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 
 if TYPE_CHECKING:
@@ -163,9 +162,9 @@ class Plan(Record):
     def _repr_html_(self) -> str:
         return html(self, self.to_frame())
 
-    def starts(self, row: Assignment, job: Job) -> bool:
+    def starts(self, row: Assignment, running: bool) -> bool:
         """Tell whether it starts an assigned job: one that waits, or that it takes elsewhere."""
-        return row.start is not False and (self.preempt or not job.running)
+        return row.start is not False and (self.preempt or not running)
 
     @property
     def judged_by(self) -> ObjectiveName:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, EntryKey, Instance, Workload
-from dovetail.predictors.fits import Split
-from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.predictor import UNCAPPED, Split
 
 Members = tuple[tuple[str, int], ...]
 """Sorted workloads with their shares: the second part of an entry's key."""

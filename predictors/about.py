@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, StrictInt
 
 from dovetail.instances._record import ONE_LINE, FrozenMapping, Name, Number, Record
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Date
 
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]

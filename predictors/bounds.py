@@ -1,7 +1,7 @@
 """Upper bounds of predicted slowdowns that hold on the pairs an optimiser picks.
 
 The bound of a job is ``prediction + level * spread``; the spread grows with the prediction and
-depends on what the model had seen of the pair (``planned.STANDINGS``). For a model that gives
+depends on what the model had seen of the pair (``standing.STANDINGS``). For a model that gives
 standard errors of the logarithms of its predictions it is ``prediction * exp(level * error)``. One
 number is left to choose, the level; where a workload is new it is never below the quantile of the
 normal distribution that a standard error claims. It is chosen by conformal risk control
@@ -47,13 +47,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.folds import HeldOut
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.planned import (
     BLIND,
     GANGS,
-    KNOWN,
-    STANDINGS,
     Outcome,
     Setting,
     Table,
@@ -65,7 +62,8 @@ from dovetail.predictors.planned import (
     tables,
 )
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import Rows
+from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.standing import KNOWN, STANDINGS
 
 SETTINGS: Final = (BLIND, Setting(np.inf, 1.0), Setting(1.5, 0.8), Setting(1.2, 0.8))
 """The ways of picking pairs of which each must keep the promise."""
@@ -342,18 +340,6 @@ class Calibration:
         _check(len(levels) > 0 and bool((np.diff(levels) > 0).all()), "levels", "must rise")
         _check(worst[0] <= 1, "worst", "must be <= 1")
         return cls(spread, levels, evidence, float(worst[0]), splits)
-
-
-def standing(own_known: ArrayLike, other_known: ArrayLike) -> IntArray:
-    """Return what is known of pairs: ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW``.
-
-    Parameters
-    ----------
-    own_known, other_known : array of bool
-        Whether the job's workload and its co-runner's were measured in any pair.
-    """
-    own, other = np.asarray(own_known, np.bool_), np.asarray(other_known, np.bool_)
-    return np.where(own, np.where(other, 0, 1), 2).astype(np.int64)
 
 
 def calibrate(

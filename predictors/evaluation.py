@@ -16,21 +16,15 @@ from typing import Final, Literal, NamedTuple, get_args
 import numpy as np
 
 from dovetail.instances._record import Record
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import UnsupportedError
-from dovetail.predictors.bounds import calibrate, standing
+from dovetail.predictors.bounds import calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import (
-    Fold,
-    HeldOut,
-    family_folds,
-    fitted,
-    random_folds,
-    workload_folds,
-)
+from dovetail.predictors.folds import Fold, family_folds, fitted, random_folds, workload_folds
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import Rows, measured_pairs
+from dovetail.predictors.rows import HeldOut, Rows, measured_pairs
+from dovetail.predictors.standing import standing
 from dovetail.predictors.training import Prepared, Tried, prepared, tried
 
 Setting = Literal["random", "workload", "family", "two_families", "gpu_model"]

@@ -10,7 +10,7 @@ from pydantic import Field
 from scipy.stats import rankdata
 
 from dovetail.instances._record import Count, Name, NonNegative, Number, Record
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.predictors.predictor import FloatArray
 from dovetail.predictors.rows import training_rows
 

@@ -23,8 +23,7 @@ from dovetail.predictors._combinations import (
 )
 from dovetail.predictors._set_entries import rounded_up, set_entries
 from dovetail.predictors.analytic import AnalyticPredictor
-from dovetail.predictors.fits import Split
-from dovetail.predictors.predictor import Prediction, Predictor
+from dovetail.predictors.predictor import Prediction, Predictor, Split
 from dovetail.predictors.trained import TrainedPredictor
 
 PREDICTORS: Mapping[str, Callable[[], Predictor]] = {"analytic": AnalyticPredictor}

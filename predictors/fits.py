@@ -14,10 +14,7 @@ from dovetail.instances.instance import Workload
 from dovetail.predictors.features import WORKLOAD, Features
 from dovetail.predictors.forms import Form
 from dovetail.predictors.forms.form import Arrays
-from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
-
-Split = tuple[int, int]
-"""The caps of two jobs in per cent of the SMs, ``UNCAPPED`` for none."""
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray, Split
 
 CAPS: Final = 101
 """How many caps there are, from ``UNCAPPED`` to 100."""
@@ -38,7 +35,7 @@ class Bound(Protocol):
     ) -> FloatArray:
         """Return the bound of each slowdown, for jobs of so many workers.
 
-        ``standing`` says what was known of each pair, see ``bounds.standing``; ``error`` is the
+        ``standing`` says what was known of each pair, see ``standing.standing``; ``error`` is the
         standard error of the logarithm of each, where the model has one. NaN where the confidence
         is more than the data support.
         """

@@ -8,8 +8,8 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from dovetail.predictors.estimators.registry import HoldingBack, ModelSpec, PairEstimator
-from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import Rows
+from dovetail.predictors.predictor import BoolArray, IntArray
+from dovetail.predictors.rows import HeldOut, Rows
 
 
 class Fold(NamedTuple):
@@ -69,32 +69,6 @@ def group_folds(own: IntArray, other: IntArray) -> Iterator[Fold]:
         test = np.asarray((own == one) | (other == one))
         if test.any() and not test.all():
             yield Fold(~test, test)
-
-
-class HeldOut(NamedTuple):
-    """Predictions for rows that the model had not seen.
-
-    Attributes
-    ----------
-    row : ndarray of int, shape (tested,)
-        The row that was predicted; a row tested by two folds is there twice.
-    fold : ndarray of int, shape (tested,)
-        The fold that tested it.
-    slowdown : ndarray of float, shape (tested,)
-        What was predicted.
-    error : ndarray of float, shape (tested,)
-        Standard error of its logarithm by the model; NaN from a model that has none.
-    """
-
-    row: IntArray
-    fold: IntArray
-    slowdown: FloatArray
-    error: FloatArray
-
-    def take(self, tests: IntArray | BoolArray | slice) -> HeldOut:
-        """Return some of the predictions, by position, mask or range."""
-        ends = self.row[tests], self.fold[tests]
-        return HeldOut(*ends, self.slowdown[tests], self.error[tests])
 
 
 def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0) -> HeldOut:

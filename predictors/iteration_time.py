@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares, linprog, nnls
 
-from dovetail.instances.datasets import DataSet, SoloProfile
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Batch, Instance, StepTime
 from dovetail.predictors.predictor import FloatArray

@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from dovetail.instances.datasets import DataSet, SoloProfile
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 

@@ -20,7 +20,7 @@ from dovetail.instances._record import FrozenMapping, Name, Record, Slowdown, sh
 from dovetail.instances._syntax import parse_json
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import FilePath, read_bytes, write_bytes
+from dovetail.instances.raw_files import FilePath, read_bytes, write_bytes
 from dovetail.predictors._archive import array, packed, unpacked
 from dovetail.predictors.about import About
 from dovetail.predictors.bounds import Calibration

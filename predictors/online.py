@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.predictors.fits import ModelFit
 from dovetail.predictors.forms.hierarchy import FEATURES, Hierarchy
 from dovetail.predictors.posterior import Pairs, Posterior

@@ -13,16 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dovetail.predictors.folds import HeldOut
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import Rows
-
-KNOWN, NEW_CO_RUNNER, NEW = range(3)
-"""What has been seen of a job's pair: both workloads in other pairs, all but the co-runner, or
-not even the job's own workload."""
-
-STANDINGS: Final = ("known workloads", "new co-runner", "new workload")
-"""``KNOWN``, ``NEW_CO_RUNNER`` and ``NEW`` in words."""
+from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.standing import KNOWN, NEW, NEW_CO_RUNNER
 
 GANGS: Final = (1, 2, 4, 8)
 """The numbers of workers that jobs of a drawn round have."""

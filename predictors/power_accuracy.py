@@ -8,7 +8,7 @@ from typing import Final, Literal
 import numpy as np
 
 from dovetail.instances._record import Record
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.predictors.folds import family_folds, random_folds
 from dovetail.predictors.rows import measured_pairs, training_rows
 

@@ -81,3 +81,7 @@ class Predictor(Protocol):
         gpu_model : str, optional
             The GPU that they share; None: whichever the profiles were taken on.
         """
+
+
+Split = tuple[int, int]
+"""The caps of two jobs in per cent of the SMs, ``UNCAPPED`` for none."""

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.instances.datasets import DataSet, Measurement
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors.features import Features, resolved
@@ -182,3 +183,29 @@ def _row(features: Features, state: _State, profiles: _Profiles) -> FloatArray:
 
 def _profile(state: _State, profiles: _Profiles) -> Workload:
     return profiles[state.gpu_model].get(state.workload, UNPROFILED)
+
+
+class HeldOut(NamedTuple):
+    """Predictions for rows that the model had not seen.
+
+    Attributes
+    ----------
+    row : ndarray of int, shape (tested,)
+        The row that was predicted; a row tested by two folds is there twice.
+    fold : ndarray of int, shape (tested,)
+        The fold that tested it.
+    slowdown : ndarray of float, shape (tested,)
+        What was predicted.
+    error : ndarray of float, shape (tested,)
+        Standard error of its logarithm by the model; NaN from a model that has none.
+    """
+
+    row: IntArray
+    fold: IntArray
+    slowdown: FloatArray
+    error: FloatArray
+
+    def take(self, tests: IntArray | BoolArray | slice) -> HeldOut:
+        """Return some of the predictions, by position, mask or range."""
+        ends = self.row[tests], self.fold[tests]
+        return HeldOut(*ends, self.slowdown[tests], self.error[tests])

@@ -18,13 +18,12 @@ from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors.about import About
-from dovetail.predictors.bounds import standing
 from dovetail.predictors.features import Features
-from dovetail.predictors.fits import CAPS, Bound, Member, ModelFit, Split
+from dovetail.predictors.fits import CAPS, Bound, Member, ModelFit
 from dovetail.predictors.forms.hierarchy import Hierarchy
-from dovetail.predictors.planned import KNOWN, NEW_CO_RUNNER, STANDINGS
-from dovetail.predictors.planned import NEW as NEW_WORKLOAD
-from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction, Split
+from dovetail.predictors.standing import KNOWN, NEW_CO_RUNNER, STANDINGS, standing
+from dovetail.predictors.standing import NEW as NEW_WORKLOAD
 
 _BLOCK_ROWS = 2**20
 """Rows that a form is given at once: a form works on states first, so not too few."""

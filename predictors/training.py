@@ -10,18 +10,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dovetail.instances._record import listed
-from dovetail.instances.datasets import DataSet
-from dovetail.instances.datasets._measured import require_slowdowns
+from dovetail.instances.datasets.dataset import DataSet, require_slowdowns
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.about import About, TrainingData
-from dovetail.predictors.bounds import Calibration, calibrate, standing
+from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.drift import Drift, Outcome, drift
 from dovetail.predictors.estimators.registry import AUTO, MODELS, ModelSpec, named, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.fits import Member, ModelFit, Split
+from dovetail.predictors.fits import Member, ModelFit
 from dovetail.predictors.folds import (
     Fold,
-    HeldOut,
     family_folds,
     fitted,
     held_out,
@@ -29,9 +27,9 @@ from dovetail.predictors.folds import (
     split_folds,
 )
 from dovetail.predictors.forms.hierarchy import Hierarchy
-from dovetail.predictors.planned import NEW_CO_RUNNER, STANDINGS
-from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import UNPROFILED, Rows, measured_pairs, training_rows
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray, Split
+from dovetail.predictors.rows import UNPROFILED, HeldOut, Rows, measured_pairs, training_rows
+from dovetail.predictors.standing import NEW_CO_RUNNER, STANDINGS, standing
 from dovetail.predictors.trained import TrainedPredictor
 
 NAMES: Final = (*MODELS, AUTO)

@@ -16,7 +16,9 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.lexicographic import Heaviest, maximum
-from dovetail.solver.pairing import Matching, certificate_errors, match_pairs
+from dovetail.solver.pairing.certificate import certificate_errors
+from dovetail.solver.pairing.matching import match_pairs
+from dovetail.solver.pairing.result import Matching
 from dovetail.solver.pairing_problem import PairingProblem, PairList
 from dovetail.solver.stages import Search, solve_in_stages
 from dovetail.solver.table_pairs import table_pairs

@@ -183,7 +183,7 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
     share = f" at share {row.shares[0]}" if len(shares) == 1 and None not in shares else ""
     others = [r.job for r in plan.assignments if r is not row and set(r.gpus) & set(row.gpus)]
     company = f"with {listed(others, 3)}" if others else "alone"
-    verb = "starts" if plan.starts(row, job) else "keeps running"
+    verb = "starts" if plan.starts(row, job.running) else "keeps running"
     limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
     what = "at most" if job.priority == "batch" else "p99 times"
     up_to = "" if bound == slowdown else f", {what} {accepting(bound):.2f}"

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph
 from dovetail.instances.plan import Stopped
-from dovetail.solver.pairing import Prices
 from dovetail.solver.pairing.deadline import OutOfTimeError
 from dovetail.solver.pairing.prices import Start
 from dovetail.solver.pairing.rematching import Rematching
+from dovetail.solver.pairing.result import Prices
 from dovetail.solver.types import Limits, Maximum
 
 Floats = NDArray[np.float64]

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.special import ndtr
 
-from dovetail.solver.pairing import match_pairs
+from dovetail.solver.pairing.matching import match_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

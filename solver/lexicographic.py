@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.instances.plan import Stopped
 from dovetail.solver.integer_scaling import integer_weights
-from dovetail.solver.pairing import Matching, Prices, match_pairs
-from dovetail.solver.pairing.result import Dual
+from dovetail.solver.pairing.matching import match_pairs
+from dovetail.solver.pairing.result import Dual, Matching, Prices
 from dovetail.solver.pairing_problem import PairingProblem
 from dovetail.solver.stages import WeightPrice
 from dovetail.solver.types import Limits, Maximum

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.groups import Groups
-from dovetail.solver.pairing import SplitValues
+from dovetail.solver.pairing.splits import SplitValues
 
 Floats = NDArray[np.floating[Any]]
 

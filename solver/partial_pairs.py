@@ -15,7 +15,7 @@ from dovetail.solver.exact_pairs import paired_counts
 from dovetail.solver.gang_search import GangSearch
 from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.lexicographic import WEIGHT_BITS
-from dovetail.solver.pairing import Prices
+from dovetail.solver.pairing.result import Prices
 from dovetail.solver.stages import Search, WeightPrice, solve_in_stages, weight_units
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 

@@ -25,16 +25,16 @@ from dovetail.instances._frames import html
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import ArgumentError, InputError, UnsupportedError, require_type
-from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Status, Stopped
+from dovetail.instances.raw_files import write_text
 from dovetail.solver.array_solver import Backend
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
 from dovetail.solver.outside import path_of
-from dovetail.solver.pairing import Prices
 from dovetail.solver.pairing.compilation import can_compile
+from dovetail.solver.pairing.result import Prices
 from dovetail.solver.plans import assignments
 from dovetail.solver.registry import Solver, round_solver, solver_named
 from dovetail.solver.tie_break import assigned

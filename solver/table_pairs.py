@@ -11,7 +11,7 @@ from dovetail.formulations.groups import Groups, idle_counts, list_chosen
 from dovetail.formulations.pair_tables import PairTables
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.pairing import SplitValues
+from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.pairing_problem import PairingProblem, PairMatrix
 from dovetail.solver.types import MOST_GROUPS
 

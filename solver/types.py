@@ -15,7 +15,7 @@ from dovetail.formulations.scores import gain_ceiling
 from dovetail.instances.plan import Stopped
 
 if TYPE_CHECKING:
-    from dovetail.solver.pairing import Prices
+    from dovetail.solver.pairing.result import Prices
 
 
 MATCHING = "matching"

@@ -70,7 +70,7 @@ def _values() -> Mapping[str, tuple[str, ...]]:
     from dovetail.executor.jobs.states import JobState
     from dovetail.instances import library
     from dovetail.instances.objectives import OBJECTIVES
-    from dovetail.solver.policies import POLICIES
+    from dovetail.solver.policies.registry import POLICIES
     from dovetail.solver.registry import SOLVERS
 
     policies = tuple(POLICIES)

@@ -8,7 +8,8 @@ from argparse import Namespace
 from importlib.resources import files
 
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import write_data, write_text
+from dovetail.instances.files import write_data
+from dovetail.instances.raw_files import write_text
 from dovetail.toolkit.inputs import naming
 from dovetail.toolkit.outputs import write_made
 
@@ -88,7 +89,7 @@ def import_slurm(options: Namespace) -> int:
 
 def dataset_instance(options: Namespace) -> int:
     """Write an instance of what a data set knows of one GPU model."""
-    from dovetail.instances.datasets import read_dataset
+    from dovetail.instances.datasets.files import read_dataset
 
     data = read_dataset(options.data)
     with naming(options.data):

@@ -8,15 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 
-from dovetail.instances.datasets import (
-    DataSet,
-    Measurement,
-    Repository,
-    SoloProfile,
-    read_dataset,
-    write_dataset,
-)
-from dovetail.instances.datasets.repository import is_repository
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import read_dataset, write_dataset
+from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data
 from dovetail.instances.importers.gavel import gavel_data

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.instances._record import listed, shown
-from dovetail.instances.datasets import DataSet, Measurement, read_dataset
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import read_dataset
+from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.tables import plain_table

@@ -24,7 +24,7 @@ from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
 from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept
 from dovetail.instances._children import module_command
-from dovetail.instances.datasets import REPOSITORY, Repository
+from dovetail.instances.datasets.repository import REPOSITORY, Repository
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
 from dovetail.live.places import SERVICE_FILE, default_directory, default_socket
@@ -32,7 +32,7 @@ from dovetail.live.pools import pool_named
 
 if TYPE_CHECKING:
     from dovetail.live.server import Listening
-    from dovetail.predictors import TrainedPredictor
+    from dovetail.predictors.trained import TrainedPredictor
 
 COMPILE_AFTER_S: Final = 10.0
 """Seconds after the start of a service that the matching engine is compiled."""

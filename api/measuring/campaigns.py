@@ -60,7 +60,7 @@ from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
-from dovetail.instances.datasets import REPOSITORY
+from dovetail.instances.datasets.repository import REPOSITORY
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.live.places import default_directory

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.files import read_plan, write_data, write_plan, write_text
+from dovetail.instances.files import read_plan, write_data, write_plan
 from dovetail.instances.instance import Instance
+from dovetail.instances.raw_files import write_text
 from dovetail.planning import tables
 from dovetail.predicting.filling import predicted, predictor_of
 from dovetail.toolkit.charts import check_figures, write_figures

@@ -125,7 +125,7 @@ def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) ->
     return Row(
         name=name,
         placed=len(plan.assignments),
-        started=sum(plan.starts(a, instance.jobs_by_id[a.job]) for a in plan.assignments),
+        started=sum(plan.starts(a, instance.jobs_by_id[a.job].running) for a in plan.assignments),
         placed_weight=found.placed_weight,
         value=found.value or 0.0,
         throughput=check(instance, plan, "throughput").value or 0.0,

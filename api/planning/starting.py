@@ -69,7 +69,7 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
     jobs = instance.jobs_by_id
     latency = any(job.priority == "latency" for job in instance.jobs)
     for row in plan.assignments:
-        if not plan.starts(row, jobs[row.job]):
+        if not plan.starts(row, jobs[row.job].running):
             continue
         for rank, (gpu, share) in enumerate(zip(row.gpus, row.shares, strict=True)):
             if share == IDLE:

@@ -180,7 +180,7 @@ def view(instance: Instance, plan: Plan) -> PlanView:
 
 
 def _placed(job: Job, plan: Plan, assignment: Assignment, report: CheckReport) -> PlacedJob:
-    starts = plan.starts(assignment, job)
+    starts = plan.starts(assignment, job.running)
     return PlacedJob(
         job=job,
         gpus=assignment.gpus,

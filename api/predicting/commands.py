@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.instances.datasets import DataSet, dataset_files, read_dataset
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import dataset_files, read_dataset
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import write_data, write_text
+from dovetail.instances.files import write_data
+from dovetail.instances.raw_files import write_text
 from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import counting, working

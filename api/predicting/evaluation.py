@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.instances._record import Record
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.predictors.evaluation import (
     SETTINGS,
     Coverage,

@@ -17,7 +17,7 @@ from dovetail.toolkit.inputs import instance_with
 from dovetail.toolkit.outputs import require_separate, write_made
 
 if TYPE_CHECKING:
-    from dovetail.predictors import Predictor
+    from dovetail.predictors.predictor import Predictor
 
 _MOST_TOLD = 10
 _PUBLISHED = "are estimates from Tally's published means, not measured"
@@ -62,7 +62,7 @@ def predicted(
     sets: bool = False,
 ) -> Instance:
     """Fill in what is unknown, and say on standard error what had to stay so."""
-    from dovetail.predictors import predict as filled
+    from dovetail.predictors.fill import predict as filled
 
     try:
         made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=options.confidence)
@@ -81,7 +81,7 @@ def _unknown(
     instance: Instance, predictor: str | Predictor, mixed: bool, confidence: float | None
 ) -> Iterator[str]:
     """Yield what the predictor could not predict, workloads up to ten by name."""
-    from dovetail.predictors import missing, unanswered, unsupported
+    from dovetail.predictors.fill import missing, unanswered, unsupported
 
     lacking = missing(instance, predictor)
     for workload, metrics in islice(lacking.items(), _MOST_TOLD):

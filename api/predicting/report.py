@@ -13,7 +13,7 @@ import numpy as np
 
 from dovetail.instances._frames import frame
 from dovetail.instances._version import VERSION
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.predicting import wording
 from dovetail.predicting.evaluation import (
     Comparison,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dovetail.instances.datasets import DataSet, read_dataset
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError, source_name
 from dovetail.toolkit.inputs import instance_named
 from dovetail.toolkit.outputs import print_either

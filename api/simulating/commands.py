@@ -19,10 +19,11 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult, prepare
 from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import read_data, write_data, write_text
+from dovetail.instances.files import read_data, write_data
+from dovetail.instances.raw_files import write_text
 from dovetail.simulating.groups import Groups, common_seeds
 from dovetail.simulating.setup import Request, request
-from dovetail.solver.policies import policy_label, policy_named
+from dovetail.solver.policies.registry import policy_label, policy_named
 from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.commands import INTERRUPTED
 from dovetail.toolkit.outputs import print_either, require_separate

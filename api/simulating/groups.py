@@ -15,7 +15,7 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._frames import frame
 from dovetail.instances.errors import UnsupportedError
-from dovetail.solver.policies import POLICIES
+from dovetail.solver.policies.registry import POLICIES
 
 if TYPE_CHECKING:
     from pandas import DataFrame

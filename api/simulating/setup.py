@@ -17,22 +17,15 @@ from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
 from dovetail.instances import library
 from dovetail.instances._record import listed
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
-from dovetail.instances.traces import (
-    GAVEL_GPU_MODEL,
-    KINDS,
-    Trace,
-    gavel_models,
-    kind_of,
-    library_trace,
-    library_world,
-    read_trace,
-    trace_names,
-    with_gslas,
-)
+from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, gavel_models
+from dovetail.instances.traces.draws import with_gslas
+from dovetail.instances.traces.files import KINDS, kind_of, read_trace
 from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
+from dovetail.instances.traces.library import library_trace, library_world, trace_names
+from dovetail.instances.traces.trace import Trace
 from dovetail.simulating.wording import duration, fixed
 from dovetail.toolkit.wording import number
 

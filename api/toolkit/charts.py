@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
-from dovetail.instances.files import write_bytes, write_text
+from dovetail.instances.raw_files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

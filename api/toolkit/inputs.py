@@ -27,7 +27,7 @@ def instance_with(source: str, slowdowns: str | None) -> Instance:
     instance = instance_named(source)
     if slowdowns is None:
         return instance
-    from dovetail.instances.importers.merging import with_pairs
+    from dovetail.instances.importers.pairs import with_pairs
 
     merged = with_pairs(instance, slowdowns)
     for note in merged.notes:

@@ -31,8 +31,8 @@ def working(what: str, time_limit: float | None = None) -> Iterator[None]:
 
 def compiled_ahead(jobs: int) -> None:
     """Compile the matching engine once for all processes, where rounds of so many jobs need it."""
-    from dovetail.solver.pairing import compile_kernels
     from dovetail.solver.pairing.compilation import is_worth_compiling
+    from dovetail.solver.pairing.matching import compile_kernels
 
     if is_worth_compiling(jobs):
         with working("compiling the engine, once"):

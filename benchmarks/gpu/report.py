@@ -26,7 +26,7 @@ from dovetail.executor.measuring.noise import noise
 from dovetail.executor.measuring.summary import Summary, summary
 from dovetail.instances.datasets import DataSet, read_dataset
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.files import write_text
+from dovetail.instances.raw_files import write_text
 from dovetail.measuring.tables import campaign_view
 from dovetail.predictors.estimators.registry import MODELS
 from dovetail.predictors.evaluation import NotApplicable, Trial, evaluate, evaluation

@@ -15,7 +15,7 @@ from dovetail.executor.gpus.splits import (
     read_splits,
     reported_sms,
 )
-from dovetail.instances.datasets import REPOSITORY
+from dovetail.instances.datasets.repository import REPOSITORY
 from dovetail.instances.errors import DovetailError
 
 

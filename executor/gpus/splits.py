@@ -16,8 +16,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import Field
 
 from dovetail.instances._record import Count, Name, NonNegative, Record, Share, listed
-from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
 from dovetail.instances.datasets.records import Date
+from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Repository
 
 WHOLE: Final = 100
 

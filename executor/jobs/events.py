@@ -12,7 +12,7 @@ from pydantic import Field, StrictBool, StrictInt, TypeAdapter
 
 from dovetail.executor.jobs.specs import JobSpec, Run, UserId
 from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, Share
-from dovetail.instances.datasets import Measurement, SoloProfile
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 
 Rank = Annotated[StrictInt, Field(ge=0)]
 Reason = Annotated[str, Field(strict=True, min_length=1)]

@@ -38,7 +38,7 @@ from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import OVER
 from dovetail.executor.system.directories import LOCK, require_own
 from dovetail.instances.errors import DovetailError, source_name
-from dovetail.instances.files import FilePath
+from dovetail.instances.raw_files import FilePath
 
 JOURNAL: Final = "journal.db"
 

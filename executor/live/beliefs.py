@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.jobs.events import Separated
-from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Metrics, Workload
 from dovetail.instances.slowdown_table import Caps, SlowdownTable
-from dovetail.predictors import AnalyticPredictor, TrainedPredictor
+from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.memory import next_mark
 from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.trained import TrainedPredictor
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

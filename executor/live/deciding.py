@@ -26,7 +26,8 @@ from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.system.clock import ServiceClock
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
-from dovetail.solver.policies import Decision, Start, objective_of, policy_named
+from dovetail.solver.policies.policy import Decision, Start, objective_of
+from dovetail.solver.policies.registry import policy_named
 
 REST: Final = 4.0
 """For how many times the length of a decision the service's thread does other things after it."""

@@ -16,7 +16,8 @@ from typing import NamedTuple, Self
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.solver.policies import Decision, Job, Start, State
+from dovetail.solver.policies.policy import Decision, Start
+from dovetail.solver.policies.state import Job, State
 
 
 class Standing(NamedTuple):

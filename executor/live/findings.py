@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.rates import Rate
 from dovetail.executor.pools.pool import Usage
-from dovetail.instances.datasets import Measurement, SoloProfile
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import METRICS, Metrics
 
 _UNBOUNDED: Final = {name for name in METRICS if name == "ipc" or name.endswith("_bytes_s")}

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from dovetail.instances.datasets import Repository
+from dovetail.instances.datasets.repository import Repository
 from dovetail.instances.errors import DovetailError
-from dovetail.predictors import save_model
+from dovetail.predictors.model_file import save_model
 
 _LOW_PRIORITY: Final = 19
 

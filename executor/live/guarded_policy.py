@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from dovetail.solver.policies import Decision, Policy, Start, State, policy_named
-from dovetail.solver.policies.policy import NOTHING, decided
+from dovetail.solver.policies.policy import NOTHING, Decision, Policy, Start, decided
+from dovetail.solver.policies.registry import policy_named
+from dovetail.solver.policies.state import State
 
 AGAIN_S: Final = 60.0
 """Seconds after which a policy that failed is asked again, if nothing happens before."""

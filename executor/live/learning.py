@@ -10,10 +10,13 @@ from typing import Final
 
 from dovetail.executor.live.beliefs import Beliefs
 from dovetail.instances._children import module_command
-from dovetail.instances.datasets import DataSet, Measurement, Repository, SoloProfile
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.datasets.repository import Repository
 from dovetail.instances.errors import DovetailError
-from dovetail.predictors import TrainedPredictor, load_model
+from dovetail.predictors.model_file import load_model
 from dovetail.predictors.online import Drifts, Online
+from dovetail.predictors.trained import TrainedPredictor
 
 LEAST_PAIRS: Final = 30
 """Different pairs that must have been measured on a device model before a model is fitted.

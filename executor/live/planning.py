@@ -21,7 +21,8 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Waiting
 from dovetail.solver.explanations import explain, reasons
-from dovetail.solver.policies import Decision, RoundProof, State
+from dovetail.solver.policies.policy import Decision, RoundProof
+from dovetail.solver.policies.state import State
 
 _NAMED: Final = 4
 """Devices and jobs that are named; of more, only the number."""

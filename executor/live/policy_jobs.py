@@ -10,7 +10,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import HOLDING, QUEUED, JobState
 from dovetail.executor.live.sharing_classes import ALONE, Kind, workload_name
-from dovetail.solver.policies import Job
+from dovetail.solver.policies.state import Job
 
 UNKNOWN_WORK_S: Final = 3600.0
 """Assumed work of a job for which there is neither an estimate nor an earlier run."""

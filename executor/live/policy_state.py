@@ -14,7 +14,7 @@ from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Floats, Source
 from dovetail.executor.live.sharing_classes import Kind, Layout
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
-from dovetail.solver.policies import State
+from dovetail.solver.policies.state import State
 
 
 def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:

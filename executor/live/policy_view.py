@@ -22,12 +22,12 @@ from dovetail.executor.live.policy_state import KindState, useful_caps
 from dovetail.executor.live.sharing_classes import Kind, Layout, workload_name
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone
-from dovetail.instances.datasets import SoloProfile
+from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.instances.slowdown_table import Caps
-from dovetail.solver.policies import Job, Start
-from dovetail.solver.policies.state import Reservation
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import Job, Reservation
 
 MEMORY_STEP_MIB: Final = 64.0
 """Memory that owners name is rounded up to a multiple of this, so that kinds are few."""

@@ -10,7 +10,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.findings import moment, solo_profile
 from dovetail.executor.live.rates import Rate
 from dovetail.executor.live.tracks import PART, Track, Tracks
-from dovetail.instances.datasets import SoloProfile
+from dovetail.instances.datasets.records import SoloProfile
 
 OUTDATED: Final = 0.1
 """A run alone is profiled again if its rate is off by more than this part of its profile's."""

@@ -16,9 +16,10 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.fair_share import turns
 from dovetail.executor.live.guarded_policy import GuardedPolicy
-from dovetail.solver.policies import Start, State
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import State
 
 PART: Final = 4
 """At most one part in so many of the devices' time is given to first looks out of turn."""

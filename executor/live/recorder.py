@@ -13,7 +13,8 @@ from concurrent.futures import Future, wait
 from typing import Final
 
 from dovetail.executor.jobs.events import Measured, Profiled
-from dovetail.instances.datasets import Measurement, Repository, SoloProfile
+from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.datasets.repository import Repository
 from dovetail.instances.errors import DovetailError
 
 _Record = SoloProfile | Measurement

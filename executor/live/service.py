@@ -46,9 +46,10 @@ from dovetail.executor.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.rounds import run_rounds
 from dovetail.executor.system.clock import ServiceClock, boot_id, boot_s
 from dovetail.instances._version import VERSION
-from dovetail.instances.datasets import Repository
-from dovetail.predictors import TrainedPredictor
-from dovetail.solver.policies import Decision, State
+from dovetail.instances.datasets.repository import Repository
+from dovetail.predictors.trained import TrainedPredictor
+from dovetail.solver.policies.policy import Decision
+from dovetail.solver.policies.state import State
 
 _LOG: Final = logging.getLogger("dovetail.live")
 

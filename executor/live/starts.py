@@ -18,8 +18,8 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.instances.errors import DovetailError
-from dovetail.solver.policies import Start, State
-from dovetail.solver.policies.state import Reservation
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import Reservation, State
 
 _LEAVING: Final = frozenset({JobState.STOPPING, JobState.LOST})
 

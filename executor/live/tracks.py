@@ -15,7 +15,7 @@ from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.sharing_classes import workload_name
 from dovetail.executor.live.tails import Tail, Tails
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.instances.datasets import SoloProfile
+from dovetail.instances.datasets.records import SoloProfile
 
 Residents = tuple[tuple[str, bool], ...]
 """The runs on a device in the order in which they came, each with whether it is under way."""

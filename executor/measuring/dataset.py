@@ -13,9 +13,11 @@ from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.ledger import Contents, read_ledger, standing
 from dovetail.executor.measuring.results import Result, Throughput
 from dovetail.instances._record import Name, Record
-from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import write_dataset
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import FilePath
+from dovetail.instances.raw_files import FilePath
 
 Baselines = Mapping[tuple[str, Mode], float]
 """Means in seconds alone without a share, by workload and mode."""

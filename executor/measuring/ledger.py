@@ -22,9 +22,9 @@ from typing import Final, NamedTuple, Self
 from dovetail.executor.measuring.campaign import Campaign, Seat, Windows
 from dovetail.executor.measuring.results import Machine, Result
 from dovetail.instances._record import shown
-from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
+from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Repository
 from dovetail.instances.errors import DovetailError, InputError, source_name
-from dovetail.instances.files import FilePath, read_bytes
+from dovetail.instances.raw_files import FilePath, read_bytes
 
 TRIES: Final = 2
 """How often an experiment is tried that fails or is disturbed."""

@@ -47,7 +47,8 @@ from dovetail.executor.nodes.slurm_ray import (
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.files import read_data, write_data, write_text
+from dovetail.instances.files import read_data, write_data
+from dovetail.instances.raw_files import write_text
 
 DRAIN_S: Final = 600.0
 """Seconds before its end at which a pilot takes no new jobs any more, and the next is submitted; at

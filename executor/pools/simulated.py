@@ -34,9 +34,10 @@ from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCl
 from dovetail.executor.simulation.history import Outcome
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import write_text
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.solver.policies import Job, Start
+from dovetail.instances.raw_files import write_text
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import Job
 
 _FILE: Final = "simulated.json"
 _PAST: Final = "it ran before, and nothing is left of it"

@@ -9,12 +9,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.predictors import TrainedPredictor, load_model
+from dovetail.predictors.model_file import load_model
 from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.training import NAMES, fit
 
 _Q90: Final = 1.2815515655446004

@@ -30,9 +30,9 @@ from dovetail.executor.simulation.results import RunResult, prepare, remove_unfi
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import DovetailError, InputError, source_name
-from dovetail.instances.files import read_bytes
+from dovetail.instances.raw_files import read_bytes
 from dovetail.solver.outside import own_traceback
-from dovetail.solver.policies import class_named, policy_label, policy_named
+from dovetail.solver.policies.registry import class_named, policy_label, policy_named
 
 _LOCK_FILE: Final = ".lock"
 _ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")

@@ -21,7 +21,8 @@ from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
 from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.solver.policies import Job, Start, State
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import Job, State
 
 FINISH: Final = 0
 _OBSERVE: Final = 1

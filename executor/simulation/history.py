@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from dovetail.solver.policies import Job
+from dovetail.solver.policies.state import Job
 
 Ending = Literal["finished", "stopped", "failed", "out_of_memory"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.simulation.history import History, Stay
-from dovetail.instances.traces import Trace
+from dovetail.instances.traces.trace import Trace
 from dovetail.solver.types import OPTIMAL_GAP
 
 Table = dict[str, NDArray[Any]]

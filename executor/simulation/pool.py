@@ -17,8 +17,9 @@ from dovetail.formulations.rules import largest_gang, room_mib, seat_refusal
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.instances.traces import Trace
-from dovetail.solver.policies import Decision, Job, Policy, Start
+from dovetail.instances.traces.trace import Trace
+from dovetail.solver.policies.policy import Decision, Policy, Start
+from dovetail.solver.policies.state import Job
 
 _WAKE, _FAIL, _REPAIR = range(FIRST_KIND, FIRST_KIND + 3)
 _ALWAYS = -1

@@ -28,8 +28,9 @@ from dovetail.executor.simulation.metrics import (
 )
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import read_bytes, read_data
-from dovetail.instances.traces import Trace
+from dovetail.instances.files import read_data
+from dovetail.instances.raw_files import read_bytes
+from dovetail.instances.traces.trace import Trace
 
 RUN_FORMAT: Final = "dovetail-run/1"
 _SUMMARY_FILE = "summary.json"

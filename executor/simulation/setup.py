@@ -16,10 +16,10 @@ from dovetail.executor.simulation.pool import SimulatedPool, simulate
 from dovetail.formulations.rules import largest_gang
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.instances.traces import Trace
 from dovetail.instances.traces.draws import with_gslas, with_workloads
 from dovetail.instances.traces.filters import sample
-from dovetail.solver.policies import Policy
+from dovetail.instances.traces.trace import Trace
+from dovetail.solver.policies.policy import Policy
 
 _STREAMS: Final = ("jobs", "workloads", "gslas", "beliefs", "options")
 

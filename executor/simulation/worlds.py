@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.instances._record import listed, shown
-from dovetail.instances.datasets import DataSet, read_dataset
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.datasets.repository import is_repository
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import FilePath, read_instance
+from dovetail.instances.files import read_instance
 from dovetail.instances.generate import MODELS, generate
 from dovetail.instances.instance import Cluster, GpuModel, Instance, Node, Workload
+from dovetail.instances.raw_files import FilePath
 
 _SPLITS: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 _NODE_GPUS: Final = 8

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from dovetail.instances._record import Record, listed, shown
-from dovetail.instances._tables import Row, as_number
+from dovetail.instances._record import Record, shown
+from dovetail.instances._tables import (
+    Cell,
+    Column,
+    Row,
+    Table,
+    cell_value,
+    column_of,
+    known_columns,
+)
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.errors import InputError, closest
+from dovetail.instances.errors import InputError
 from dovetail.instances.instance import METRICS
 
-Cell = str | int | float | None
 _R = TypeVar("_R", bound=Record)
-
-
-class Table(NamedTuple):
-    """A table as it is read.
-
-    Attributes
-    ----------
-    source : str
-        The file.
-    columns_at : str
-        Where the file names its columns.
-    header : sequence of str
-        The names of the columns.
-    rows : iterator of Row
-        The rows, cells as texts, empty where unknown.
-    """
-
-    source: str
-    columns_at: str
-    header: Sequence[str]
-    rows: Iterator[Row]
-
-
-class Column(NamedTuple):
-    """A column of a table: the place of its value in the record, and its type."""
-
-    name: str
-    path: str
-    kind: type[str] | type[int] | type[float]
-
-
-_MOST_COLUMNS = 12
-"""So many are listed where one is unknown."""
 
 
 def _columns(kind: type[str] | type[int] | type[float], *names: str) -> tuple[Column, ...]:
@@ -210,93 +184,12 @@ def _width(row: Row, cells: Mapping[str, object], columns: Iterable[Column]) -> 
     return width
 
 
-def cell_value(row: Row, column: Column) -> Cell:
-    """Return the value of a cell, None where it is empty."""
-    text = row.values[column.name]
-    if not text or column.kind is str:
-        return text or None
-    number = as_number(text)
-    if number is None:
-        hint = _number_hint(text, column)
-        raise row.broken(column.name, f"must be a number, got {shown(text)}{hint}")
-    if column.kind is float:
-        return number
-    if not number.is_integer():
-        raise row.broken(column.name, f"must be a whole number, got {shown(text)}")
-    return int(number)
-
-
-def _number_hint(text: str, column: Column) -> str:
-    if as_number(text.replace(",", ".")) is not None:
-        return " (write a decimal point)"
-    if column.kind is float and text.endswith("%") and as_number(text[:-1]) is not None:
-        return " (divide by 100)"
-    return ""
-
-
 def _record(kind: type[_R], row: Row, data: Mapping[str, object], columns: Iterable[Column]) -> _R:
     """Build the record of a row; a broken rule names the column."""
     try:
         return kind.from_data(data)
     except InputError as error:
         raise row.broken(column_of(error.path, columns), error.rule) from None
-
-
-def column_of(path: str, columns: Iterable[Column]) -> str:
-    """Return the name in the file of the column that holds a part of a record."""
-    return next((column.name for column in columns if column.path == path), path)
-
-
-def known_columns(
-    table: Table, columns: Iterable[Column], required: Sequence[str], others: bool = False
-) -> tuple[Column, ...]:
-    """Return the columns of the header; a repeated or missing one is refused.
-
-    An unknown one is refused unless ``others`` may be there.
-    """
-    by_name = {column.name: column for column in columns}
-    unknown = [name for name in table.header if name not in by_name]
-    header = [name for name in table.header if name in by_name]
-    rule = (
-        _unknown_column(unknown[0], by_name)
-        if unknown and not others
-        else _repeated_column(header, by_name) or _missing_columns(table.header, by_name, required)
-    )
-    if rule:
-        raise InputError(rule, table.columns_at, table.source)
-    return tuple(by_name[name] for name in header)
-
-
-def _unknown_column(name: str, known: Mapping[str, Column]) -> str:
-    close = closest(name, known)
-    hint = f"did you mean {close}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
-    return f"unknown column {shown(name)}, {hint}"
-
-
-def _repeated_column(header: Sequence[str], known: Mapping[str, Column]) -> str | None:
-    paths = [known[name].path for name in header]
-    repeated = next((k for k, path in enumerate(paths) if path in paths[:k]), None)
-    if repeated is None:
-        return None
-    first, again = header[paths.index(paths[repeated])], header[repeated]
-    same = "" if first == again else f", as {shown(first)}"
-    return f"column {shown(again)} is there twice{same}"
-
-
-def _missing_columns(
-    header: Sequence[str], known: Mapping[str, Column], required: Sequence[str]
-) -> str | None:
-    paths = {known[name].path for name in header if name in known}
-    missing = [name for name in required if known[name].path not in paths]
-    if not missing:
-        return None
-    others = {name.casefold(): name for name in header if name not in known}
-    close = {name: closest(name.casefold(), others) for name in missing}
-    names = [
-        f"{name} (is it {shown(others[near])}?)" if near else name for name, near in close.items()
-    ]
-    needed, got = ", ".join(required), listed(header, _MOST_COLUMNS) or "none"
-    return f"must have the columns {needed}; missing: {', '.join(names)}, got {got}"
 
 
 def profile_cells(profile: SoloProfile) -> dict[str, Cell]:
@@ -333,11 +226,3 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
         cells[f"slowdown_{k + 1}"] = found.slowdown[k] if found.slowdown else None
         cells[f"p99_{k + 1}"] = found.p99[k] if found.p99 else None
     return cells
-
-
-def used(
-    columns: Iterable[Column], required: Iterable[str], rows: Iterable[Mapping[str, Cell]]
-) -> list[Column]:
-    """Return the columns that are required or hold a value in some row."""
-    filled = {name for row in rows for name, cell in row.items() if cell is not None}
-    return [column for column in columns if column.name in filled.union(required)]

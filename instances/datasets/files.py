@@ -6,38 +6,31 @@ the two may be absent. An empty cell says that a value is not known.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dovetail.instances._parquet import parquet_bytes, parquet_table
 from dovetail.instances._record import listed
-from dovetail.instances._tables import read_table
-from dovetail.instances.datasets._measured import doubts, require_slowdowns, slowdowns_of
-from dovetail.instances.datasets._parquet import parquet_bytes, parquet_table
+from dovetail.instances._tables import Cell, Column, Table, csv_bytes, read_table, used
 from dovetail.instances.datasets._rows import (
     PAIR_REQUIRED,
     PROFILE_COLUMNS,
     PROFILE_REQUIRED,
-    Cell,
-    Column,
-    Table,
     measurement_cells,
     measurements_of,
     pair_columns,
     pairs_of,
     profile_cells,
     profiles_of,
-    used,
 )
-from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.dataset import DataSet, doubts, require_slowdowns, slowdowns_of
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import FilePath, write_bytes
+from dovetail.instances.raw_files import FilePath, write_bytes
 
 TABLES = ("profiles", "pairs")
 FORMS = (".csv", ".csv.gz", ".parquet")
@@ -221,16 +214,4 @@ def _present(folder: Path, table: str) -> Path | None:
 
 
 def _table(path: Path) -> Table:
-    if path.suffix == ".parquet":
-        return parquet_table(path)
-    header, rows = read_table(path)
-    return Table(source_name(path), "line 1", header, rows)
-
-
-def csv_bytes(columns: Sequence[Column], rows: Iterable[Mapping[str, Cell]]) -> bytes:
-    """Return the content of a file with these rows."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(column.name for column in columns)
-    writer.writerows([row.get(column.name) for column in columns] for row in rows)
-    return text.getvalue().encode()
+    return parquet_table(path) if path.suffix == ".parquet" else read_table(path)

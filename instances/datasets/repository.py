@@ -25,7 +25,7 @@ from dovetail.instances._record import Record
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
-from dovetail.instances.files import FilePath
+from dovetail.instances.raw_files import FilePath
 
 REPOSITORY: Final = "repository.db"
 """Its name in the folder of a service or of a campaign."""

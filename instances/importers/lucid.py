@@ -10,8 +10,7 @@ from collections.abc import Container, Iterable
 from itertools import permutations
 
 from dovetail.instances._tables import Row, read_csv, table_of
-from dovetail.instances.datasets._measured import entries, nodes
-from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.dataset import DataSet, entries, nodes
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Instance
 

@@ -14,8 +14,8 @@ from typing import Final
 from dovetail.instances._record import listed, shown
 from dovetail.instances._tables import Row, read_tsv, table_of
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import FilePath
-from dovetail.instances.importers.gavel import TRACE, gpu_models, solo_throughputs
+from dovetail.instances.importers.gavel_table import TRACE, gpu_models, read_throughputs
+from dovetail.instances.raw_files import FilePath
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 GAVEL_GPU_MODEL: Final = "v100"
@@ -28,7 +28,7 @@ _Rates = Mapping[tuple[str, int], float]
 def read_gavel(path: Path, name: str, throughputs: FilePath | None, device: str) -> Trace:
     """Return the trace with durations on ``device``; workloads are the job types."""
     source = _beside(path) if throughputs is None else str(throughputs)
-    rates = solo_throughputs(source, device)
+    rates = read_throughputs(source, device).solo()
     rows = list(read_tsv(path, TRACE))
     jobs = [_job(row, rates) for row in rows]
     unmeasured = sum((job.workload, job.workers) not in rates for job in jobs)

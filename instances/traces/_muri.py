@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.instances._tables import Row, read_csv
-from dovetail.instances.files import FilePath
+from dovetail.instances.raw_files import FilePath
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.trace import Trace, TraceJob
 

@@ -8,20 +8,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dovetail.instances._parquet import parquet_bytes, parquet_table
 from dovetail.instances._record import listed, shown
-from dovetail.instances._tables import Row, as_number, read_table
-from dovetail.instances.datasets._parquet import parquet_bytes, parquet_table
-from dovetail.instances.datasets._rows import (
+from dovetail.instances._tables import (
     Cell,
     Column,
+    Row,
     Table,
+    as_number,
     cell_value,
     column_of,
+    csv_bytes,
     known_columns,
+    read_table,
     used,
 )
-from dovetail.instances.datasets.files import csv_bytes
-from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.errors import InputError
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.trace import Trace, TraceJob
 
@@ -53,8 +55,7 @@ Named = Mapping[str, str]
 
 def read_csv_trace(path: Path, name: str, named: Named) -> Trace:
     """Return the trace of a CSV file."""
-    header, rows = read_table(path)
-    return _trace(Table(source_name(path), "line 1", header, rows), name, named)
+    return _trace(read_table(path), name, named)
 
 
 def read_parquet_trace(path: Path, name: str, named: Named) -> Trace:

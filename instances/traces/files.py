@@ -9,8 +9,8 @@ from typing import Final
 from dovetail.instances._record import listed, shown
 from dovetail.instances._tables import lines_of
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import FilePath, write_bytes
-from dovetail.instances.importers.gavel import TRACE
+from dovetail.instances.importers.gavel_table import TRACE
+from dovetail.instances.raw_files import FilePath, write_bytes
 from dovetail.instances.traces import _muri, _pai, _swf, _table
 from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, read_gavel
 from dovetail.instances.traces._logs import LOGS, log_of, read_log

@@ -12,7 +12,7 @@ from dovetail.instances._syntax import parse_yaml
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
-from dovetail.instances.traces.files import read_trace
+from dovetail.instances.traces._table import read_csv_trace
 from dovetail.instances.traces.trace import Trace
 
 __all__ = ["Entry", "library_trace", "library_world", "manifest", "trace_names"]
@@ -51,7 +51,7 @@ def library_trace(name: str) -> Trace:
         When there is none of that name.
     """
     _entry(name)
-    return read_trace(_file(f"{name}.csv"))
+    return read_csv_trace(_file(f"{name}.csv"), name, {})
 
 
 def library_world(name: str) -> Instance:

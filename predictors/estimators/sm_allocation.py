@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor
 
-from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.instance import Workload
 from dovetail.predictors.estimators._trees import forest_of_sklearn
 from dovetail.predictors.estimators.registry import ModelSpec

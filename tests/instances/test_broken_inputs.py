@@ -10,7 +10,7 @@ from time import process_time
 
 import pytest
 
-from dovetail.instances import files
+from dovetail.instances import raw_files
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, read_instance, read_plan
 from dovetail.instances.schemas import FILES as SCHEMAS
@@ -553,7 +553,7 @@ def test_aliases_cannot_ask_for_more_than_there_is(tmp_path):
 
 
 def test_packed_content_cannot_ask_for_more_than_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_BYTES", 2**24)
+    monkeypatch.setattr(raw_files, "MOST_BYTES", 2**24)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 2**25, compresslevel=1))
     assert path.stat().st_size < 2**18
@@ -578,7 +578,7 @@ def test_file_that_cannot_be_read(tmp_path, monkeypatch, name, reason):
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(InputError) as caught:
         read_instance(name)
-    assert str(caught.value) == f"{files.source_name(name)}: cannot be read: {reason}"
+    assert str(caught.value) == f"{raw_files.source_name(name)}: cannot be read: {reason}"
 
 
 def test_a_long_key_is_reported_shortened(tmp_path):

@@ -23,8 +23,8 @@ from dovetail.instances.files import (
     write_data,
     write_instance,
     write_plan,
-    write_text,
 )
+from dovetail.instances.raw_files import write_text
 from tests.data import EXAMPLE, example, example_plan, vectors
 from tests.instances.odd import TRAPS, odd_instances, odd_plans
 
@@ -200,7 +200,7 @@ def test_a_closed_pipe_is_reported_in_one_line():
     reader, writer = os.pipe()
     os.close(reader)
     code = (
-        "from dovetail.instances.files import write_text, InputError\n"
+        "from dovetail.instances.raw_files import write_text, InputError\n"
         "try: write_text('-', 'a' * 10)\n"
         "except InputError as error: import sys; sys.stderr.write(str(error)); sys.stderr.flush()\n"
         "import os; os._exit(0)"
@@ -268,7 +268,7 @@ def test_a_new_file_has_the_usual_permissions(tmp_path):
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):
     code = (
         "import resource, signal, sys\n"
-        "from dovetail.instances.files import write_text, InputError\n"
+        "from dovetail.instances.raw_files import write_text, InputError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: write_text('a.json', 'x' * 5000)\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers.merging import with_pairs
+from dovetail.instances.importers.pairs import with_pairs
 from dovetail.instances.instance import Instance
 from tests.data import small
 

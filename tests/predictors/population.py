@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.predictors.folds import HeldOut, family_folds, random_folds
-from dovetail.predictors.rows import Rows
+from dovetail.predictors.folds import family_folds, random_folds
+from dovetail.predictors.rows import HeldOut, Rows
 
 
 class Population(NamedTuple):

@@ -8,26 +8,9 @@ import numpy as np
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.bounds import (
-    Calibration,
-    Evidence,
-    calibrate,
-    coverage,
-    gang_coverage,
-    standing,
-)
-from dovetail.predictors.planned import (
-    BLIND,
-    GANGS,
-    KNOWN,
-    NEW,
-    NEW_CO_RUNNER,
-    Setting,
-    draw_round,
-    outcome,
-    partners,
-    tables,
-)
+from dovetail.predictors.bounds import Calibration, Evidence, calibrate, coverage, gang_coverage
+from dovetail.predictors.planned import BLIND, GANGS, Setting, draw_round, outcome, partners, tables
+from dovetail.predictors.standing import KNOWN, NEW, NEW_CO_RUNNER, standing
 from tests.predictors.population import population
 
 

@@ -14,7 +14,8 @@ from dovetail.instances.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import SlowdownEntry
 from dovetail.predictors.bounds import calibrate
-from dovetail.predictors.planned import BLIND, KNOWN, NEW, NEW_CO_RUNNER
+from dovetail.predictors.planned import BLIND
+from dovetail.predictors.standing import KNOWN, NEW, NEW_CO_RUNNER
 from dovetail.solver.rounds import solve
 from tests.predictors.population import of_matrices
 

@@ -6,13 +6,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from dovetail.predictors.folds import HeldOut
 from dovetail.predictors.planned import (
     BLIND,
     GANGS,
-    KNOWN,
-    NEW,
-    NEW_CO_RUNNER,
     Round,
     Setting,
     Table,
@@ -21,7 +17,8 @@ from dovetail.predictors.planned import (
     partners,
     tables,
 )
-from dovetail.predictors.rows import Rows
+from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.standing import KNOWN, NEW, NEW_CO_RUNNER
 from tests.predictors.population import population
 
 FREE = Setting(np.inf, 1.0)

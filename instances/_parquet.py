@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.instances._tables import MOST_ROWS, Row
-from dovetail.instances.datasets._rows import Cell, Column, Table
+from dovetail.instances._tables import MOST_ROWS, Cell, Column, Row, Table
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
-from dovetail.instances.files import MOST_BYTES, read_bytes
+from dovetail.instances.raw_files import MOST_BYTES, read_bytes
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -1,0 +1,179 @@
+"""Reading and writing bytes and texts: files, plain or ``.gz``, and ``-``.
+
+Whatever a user can do wrong is one `InputError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import secrets
+import stat
+import sys
+import zlib
+from pathlib import Path
+from typing import IO, BinaryIO, TextIO
+
+from dovetail.instances.errors import InputError, source_name
+
+FilePath = str | os.PathLike[str]
+
+
+MOST_BYTES = 512 * 2**20
+"""The largest input accepted, unpacked: a small ``.gz`` may hold any amount."""
+
+
+_CHUNK_BYTES = 2**20
+
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_bytes(path: FilePath) -> bytes:
+    """Read the bytes of a file of at most `MOST_BYTES`, unpacked if it is a gzip file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or is larger.
+    """
+    name = os.fspath(path)
+    try:
+        return _unpacked_bytes(name)
+    except InputError as error:
+        raise error.at(source_name(name)) from None
+
+
+def read_text(path: FilePath) -> str:
+    """Read the UTF-8 text of a file, as `read_bytes` reads its bytes.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is larger or is not UTF-8.
+    """
+    try:
+        return _decoded(read_bytes(path))
+    except InputError as error:
+        raise error.at(source_name(path)) from None
+
+
+def write_text(path: FilePath, text: str) -> None:
+    """Write a text to a file, as `write_bytes` writes bytes.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    try:
+        data = text.encode()
+    except ValueError as error:
+        raise _unwritten(path, error) from None
+    write_bytes(path, data)
+
+
+def write_bytes(path: FilePath, data: bytes) -> None:
+    """Write bytes to a file (``-``: standard output), packed if the name ends in ``.gz``.
+
+    A regular file appears whole or not at all: it is written next to its place and moved there.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    name = os.fspath(path)
+    try:
+        _write_bytes(name, _packed(data, name))
+    except (OSError, ValueError) as error:
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: FilePath, error: OSError | ValueError) -> InputError:
+    source = "standard output" if os.fspath(path) == "-" else source_name(path)
+    return InputError(f"cannot be written: {_reason(error)}", source=source)
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"must be UTF-8 text, got another byte at {error.start}") from None
+
+
+def _unpacked_bytes(name: str) -> bytes:
+    try:
+        raw = _raw_bytes(name)
+        if name.lower().endswith(".gz") or raw.startswith(_GZIP_MAGIC):
+            return _whole(gzip.GzipFile(fileobj=io.BytesIO(raw)))
+    except (gzip.BadGzipFile, zlib.error):
+        raise InputError("must be a gzip file, got something else or a damaged one") from None
+    except EOFError:
+        raise InputError("must be a whole gzip file, got one cut short") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {_reason(error)}") from None
+    return raw
+
+
+def _raw_bytes(name: str) -> bytes:
+    if name == "-":
+        return _whole(_binary(sys.stdin))
+    with open(name, "rb") as file:
+        return _whole(file)
+
+
+def _binary(stream: TextIO | None) -> BinaryIO:
+    if stream is None:
+        raise OSError(errno.EBADF, "it is closed")
+    return stream.buffer
+
+
+def _whole(file: IO[bytes] | gzip.GzipFile) -> bytes:
+    """Return the content of an open file, refusing more than `MOST_BYTES`."""
+    content = io.BytesIO()
+    while chunk := file.read(_CHUNK_BYTES):
+        content.write(chunk)
+        if content.tell() > MOST_BYTES:
+            raise InputError(f"must hold at most {MOST_BYTES // 2**20} MiB, got more")
+    return content.getvalue()
+
+
+def _packed(data: bytes, name: str) -> bytes:
+    # No time stamp: the same content gives the same file.
+    return gzip.compress(data, mtime=0) if name.lower().endswith(".gz") else data
+
+
+def _write_bytes(name: str, data: bytes) -> None:
+    if name == "-":
+        file = _binary(sys.stdout)
+        # What was printed before must come out before.
+        sys.stdout.flush()
+        file.write(data)
+        file.flush()
+    elif os.path.exists(name) and not os.path.isfile(name):
+        # A device or a pipe is written to; moving a file there would replace it.
+        Path(name).write_bytes(data)
+    else:
+        _replace_file(Path(os.path.realpath(name)), data)
+
+
+def _replace_file(target: Path, data: bytes) -> None:
+    temporary = target.with_name(f".dovetail-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    reason = getattr(error, "strerror", None) or str(error)
+    return reason[:1].lower() + reason[1:]
