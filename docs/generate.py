@@ -5,7 +5,7 @@
 
 Types, limits and defaults come from the records, the options of commands from their declarations,
 those of policies from their classes, metrics from their descriptions, the HTTP API from its OpenAPI
-description. The meaning of each field of a record is below, in one line; the generator fails on a
+description. The meaning of each field of a record is in ``meanings.py``; the generator fails on a
 field without a meaning, a meaning without a field, and an option of a policy that its docstring
 does not describe.
 """
@@ -22,6 +22,7 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from meanings import FIELDS, RULES
 from pydantic import TypeAdapter
 
 from dovetail.cli.parser import COMMANDS
@@ -41,359 +42,8 @@ from dovetail.toolkit.commands import Argument, Command, leaves
 
 REFERENCE = Path(__file__).parent / "reference"
 
-FIELDS: Mapping[type, Mapping[str, str]] = {
-    instances.Instance: {
-        "format": "Says what the file is.",
-        "name": "Any name; plans repeat it.",
-        "cluster": "The GPUs and the rules for sharing them.",
-        "workloads": "What jobs run, by name.",
-        "jobs": "The jobs, in the order of the queue.",
-        "slowdowns": "What is known of workloads that share a GPU. No entry: may not share.",
-    },
-    instances.Cluster: {
-        "max_jobs_per_gpu": "At most so many jobs on one GPU.",
-        "shares": "The caps that a starting job may be given, in per cent of a GPU's SMs. "
-        "`idle`: it may run in the idle time of its co-runners. Empty: jobs share unpartitioned.",
-        "share_sum": "The caps on one GPU sum to at most this; jobs without a cap do not count.",
-        "start_capped": "Whether a job that starts alone on a GPU may take a cap, so that "
-        "another can join later.",
-        "gang_sharing": "`partial`: a gang may share some of its GPUs, each with another "
-        "co-runner. `whole`: two jobs share only if they have equally many workers and share all "
-        "their GPUs.",
-        "reserve_mib": "Memory kept free on every GPU (the driver's), MiB.",
-        "per_process_mib": "Memory that each resident process takes besides its job's (CUDA "
-        "context), MiB.",
-        "nodes": "The machines.",
-    },
-    instances.Node: {
-        "id": "Name of the node.",
-        "rack": "Rack that it is in. Nodes without one count as one rack together.",
-        "host": "What it has in addition to its GPUs. What is not given is never short.",
-        "gpus": "Its GPUs, listed.",
-        "gpu_count": "Or: so many equal GPUs, named `<id>-0`, `<id>-1` and so on,",
-        "gpu": "each like this.",
-    },
-    instances.HostResources: {
-        "cpu_cores": "Processor cores.",
-        "memory_bytes_s": "Bandwidth of the host's memory, bytes a second.",
-        "disk_bytes_s": "Bytes read from disk or network storage a second.",
-        "pcie_bytes_s": "Bytes over PCIe a second, one way, of all GPUs together.",
-        "net_bytes_s": "Bytes over the network a second, one way.",
-    },
-    instances.GpuModel: {
-        "model": "Name of the GPU model. GPUs of one model are equally fast.",
-        "memory_mib": "Memory of the GPU, MiB (`nvidia-smi`'s total).",
-        "sms": "Number of SMs. For people; no rule uses it yet.",
-    },
-    instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
-    instances.Workload: {
-        "memory_mib": "Memory of one worker, MiB.",
-        "host": "What one worker needs of its node at full speed. What is not given is 0, but "
-        "PCIe and network: the larger of both directions in `metrics`.",
-        "family": "Name that variants of one workload share (batch sizes, precisions); a predictor "
-        "that knows the family predicts better.",
-        "metrics": "Profile of the workload alone on a GPU; what a predictor reads.",
-        "metrics_by_share": "The same under a cap, by share; trained predictors read it.",
-        "metrics_variance": "Variance over time of metrics, in their unit squared.",
-        "memory_mean_mib": "Mean over time of a worker's memory, MiB; `memory_mib` is the most.",
-        "duration_s": "Time that a whole run takes alone, s.",
-        "throughput": "Iterations per second alone, by share; 100 is the whole GPU.",
-        "power_w": "Power of a GPU on which it runs alone, W; objective `energy` needs it.",
-        "speed": "Speed on a GPU model relative to the others; 1 where not given.",
-        "isolation": "`blocks`: its kernels can be preempted between thread blocks, so that it may "
-        "have the share `idle`.",
-        "batch": "Memory and iteration time by batch size. Its presence allows gradient "
-        "accumulation.",
-        "batch_size": "Samples of a batch, where `batch` is not given; a predictor that knows the "
-        "family predicts better with it.",
-        "stages_s": "How long one iteration holds each resource in turn, s: storage and CPU, the "
-        "GPU, the network (Muri's stages). The same resources in every workload.",
-    },
-    instances.Metrics: {
-        "sm_active": "DCGM's SM activity.",
-        "sm_occupancy": "DCGM's SM occupancy.",
-        "dram_active": "DCGM's memory activity.",
-        "tensor_active": "DCGM's tensor pipe activity.",
-        "fp64_active": "DCGM's FP64 pipe activity.",
-        "fp32_active": "DCGM's FP32 pipe activity.",
-        "fp16_active": "DCGM's FP16 pipe activity.",
-        "pcie_rx_bytes_s": "Bytes received over PCIe a second.",
-        "pcie_tx_bytes_s": "Bytes sent over PCIe a second.",
-        "gpu_util": "`nvidia-smi`'s GPU utilisation, as a fraction.",
-        "mem_util": "`nvidia-smi`'s memory utilisation, as a fraction.",
-        "graphics_active": "DCGM's graphics engine activity.",
-        "warp_efficiency": "Active threads of a warp, as a fraction of all (nvprof).",
-        "ipc": "Instructions a cycle (nvprof).",
-        "gld_bytes_s": "Bytes loaded from global memory a second (nvprof).",
-        "gst_bytes_s": "Bytes stored to global memory a second (nvprof).",
-        "nvlink_rx_bytes_s": "Bytes received over NVLink a second.",
-        "nvlink_tx_bytes_s": "Bytes sent over NVLink a second.",
-        "net_rx_bytes_s": "Bytes received from other nodes a second.",
-        "net_tx_bytes_s": "Bytes sent to other nodes a second.",
-        "cpu_util": "Processor use, as a fraction of all cores of the node.",
-    },
-    instances.Batch: {
-        "size": "Samples of a worker's full batch.",
-        "min": "The smallest sub-batch.",
-        "fixed_mib": "Memory that does not depend on the batch, MiB.",
-        "mib_per_sample": "Memory that each sample takes, MiB.",
-        "step_s": "Time to compute a batch.",
-        "comm_s": "Time to exchange gradients, s.",
-        "overlap": "Castor's delta: 1 = none of that hides behind computing; the larger, the more.",
-    },
-    instances.StepTime: {
-        "fixed": "Seconds that do not depend on the batch.",
-        "per_sample": "Seconds for each sample.",
-    },
-    instances.Job: {
-        "id": "Name of the job, unique.",
-        "workload": "What it runs: a key of `workloads`.",
-        "workers": "Processes of the gang, one GPU each, started together or not at all.",
-        "gsla": "The largest job slowdown that the owner accepts. Absent: any.",
-        "weight": "How much the job counts. A gang counts once, however many workers it has.",
-        "arrival_s": "When it came: the queue's order for `greedy`, `exclusive` and `random`. "
-        "Nothing else uses it.",
-        "remaining_s": "Time it would still run alone, s; objectives `jct` and `completion` need "
-        "it.",
-        "priority": "`latency`: checked against `p99` where an entry has it.",
-        "state": "Whether it waits or holds GPUs already.",
-        "gpus": "Of a running job: the GPU of each worker.",
-        "share": "Of a running job: the cap on each of these GPUs, null for none.",
-        "sub_batch": "Of a running job: its sub-batch; absent: full size.",
-    },
-    instances.SlowdownEntry: {
-        "pair": "The two workloads. Covers both orders, everything mirrored.",
-        "set": "Or three and more, where `max_jobs_per_gpu` allows them.",
-        "share": "The cap of each; null for none. Absent: no caps.",
-        "slowdown": "Iteration time together / alone, of each. null: they may not share.",
-        "upper": "Upper confidence bounds. gSLAs are checked against these where given.",
-        "p99": "Growth of the tail latency; what the gSLA of a latency job is checked against.",
-        "power_w": "Power of the GPU with all of them on it, W; objective `energy` needs it.",
-        "gpu_model": "The GPU model that this was measured on. Absent: holds on every model that "
-        "has no entry of its own.",
-    },
-    plans.Plan: {
-        "format": "Says what the file is.",
-        "instance": "Name of the instance.",
-        "objective": "What was optimised, its value and what is proven.",
-        "status": "What we have. `optimal`: gap at most 1e-6. `feasible`: a valid plan without "
-        "that proof. `unknown`: an answer failed its check, so nothing starts.",
-        "stopped": "Why the search ended.",
-        "runtime_s": "Seconds from the call to the checked plan.",
-        "solver": "Which solver answered.",
-        "seed": "Seed of the search.",
-        "preempt": "Whether running jobs were made pending first.",
-        "nodes_spanned": "The node spans: each placed job counts once for every node it is on. Two "
-        "jobs on one GPU make 2.",
-        "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
-        "verification": "What `dovetail plan --verify` found true again.",
-        "notes": "What else the user should know.",
-        "assignments": "Every placed job, the running ones too.",
-        "waiting": "Every job that is not placed, and why.",
-    },
-    plans.ObjectiveValue: {
-        "name": "Which objective; `python:MODULE.CLASS` is one of a user's own, whose value the "
-        "checker does not compute.",
-        "value": "Its value, as the checker recomputes it.",
-        "bound": "No valid plan has a better value than this. null: nothing proven.",
-        "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
-        "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
-        "placed_weight_bound": (
-            "No valid plan places more weight than this; above `placed_weight` where solvers had "
-            "to round the weights, or were stopped."
-        ),
-    },
-    plans.Verification: {
-        "certificate": "`checked`: the bound was proven again by the solver's certificate, the "
-        "duals of a matching. `none`: the solver leaves none.",
-        "pairs": "The pairs of jobs that the certificate was held against: all of them.",
-    },
-    plans.Assignment: {
-        "job": "Which job.",
-        "gpus": "The GPU of each worker.",
-        "share": "The cap on each, null for none.",
-        "slowdown": "The job slowdown: that of its slowest worker.",
-        "sub_batch": "Samples per accumulation step; absent: full size.",
-        "co_runners": "The other jobs on each of the GPUs.",
-        "start": "Whether it starts now. False for a running job, with `preempt` for one that "
-        "keeps its GPUs, shares and sub-batch; one that moves starts.",
-    },
-    plans.Waiting: {
-        "job": "Which job.",
-        "reason": "Why it waits, in one line.",
-        "nearest": "The co-runner that came closest to letting it start.",
-    },
-    plans.Nearest: {
-        "co_runner": "Which job.",
-        "share": "At which share of the waiting job.",
-        "slowdown": "How slow the waiting job would be.",
-        "gpu": "On which GPU.",
-    },
-    records.SoloProfile: {
-        "workload": "Name of the workload.",
-        "gpu_model": "Name of the GPU model. A MIG slice is a model of its own "
-        "(`A100-40GB MIG 2g.10gb`).",
-        "share": "MPS share in per cent of the SMs; empty: none.",
-        "family": "Groups variants of one workload (batch sizes, precisions), which tests hold "
-        "out together; empty: the workload itself.",
-        "workers": "Processes of the gang, one GPU each.",
-        "batch_size": "Samples per iteration and worker.",
-        "throughput": "Iterations per second alone, unless the source says otherwise.",
-        "power_w": "Mean power of the GPU, W.",
-        "memory_mib": "Memory of one worker, MiB: the high-water mark.",
-        "memory_mean_mib": "Mean of that over time, MiB.",
-        "duration_s": "Time of a whole run alone, s.",
-        "latency_p99_s": "99th percentile of the latency, s.",
-        "driver": "Version of the driver.",
-        "library": "Version of cuBLAS.",
-        "source": "Origin of the row.",
-        "date": "ISO 8601: `2026-11-21`, `2026-11-21T10:00:00+00:00`.",
-    },
-    records.Measurement: {
-        "workloads": "Names of the workloads.",
-        "gpu_model": "Name of the GPU model.",
-        "share": "MPS share of each; empty: none.",
-        "slowdown": "Iteration time together / alone on that GPU without a share.",
-        "p99": "Growth of the 99th percentile of latency: together / alone.",
-        "power_w": "Mean power of the GPU, W.",
-        "driver": "Version of the driver.",
-        "library": "Version of cuBLAS.",
-        "source": "Origin of the row.",
-        "date": "As in profiles.",
-    },
-    views.JobView: {
-        "id": "`j1`, `j2` and so on, in the order of submission.",
-        "name": "What people call it.",
-        "owner": "Its user.",
-        "uid": "The user's number.",
-        "command": "Program and arguments.",
-        "cwd": "Its working folder.",
-        "workload": "Jobs of one user and one workload are alike to predictors.",
-        "workers": "Processes, one device each.",
-        "priority": "`batch` or `latency`.",
-        "nice": "Its place among its owner's jobs: those of a lower one start first.",
-        "gsla": "The largest slowdown that its owner accepts.",
-        "state": "State of the job.",
-        "why": "Why it came there.",
-        "waiting_for": "What a waiting job waits for, as far as that is known.",
-        "submitted_s": "When it was submitted.",
-        "since_s": "When it came to its state.",
-        "started_s": "When it first ran.",
-        "ended_s": "When it was over.",
-        "runs": "How often it was started.",
-        "run": "Id of its present or last run.",
-        "gpus": "The device of each rank of that run.",
-        "shares": "The cap of each there, per cent; null for none.",
-        "co_runners": "The other jobs on each of these devices.",
-        "pids": "The process of each rank.",
-        "statuses": "The exit status of each rank; negative for a signal, null while it runs or "
-        "where it is not known.",
-        "iterations": "Done by the slowest rank in this run.",
-        "total": "Iterations in all, where the job says so.",
-        "rate": "Iterations a second now.",
-        "solo_rate": "Iterations a second alone.",
-        "slowdown": "Measured: its rate alone over its rate now.",
-        "predicted": "The slowdown that was believed when it was placed.",
-        "upper": "The upper bound of that.",
-        "memory_mib": "Memory limit of a rank, MiB.",
-        "walltime_s": "The longest that a run may take, s; null for no limit.",
-        "retries": "How often it is started again after it failed.",
-        "grace_s": "From being asked to end to being killed, s.",
-        "public_log": "Whether other users may read its output.",
-        "output": "The file that gets its output, too, with `%j` and the like as submitted.",
-        "error": "The one for its standard error, where that is apart.",
-        "log": "The file with the output of the first rank of its last run, where the service's "
-        "machine has it; empty in lists of jobs.",
-        "held": "Who holds it; empty where it is not held.",
-        "awaits": "The jobs that have to be over before it may start.",
-        "index": "Which one of an array it is.",
-        "history": "How it came to its state; empty in lists of jobs.",
-    },
-    views.StepView: {
-        "at_s": "When.",
-        "state": "What state it came to.",
-        "why": "Why.",
-    },
-    views.ServiceView: {
-        "pool": "`gpu`, `cpu` or `simulated`.",
-        "notice": "What figures of this pool are worth; empty for GPUs under MPS.",
-        "policy": "Which policy decides.",
-        "version": "Dovetail's.",
-        "pid": "The service's process.",
-        "directory": "Where it keeps its state.",
-        "started_s": "When it started.",
-        "now_s": "Its clock now.",
-        "sequence": "Number of the last event in the journal.",
-        "jobs": "How many jobs are in each state.",
-        "decide_s": "How long its last decision took, s.",
-        "gap": "The proven gap of that decision.",
-        "dry_run": "Whether it starts nothing.",
-        "trouble": "What is wrong with it; empty where nothing is.",
-        "devices": "Its devices.",
-    },
-    views.DeviceView: {
-        "id": "Name of the device.",
-        "node": "The node that has it.",
-        "rack": "Rack of the node, if known.",
-        "model": "Its model.",
-        "memory_mib": "Its memory, MiB.",
-        "jobs": "The jobs that hold it.",
-        "used_mib": "Memory in use, MiB.",
-        "power_w": "Power drawn, W.",
-        "energy_j": "Energy drawn, J, from an origin of its own.",
-        "metrics": "Means over the last interval, named as in a workload's profile.",
-        "source": "Where the metrics come from.",
-        "trouble": "Why it takes no new jobs; empty where it does.",
-    },
-    requests.Submissions: {"jobs": "The jobs, at most 10,000, accepted all or none."},
-    requests.Accepted: {"ids": "Their ids, in the order of the request."},
-    requests.DrainRequest: {
-        "gpus": "Which devices; none: all.",
-        "on": "true: they take no new jobs; false: they do again.",
-    },
-    requests.Explained: {"job": "Which job.", "text": "Why it waits, what would let it start."},
-    faults.Fault: {"kind": "For programs; the table above lists them.", "error": "One line."},
-}
-"""What each field means. A record that extends another shows the other's fields as well."""
-
-RULES: Mapping[type[Record], tuple[str, ...]] = {
-    instances.Instance: (
-        "Job ids differ. A job's workload, and every workload of an entry, is in `workloads`.",
-        "A running job is on GPUs of the cluster, all of one model; no GPU holds more running "
-        "jobs than `max_jobs_per_gpu`.",
-        "The same combination (workloads with their shares, on the same `gpu_model`) is listed "
-        "once in `slowdowns`, mirrored or not.",
-    ),
-    instances.Cluster: (
-        "Node ids differ, GPU ids differ (those that the shorthand makes, too), and a share is "
-        "listed once. At most 100,000 GPUs.",
-    ),
-    instances.Node: (
-        "Either `gpus`, or `gpu_count` with `gpu`.",
-        "A resource of `host` is more than 0.",
-    ),
-    instances.Batch: (
-        "`min` is at most `size`, and an iteration takes some time.",
-        "The sub-batches are `size` / 2^k, whole numbers not below `min`.",
-    ),
-    instances.Job: (
-        "Only a running job has `gpus`, `share` and `sub_batch`; it must have `gpus`.",
-        "`gpus` and `share` have one item for each worker, and the GPUs differ.",
-        "`sub_batch` is one that the workload's `batch` allows.",
-    ),
-    instances.SlowdownEntry: (
-        "Either `pair` or `set`. `share`, `slowdown`, `upper` and `p99` have one item for each "
-        "workload.",
-        "`upper` is nowhere below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "
-        "or `power_w`.",
-        "A workload with itself at one share has the same numbers twice.",
-    ),
-    plans.Assignment: ("`share` and `co_runners` have one item for each GPU.",),
-}
-"""What must fit together; a file that breaks one of these is refused on reading."""
-
 FORMATS = """\
-# Formats, field by field
+# Formats
 
 Written by `docs/generate.py` from the records in `instances/`; do not edit by hand.
 
@@ -438,7 +88,7 @@ How to use them: [plan from a file](../howto/plan-from-a-file.md),
 """
 
 API = """\
-# HTTP API, request by request
+# HTTP API
 
 Written by `docs/generate.py` from the service's OpenAPI description; do not edit by hand.
 
@@ -479,7 +129,7 @@ VIEWS: tuple[type[Record], ...] = (
 
 
 POLICY_PAGE = """\
-# Policies, option by option
+# Policies
 
 Written by `docs/generate.py` from the classes in `solver/policies/`; do not edit by hand.
 
@@ -866,11 +516,15 @@ def _states() -> str:
 
 def policies_page() -> str:
     """Return the reference of the policies and their options."""
-    return "\n".join([POLICY_PAGE, *map(_policy, POLICIES)])
+    names: dict[type, list[str]] = {}
+    for name in POLICIES:
+        names.setdefault(policy_class(name), []).append(name)
+    return "\n".join(
+        [POLICY_PAGE, *(_policy(", ".join(same), kind) for kind, same in names.items())]
+    )
 
 
-def _policy(name: str) -> str:
-    kind: Any = policy_class(name)
+def _policy(name: str, kind: type[Any]) -> str:
     text = getdoc(kind) or ""
     meanings = _texts_in(text)
     types = get_type_hints(kind)

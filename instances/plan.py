@@ -115,11 +115,9 @@ class Waiting(Record):
 
 
 class Verification(Record):
-    """What was found true again of a plan, with code that shares nothing with its solver.
+    """A verification of the plan by code that shares nothing with its solver.
 
-    The checker has passed the plan. Where ``certificate`` is ``checked``, its bound has been
-    proven again, by duals that were held against all ``pairs`` of jobs; ``none`` says that the
-    solver left no certificate.
+    The checker has passed the plan, and the certificate, if there is one, proves its bound.
     """
 
     certificate: Literal["checked", "none"]

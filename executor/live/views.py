@@ -49,16 +49,7 @@ class StepView:
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """A job as its owner sees it.
-
-    Times are in seconds since the epoch. ``slowdown`` is measured: its rate alone over its rate
-    now; ``predicted`` and ``upper`` are what was believed when it was placed. ``iterations`` are
-    those of its slowest rank in this run, ``rate`` per second. For a job that is over they are the
-    last that were seen, slowdowns those while it shared; they are lost when the service restarts.
-    ``log`` is the file with the output of the first rank of its last run, if the service's machine
-    has it; views of many jobs have none. ``held`` is the user who holds it, ``awaits`` are the jobs
-    that have to be over before it may start, ``index`` is its place in an array.
-    """
+    """A job as its owner sees it; times are in seconds since the epoch."""
 
     id: str
     name: str | None = None
@@ -108,7 +99,7 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceView:
-    """A device and its jobs; ``trouble`` says why it takes no new jobs, empty if it does."""
+    """A device and its jobs."""
 
     id: str
     node: str
@@ -126,7 +117,7 @@ class DeviceView:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceView:
-    """The service as a whole. ``decide_s`` is how long its last decision took."""
+    """The service as a whole."""
 
     pool: str
     notice: str

@@ -54,21 +54,21 @@ class Dovetail:
     Attributes
     ----------
     gpu_price : float
-        Seconds of completion time that a GPU second is worth where no job waits for it. 0:
-        jobs run alone while GPUs are idle. Higher: they share where that saves enough GPU time,
+        Seconds of completion time that a GPU second is worth when no job waits for it. 0:
+        jobs run alone while GPUs are idle. Higher: they share if that saves enough GPU time,
         and more of them may end later than the last would have.
     energy_price : float
         Seconds of completion time that a kilowatt-hour is worth. 0: energy does not count. Higher:
-        jobs share where that takes less energy than each alone, though they may end later.
+        jobs share if that takes less energy than running alone, and may end later.
     patience_s : float
-        Seconds after which the shortest job is given GPUs; infinite = never.
+        Seconds that a job of no length waits before GPUs are reserved for it; infinite: never.
     patience_stretch : float
-        How often a job waits for its own time, as believed, in addition.
+        Multiple of its own believed run time that a job waits in addition.
     window : int
-        How many more waiting jobs take part in a round than there are idle GPUs: the first of
+        Waiting jobs that take part in a round in excess of the number of idle GPUs: the first of
         the queue (``completion.forecast_order``).
     time_limit_s : float
-        Seconds for the search in a round, after which the best choice so far is taken with its
+        Time limit of the search in a round, s; the best choice so far is then taken, with its
         bound.
 
     Raises

@@ -67,7 +67,7 @@ class Ssf(Sjf):
     Parameters
     ----------
     backfill : bool
-        As of shortest job first: whether jobs behind one that does not fit may start.
+        Whether jobs behind one that does not fit may start; False: strictly in order.
     """
 
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, _gpu_seconds))

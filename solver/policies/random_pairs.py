@@ -16,7 +16,7 @@ from dovetail.solver.policies.state import Job, State
 
 @dataclass
 class RandomPairs:
-    """Draw lots for the order; a job that finds no idle GPUs joins random jobs that leave room.
+    """Start jobs in random order; one that finds no idle GPUs joins random jobs that leave room.
 
     Source: none; what a method must beat to be worth anything. The first job that fits nowhere
     holds up those behind it. A gang joins random GPUs of one model, one by one.
@@ -24,7 +24,7 @@ class RandomPairs:
     Parameters
     ----------
     seed : int
-        Of all draws.
+        Seed of all draws.
     """
 
     seed: int = 0

@@ -22,7 +22,7 @@ _Sharing = tuple[int, float]
 
 @dataclass
 class Tesserae:
-    """Each round gives the GPUs out in a queue's order, then packs and places by matchings.
+    """Give out GPUs in the order of a queue, then pack and place by matchings, in each round.
 
     Source: Bian et al., "Tesserae: Scalable Placement Policies for Deep Learning Workloads"
     (arXiv 2508.04953, 2025), as its abstract describes it; the text of the paper was not at hand,

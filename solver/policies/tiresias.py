@@ -41,7 +41,9 @@ class Tiresias:
         the simulator of Pollux (OSDI 2021), whose settings Castor's experiments follow: 16 GPU
         hours. The first limit of the authors' public simulator, 3,250, fits shorter jobs.
     promote : float
-        PromoteKnob (> 0); infinite = no job is promoted, as in both of these simulators.
+        The paper's PromoteKnob (> 0): a job that has waited for longer than this times its run time
+        goes back to the high queue; infinite: no job is promoted, as in both of these
+        simulators.
     """
 
     threshold_gpu_s: float = 57600.0

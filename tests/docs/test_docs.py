@@ -232,7 +232,8 @@ def test_every_page_is_in_the_map():
     assert linked == pages - {"index.md"}
 
 
-def test_the_reference_is_current():
+def test_the_reference_is_current(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)

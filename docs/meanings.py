@@ -1,0 +1,365 @@
+"""The meanings of fields and the rules of records that ``generate.py`` writes into pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dovetail.executor.live import views
+from dovetail.instances import instance as instances
+from dovetail.instances import plan as plans
+from dovetail.instances._record import Record
+from dovetail.instances.datasets import records
+from dovetail.live import faults, requests
+
+FIELDS: Mapping[type, Mapping[str, str]] = {
+    instances.Instance: {
+        "format": "Format and version of the file.",
+        "name": "Any name; plans repeat it.",
+        "cluster": "The GPUs and the rules for sharing them.",
+        "workloads": "The workloads of the jobs, by name.",
+        "jobs": "The jobs, in the order of the queue.",
+        "slowdowns": "Known slowdowns of workloads that share a GPU. No entry: they may not.",
+    },
+    instances.Cluster: {
+        "max_jobs_per_gpu": "Most jobs on one GPU.",
+        "shares": "Caps that a starting job may be given, in per cent of a GPU's SMs. "
+        "`idle`: its thread blocks run only while its co-runners have none. Empty: jobs share "
+        "without caps.",
+        "share_sum": "The caps on one GPU sum to at most this; jobs without a cap do not count.",
+        "start_capped": "Whether a job that starts alone on a GPU may take a cap, so that "
+        "another can join later.",
+        "gang_sharing": "`partial`: a gang may share some of its GPUs, each with another "
+        "co-runner. `whole`: two jobs share only if they have equally many workers and share all "
+        "their GPUs.",
+        "reserve_mib": "Memory kept free on every GPU (the driver's), MiB.",
+        "per_process_mib": "Memory of each resident process in addition to its job's (CUDA "
+        "context), MiB.",
+        "nodes": "The machines.",
+    },
+    instances.Node: {
+        "id": "Name of the node.",
+        "rack": "Rack of the node. Nodes without one count as one rack together.",
+        "host": "Resources of the node. One that is not given is never short.",
+        "gpus": "Its GPUs, one by one.",
+        "gpu_count": "Or the number of equal GPUs, named `<id>-0`, `<id>-1` and so on.",
+        "gpu": "With `gpu_count`: the GPU that they are.",
+    },
+    instances.HostResources: {
+        "cpu_cores": "Processor cores.",
+        "memory_bytes_s": "Bandwidth of the host's memory, bytes a second.",
+        "disk_bytes_s": "Bytes read from disk or network storage a second.",
+        "pcie_bytes_s": "Bytes over PCIe a second, one way, of all GPUs together.",
+        "net_bytes_s": "Bytes over the network a second, one way.",
+    },
+    instances.GpuModel: {
+        "model": "Name of the GPU model. GPUs of one model are equally fast.",
+        "memory_mib": "Memory of the GPU, MiB (`nvidia-smi`'s total).",
+        "sms": "Number of SMs. No rule uses it.",
+    },
+    instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
+    instances.Workload: {
+        "memory_mib": "Memory of one worker, MiB.",
+        "host": "Needs of one worker at full speed. Not given: for PCIe and network the larger of "
+        "both directions in `metrics`, otherwise 0.",
+        "family": "Name that variants of one workload share (batch sizes, precisions); a predictor "
+        "that knows the family predicts better.",
+        "metrics": "Profile of the workload alone on a GPU, which predictors read.",
+        "metrics_by_share": "The same under a cap, by share; fitted predictors read it.",
+        "metrics_variance": "Variance over time of metrics, in their unit squared.",
+        "memory_mean_mib": "Mean over time of a worker's memory, MiB; `memory_mib` is the maximum.",
+        "duration_s": "Time of a whole run alone, s.",
+        "throughput": "Iterations per second alone, by share; 100 is the whole GPU.",
+        "power_w": "Power of a GPU on which it runs alone, W; objective `energy` needs it.",
+        "speed": "Speed on a GPU model relative to the others; 1 where not given.",
+        "isolation": "`blocks`: its kernels can be preempted between thread blocks, so that it may "
+        "have the share `idle`.",
+        "batch": "Memory and iteration time by batch size. Its presence allows gradient "
+        "accumulation.",
+        "batch_size": "Samples of a batch, where `batch` is not given; a predictor that knows the "
+        "family predicts better with it.",
+        "stages_s": "Time for which one iteration holds each resource in turn, s: storage and CPU, "
+        "the GPU, the network (Muri's stages). The same resources in every workload.",
+    },
+    instances.Metrics: {
+        "sm_active": "DCGM's SM activity.",
+        "sm_occupancy": "DCGM's SM occupancy.",
+        "dram_active": "DCGM's memory activity.",
+        "tensor_active": "DCGM's tensor pipe activity.",
+        "fp64_active": "DCGM's FP64 pipe activity.",
+        "fp32_active": "DCGM's FP32 pipe activity.",
+        "fp16_active": "DCGM's FP16 pipe activity.",
+        "pcie_rx_bytes_s": "Bytes received over PCIe a second.",
+        "pcie_tx_bytes_s": "Bytes sent over PCIe a second.",
+        "gpu_util": "`nvidia-smi`'s GPU utilisation, as a fraction.",
+        "mem_util": "`nvidia-smi`'s memory utilisation, as a fraction.",
+        "graphics_active": "DCGM's graphics engine activity.",
+        "warp_efficiency": "Active threads of a warp, as a fraction of all (nvprof).",
+        "ipc": "Instructions a cycle (nvprof).",
+        "gld_bytes_s": "Bytes loaded from global memory a second (nvprof).",
+        "gst_bytes_s": "Bytes stored to global memory a second (nvprof).",
+        "nvlink_rx_bytes_s": "Bytes received over NVLink a second.",
+        "nvlink_tx_bytes_s": "Bytes sent over NVLink a second.",
+        "net_rx_bytes_s": "Bytes received from other nodes a second.",
+        "net_tx_bytes_s": "Bytes sent to other nodes a second.",
+        "cpu_util": "Processor use, as a fraction of all cores of the node.",
+    },
+    instances.Batch: {
+        "size": "Samples of a worker's full batch.",
+        "min": "The smallest sub-batch.",
+        "fixed_mib": "Memory that does not depend on the batch, MiB.",
+        "mib_per_sample": "Memory that each sample takes, MiB.",
+        "step_s": "Time to compute a batch.",
+        "comm_s": "Time to exchange gradients, s.",
+        "overlap": "Castor's delta: at 1, communication does not overlap with computing; the "
+        "larger, the more it does.",
+    },
+    instances.StepTime: {
+        "fixed": "Seconds that do not depend on the batch.",
+        "per_sample": "Seconds for each sample.",
+    },
+    instances.Job: {
+        "id": "Name of the job, unique.",
+        "workload": "A key of `workloads`.",
+        "workers": "Processes of the gang, one GPU each, started together or not at all.",
+        "gsla": "The largest job slowdown that the owner accepts. Absent: any.",
+        "weight": "How much the job counts. A gang counts once, however many workers it has.",
+        "arrival_s": "Time of arrival: the queue's order for `greedy`, `exclusive` and `random`. "
+        "Nothing else uses it.",
+        "remaining_s": "Remaining run time alone, s; objectives `jct` and `completion` need it.",
+        "priority": "`latency`: the gSLA is checked against `p99` where an entry has it.",
+        "state": "Whether it waits or holds GPUs already.",
+        "gpus": "Of a running job: the GPU of each worker.",
+        "share": "Of a running job: the cap on each of these GPUs, null for none.",
+        "sub_batch": "Of a running job: its sub-batch; absent: full size.",
+    },
+    instances.SlowdownEntry: {
+        "pair": "The two workloads, in either order.",
+        "set": "Or three workloads and more, where `max_jobs_per_gpu` allows them.",
+        "share": "The cap of each; null for none. Absent: no caps.",
+        "slowdown": "Iteration time together / alone, of each. null: they may not share.",
+        "upper": "Upper confidence bounds. gSLAs are checked against these where given.",
+        "p99": "Growth of the tail latency, which the gSLA of a latency job is checked against.",
+        "power_w": "Power of the GPU with all of them on it, W; objective `energy` needs it.",
+        "gpu_model": "The GPU model of the entry. Absent: every model without an entry of its own.",
+    },
+    plans.Plan: {
+        "format": "Format and version of the file.",
+        "instance": "Name of the instance.",
+        "objective": "The objective, its value and its proof.",
+        "status": "`optimal`: gap at most 1e-6. `feasible`: a valid plan without that proof. "
+        "`unknown`: an answer failed its check, so nothing starts.",
+        "stopped": "Why the search ended.",
+        "runtime_s": "Seconds from the call to the checked plan.",
+        "solver": "The solver that answered.",
+        "seed": "Seed of the search.",
+        "preempt": "Whether running jobs were pending in this round.",
+        "nodes_spanned": "Nodes that each placed job is on, summed over the jobs.",
+        "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
+        "verification": "Result of `dovetail plan --verify`.",
+        "notes": "Remarks, one line each.",
+        "assignments": "Every placed job, the running ones included.",
+        "waiting": "Every job that is not placed, with the reason.",
+    },
+    plans.ObjectiveValue: {
+        "name": "The objective. The checker does not compute the value of one of your own, "
+        "`python:MODULE.CLASS`.",
+        "value": "Its value, as the checker recomputes it.",
+        "bound": "No valid plan has a better value. null: nothing is proven.",
+        "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
+        "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
+        "placed_weight_bound": (
+            "No valid plan places more weight; above `placed_weight` where solvers rounded the "
+            "weights or were stopped."
+        ),
+    },
+    plans.Verification: {
+        "certificate": "`checked`: the solver's certificate, the duals of a matching, proved the "
+        "bound again. `none`: the solver leaves no certificate.",
+        "pairs": "Number of pairs of jobs that the certificate was checked against: all.",
+    },
+    plans.Assignment: {
+        "job": "Id of the job.",
+        "gpus": "The GPU of each worker.",
+        "share": "The cap on each, null for none.",
+        "slowdown": "The job slowdown.",
+        "sub_batch": "Samples per accumulation step; absent: full size.",
+        "co_runners": "The other jobs on each of the GPUs.",
+        "start": "Whether it starts now. False for a running job, with `preempt` for one that "
+        "keeps its GPUs, shares and sub-batch; one that moves starts.",
+    },
+    plans.Waiting: {
+        "job": "Id of the job.",
+        "reason": "The reason, in one line.",
+        "nearest": "The co-runner that came closest to letting it start.",
+    },
+    plans.Nearest: {
+        "co_runner": "Id of that job.",
+        "share": "Share of the waiting job there.",
+        "slowdown": "Slowdown of the waiting job there.",
+        "gpu": "The GPU.",
+    },
+    records.SoloProfile: {
+        "workload": "Name of the workload.",
+        "gpu_model": "Name of the GPU model. A MIG slice is a model of its own "
+        "(`A100-40GB MIG 2g.10gb`).",
+        "share": "MPS share in per cent of the SMs; empty: none.",
+        "family": "Groups variants of one workload (batch sizes, precisions), which tests hold "
+        "out together; empty: the workload itself.",
+        "workers": "Processes of the gang, one GPU each.",
+        "batch_size": "Samples per iteration and worker.",
+        "throughput": "Iterations per second alone, unless the source says otherwise.",
+        "power_w": "Mean power of the GPU, W.",
+        "memory_mib": "Memory of one worker, MiB: the high-water mark.",
+        "memory_mean_mib": "Mean of that over time, MiB.",
+        "duration_s": "Time of a whole run alone, s.",
+        "latency_p99_s": "99th percentile of the latency, s.",
+        "driver": "Version of the driver.",
+        "library": "Version of cuBLAS.",
+        "source": "Origin of the row.",
+        "date": "ISO 8601: `2026-11-21`, `2026-11-21T10:00:00+00:00`.",
+    },
+    records.Measurement: {
+        "workloads": "Names of the workloads.",
+        "gpu_model": "Name of the GPU model.",
+        "share": "MPS share of each; empty: none.",
+        "slowdown": "Iteration time together / alone on that GPU without a share.",
+        "p99": "Growth of the 99th percentile of latency: together / alone.",
+        "power_w": "Mean power of the GPU, W.",
+        "driver": "Version of the driver.",
+        "library": "Version of cuBLAS.",
+        "source": "Origin of the row.",
+        "date": "As in profiles.",
+    },
+    views.JobView: {
+        "id": "`j1`, `j2` and so on, in the order of submission.",
+        "name": "Name given by its owner.",
+        "owner": "User name of its owner.",
+        "uid": "User id of its owner.",
+        "command": "Program and arguments.",
+        "cwd": "Working directory.",
+        "workload": "Jobs of one owner and one workload are alike to predictors.",
+        "workers": "Processes, one device each.",
+        "priority": "`batch` or `latency`.",
+        "nice": "Priority among its owner's jobs: lower values start first.",
+        "gsla": "The largest slowdown that its owner accepts.",
+        "state": "State of the job.",
+        "why": "Reason of the state.",
+        "waiting_for": "What a waiting job waits for, if known.",
+        "submitted_s": "Time of submission.",
+        "since_s": "Time of its last change of state.",
+        "started_s": "Time of its first start.",
+        "ended_s": "Time of its end.",
+        "runs": "Number of starts.",
+        "run": "Id of its present or last run.",
+        "gpus": "The device of each rank of that run.",
+        "shares": "The cap of each there, per cent; null for none.",
+        "co_runners": "The other jobs on each of these devices.",
+        "pids": "The process of each rank.",
+        "statuses": "Exit status of each rank; negative for a signal, null if not known yet.",
+        "iterations": "Iterations of the slowest rank in this run. Of a job that is over, the last "
+        "seen before its end, as `rate`; lost when the service restarts.",
+        "total": "Iterations in all, if the job reports them.",
+        "rate": "Iterations a second now.",
+        "solo_rate": "Iterations a second alone.",
+        "slowdown": "Measured: rate alone / rate now. Of a job that is over, while it shared.",
+        "predicted": "The slowdown predicted when it was placed.",
+        "upper": "The upper bound of `predicted`.",
+        "memory_mib": "Memory limit of a rank, MiB.",
+        "walltime_s": "Longest time of a run, s; null for no limit.",
+        "retries": "Number of restarts after failures.",
+        "grace_s": "Time from SIGTERM to SIGKILL, s.",
+        "public_log": "Whether other users may read its output.",
+        "output": "The file that its output is appended to, with the patterns as submitted.",
+        "error": "The same for its standard error alone.",
+        "log": "File of the output of the first rank of its last run, if it is on the service's "
+        "machine; empty in lists of jobs.",
+        "held": "The user who holds it; empty if it is not held.",
+        "awaits": "Jobs that must be over before it may start.",
+        "index": "Its index in an array.",
+        "history": "Its changes of state; empty in lists of jobs.",
+    },
+    views.StepView: {
+        "at_s": "Time.",
+        "state": "The new state.",
+        "why": "The reason.",
+    },
+    views.ServiceView: {
+        "pool": "`gpu`, `cpu` or `simulated`.",
+        "notice": "Limits of what figures of this pool show; empty for GPUs under MPS.",
+        "policy": "The policy.",
+        "version": "Version of Dovetail.",
+        "pid": "Process id of the service.",
+        "directory": "Directory of its state.",
+        "started_s": "Time of its start.",
+        "now_s": "Time of the answer.",
+        "sequence": "Number of the last event in the journal.",
+        "jobs": "Number of jobs in each state.",
+        "decide_s": "Time of its last decision, s.",
+        "gap": "The proven gap of that decision.",
+        "dry_run": "Whether it starts nothing.",
+        "trouble": "Faults of the service; empty if there are none.",
+        "devices": "Its devices.",
+    },
+    views.DeviceView: {
+        "id": "Name of the device.",
+        "node": "Its node.",
+        "rack": "Rack of the node, if known.",
+        "model": "Its model.",
+        "memory_mib": "Its memory, MiB.",
+        "jobs": "Ids of the jobs on it.",
+        "used_mib": "Memory in use, MiB.",
+        "power_w": "Power drawn, W.",
+        "energy_j": "Energy drawn since an arbitrary moment, J.",
+        "metrics": "Means over the last interval, named as in a workload's profile.",
+        "source": "Source of the metrics.",
+        "trouble": "Why it takes no new jobs; empty if it does.",
+    },
+    requests.Submissions: {"jobs": "The jobs, at most 10,000, accepted all or none."},
+    requests.Accepted: {"ids": "Their ids, in the order of the request."},
+    requests.DrainRequest: {
+        "gpus": "Ids of the devices; empty: all.",
+        "on": "true: no new jobs; false: new jobs again.",
+    },
+    requests.Explained: {"job": "Id of the job.", "text": "The explanation."},
+    faults.Fault: {
+        "kind": "One of the table above, for programs.",
+        "error": "One line, for people.",
+    },
+}
+"""What each field means. A record that extends another shows the other's fields as well."""
+
+RULES: Mapping[type[Record], tuple[str, ...]] = {
+    instances.Instance: (
+        "Job ids differ. A job's workload, and every workload of an entry, is in `workloads`.",
+        "A running job is on GPUs of the cluster, all of one model; no GPU holds more running "
+        "jobs than `max_jobs_per_gpu`.",
+        "The same combination (workloads with their shares, on the same `gpu_model`) is listed "
+        "once in `slowdowns`, mirrored or not.",
+    ),
+    instances.Cluster: (
+        "Node ids differ, GPU ids differ (those that the shorthand makes, too), and a share is "
+        "listed once. At most 100,000 GPUs.",
+    ),
+    instances.Node: (
+        "Either `gpus`, or `gpu_count` with `gpu`.",
+        "A resource of `host` is more than 0.",
+    ),
+    instances.Batch: (
+        "`min` is at most `size`, and an iteration takes some time.",
+        "The sub-batches are `size` / 2^k, whole numbers not below `min`.",
+    ),
+    instances.Job: (
+        "Only a running job has `gpus`, `share` and `sub_batch`; it must have `gpus`.",
+        "`gpus` and `share` have one item for each worker, and the GPUs differ.",
+        "`sub_batch` is one that the workload's `batch` allows.",
+    ),
+    instances.SlowdownEntry: (
+        "Either `pair` or `set`. `share`, `slowdown`, `upper` and `p99` have one item for each "
+        "workload.",
+        "`upper` is nowhere below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "
+        "or `power_w`.",
+        "A workload with itself at one share has the same numbers twice.",
+    ),
+    plans.Assignment: ("`share` and `co_runners` have one item for each GPU.",),
+}
+"""What must fit together; a file that breaks one of these is refused on reading."""
