@@ -2,6 +2,16 @@
 
 EASY backfilling (Lifka, *The ANL/IBM SP scheduling system*, 1995) for every overdue job instead
 of the first in the queue only, the one that has waited longest first.
+
+*The bound.* Let P be the patience of a job, D the longest time that any job holds its GPUs, and n
+the number of overdue jobs that have waited longer. If durations are as believed and no GPU fails,
+the job waits at most P + (n + 1) D, and P + D while ``_MOST_RESERVED`` suffices.
+
+*Proof.* Jobs that held the GPUs at the reservation leave within D, so its ``until_s`` is at most D
+away. Jobs that started there since end by then, because they were believed to and nothing joins and
+slows them. So the job starts within D of its reservation. If there is no reservation for it when it
+becomes overdue, the tenth is taken by jobs that have waited longer. Each of these starts within D
+of its reservation, so after at most n D it is the job's own turn.
 """
 
 from __future__ import annotations
