@@ -152,9 +152,9 @@ def new_pairs(rows: Rows, model: ModelSpec) -> Iterator[Case]:
     for train, test in random_folds(rows, seed=1):
         part = rows.take(train)
         known = held_out(model, part, random_folds(part))
-        told = predicted(rows, model, test)
-        nothing = told.take(slice(0))
-        yield Case(made(part, known, model), tables(rows, told, nothing)[0], rows.names)
+        predictions = predicted(rows, model, test)
+        nothing = predictions.take(slice(0))
+        yield Case(made(part, known, model), tables(rows, predictions, nothing)[0], rows.names)
 
 
 def predicted(rows: Rows, model: ModelSpec, test: NDArray[np.bool_]) -> HeldOut:

@@ -92,7 +92,7 @@ def _simulated(
 
 
 def _eva(path: Path) -> np.ndarray:
-    """Return Eva's matrix: the throughput that one keeps (row) beside another, NaN = unknown."""
+    """Return Eva's matrix: the throughput that the row's job keeps with the column's, or NaN."""
     with path.open(newline="") as file:
         rows = list(csv.reader(file))[1:]
     return np.array([[np.nan if x in ("x", "") else float(x) for x in row[1:]] for row in rows])
@@ -103,7 +103,7 @@ def _print_fit(kept: np.ndarray) -> None:
     known = ~np.isnan(kept)
     kept = np.minimum(kept, 1.0)
     print(f"{known.sum()} ratios of {len(kept)} workloads, {kept[known].min():.3f} to 1")
-    print(f"nobody is slowed: mean absolute error {np.abs(1 - kept[known]).mean():.3f}")
+    print(f"no job is slowed: mean absolute error {np.abs(1 - kept[known]).mean():.3f}")
     mean = kept[known].mean()
     print(f"all keep {mean:.3f}: {np.abs(mean - kept[known]).mean():.3f}")
     for resources in (1, 2, 3):

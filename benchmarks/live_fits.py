@@ -65,8 +65,8 @@ def _error(beliefs: Beliefs, test: Sequence[Measurement]) -> float:
         a, b = (table.place[name] for name in found.workloads)
         mine, theirs = found.slowdown or (np.nan, np.nan)
         wrong += [
-            abs(table.foretold.slowdown[0, 0, a, b] - mine),
-            abs(table.foretold.slowdown[0, 0, b, a] - theirs),
+            abs(table.prior.slowdown[0, 0, a, b] - mine),
+            abs(table.prior.slowdown[0, 0, b, a] - theirs),
         ]
     return float(np.nanmean(wrong))
 

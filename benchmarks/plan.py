@@ -97,7 +97,7 @@ def _cell(
     started = time.perf_counter()
     result = solve(instance, objective, solver, time_limit)
     seconds = time.perf_counter() - started
-    own, child = (resource.getrusage(who).ru_maxrss for who in _WHO)
+    own, child = (resource.getrusage(scope).ru_maxrss for scope in _SCOPES)
     return {
         "gpus": len(instance.places),
         "seconds": seconds,
@@ -108,7 +108,7 @@ def _cell(
     }
 
 
-_WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+_SCOPES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 if __name__ == "__main__":
     main()

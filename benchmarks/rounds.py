@@ -9,7 +9,7 @@ they do not fit. In every round one running job ends and one arrives, and what t
 runs from then on. The same rounds are solved in several ways; a way is measured in times of the
 first, round by round, so that the machine's other load counts little:
 
-- *as told to people*: with reasons for all who wait;
+- *with reasons*: with a reason for each waiting job;
 - *cold*: without (``explain=False``);
 - *warm*: and from the last round (``previous=``, ``Instance.with_jobs``);
 - *in time*: and within ``--limit`` seconds.
@@ -49,7 +49,7 @@ Way = Callable[[Instance, Result | None], Result]
 def ways(objective: ObjectiveName, limit: float) -> dict[str, Way]:
     """Return the ways to solve a round; each gets what it returned the last time."""
     return {
-        "as told to people": lambda i, _: solve(i, objective),
+        "with reasons": lambda i, _: solve(i, objective),
         "cold": lambda i, _: solve(i, objective, explain=False),
         "warm": lambda i, last: solve(i, objective, explain=False, previous=last),
         "in time": lambda i, last: solve(
@@ -111,10 +111,10 @@ def row(
     by_way = {
         name: measured(instances, way) for name, way in ways(objective, options.limit).items()
     }
-    first = by_way["as told to people"]
+    first = by_way["with reasons"]
     cells = [f"{1e3 * median(first):.0f}"]
     for name, seconds in by_way.items():
-        if name != "as told to people":
+        if name != "with reasons":
             ratio = median(own / whole for own, whole in zip(seconds, first, strict=True))
             cells.append(f"{1e3 * median(seconds):.0f} ({ratio:.2f})")
     middle = instances[len(instances) // 2]
@@ -151,7 +151,7 @@ def main() -> None:
     compile_kernels()
     print(f"Medians of {options.rounds} rounds; {platform.machine()}, {platform.python_version()}.")
     print(
-        "\n| objective | running | waiting | SM splits | as told to people, ms | cold, ms (x) "
+        "\n| objective | running | waiting | SM splits | with reasons, ms | cold, ms (x) "
         f"| warm, ms (x) | in {options.limit:g} s, ms (x) |"
     )
     print("|---|--:|--:|--:|--:|--:|--:|--:|")

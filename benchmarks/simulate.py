@@ -74,8 +74,8 @@ def _row(options: argparse.Namespace, cell: str, jobs: int, gpus: int) -> str:
     command = [sys.executable, __file__, str(options.trace), "--cell", cell]
     command += ["--jobs", str(options.jobs), "--busiest", str(options.busiest)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    who, _, policy = cell.partition(":")
-    name = "dovetail" if who == "busiest" else who
+    engine, _, policy = cell.partition(":")
+    name = "dovetail" if engine == "busiest" else engine
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1]
         return f"| {name} | {policy or 'fifo'} | {jobs:,} | {gpus:,} | not run: {why} | | | |"
@@ -88,16 +88,16 @@ def _row(options: argparse.Namespace, cell: str, jobs: int, gpus: int) -> str:
 
 
 def _cell(options: argparse.Namespace) -> dict[str, Any]:
-    who, _, policy = options.cell.partition(":")
+    engine, _, policy = options.cell.partition(":")
     trace = read_trace(options.trace)
-    if who == "busiest":
+    if engine == "busiest":
         trace = _busiest(trace, options.busiest)
     else:
         trace = trace.replace(
             TraceJob(job.id, job.arrival_s, job.workers, job.duration_s, "any")
             for job in trace.jobs[: options.jobs]
         )
-    run = {"heapq": _heapq, "accasim": _accasim, "dovetail": _cheap, "busiest": _expensive}[who]
+    run = {"heapq": _heapq, "accasim": _accasim, "dovetail": _cheap, "busiest": _expensive}[engine]
     seconds, events = run(trace, policy)
     mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"jobs": len(trace.jobs), "events": events, "seconds": seconds, "mib": mib}

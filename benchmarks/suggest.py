@@ -1,6 +1,6 @@
 """Which pairs to measure next: the plan's quality against how many were measured.
 
-Reads ``gavel/``, ``lucid/`` and ``igniter/`` of ``../shared/data`` beside the checkout (they are
+Reads ``gavel/``, ``lucid/`` and ``igniter/`` of ``../shared/data`` next to the checkout (they are
 no part of the project, their licences differ). ``python benchmarks/suggest.py`` for all parts or
 name some: ``k80``, ``p100``, ``v100``, ``lucid``, ``igniter``.
 

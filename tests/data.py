@@ -1,4 +1,4 @@
-"""Small instances and plans that tests start from, and the vectors beside the checkout."""
+"""Small instances and plans that tests start from, and the vectors next to the checkout."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def small(
 
 
 def vectors() -> list[dict[str, Any]]:
-    """Return the shared test vectors; skip the test where they are not beside the checkout."""
+    """Return the shared test vectors; skip the test where they are not next to the checkout."""
     if not VECTORS.exists():
         pytest.skip(f"no test vectors at {VECTORS}")
     with gzip.open(VECTORS) as file:

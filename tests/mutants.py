@@ -492,7 +492,7 @@ class HangError(BaseException):
 
 
 def judged(kind: Kind, folder: Path) -> str:
-    """Read a file; return what is wrong: neither something was read nor told in one short line."""
+    """Read a file; return a fault unless it was read or refused in one short line."""
     try:
         kind.read(folder)
     except DovetailError as error:

@@ -340,12 +340,12 @@ class _Search:
         workload = self.instance.workloads[job.workload]
         full = workload.throughput.get(100, inf)
         alone = [full / capped for capped in workload.throughput.values()]
-        beside = [
+        partners = [
             entry.slowdowns[0]
             for (_, members), entry in self.entries.items()
             if entry and members[0][0] == job.workload
         ]
-        return min([1.0, *alone, *beside])
+        return min([1.0, *alone, *partners])
 
     def _gpu_sets(self, k: int) -> Iterator[tuple[str, ...]]:
         """Yield every set of GPUs for a job that differs from those before it."""
@@ -444,7 +444,7 @@ class _Search:
 
     @cached_property
     def _due(self) -> dict[int, float]:
-        """When each running job ends if nobody joins it."""
+        """When each running job ends if no job joins it."""
         due: dict[int, float] = {}
         for gpu, units in self.before.items():
             slow = self._running_effects(gpu, units)[0] if units else ()

@@ -1,4 +1,4 @@
-"""Whatever is in a file, it is read or told in one line, soon and in little memory."""
+"""Any file is read or refused in one line, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def test_many_changed_files(kind):
     needs(kind)
     command = [sys.executable, "-m", "tests.mutants", kind, "7500", "1000"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    assert told["troubles"] == []
-    assert told["peak_mib"] < MOST_MEMORY_MIB
+    result = json.loads(done.stdout)
+    assert result["troubles"] == []
+    assert result["peak_mib"] < MOST_MEMORY_MIB

@@ -156,13 +156,13 @@ def _launch_s(directory: Path, ids: Sequence[str]) -> float:
 
 def _world(known: DataSet, cluster: object) -> Instance:
     """Return the cluster with the workloads and the mean slowdowns of each pair measured."""
-    told: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    measured: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for found in known.measurements:
         if found.slowdown is None or len(found.workloads) != 2 or any(found.shares):
             continue
         pair = sorted(zip(found.workloads, found.slowdown, strict=True))
-        told[pair[0][0], pair[1][0]].append((pair[0][1], pair[1][1]))
-    entries = [_entry(pair, values) for pair, values in sorted(told.items())]
+        measured[pair[0][0], pair[1][0]].append((pair[0][1], pair[1][1]))
+    entries = [_entry(pair, values) for pair, values in sorted(measured.items())]
     workloads = {
         profile.workload: Workload(
             memory_mib=profile.memory_mib or 0.0,

@@ -144,7 +144,7 @@ def _of_devices(machine: StateMachine) -> Iterator[str]:
     for gpu, jobs in held.items():
         names = ", ".join(job.id for job in jobs)
         if gpu not in machine.devices:
-            yield f"{gpu}: {names} on a device that nobody knows"
+            yield f"{gpu}: {names} on an unknown device"
         alone = [job.id for job in jobs if job.alone_only or job.spec.key not in machine.profiled]
         if alone and len(jobs) > 1:
             yield f"{gpu}: {', '.join(alone)} must run alone, and {names} are there"

@@ -190,7 +190,7 @@ class ServiceProcess:
             self.wait()
             raise
         except ServiceGoneError:
-            # It died at one of its first points: whoever asks next is told.
+            # It died at one of its first points: the next request reports it.
             pass
 
     @property
@@ -204,7 +204,7 @@ class ServiceProcess:
         Raises
         ------
         ServiceGoneError
-            When there is no answer any more: nobody knows whether it was done.
+            When no answer comes any more: whether the call was carried out is unknown.
         DovetailError
             Whatever the service answered with.
         """
@@ -243,12 +243,12 @@ class ServiceProcess:
 
     def _answer(self) -> Any:  # noqa: ANN401 - as the method
         try:
-            good, told = self._pipe.recv()
+            good, answer = self._pipe.recv()
         except (EOFError, OSError):
             raise ServiceGoneError from None
         if good:
-            return told
-        raise told
+            return answer
+        raise answer
 
 
 # The service's side.
@@ -294,17 +294,17 @@ def _listen(service: Service, pipe: Connection) -> None:
         try:
             method, arguments = pipe.recv()
         except EOFError:
-            # Whoever started this service has ended: nobody will stop it.
+            # The parent of this service has ended: no process will stop it.
             os._exit(1)
         try:
             if method == "at_once":
-                told = _at_once(service, *arguments)
+                answer = _at_once(service, *arguments)
             else:
-                told = (
+                answer = (
                     _FAULTS.get(method)
                     or getattr(service if method == "stop" else service.api, method)
                 )(*arguments)
-            pipe.send((True, told))
+            pipe.send((True, answer))
         except DovetailError as error:
             pipe.send((False, error))
 
@@ -342,8 +342,8 @@ def _at_once(service: Service, method: str, calls: Sequence[tuple[Any, ...]], fi
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def call(arguments: tuple[Any, ...]) -> None:
-        told = getattr(service.api, method)(*arguments)
-        os.write(descriptor, f"{told[0] if isinstance(told, tuple) else told.id}\n".encode())
+        answer = getattr(service.api, method)(*arguments)
+        os.write(descriptor, f"{answer[0] if isinstance(answer, tuple) else answer.id}\n".encode())
 
     with ThreadPoolExecutor(_THREADS) as threads:
         return len(list(threads.map(call, calls)))

@@ -78,7 +78,7 @@ def common_options(description: str | None, policies: Sequence[str]) -> argparse
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Return the options; ``--policies all`` stands for every policy there is.
+    """Return the options; ``--policies all`` means every policy.
 
     Raises
     ------

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 class Case:
-    """One latency-critical client, and what is beside it."""
+    """One latency-critical client and its co-runners."""
 
     def __init__(self, options: argparse.Namespace, seed: int, load: float = 0.5) -> None:
         self.options, self.seed = options, seed
@@ -88,7 +88,7 @@ class Case:
 
 
 def ways(options: argparse.Namespace) -> None:
-    """Fig. 5 and 7b: the 99th percentile beside each training, and the system's throughput."""
+    """Fig. 5 and 7b: the 99th percentile with each training, and the system's throughput."""
     print("growth of the 99th percentile / throughput of the system, load 50 %")
     rows: dict[str, list[str]] = {}
     sums: dict[str, list[tuple[float, float]]] = {}
@@ -120,8 +120,8 @@ def _way(case: Case, way: str, training: str) -> tuple[float, float]:
 
 
 def loads(options: argparse.Namespace) -> None:
-    """Fig. 6a: by load, beside Whisper."""
-    print("growth of the 99th percentile / throughput of the system beside Whisper, by load")
+    """Fig. 6a: by load, with Whisper."""
+    print("growth of the 99th percentile / throughput of the system with Whisper, by load")
     parts = (0.1, 0.3, 0.5, 0.7, 0.9)
     rows = []
     for way in ("rate", "tally"):
@@ -139,8 +139,8 @@ def loads(options: argparse.Namespace) -> None:
 
 
 def crowd(options: argparse.Namespace) -> None:
-    """Fig. 7a: beside up to ten best-effort clients."""
-    print("Tally beside several ResNet50 trainings, load 10 %")
+    """Fig. 7a: with up to ten best-effort clients."""
+    print("Tally with several ResNet50 trainings, load 10 %")
     rows = []
     for count in (1, 2, 4, 8, 10):
         found = []

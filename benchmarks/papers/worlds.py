@@ -58,7 +58,7 @@ def named(name: str, data: Path, nodes: int, gpus_per_node: int = 8) -> Instance
 
 
 def _synthetic(_: Path, nodes: int, gpus_per_node: int) -> Instance:
-    """Return the contention model's 32 workloads, whose SM activity stands for GPU utilisation."""
+    """Return the contention model's 32 workloads, with SM activity as GPU utilisation."""
     world = synthetic_world(32, nodes, gpus_per_node)
     return world.replace(
         workloads={

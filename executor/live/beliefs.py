@@ -82,8 +82,8 @@ class BeliefTable(SlowdownTable):
 
     Attributes
     ----------
-    foretold : SlowdownTable
-        What was predicted, whether or not it has been measured.
+    prior : SlowdownTable
+        The predictions, without any measurement.
     source : (M, K, W, W) int
         ``Source``.
     repeats : (M, K, W, W) int
@@ -92,7 +92,7 @@ class BeliefTable(SlowdownTable):
         What the sources are called.
     """
 
-    foretold: SlowdownTable
+    prior: SlowdownTable
     source: Codes
     repeats: Codes
     words: Mapping[Source, str]

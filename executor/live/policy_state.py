@@ -70,7 +70,7 @@ class KindState:
         view = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
         models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
         state = State(view, self._of_kinds(view, models, self.table))
-        state.foretold = self._of_kinds(view, models, self.table.foretold)
+        state.prior = self._of_kinds(view, models, self.table.prior)
         state.down |= down
         for node in down:
             state.idle_count[node] = 0

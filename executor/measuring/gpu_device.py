@@ -179,7 +179,7 @@ class GpuDevice(Device):
         try:
             list(count_sms(Probe(*facts, self.submissions, self.gpu), (WHOLE,)))
         except DovetailError as error:
-            self._mps_lacks = f"MPS serves nobody here: {error}"
+            self._mps_lacks = f"MPS serves no client here: {error}"
             self.open("time-sliced")
             raise DovetailError(self._mps_lacks) from None
 

@@ -302,8 +302,8 @@ def curse_margin(state: State) -> float:
     if not state.seen:
         return _UNSEEN
     cells = tuple(np.array(list(islice(state.seen, None)), dtype=np.int64).T)
-    foretold = state.foretold or state.predicted
-    excess = foretold.upper[cells] - 1
+    prior = state.prior or state.predicted
+    excess = prior.upper[cells] - 1
     telling = excess > _LEAST_EXCESS
     seen = np.array(list(state.seen.values()))
     needed = (seen[telling] - 1) / excess[telling]

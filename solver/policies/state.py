@@ -182,9 +182,9 @@ class State:
         (model, workload, other), both ways, that ran out of memory or could not run together.
     seen_upper : dict
         Upper bounds of what is ``seen``, where one measurement is not taken for the truth.
-    foretold : SlowdownTable or None
-        What was predicted of pairs before they were measured, where ``predicted`` has the
-        measurements in it; None where it has not.
+    prior : SlowdownTable or None
+        The predictions of pairs before measurement, where ``predicted`` includes the
+        measurements; None where it does not.
     """
 
     instance: Instance
@@ -197,7 +197,7 @@ class State:
     seen: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     clashes: set[tuple[int, int, int]] = field(default_factory=set)
     seen_upper: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
-    foretold: SlowdownTable | None = None
+    prior: SlowdownTable | None = None
 
     def __post_init__(self) -> None:
         self.machines = Machines(self.instance.cluster)

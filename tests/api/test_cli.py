@@ -84,8 +84,8 @@ def test_a_failed_verification_is_one_line_and_writes_nothing(run, tmp_path, mon
     path = tmp_path / "plan.json"
     status, out, err = run("plan", "library:first-pairs", "--verify", "-o", path)
     assert (status, out) == (1, "")
-    told = "dovetail: verification failed: the certificate proves a bound of 2.425"
-    assert err.startswith(told)
+    message = "dovetail: verification failed: the certificate proves a bound of 2.425"
+    assert err.startswith(message)
     assert err.count("\n") == 1
     assert not path.exists()
 
@@ -95,8 +95,8 @@ def test_a_plan_of_another_instance_is_reported_in_one_line_first(run, tmp_path)
     assert run("plan", "library:first-pairs", "-o", path)[0] == 0
     status, out, err = run("check", "library:weights", path)
     assert (status, "not valid" in out) == (1, True)
-    told = "the plan was made for instance first-pairs, this one is weights"
-    assert err == f"dovetail: {told}: are these the right files?\n"
+    message = "the plan was made for instance first-pairs, this one is weights"
+    assert err == f"dovetail: {message}: are these the right files?\n"
     assert run("check", "library:first-pairs", path)[::2] == (0, "")
 
 
@@ -165,9 +165,9 @@ def test_explain_gives_the_reasons_of_a_waiting_job(run, tmp_path):
     assert job in out
     status, out, _ = run("explain", "library:lab", path, job, "--json")
     assert json.loads(out)["job"] == job
-    status, _, err = run("explain", "library:lab", path, "nobody")
+    status, _, err = run("explain", "library:lab", path, "absent")
     assert status == 2
-    assert "nobody" in err
+    assert "absent" in err
 
 
 def test_explain_without_a_job_lists_all_waiting_jobs_and_all_unmeasured_pairs(run, tmp_path):
@@ -191,15 +191,15 @@ def test_measured_pairs_are_added_to_an_instance_of_ones_own(run, tmp_path):
     model, (a, b) = library.load("lab").cluster.nodes[0].gpu.model, ("mamba-new", "unet-ct-scans")
     pairs.write_text(
         "device,job_a,job_b,slowdown_a,slowdown_b\n"
-        f"{model},{a},{b},1.01,1.02\n{model},{a},nobody,1.5,1.5\n"
+        f"{model},{a},{b},1.01,1.02\n{model},{a},absent,1.5,1.5\n"
     )
     measured = ("--slowdowns", pairs)
-    told = [
-        f"dovetail: {pairs}: workloads that the instance does not have: nobody",
+    lines = [
+        f"dovetail: {pairs}: workloads that the instance does not have: absent",
         f"dovetail: {pairs}: 1 of 2 rows are left out",
     ]
     status, _, err = run("plan", "library:lab", *measured, "-o", path)
-    assert (status, err.splitlines()) == (0, told)
+    assert (status, err.splitlines()) == (0, lines)
     row = next(row for row in read_plan(path).assignments if row.job == "mamba-1")
     assert row.co_runners == (("unet-1",),)
     assert run("check", "library:lab", path)[0] == 1

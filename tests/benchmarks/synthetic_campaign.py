@@ -55,7 +55,7 @@ class _Needs:
         self.rate = draw.uniform(5, 500)
 
     def slowdown(self, cap, other):
-        """Return the slowdown under a cap beside another (its needs and cap), or alone."""
+        """Return the slowdown under a cap with a co-runner (its needs and cap), or alone."""
         least = self.sms / min(1.0, cap / 100)
         if other is None:
             return max(1.0, least)
@@ -104,9 +104,9 @@ def _result(needs, draw, mode, names, shares, first, repeat):
                 latency=latency if name == "burst" else None,
             )
         )
-    told = "+".join(f"{n}@{s}{f}" for n, s, f in zip(names, shares, first, strict=True))
+    jobs = "+".join(f"{n}@{s}{f}" for n, s, f in zip(names, shares, first, strict=True))
     return Result(
-        key=f"0:{mode}:{told}#{repeat}",
+        key=f"0:{mode}:{jobs}#{repeat}",
         stage=0,
         repeat=repeat,
         mode=mode,

@@ -73,10 +73,10 @@ def test_dry_run_end_to_end(tmp_path):
             "summary.txt",
         ),
     }
-    told = report(out)
-    assert "NO GPU" in told
-    assert re.search(r"^latency +setting", told, re.M)
-    assert "No power was measured" in told
+    text = report(out)
+    assert "NO GPU" in text
+    assert re.search(r"^latency +setting", text, re.M)
+    assert "No power was measured" in text
 
 
 @pytest.fixture
@@ -103,18 +103,18 @@ def test_a_step_that_hangs_is_given_up_and_the_next_begins(slices, tmp_path):
         slices.Step("hangs", shell("trap 'exit 130' INT; sleep 60 & wait"), 0, most_s=0.5),
         slices.Step("next", shell("echo here"), 0, "here.txt"),
     ]
-    status, told = carried_out(slices, tmp_path, steps)
+    status, output = carried_out(slices, tmp_path, steps)
     assert status == 0
-    assert any(line.startswith("hangs: given up after") for line in told)
+    assert any(line.startswith("hangs: given up after") for line in output)
     assert (tmp_path / "here.txt").read_text() == "here\n"
 
 
 def test_a_step_that_fails_says_why_and_is_tried_once_more(slices, tmp_path):
     fails = slices.Step("fails", shell("echo 'dovetail: no luck' >&2; exit 2"), 0)
     for expected in (3, 0):
-        status, told = carried_out(slices, tmp_path, [fails])
+        status, output = carried_out(slices, tmp_path, [fails])
         assert status == expected
-    assert sum(line.endswith("status 2 after 0 s: dovetail: no luck") for line in told) == 2
+    assert sum(line.endswith("status 2 after 0 s: dovetail: no luck") for line in output) == 2
 
 
 def test_a_step_that_needs_another_slice_is_gone_on_with(slices, tmp_path):
@@ -123,8 +123,8 @@ def test_a_step_that_needs_another_slice_is_gone_on_with(slices, tmp_path):
     late = slices.Step("late", shell("true"), 30)
     assert carried_out(slices, tmp_path, [goes_on])[0] == 3
     assert carried_out(slices, tmp_path, [slow], seconds=0.1)[0] == 3
-    status, told = carried_out(slices, tmp_path, [late], seconds=20)
-    assert (status, told[-1]) == (3, "late: is left to the next slice")
+    status, output = carried_out(slices, tmp_path, [late], seconds=20)
+    assert (status, output[-1]) == (3, "late: is left to the next slice")
 
 
 def test_without_a_gpu_one_line_says_so(tmp_path):
@@ -191,14 +191,14 @@ def test_the_parts_of_the_acceptance_suite_can_be_run(slices, tmp_path):
 @pytest.mark.long
 def test_report_of_a_synthetic_campaign(tmp_path):
     synthetic_campaign.write(tmp_path)
-    told = report(tmp_path)
+    text = report(tmp_path)
     # Every number was drawn with this noise.
-    pooled = re.search(r"([\d.]+) ?% between repeats of one setting", told)
+    pooled = re.search(r"([\d.]+) ?% between repeats of one setting", text)
     assert pytest.approx(float(pooled[1]), rel=0.2) == 100 * synthetic_campaign.NOISE
     # Two that take turns together do as much as one alone.
-    turns = re.search(r"^time-sliced, no cap +21 +- +([\d.]+)", told, re.M)
+    turns = re.search(r"^time-sliced, no cap +21 +- +([\d.]+)", text, re.M)
     assert float(turns[1]) == pytest.approx(1.0, abs=0.02)
-    assert "| sm_allocation | iterations | splits | 21 |" in told
+    assert "| sm_allocation | iterations | splits | 21 |" in text
     assert load_model(tmp_path / "report" / "model.dovetail").gpu_models == ("synthetic",)
 
 
@@ -206,9 +206,9 @@ def test_report_of_a_synthetic_campaign(tmp_path):
 def test_report_of_a_campaign_that_has_just_begun(tmp_path):
     synthetic_campaign.write(tmp_path, most=2)
     (tmp_path / "pairs.csv").unlink()
-    told = report(tmp_path)
-    assert "No pairs yet." in told
-    assert "No power was measured" in told
+    text = report(tmp_path)
+    assert "No pairs yet." in text
+    assert "No power was measured" in text
 
 
 @pytest.mark.parametrize("name", ["first", "tiny"])

@@ -40,7 +40,7 @@ def test_differences_by_hand(benchmark):
 
     twins = pair(("a", "a"), (1.25, 2.0))
     data = DataSet(name="d", measurements=(twins, pair(("a", "b"), (1.0, 9.0))))
-    # Speeds 0.8 and 0.5 differ by 0.3; the other pair is none of a workload beside itself.
+    # Speeds 0.8 and 0.5 differ by 0.3; the other pair is no self-pair.
     apart = 0.3 / np.sqrt(2)
     assert benchmark.differences(data) == pytest.approx([apart, -apart])
 

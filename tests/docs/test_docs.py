@@ -4,7 +4,7 @@ Conventions of a page, in the order in which a reader meets them:
 
 - a block with ``title="NAME"`` after its language is a file NAME, written before what follows;
 - in a ``console`` block, lines after ``$`` are run in the page's folder; what is shown below has
-  to come out, where a line ``...`` stands for any lines, ``...`` at the end of a line for its
+  to come out, where a line ``...`` matches any lines, ``...`` at the end of a line for its
   rest, and times may differ; ``$ echo $?`` shows
   the exit status of the command before it, which is 0 where nothing is shown;
 - a command that ends in ``&`` starts a service, which the page's other commands then mean; it is
@@ -246,9 +246,9 @@ def test_what_is_to_be_installed_is_the_clone():
     packages = ("api", "executor", "formulations", "instances", "predictors", "solver")
     sources = [source for name in packages for source in sorted((ROOT / name).rglob("*.py"))]
     for text in [*sources, *PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))]:
-        told = text.read_text(encoding="utf-8")
-        # Dovetail is on no registry: a package of that name there is somebody else's.
-        assert not re.search(r"pip install\s+['\"]?dovetail\b", told), text
+        content = text.read_text(encoding="utf-8")
+        # Dovetail is on no registry: a package of that name there is another project.
+        assert not re.search(r"pip install\s+['\"]?dovetail\b", content), text
 
 
 def test_the_example_of_the_package():

@@ -59,9 +59,9 @@ def shell(command):
     with tempfile.TemporaryFile("w+") as out:
         done = subprocess.run(["bash", "-c", command], stdout=out, stderr=out, timeout=LIMIT_S)
         out.seek(0)
-        told = out.read()
-    assert done.returncode == 0, told
-    return told
+        output = out.read()
+    assert done.returncode == 0, output
+    return output
 
 
 def test_two_nodes_and_a_gang_over_them(folder):

@@ -52,10 +52,10 @@ def test_twelve_jobs_on_one_core(benchmark, tenths, watch):
                 "dovetail", "dataset", "show", "--json", str(tutorial.home / "repository.db")
             )
         after_s = tutorial.alone_s(benchmark.KINDS, tenths)
-        told = [entry.event for entry in read_events(tutorial.home)]
+        events = [entry.event for entry in read_events(tutorial.home)]
     every_one_ran_once_and_finished(first)
     every_one_ran_once_and_finished(second)
-    each_kind_was_profiled_alone_at_first_sight(told)
+    each_kind_was_profiled_alone_at_first_sight(events)
     known = json.loads(repository)["gpu_models"]["cpu-1-core"]
     assert known["workloads"] == 3
     assert known["pairs"]["measured"] >= len(first.pairs) + len(second.pairs) > 3
@@ -104,9 +104,9 @@ def what_was_measured_is_believed(pairs):
     return checked
 
 
-def each_kind_was_profiled_alone_at_first_sight(told):
-    placed = [event for event in told if isinstance(event, Placed)]
-    profiled = {event.run for event in told if isinstance(event, Profiled)}
+def each_kind_was_profiled_alone_at_first_sight(events):
+    placed = [event for event in events if isinstance(event, Placed)]
+    profiled = {event.run for event in events if isinstance(event, Profiled)}
     for kind in ("dense", "stream", "means"):
         runs = [event for event in placed if event.run.spec.workload == kind]
         # Of each kind some run alone until one has been measured; the others may share.

@@ -17,7 +17,7 @@ from .waiting import wait_until
 
 
 def me():
-    """Return the user who runs the tests."""
+    """Return the user that runs the tests."""
     user = pwd.getpwuid(os.geteuid())
     return Owner(name=user.pw_name, uid=user.pw_uid, gid=user.pw_gid)
 

@@ -48,7 +48,7 @@ HARMLESS = {
 }
 FAULTS = {
     **dict.fromkeys(("terminate", "fault-partner", "ladder-stay", "ladder-gone"), AS_TAKEN),
-    # Its servers do nothing, so that killing one harms nobody.
+    # Its servers do nothing, so that killing one harms no process.
     "kill-server": OTHERWISE,
 }
 OTHERS = (
@@ -115,10 +115,10 @@ def run_pytest(*arguments, **environment):
 @cache
 def by_id():
     """Return the tests of checks by id: ``test_faults.py::test_fault[alone]`` is fault-alone."""
-    told = run_pytest("--collect-only", "-q", "-m", "", SUITE).stdout
+    output = run_pytest("--collect-only", "-q", "-m", "", SUITE).stdout
     return {
         re.sub(r"[_\[]", "-", name.rstrip("]")): SUITE / test
-        for test, name in re.findall(r"^(\S+::test_(\S+))$", told, re.M)
+        for test, name in re.findall(r"^(\S+::test_(\S+))$", output, re.M)
     }
 
 
@@ -128,9 +128,9 @@ def chosen(*names):
 
 def test_what_breaks_nothing(suite, tmp_path):
     report = tmp_path / "junit.xml"
-    told = suite("--junitxml", report, suite=chosen(*HARMLESS), status=1)
+    output = suite("--junitxml", report, suite=chosen(*HARMLESS), status=1)
     assert suite.verdicts() == HARMLESS
-    assert "STAND-IN, no GPU" in told
+    assert "STAND-IN, no GPU" in output
     assert "is a script" in suite.kept()["machine"]["stand_in"]
     checks = suite.checks()
     assert "at 30 percent own 50 and 4 GiB: sms 66" in checks["settings"]["seen"]
@@ -161,8 +161,8 @@ def test_all_others(suite):
 
 def test_whatever_happens_its_clients_and_daemons_are_gone(suite):
     plugin = ("-p", "tests.gpu.conftest", "-c", SUITE / "pytest.ini")
-    told = suite(*plugin, suite=[STANDIN / "troubles.py"], status=2)
-    assert "KeyboardInterrupt" in told
+    output = suite(*plugin, suite=[STANDIN / "troubles.py"], status=2)
+    assert "KeyboardInterrupt" in output
     seen = {name: (check["verdict"], check["seen"]) for name, check in suite.checks().items()}
     assert seen == {
         "too-long": (NOT_TRIED, "it took longer than 2 s"),
@@ -251,8 +251,8 @@ class TestTranscripts:
         program = standin.install(tmp_path, "535")
         for step in again:
             if (step["command"] or " ".join(step["options"])).startswith(SPOKEN_BY_STANDIN):
-                told = record.say(program, tmp_path / "pipes", step["options"], step["command"])
-                assert told == step
+                answer = record.say(program, tmp_path / "pipes", step["options"], step["command"])
+                assert answer == step
 
     def test_a_stand_in_is_not_held_to_itself(self, suite, tmp_path):
         suite(suite=chosen("programs"), status=0)

@@ -50,7 +50,7 @@ def put(state, job, gpus, shares=None, mode=0):
         state.residents[gpu].append(job)
 
 
-def told(state, *starts):
+def violations_of(state, *starts):
     """Return what is wrong with starts of (job, GPUs[, shares, mode])."""
     jobs = {**state.pending, **state.running}
     return violations(state, [Start(jobs[job], *rest) for job, *rest in starts])
@@ -75,24 +75,24 @@ def told(state, *starts):
 def test_a_start_that_breaks_a_rule_is_reported(rules, running, waits, start, broken):
     (own, fields), (other, theirs) = running, waits
     state = state_of(world(slowdowns=PAIRS, **rules), (own, (0,), fields), (other, (), theirs))
-    (why,) = told(state, start)
+    (why,) = violations_of(state, start)
     assert broken in why
 
 
 def test_what_was_measured_counts_for_what_was_predicted():
     state = state_of(world(slowdowns=PAIRS), ("a", (0,), {"gsla": 1.45}), ("b", (), {}))
-    assert told(state, (1, (0,))) == []
+    assert violations_of(state, (1, (0,))) == []
     state.seen[0, 0, 0, 1] = 1.43
-    assert told(state, (1, (0,))) == []
+    assert violations_of(state, (1, (0,))) == []
     state.seen_upper[0, 0, 0, 1] = 1.5
-    assert told(state, (1, (0,))) == ["job j0: gsla: slowdown 1.5 > 1.45"]
+    assert violations_of(state, (1, (0,))) == ["job j0: gsla: slowdown 1.5 > 1.45"]
 
 
 def test_no_job_joins_a_gang_that_is_over_its_gsla_on_another_gpu():
     gang = ("a", (0, 1), {"gsla": 1.3})
     state = state_of(world(gpus=3, slowdowns=PAIRS), gang, ("b", (1,), {}), ("a", (), {}))
-    assert "nothing may join" in told(state, (2, (0,)))[-1]
-    assert told(state, (2, (2,))) == []
+    assert "nothing may join" in violations_of(state, (2, (0,)))[-1]
+    assert violations_of(state, (2, (2,))) == []
 
 
 def test_two_that_start_together_are_looked_at_together():
@@ -100,21 +100,23 @@ def test_two_that_start_together_are_looked_at_together():
     data = world(shares=[40, 60], start_capped=True).to_data() | {"slowdowns": [entry]}
     state = state_of(Instance.from_data(data), ("a", (), {}), ("b", (), {}))
     pair = [(0, (0,), (60,)), (1, (0,), (40,))]
-    assert "throughput at 100 and 60 must be known" in told(state, pair[0])[0]
-    assert told(state, *pair) == []
+    assert "throughput at 100 and 60 must be known" in violations_of(state, pair[0])[0]
+    assert violations_of(state, *pair) == []
 
 
 def test_three_jobs_are_bounded_by_their_pairs():
     pairs = [("a", "a", 1.4, 1.4)]
     where = world(slowdowns=pairs, max_jobs_per_gpu=3)
     state = state_of(where, *[("a", (0,), {"gsla": 1.5})] * 2, ("a", (), {}))
-    assert len([why for why in told(state, (2, (0,))) if ": gsla: slowdown 1." in why]) == 2
+    assert (
+        len([why for why in violations_of(state, (2, (0,))) if ": gsla: slowdown 1." in why]) == 2
+    )
     for job in state.running.values():
         job.gsla = 2.0
-    assert told(state, (2, (0,))) == []
-    # Nothing is known of tail latencies beside two others.
+    assert violations_of(state, (2, (0,))) == []
+    # No tail latency with two others is known.
     state.pending[2].gsla, state.pending[2].latency = 2.0, True
-    assert told(state, (2, (0,))) == ["job j2: gsla: slowdown 1e+15 > 2"]
+    assert violations_of(state, (2, (0,))) == ["job j2: gsla: slowdown 1e+15 > 2"]
 
 
 @pytest.mark.parametrize(("seed", "kept"), [(3, False), (8, True)])
@@ -123,14 +125,14 @@ def test_beliefs_that_no_record_could_hold_are_judged_all_the_same(seed, kept):
     state.predicted = Noise(10.0).of(state.instance, seed)
     assert state.predicted.slowdown[0, 0, 0, 1] < 1e-5
     assert (state.predicted.upper[0, 0, 1, 0] < 1.5) == kept
-    assert (told(state, (1, (0,))) == []) == kept
+    assert (violations_of(state, (1, (0,))) == []) == kept
 
 
 def test_no_job_starts_on_a_node_that_is_down():
     state = state_of(world(nodes=2, gpus=1, slowdowns=PAIRS), ("a", (), {}))
     state.down.add(1)
-    assert told(state, (0, (1,))) == ["job j0: gang: the cluster has no GPU n1-0"]
-    assert told(state, (0, (0,))) == []
+    assert violations_of(state, (0, (1,))) == ["job j0: gang: the cluster has no GPU n1-0"]
+    assert violations_of(state, (0, (0,))) == []
 
 
 def test_only_what_the_starts_touch_is_looked_at():

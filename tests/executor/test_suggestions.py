@@ -39,8 +39,8 @@ def test_what_was_suggested_is_not_suggested_again_and_the_worth_falls(data, lik
     pool = Pool.of_data(data, GPU)
     first = suggestions(data, GPU, like, pool, 1)[0]
     values = tuple(value * 1.001 for value in first.slowdown)
-    told = Measurement(workloads=first.workloads, gpu_model=GPU, slowdown=values)
-    after = data.replace(measurements=(*data.measurements, told))
+    added = Measurement(workloads=first.workloads, gpu_model=GPU, slowdown=values)
+    after = data.replace(measurements=(*data.measurements, added))
     again = suggestions(after, GPU, like, pool, 99)
     assert first.workloads not in [each.workloads for each in again]
     # As it was believed: nothing is left to gain from it.

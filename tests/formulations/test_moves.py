@@ -94,7 +94,7 @@ def test_no_way_touches_fewer_processes(exchange, instance, seed):
 
 
 def moved(instance: Instance, counts: Mapping[str, int], kinds: Sequence[Hashable]):
-    """Return where the groups go that are named by their jobs, and who takes whose place."""
+    """Return the destinations of the groups named by their jobs, and which job replaces which."""
     groups = Problem.of(instance.preempted(), "throughput").groups
     name = [job.id for job in instance.jobs]
     names = ["".join(name[groups.job[m]] for m in groups.members(g)) for g in range(len(groups))]

@@ -15,7 +15,7 @@ SLOWDOWNS = {"a": 1.1, "b": 1.2, "c": 1.5, "d": 3.0}
 
 
 def _compiled(workers=2, remaining_s=100.0):
-    """Return a gang that waits beside four running jobs that slow it more and more."""
+    """Return a waiting gang and four running jobs of increasing slowdown."""
     hosts = [
         {
             "id": name,

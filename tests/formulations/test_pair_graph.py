@@ -56,7 +56,7 @@ def test_sets_of_three():
 
 def test_gangs_that_may_share_some_of_their_gpus():
     assert "partial" in refusal(small(GANGS, [AA], gpus=3))
-    assert graph(small(GANGS, [], gpus=3)).jobs == 3  # nobody to share with
+    assert graph(small(GANGS, [], gpus=3)).jobs == 3  # no partner
     assert graph(small(GANGS, [AA], gpus=3, gang_sharing="whole")).jobs == 3
 
 
@@ -87,7 +87,7 @@ def test_running_jobs_must_be_covered_and_those_without_a_join_are_fixed():
 
 
 def test_a_gang_larger_than_the_free_gpus_has_no_edge_of_its_own():
-    # Two of three GPUs are held by r; of the gangs of two only one beside r could start.
+    # Two of three GPUs are held by r; of the gangs of two only one could start, with r.
     jobs = [running("r", "g-0", "g-1"), {"id": "k", "workers": 2}]
     found = graph(small(jobs, [AA], gpus=3, gang_sharing="whole"))
     edges = sorted(zip(found.first.tolist(), found.second.tolist(), strict=True))

@@ -19,7 +19,7 @@ Group = tuple[int, frozenset[tuple[int, int]]]
 
 
 def listed(problem: Problem, job: int) -> set[Group]:
-    """Return the groups in which one pending job is beside all residents and nobody else."""
+    """Return the groups of one pending job and all residents, without any other job."""
     groups = list_groups(problem.round, problem.values)
     found = set()
     for group in range(len(groups)):

@@ -1,4 +1,4 @@
-"""Rounds compiled: sub-batches, classes of GPUs, and the GPUs that nobody may join."""
+"""Rounds compiled: sub-batches, classes of GPUs, and GPUs that no job may join."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ AA = {"pair": ["a", "a"], "slowdown": [1.4, 1.4]}
 
 
 def test_sensitivity_is_the_deviation_of_the_lowest_over_the_other_jobs():
-    # Beside b 1.2, beside c 1.6: mean 1.4, deviation 0.2.
+    # With b 1.2, with c 1.6: mean 1.4, deviation 0.2.
     assert sensitivity_of_first("abc", [AB, AC]) == pytest.approx(0.2)
     # A second b counts again: 1.2, 1.2, 1.6 has mean 4/3 and variance (2 (2/15)^2 + (4/15)^2)/3.
     assert sensitivity_of_first("abbc", [AB, AC]) == pytest.approx((24 / 225 / 3) ** 0.5)

@@ -34,7 +34,7 @@ get_default_client_priority
 
 @pytest.mark.check("one pid a line, those of /proc; ACTIVE", usual_s=5)
 def test_clients(bench, daemon):
-    """Every command with one and two clients; pids beside /proc."""
+    """Every command with one and two clients; pids are compared with /proc."""
     listed, started = [], []
     for _ in range(2):
         client = daemon.client("idle")

@@ -60,7 +60,7 @@ def of_nobody(bench, daemon):
 
 @pytest.mark.check("0, within 30 s; the other goes on", usual_s=6)
 def test_terminate(bench, daemon):
-    """terminate_client on a busy client beside another, then SIGKILL."""
+    """terminate_client on one of two busy clients, then SIGKILL."""
     busy, partner = daemon.client("busy", name="busy"), daemon.client("busy", name="partner")
     settled(busy, partner)
     server = daemon.server()
@@ -87,19 +87,19 @@ def test_terminate(bench, daemon):
     usual_s=12,
 )
 @pytest.mark.parametrize(
-    ("what", "mode", "beside"),
+    ("what", "mode", "has_partner"),
     [
         pytest.param("An illegal access alone", "illegal", False, id="alone"),
-        pytest.param("An illegal access beside a busy partner", "illegal", True, id="partner"),
-        pytest.param("A trap beside a busy partner", "trap", True, id="trap"),
+        pytest.param("An illegal access with a busy partner", "illegal", True, id="partner"),
+        pytest.param("A trap with a busy partner", "trap", True, id="trap"),
     ],
 )
-def test_fault(bench, what, mode, beside):
+def test_fault(bench, what, mode, has_partner):
     """{what}."""
     bench.xids()
     daemon = bench.daemon()
     culprit = daemon.client(mode, name="culprit")
-    there = [culprit, *([daemon.client("busy", name="partner")] if beside else [])]
+    there = [culprit, *([daemon.client("busy", name="partner")] if has_partner else [])]
     settled(*there)
     server = daemon.server()
     begun = time.monotonic()
@@ -126,7 +126,7 @@ def test_fault(bench, what, mode, beside):
 
 @pytest.mark.check("nothing: undefined, and avoided", usual_s=12)
 def test_kill_client(bench):
-    """A plain SIGKILL of a busy client beside another."""
+    """A plain SIGKILL of one of two busy clients."""
     bench.xids()
     daemon = bench.daemon()
     busy, partner = daemon.client("busy", name="busy"), daemon.client("busy", name="partner")

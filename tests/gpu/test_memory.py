@@ -47,7 +47,7 @@ def taken(client):
 
 @pytest.mark.check(f"{RESERVE_MIB:.0f} MiB are enough", usual_s=4)
 def test_context_cost(bench):
-    """MiB that a context and the server take beside a job's own memory."""
+    """MiB that a context and the server take in addition to a job's own memory."""
 
     def used():
         found = bench.nvml.read(bench.gpu.uuid).used_mib

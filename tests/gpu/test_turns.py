@@ -1,4 +1,4 @@
-"""Two clients beside each other: priorities, and turns without MPS."""
+"""Two clients on one GPU: priorities under MPS, and time slices without it."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_priority(bench, daemon):
     equal = together(*(daemon.client("busy", *work, name=f"{name} at 1") for name in "ab"))
     preferred, other = together(
         daemon.client("busy", *work, latency=True, name="at 0"),
-        daemon.client("busy", *work, name="at 1 beside it"),
+        daemon.client("busy", *work, name="at 1 with it"),
     )
     bench.saw(alone=whole, equal=equal, at_0=preferred, at_1_beside_it=other)
     assert preferred >= 0.95 * min(equal)

@@ -1,4 +1,4 @@
-"""Broken input: each kind is told in one line that names file, path, rule and value."""
+"""Broken input of each kind is reported in one line with file, path, rule and value."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def changed(data, path, value):
     return data
 
 
-def told(read, path, data):
+def error_of(read, path, data):
     """Return what the reader says of ``data`` in a file, without the name of the file."""
     path.write_text(json.dumps(data))
     with pytest.raises(InputError) as caught:
@@ -351,7 +351,7 @@ PLAN = [
 )
 def test_every_fault_that_a_schema_knows(tmp_path, schema, valid, read):
     known = json.loads((SHIPPED / schema).read_text())
-    pairs = [(told(read, tmp_path / "a", data), line) for data, line in faults(known, valid)]
+    pairs = [(error_of(read, tmp_path / "a", data), line) for data, line in faults(known, valid)]
     assert len(pairs) > 140
     assert [found for found, _ in pairs] == [line for _, line in pairs]
 
@@ -363,27 +363,27 @@ def _names(table):
 @pytest.mark.parametrize(("path", "value", "message"), INSTANCE, ids=_names(INSTANCE))
 def test_broken_instance(tmp_path, path, value, message):
     data = changed(example_data(), path, value)
-    assert told(read_instance, tmp_path / "a.json", data) == message
+    assert error_of(read_instance, tmp_path / "a.json", data) == message
 
 
 @pytest.mark.parametrize(("path", "value", "message"), PLAN, ids=_names(PLAN))
 def test_broken_plan(tmp_path, path, value, message):
     data = changed(plan_data(), path, value)
-    assert told(read_plan, tmp_path / "p.json", data) == message
+    assert error_of(read_plan, tmp_path / "p.json", data) == message
 
 
 def test_more_running_jobs_on_a_gpu_than_it_may_hold(tmp_path):
     data = example_data()
     data["jobs"] = [RUNNING | {"id": f"j{k}"} for k in range(3)]
     message = "jobs[2].gpus[0]: 'n1-0' may hold at most 2 jobs, got more"
-    assert told(read_instance, tmp_path / "a.json", data) == message
+    assert error_of(read_instance, tmp_path / "a.json", data) == message
 
 
 def test_same_pair_twice_without_and_with_null_shares(tmp_path):
     data = example_data()
     data["slowdowns"] = [ENTRY, ENTRY | {"share": [None, None]}]
     message = "slowdowns[1]: (resnet, gpt) at these shares and model is already in slowdowns[0]"
-    assert told(read_instance, tmp_path / "a.json", data) == message
+    assert error_of(read_instance, tmp_path / "a.json", data) == message
 
 
 @pytest.mark.parametrize("name", ["upper", "p99"])
@@ -394,7 +394,7 @@ def test_bounds_of_a_workload_with_itself_must_be_equal_too(tmp_path, name):
         f"slowdowns[1].{name}[1]: must equal {name}[0] (1.5), as 'bert' runs with itself "
         "at one share, got 1.6"
     )
-    assert told(read_instance, tmp_path / "a.json", data) == message
+    assert error_of(read_instance, tmp_path / "a.json", data) == message
 
 
 def test_only_some_of_the_known_names_are_listed(tmp_path):
@@ -405,14 +405,14 @@ def test_only_some_of_the_known_names_are_listed(tmp_path):
         "jobs[0].workload: must be one of workloads "
         "(resnet, bert, gpt, w0, w1, w2, ... (6 more)), got 'vgg'"
     )
-    assert told(read_instance, tmp_path / "a.json", data) == message
+    assert error_of(read_instance, tmp_path / "a.json", data) == message
 
 
 def test_a_hundred_thousand_errors_are_one_message(tmp_path):
     data = example_data()
     data["jobs"] = [{"colour": k} for k in range(100_000)]
     start = process_time()
-    assert told(read_instance, tmp_path / "a.json", data) == f"jobs[0].colour: {JOB_FIELDS}"
+    assert error_of(read_instance, tmp_path / "a.json", data) == f"jobs[0].colour: {JOB_FIELDS}"
     assert process_time() - start < 30
 
 
@@ -582,7 +582,7 @@ def test_file_that_cannot_be_read(tmp_path, monkeypatch, name, reason):
 
 
 def test_a_long_key_is_reported_shortened(tmp_path):
-    # Compared with the fields that there are, as it stands, such a key takes minutes.
+    # Comparing such a key with the known fields at its full length takes minutes.
     path = tmp_path / "a.json"
     path.write_text(json.dumps({**example_data(), "x" * 20_000_000: 1}))
     with pytest.raises(InputError) as caught:

@@ -88,7 +88,7 @@ def checked(
     return check(instance, Plan.from_data({"assignments": assignments, **plan}), under)
 
 
-def told(report: CheckReport) -> list[str]:
+def violations_of(report: CheckReport) -> list[str]:
     return [str(violation) for violation in report.violations]
 
 
@@ -108,27 +108,27 @@ def test_a_valid_plan_has_no_violation() -> None:
 
 def test_gang_with_a_gpu_too_few() -> None:
     report = checked(base(), [job("j1", workers=2)], put("j1", "g0"))
-    assert told(report) == ["job j1: gang: needs 2 distinct GPUs, has 1"]
+    assert violations_of(report) == ["job j1: gang: needs 2 distinct GPUs, has 1"]
 
 
 def test_gang_with_a_gpu_too_many() -> None:
     report = checked(base(), [job("j1")], put("j1", "g0", "g1"))
-    assert told(report) == ["job j1: gang: needs 1 distinct GPUs, has 2"]
+    assert violations_of(report) == ["job j1: gang: needs 1 distinct GPUs, has 2"]
 
 
 def test_gang_twice_on_one_gpu() -> None:
     report = checked(base(), [job("j1", workers=2)], put("j1", "g0", "g0"))
-    assert told(report) == ["job j1: gang: needs 2 distinct GPUs, has 1"]
+    assert violations_of(report) == ["job j1: gang: needs 2 distinct GPUs, has 1"]
 
 
 def test_gang_on_two_models() -> None:
     report = checked(base(), [job("j1", workers=2)], put("j1", "g0", "k"))
-    assert told(report) == ["job j1: gang: needs GPUs of one model, has K80, V100"]
+    assert violations_of(report) == ["job j1: gang: needs GPUs of one model, has K80, V100"]
 
 
 def test_unknown_gpu_leaves_the_value_unknown() -> None:
     report = checked(base(), [job("j1")], put("j1", "g9"))
-    assert told(report) == ["job j1: gang: the cluster has no GPU g9"]
+    assert violations_of(report) == ["job j1: gang: the cluster has no GPU g9"]
     assert report.value is None
 
 
@@ -138,14 +138,14 @@ WHOLE = "job j1: whole: shares g0 with j2 but not all GPUs of both"
 def test_whole_gangs_of_unequal_size() -> None:
     jobs = [job("j1", workers=2), job("j2", "b")]
     plan = (put("j1", "g0", "g1"), put("j2", "g0"))
-    assert told(checked(base(gang_sharing="whole"), jobs, *plan)) == [WHOLE]
+    assert violations_of(checked(base(gang_sharing="whole"), jobs, *plan)) == [WHOLE]
     assert checked(base(), jobs, *plan).valid
 
 
 def test_whole_gangs_that_share_one_of_two_gpus() -> None:
     jobs = [job("j1", workers=2), job("j2", "b", workers=2)]
     crossed = (put("j1", "g0", "g1"), put("j2", "g0", "g2"))
-    assert told(checked(base(gang_sharing="whole"), jobs, *crossed)) == [WHOLE]
+    assert violations_of(checked(base(gang_sharing="whole"), jobs, *crossed)) == [WHOLE]
     equal = (put("j1", "g0", "g1"), put("j2", "g1", "g0"))
     assert checked(base(gang_sharing="whole"), jobs, *equal).valid
 
@@ -153,7 +153,7 @@ def test_whole_gangs_that_share_one_of_two_gpus() -> None:
 def test_whole_counts_the_running_gang_that_is_joined() -> None:
     jobs = [running("r1", "a", ["g0", "g1"]), job("j2", "b")]
     report = checked(base(gang_sharing="whole"), jobs, put("r1", "g0", "g1"), put("j2", "g0"))
-    assert told(report) == ["job r1: whole: shares g0 with j2 but not all GPUs of both"]
+    assert violations_of(report) == ["job r1: whole: shares g0 with j2 but not all GPUs of both"]
 
 
 def test_racks_are_counted_apart_from_nodes() -> None:
@@ -166,13 +166,13 @@ def test_racks_are_counted_apart_from_nodes() -> None:
     assert (report.nodes_spanned, report.racks_spanned) == (4, 3)
 
 
-# -- 2: who may share, and at which shares -----------------------------------------------
+# -- 2: which jobs may share, and at which shares ----------------------------------------
 
 
 def test_more_jobs_than_a_gpu_may_hold() -> None:
     data = base(max_jobs_per_gpu=1)
     report = checked(data, [job("j1"), job("j2", "b")], put("j1", "g0"), put("j2", "g0"))
-    assert told(report) == ["GPU g0: capacity: holds 2 jobs, at most 1 may"]
+    assert violations_of(report) == ["GPU g0: capacity: holds 2 jobs, at most 1 may"]
 
 
 def test_share_that_the_cluster_does_not_give() -> None:
@@ -181,14 +181,14 @@ def test_share_that_the_cluster_does_not_give() -> None:
     pair = (put("j1", "g0", share=[30]), put("j2", "g0", share=[60]))
     report = checked(data, [job("j1"), job("j2", "b")], *pair)
     rule = "job j1: share: share 30 on g0 is none of the cluster's shares (40, 50, 60)"
-    assert told(report) == [rule]
+    assert violations_of(report) == [rule]
 
 
 def test_pair_without_an_entry_at_these_shares() -> None:
     pair = (put("j1", "g0", share=[50]), put("j2", "g0", share=[50]))
     report = checked(base(), [job("j1"), job("j2", "b")], *pair)
     rule = "GPU g0: entry: no entry lets j1 (a at 50), j2 (b at 50) on V100 share"
-    assert told(report) == [rule]
+    assert violations_of(report) == [rule]
     assert report.value is None
     assert report.job_slowdown == {}
 
@@ -218,7 +218,7 @@ def test_null_of_the_model_forbids_what_the_entry_for_all_allows() -> None:
     data["slowdowns"].append({"pair": ["a", "b"], "slowdown": None, "gpu_model": "K80"})
     report = checked(data, [job("j1"), job("j2", "b")], put("j1", "k"), put("j2", "k"))
     rule = "GPU k: entry: no entry lets j1 (a at no cap), j2 (b at no cap) on K80 share"
-    assert told(report) == [rule]
+    assert violations_of(report) == [rule]
     assert checked(data, [job("j1"), job("j2", "b")], put("j1", "g0"), put("j2", "g0")).valid
 
 
@@ -228,7 +228,7 @@ def test_three_jobs_need_an_entry_of_their_own() -> None:
     jobs = [job("j1"), job("j2", "b"), job("j3", "c")]
     trio = [put("j1", "g0"), put("j2", "g0"), put("j3", "g0")]
     rule = "GPU g0: entry: no entry lets j1 (a at no cap), j2 (b at no cap), j3 (c at no cap)"
-    assert told(checked(data, jobs, *trio)) == [f"{rule} on V100 share"]
+    assert violations_of(checked(data, jobs, *trio)) == [f"{rule} on V100 share"]
     data["slowdowns"].append({"set": ["c", "a", "b"], "slowdown": [1.7, 1.8, 1.9]})
     report = checked(data, jobs, *trio)
     assert report.valid
@@ -238,7 +238,7 @@ def test_three_jobs_need_an_entry_of_their_own() -> None:
 def test_caps_above_their_sum() -> None:
     pair = (put("j1", "g0", share=[40]), put("j2", "g0", share=[60]))
     report = checked(base(share_sum=90), [job("j1"), job("j2", "b")], *pair)
-    assert told(report) == ["GPU g0: share: caps sum to 100 > 90"]
+    assert violations_of(report) == ["GPU g0: share: caps sum to 100 > 90"]
 
 
 def test_uncapped_jobs_do_not_count_in_the_sum_of_caps() -> None:
@@ -250,7 +250,7 @@ def test_uncapped_jobs_do_not_count_in_the_sum_of_caps() -> None:
 
 def test_job_that_starts_alone_has_no_cap() -> None:
     report = checked(base(), [job("j1")], put("j1", "g0", share=[50]))
-    assert told(report) == ["job j1: share: starts alone on g0 at share 50, not null"]
+    assert violations_of(report) == ["job j1: share: starts alone on g0 at share 50, not null"]
 
 
 def test_start_capped_slows_by_the_ratio_of_throughputs() -> None:
@@ -262,7 +262,7 @@ def test_start_capped_slows_by_the_ratio_of_throughputs() -> None:
 def test_start_capped_needs_the_throughput_at_the_share() -> None:
     report = checked(base(start_capped=True), [job("j1")], put("j1", "g0", share=[40]))
     rule = "throughput at 100 and 40 must be known to start alone on g0 at share 40"
-    assert told(report) == [f"job j1: share: {rule}"]
+    assert violations_of(report) == [f"job j1: share: {rule}"]
 
 
 def test_running_job_alone_at_a_share() -> None:
@@ -282,7 +282,7 @@ def test_running_job_alone_at_a_share() -> None:
 def test_memory(reserve: float, process: float, needed: float) -> None:
     data = base(reserve_mib=reserve, per_process_mib=process)
     report = checked(data, [job("j1"), job("j2", "b")], put("j1", "g0"), put("j2", "g0"))
-    assert told(report) == [f"GPU g0: memory: j1, j2 need {needed} MiB > 10000 MiB"]
+    assert violations_of(report) == [f"GPU g0: memory: j1, j2 need {needed} MiB > 10000 MiB"]
 
 
 def test_memory_exactly_full() -> None:
@@ -295,7 +295,7 @@ def test_sub_batch_saves_memory_and_costs_time() -> None:
     data["slowdowns"].append({"pair": ["a", "c"], "slowdown": [1.5, 2.0]})
     jobs = [job("j1"), job("j2", "c")]
     full = checked(data, jobs, put("j1", "g0"), put("j2", "g0"))
-    assert told(full) == ["GPU g0: memory: j1, j2 need 12000 MiB > 10000 MiB"]
+    assert violations_of(full) == ["GPU g0: memory: j1, j2 need 12000 MiB > 10000 MiB"]
     half = checked(data, jobs, put("j1", "g0"), put("j2", "g0", sub_batch=32))
     assert half.valid
     assert half.gpu_memory_mib == {"g0": 6600}  # 4000 + 1000 + 50 x 32
@@ -323,12 +323,12 @@ def test_strong_overlap_of_short_steps_does_not_vanish() -> None:
 def test_sub_batch_that_is_not_allowed(size: int) -> None:
     report = checked(base(), [job("j1", "c")], put("j1", "g0", sub_batch=size))
     rule = f"job j1: sub_batch: must be 64 / 2^k and >= 16, got {size}"
-    assert rule in told(report)
+    assert rule in violations_of(report)
 
 
 def test_sub_batch_of_a_workload_without_batch() -> None:
     report = checked(base(), [job("j1")], put("j1", "g0", sub_batch=32))
-    assert told(report) == ["job j1: sub_batch: workload a has no batch, got sub-batch 32"]
+    assert violations_of(report) == ["job j1: sub_batch: workload a has no batch, got sub-batch 32"]
 
 
 # -- 4: the gSLA ---------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_sub_batch_of_a_workload_without_batch() -> None:
 def test_gsla_of_a_starting_job() -> None:
     jobs = [job("j1", gsla=1.2), job("j2", "b")]
     report = checked(base(), jobs, put("j1", "g0"), put("j2", "g0"))
-    assert told(report) == ["job j1: gsla: slowdown 1.25 > 1.2"]
+    assert violations_of(report) == ["job j1: gsla: slowdown 1.25 > 1.2"]
 
 
 def test_gsla_exactly_met() -> None:
@@ -348,7 +348,7 @@ def test_gsla_exactly_met() -> None:
 def test_gsla_missed_by_a_hair() -> None:
     jobs = [job("j1", gsla=1.249999), job("j2", "b")]
     report = checked(base(), jobs, put("j1", "g0"), put("j2", "g0"))
-    assert told(report) == ["job j1: gsla: slowdown 1.25 > 1.249999"]
+    assert violations_of(report) == ["job j1: gsla: slowdown 1.25 > 1.249999"]
 
 
 def with_bounds() -> Data:
@@ -360,7 +360,10 @@ def with_bounds() -> Data:
 def test_gsla_is_held_against_the_upper_bound() -> None:
     jobs = [job("j1", gsla=1.3), job("j2", "b", gsla=1.65)]
     report = checked(with_bounds(), jobs, put("j1", "g0"), put("j2", "g0"))
-    assert told(report) == ["job j1: gsla: slowdown 1.4 > 1.3", "job j2: gsla: slowdown 1.7 > 1.65"]
+    assert violations_of(report) == [
+        "job j1: gsla: slowdown 1.4 > 1.3",
+        "job j2: gsla: slowdown 1.7 > 1.65",
+    ]
     assert report.job_slowdown == {"j1": 1.25, "j2": 1.6}
     assert report.job_bound == {"j1": 1.4, "j2": 1.7}
 
@@ -371,7 +374,7 @@ def test_gsla_of_a_latency_job_is_held_against_its_tail() -> None:
         job("j2", "b", gsla=1.65, priority="latency"),
     ]
     report = checked(with_bounds(), jobs, put("j1", "g0"), put("j2", "g0"))
-    assert told(report) == ["job j1: gsla: slowdown 1.8 > 1.5"]
+    assert violations_of(report) == ["job j1: gsla: slowdown 1.8 > 1.5"]
 
 
 @pytest.mark.parametrize(("priority", "bound"), [("batch", 2.5), ("latency", 3.0)])
@@ -388,13 +391,13 @@ def test_gsla_counts_the_sub_batch_of_a_job_alone() -> None:
     jobs = [job("j1", "c", gsla=1.05)]
     assert checked(base(), jobs, put("j1", "g0")).valid
     report = checked(base(), jobs, put("j1", "g0", sub_batch=32))
-    assert told(report) == ["job j1: gsla: slowdown 1.096153846 > 1.05"]  # 1.14 / 1.04
+    assert violations_of(report) == ["job j1: gsla: slowdown 1.096153846 > 1.05"]  # 1.14 / 1.04
 
 
 def test_gsla_of_the_running_job_that_is_joined() -> None:
     jobs = [running("r1", "a", ["g0"], gsla=1.2), job("j2", "b")]
     report = checked(base(), jobs, put("r1", "g0"), put("j2", "g0"))
-    assert told(report) == ["job r1: gsla: slowdown 1.25 > 1.2"]
+    assert violations_of(report) == ["job r1: gsla: slowdown 1.25 > 1.2"]
 
 
 def test_gsla_of_a_gang_counts_its_slowest_worker() -> None:
@@ -404,7 +407,7 @@ def test_gsla_of_a_gang_counts_its_slowest_worker() -> None:
     plan = [put("j1", "g0", "g1", share=[60, None]), put("j2", "g0", share=[40]), put("j3", "g1")]
     report = checked(data, jobs, *plan)
     assert report.job_slowdown == {"j1": 1.25, "j2": 2.0, "j3": 1.6}
-    assert told(report) == ["job j1: gsla: slowdown 1.25 > 1.22"]
+    assert violations_of(report) == ["job j1: gsla: slowdown 1.25 > 1.22"]
 
 
 # -- 5: what running jobs already do to each other -------------------------------------------
@@ -417,7 +420,7 @@ def test_running_jobs_over_the_memory_are_warned_of() -> None:
     assert report.valid
     assert report.warnings == ("GPU g0: memory: r1, r2 need 11000 MiB > 10000 MiB",)
     alone = checked(base(reserve_mib=9000), jobs[:1], put("r1", "g0"))
-    assert [told.partition(" MiB")[0] for told in alone.warnings] == [
+    assert [warning.partition(" MiB")[0] for warning in alone.warnings] == [
         "GPU g0: memory: r1 needs 13000"
     ]
 
@@ -427,7 +430,7 @@ def test_nothing_joins_where_memory_is_broken() -> None:
     data["workloads"]["b"]["memory_mib"] = 0
     jobs = [running("r1", "a", ["g0"]), job("j2", "b")]
     report = checked(data, jobs, put("r1", "g0"), put("j2", "g0"))
-    assert told(report) == ["GPU g0: memory: r1, j2 need 11000 MiB > 10000 MiB"]
+    assert violations_of(report) == ["GPU g0: memory: r1, j2 need 11000 MiB > 10000 MiB"]
 
 
 def test_nothing_joins_where_caps_are_broken() -> None:
@@ -435,7 +438,7 @@ def test_nothing_joins_where_caps_are_broken() -> None:
     data["slowdowns"].append({"pair": ["a", "b"], "share": [80, None], "slowdown": [1.1, 1.1]})
     jobs = [running("r1", "a", ["g0"], share=[80]), job("j2", "b")]
     report = checked(data, jobs, put("r1", "g0", share=[80]), put("j2", "g0"))
-    assert told(report) == ["GPU g0: share: caps sum to 80 > 70"]
+    assert violations_of(report) == ["GPU g0: share: caps sum to 80 > 70"]
     assert report.warnings == ("GPU g0: share: caps sum to 80 > 70",)
 
 
@@ -454,7 +457,9 @@ def test_nothing_joins_where_entries_are_broken_even_with_an_entry_for_all() -> 
     data["slowdowns"].append({"set": ["a", "a", "b"], "slowdown": [1.1, 1.1, 1.1]})
     jobs = [running("r1", "a", ["g0"]), running("r2", "a", ["g0"]), job("j3", "b")]
     report = checked(data, jobs, put("r1", "g0"), put("r2", "g0"), put("j3", "g0"))
-    assert told(report) == ["GPU g0: entry: holds r1, r2 without an entry, nothing may join"]
+    assert violations_of(report) == [
+        "GPU g0: entry: holds r1, r2 without an entry, nothing may join"
+    ]
 
 
 def test_running_job_over_its_gsla_is_warned_of() -> None:
@@ -465,13 +470,13 @@ def test_running_job_over_its_gsla_is_warned_of() -> None:
 
 
 def test_nothing_joins_any_gpu_of_a_job_over_its_gsla() -> None:
-    """Alone at half the SMs r1 is too slow; beside j2 it would not be, yet j2 may not join."""
+    """Job r1 is too slow alone at half the SMs; it would not be with j2, yet j2 may not join."""
     data = base()
     data["slowdowns"].append({"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]})
     jobs = [running("r1", "a", ["g0"], share=[50], gsla=1.2), job("j2", "b")]
     report = checked(data, jobs, put("r1", "g0", share=[50]), put("j2", "g0", share=[50]))
     rule = "GPU g0: gsla: job r1 is over its gSLA already (1.25 > 1.2), nothing may join"
-    assert told(report) == [rule]
+    assert violations_of(report) == [rule]
 
 
 def test_running_gangs_that_break_whole_are_warned_of() -> None:
@@ -483,7 +488,7 @@ def test_running_gangs_that_break_whole_are_warned_of() -> None:
 
 def test_running_job_left_out() -> None:
     report = checked(base(), [running("r1", "a", ["g0"])])
-    assert told(report) == ["job r1: running: runs on g0 but has no assignment"]
+    assert violations_of(report) == ["job r1: running: runs on g0 but has no assignment"]
     assert report.job_slowdown == {"r1": 1.0}
 
 
@@ -500,7 +505,7 @@ def test_running_job_with_another_sub_batch() -> None:
     jobs = [running("r1", "c", ["g0"], sub_batch=32)]
     assert checked(base(), jobs, put("r1", "g0", sub_batch=32)).valid
     report = checked(base(), jobs, put("r1", "g0"))
-    assert told(report) == ["job r1: running: runs at sub-batch 32, planned at 64"]
+    assert violations_of(report) == ["job r1: running: runs at sub-batch 32, planned at 64"]
 
 
 def test_order_of_a_running_gangs_gpus_is_free() -> None:
@@ -555,7 +560,7 @@ def test_jct_rule_forbids_pairs_that_end_later() -> None:
     # b ends at 1.8 x 500 = 900, a at 900 + (1000 - 900 / 1.2) = 1150: mean 1025 > 1000.
     report = jct_pair([1.2, 1.8], (1000, 500))
     rule = "j1 and j2 complete in 1025 s on average when they share, not earlier than 1000 s"
-    assert told(report) == [f"GPU g0: jct: {rule}"]
+    assert violations_of(report) == [f"GPU g0: jct: {rule}"]
 
 
 def test_jct_rule_forbids_a_tie() -> None:
@@ -594,7 +599,7 @@ def test_jct_rule_counts_the_sub_batch() -> None:
     # 1400 + (1000 - 1400 / 1.8038) x 1.34 / 1.04 = 1688.5: mean 1544.2 > 1500.
     report = checked(data, jobs, put("j1", "g0"), put("j2", "g0", sub_batch=16), under="jct")
     rule = "j1 and j2 complete in 1544.230769 s on average when they share, not earlier than 1500 s"
-    assert told(report) == [f"GPU g0: jct: {rule}"]
+    assert violations_of(report) == [f"GPU g0: jct: {rule}"]
 
 
 def test_jct_rule_reckons_a_running_job_at_its_sub_batch_in_both_cases() -> None:
@@ -616,7 +621,7 @@ def test_jct_lets_no_three_jobs_share() -> None:
     jobs = [job("j1"), job("j2", "b"), job("j3", "c")]
     trio = [put(each["id"], "g0") for each in jobs]
     report = checked(data, jobs, *trio, under="jct")
-    assert told(report) == ["GPU g0: jct: 3 jobs share, at most 2 may under jct"]
+    assert violations_of(report) == ["GPU g0: jct: 3 jobs share, at most 2 may under jct"]
 
 
 def test_completion_lets_no_job_share_beyond_the_end_of_the_forecast() -> None:
@@ -624,7 +629,7 @@ def test_completion_lets_no_job_share_beyond_the_end_of_the_forecast() -> None:
     report = checked(base(), jobs, put("j1", "g0", "g1"), put("r2", "g0"), under="completion")
     # j1 ends at 1250 s; r2 has done 781.25 s of its 1000 s then.
     rule = "r2, j1 end 1468.75 s from now when they share, later than the 1000 s in which all jobs"
-    assert told(report) == [f"GPU g0: completion: {rule} are forecast to end"]
+    assert violations_of(report) == [f"GPU g0: completion: {rule} are forecast to end"]
     # Alone a job may end later: at a speed of 0.25, after 4000 s.
     alone = checked(base(), [job("j1")], put("j1", "k"), under="completion")
     assert alone.valid
@@ -634,7 +639,7 @@ def test_completion_lets_no_job_share_beyond_the_end_of_the_forecast() -> None:
 
 
 def valued(objective: ObjectiveName) -> CheckReport:
-    """Return the report on a gang beside a running job, a job on the slower model, one waiting."""
+    """Return the report on a gang with a running job, a job on the slower model, one waiting."""
     jobs = [
         job("j1", workers=2, weight=2.0, remaining_s=1000),
         running("r2", "b", ["g0"], weight=3.0, remaining_s=400),
@@ -676,12 +681,12 @@ def test_completion_by_hand() -> None:
     plan = [put("j1", "g0", "g1"), put("r2", "g0"), put("j3", "k")]
     report = checked(base(), jobs, *plan, under="completion")
     assert report.valid
-    # Two GPUs are not held by anybody who runs, so that j1 would come 3600 + 700 s from now and
-    # end at 5000 s. Beside r2 on one of its GPUs only, it is slowed to the end: 875 s. r2 ends at
+    # No running job holds two of the GPUs, so that j1 would come 3600 + 700 s from now and
+    # end at 5000 s. With r2 on one of its GPUs only, it is slowed to the end: 875 s. r2 ends at
     # 640 s. j3 would end at 900 s, on the K80 it takes 2000 s.
     value = 2 * (5000 - 875) + 3 * (400 - 640) + 4 * (900 - 2000)
     assert report.value == pytest.approx(value)
-    # j4 beside r2: at 1 s at the earliest, r2's end; the pair b, b is not known. On g1 it ends
+    # j4 with r2: at 1 s at the earliest, r2's end; the pair b, b is not known. On g1 it ends
     # 400 s earlier, at no price until j3 would start, and none after that.
     report = checked(base(), jobs, put("j4", "g1"), put("r2", "g0"), under="completion")
     assert report.value == pytest.approx(8 * 400)
@@ -719,9 +724,9 @@ def test_energy_by_hand() -> None:
 
 
 def test_sensitivity_by_hand() -> None:
-    # a beside a: 1.2 at least, beside b: 1.25. For a job of a the others are a, b, b: the
+    # a with a: 1.2 at least, with b: 1.25. For a job of a the others are a, b, b: the
     # deviation of 1.2, 1.25, 1.25 is 0.05 x sqrt(2) / 3. For a job of b the others are a, a, b;
-    # b beside a is 1.5 at least, b beside b unknown: the deviation of 1.5, 1.5 is 0, so 0.01.
+    # b with a is 1.5 at least, b with b unknown: the deviation of 1.5, 1.5 is 0, so 0.01.
     of_a = 0.05 * sqrt(2) / 3
     value = (2 * 1.25 + 4 * 1.0) / of_a + 3 * 1.6 / 0.01
     assert valued("sensitivity").value == pytest.approx(value)
@@ -740,7 +745,7 @@ def test_sensitivity_knows_only_entries_of_models_that_are_there() -> None:
     for model, known in [("A100", False), ("K80", True)]:
         data["slowdowns"] = [*base()["slowdowns"], {**one, "gpu_model": model}]
         found = sensitivities(Instance.from_data({**data, "jobs": jobs}))
-        # The deviation of 1.25 (beside b) and 3 (beside c).
+        # The deviation of 1.25 (with b) and 3 (with c).
         assert found["a"] == pytest.approx(0.875 if known else 1.0)
 
 
@@ -825,7 +830,9 @@ def test_check_refuses_an_instance_without_the_fields() -> None:
 
 def claimed(**plan: Any) -> list[str]:
     """Return the violations of a plan that runs j1 (weight 2) alone, lets j2 wait, and claims."""
-    return told(checked(base(), [job("j1", weight=2.0), job("j2", "b")], put("j1", "g0"), **plan))
+    return violations_of(
+        checked(base(), [job("j1", weight=2.0), job("j2", "b")], put("j1", "g0"), **plan)
+    )
 
 
 def objective(name: ObjectiveName = "throughput", value: float = 2.0, **claims: Any) -> Data:
@@ -909,7 +916,7 @@ def test_false_waiting(waiting: list[str], message: str) -> None:
 def test_waiting_that_leaves_a_job_out() -> None:
     jobs = [job("j1"), job("j2"), job("j3")]
     report = checked(base(), jobs, put("j1", "g0"), waiting=[{"job": "j3"}])
-    assert told(report) == ["job j2: claim: neither assigned nor listed as waiting"]
+    assert violations_of(report) == ["job j2: claim: neither assigned nor listed as waiting"]
 
 
 @pytest.mark.parametrize(
@@ -924,22 +931,22 @@ def test_waiting_that_leaves_a_job_out() -> None:
 def test_false_claims_of_an_assignment(claim: Data, message: str) -> None:
     jobs = [job("j1"), running("r2", "b", ["g0"])]
     report = checked(base(), jobs, put("j1", "g0", **claim), put("r2", "g0", start=False))
-    assert told(report) == [f"job j1: claim: {message}"]
+    assert violations_of(report) == [f"job j1: claim: {message}"]
 
 
 def test_running_job_that_claims_to_start() -> None:
     report = checked(base(), [running("r1", "b", ["g0"])], put("r1", "g0", start=True))
-    assert told(report) == ["job r1: claim: start: true of a running job"]
+    assert violations_of(report) == ["job r1: claim: start: true of a running job"]
 
 
 def test_job_assigned_twice() -> None:
     report = checked(base(), [job("j1")], put("j1", "g0"), put("j1", "g1"))
-    assert told(report) == ["job j1: claim: assigned more than once"]
+    assert violations_of(report) == ["job j1: claim: assigned more than once"]
 
 
 def test_unknown_job() -> None:
     report = checked(base(), [job("j1")], put("j9", "g0"))
-    assert told(report) == ["job j9: claim: the instance has no such job"]
+    assert violations_of(report) == ["job j9: claim: the instance has no such job"]
 
 
 def test_claims_of_another_objective_are_left_unchecked_and_said_so() -> None:

@@ -29,7 +29,7 @@ def test_instance_is_the_same_on_every_machine():
 
 def test_every_pair_at_every_split_and_unpartitioned():
     instance = generate(9, workloads=4, shares=(20, 30, 70))
-    # 10 pairs open, 10 at (70, 30); at (30, 70) not again the 4 workloads beside themselves.
+    # 10 open pairs, 10 at (70, 30); at (30, 70) the 4 self-pairs are not repeated.
     # 20 has no 80 to go with.
     splits = Counter(entry.share for entry in instance.slowdowns)
     assert splits == {None: 10, (30, 70): 10, (70, 30): 6}
@@ -85,12 +85,14 @@ def test_a_heavy_partner_slows_more():
     instance = generate(64, seed=4)
     by_power = sorted(instance.workloads, key=lambda name: instance.workloads[name].power_w)
     light, heavy = set(by_power[:16]), set(by_power[-16:])
-    beside = {name: [] for name in instance.workloads}
+    slowdowns = {name: [] for name in instance.workloads}
     for entry in instance.slowdowns:
         if entry.share is None:
-            beside[entry.pair[0]].append(entry.slowdown[1])
-            beside[entry.pair[1]].append(entry.slowdown[0])
-    done_by_heavy, done_by_light = (np.mean([beside[k] for k in group]) for group in (heavy, light))
+            slowdowns[entry.pair[0]].append(entry.slowdown[1])
+            slowdowns[entry.pair[1]].append(entry.slowdown[0])
+    done_by_heavy, done_by_light = (
+        np.mean([slowdowns[k] for k in group]) for group in (heavy, light)
+    )
     assert done_by_heavy > done_by_light + 0.1
 
 

@@ -238,7 +238,7 @@ def test_an_imported_cluster_can_be_planned(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("jobs", "nodes", "told"),
+    ("jobs", "nodes", "message"),
     [
         ("[1]", NODES, "jobs.json: must be what squeue --json prints"),
         ('{"jobs": [{}]}', NODES, "jobs.json: jobs[0].job_id: must be a whole number, got null"),
@@ -310,13 +310,13 @@ def test_an_imported_cluster_can_be_planned(files, tmp_path):
         ),
     ],
 )
-def test_faults_are_reported_in_one_line(tmp_path, jobs, nodes, told, capsys, monkeypatch):
+def test_faults_are_reported_in_one_line(tmp_path, jobs, nodes, message, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(jobs)
     (tmp_path / "nodes").write_text(nodes)
     words = ["import", "slurm", "--jobs", "jobs.json", "--nodes", "nodes"]
     assert main([*words, "--gpu-memory", "a100=40960"]) == 2
-    assert capsys.readouterr().err == f"dovetail: {told}\n"
+    assert capsys.readouterr().err == f"dovetail: {message}\n"
 
 
 def test_missing_commands_are_reported(monkeypatch, tmp_path):

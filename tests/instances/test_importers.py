@@ -25,7 +25,7 @@ def slowdowns_of(instance: Instance) -> dict[tuple[str, str], tuple[float, ...] 
     return {entry.pair: entry.slowdown for entry in instance.slowdowns if entry.pair}
 
 
-# --- gavel: "a" does 10 it/s alone, "b" 4; together 5 and 2; "b" beside "b" does not run.
+# --- gavel: "a" does 10 it/s alone, "b" 4; together 5 and 2; "b" with "b" does not run.
 
 A, B, A2 = "('a', 1)", "('b', 1)", "('a', 2)"
 DEVICE = {
@@ -49,7 +49,7 @@ def trace_file(folder: Path, *rows: str) -> str:
 
 def test_gavel_turns_throughputs_into_slowdowns(tmp_path):
     instance = import_gavel(gavel_file(tmp_path), "k80", 3)
-    # a beside itself: mean of 4 and 6 it/s is 5 of 10, so 2.
+    # a with itself: mean of 4 and 6 it/s is 5 of 10, so 2.
     assert slowdowns_of(instance) == {
         ("a", "a"): pytest.approx((2, 2)),
         ("a", "b"): pytest.approx((2, 2)),
@@ -339,8 +339,8 @@ def test_how_to_write_a_number_is_reported(tmp_path, cell, hint):
     path = pairs_file(tmp_path, f"x;{cell};y;1.2;A", header=header)
     with pytest.raises(InputError) as error:
         import_pairs(path, 1)
-    told = f"line 2: slowdown_a: must be a number, got '{cell}'{hint}"
-    assert str(error.value) == f"{path}: {told}"
+    message = f"line 2: slowdown_a: must be a number, got '{cell}'{hint}"
+    assert str(error.value) == f"{path}: {message}"
 
 
 def test_pairs_of_data_sets_are_read_too(tmp_path):

@@ -31,7 +31,7 @@ def pairs_of(data):
     return [(found.workloads, found.slowdown) for found in data.measurements]
 
 
-def told(read, path):
+def error_of(read, path):
     with pytest.raises(InputError) as error:
         read(str(path))
     return str(error.value).replace(str(path), "D")
@@ -63,15 +63,15 @@ def test_gavel_family_and_batch_size_are_in_the_name(tmp_path):
     data = gavel_data(
         gavel_file(tmp_path, {name: {"null": 3.0}, A: {"null": 10.0}, A2: DEVICE[A2]})
     )
-    told_of = [(p.family, p.batch_size) for p in data.profiles]
-    assert told_of == [("ResNet-18", 16), ("a", None), ("a", None)]
+    found = [(p.family, p.batch_size) for p in data.profiles]
+    assert found == [("ResNet-18", 16), ("a", None), ("a", None)]
     assert data.families == {"ResNet-18 (batch size 16)": "ResNet-18", "a": "a"}
 
 
 def test_gavel_slowdowns_out_of_range_are_reported_with_their_place(tmp_path):
     path = gavel_file(tmp_path, {A: {"null": 1.0, A: [1e4, 1.0]}})
     place = "D: k80[('a', 1)[('a', 1)].slowdown[0]]"
-    assert told(gavel_data, path) == f"{place}: must be >= 0.001, got 0.0001"
+    assert error_of(gavel_data, path) == f"{place}: must be >= 0.001, got 0.0001"
 
 
 @published
@@ -113,8 +113,8 @@ def test_lucid_types_have_their_figures_and_families(tmp_path):
 
 def test_lucid_speeds_out_of_range_are_reported_with_their_line(tmp_path):
     lucid_folder(tmp_path, SOLO, COLOCATED.replace("0.8,r", "8000,r"))
-    told_of = told(lucid_data, tmp_path)
-    assert told_of.startswith("D/colocate_info.csv.gz: line 2: slowdown[0]: must be >= 0.001, got")
+    message = error_of(lucid_data, tmp_path)
+    assert message.startswith("D/colocate_info.csv.gz: line 2: slowdown[0]: must be >= 0.001, got")
 
 
 @published
@@ -184,7 +184,7 @@ def test_miso_slices_are_gpu_models(tmp_path):
     ],
 )
 def test_miso_says_where_the_tables_are_broken(tmp_path, features, times, message):
-    assert told(miso_data, miso_folder(tmp_path, features, times)).startswith(f"D/{message}")
+    assert error_of(miso_data, miso_folder(tmp_path, features, times)).startswith(f"D/{message}")
 
 
 @published
@@ -247,11 +247,11 @@ def test_parvagpu_processes_are_equal_workloads(tmp_path):
     ],
 )
 def test_parvagpu_says_where_the_tables_are_broken(tmp_path, model, message):
-    assert told(parvagpu_data, parvagpu_folder(tmp_path, model)).startswith(f"D/{message}")
+    assert error_of(parvagpu_data, parvagpu_folder(tmp_path, model)).startswith(f"D/{message}")
 
 
 def test_parvagpu_folder_without_tables_is_reported(tmp_path):
-    assert told(parvagpu_data, tmp_path) == "D: must have a file MODEL.csv for each model"
+    assert error_of(parvagpu_data, tmp_path) == "D: must have a file MODEL.csv for each model"
 
 
 @published

@@ -44,15 +44,15 @@ def test_the_same_numbers_once_more_change_nothing(tmp_path, model):
 
 @pytest.mark.parametrize("model", [{}, {"gpu_model": "V100"}])
 @pytest.mark.parametrize(
-    ("slowdown", "told"), [([1.2, 1.2], "b 1.2, a 1.2"), (None, "may not share")]
+    ("slowdown", "known_text"), [([1.2, 1.2], "b 1.2, a 1.2"), (None, "may not share")]
 )
-def test_other_numbers_replace_nothing(tmp_path, model, slowdown, told):
+def test_other_numbers_replace_nothing(tmp_path, model, slowdown, known_text):
     instance = known({"pair": ["b", "a"], "slowdown": slowdown, **model})
     path = table(tmp_path, "V100,a,b,1.1,1.2,")
     with pytest.raises(InputError) as raised:
         with_pairs(instance, path)
     assert str(raised.value).endswith(
-        f"pairs.csv: a + b on V100: must be as in the instance, {told}, "
+        f"pairs.csv: a + b on V100: must be as in the instance, {known_text}, "
         "got a 1.1, b 1.2: remove one of the two"
     )
 

@@ -24,14 +24,14 @@ def matrices(smallest=2, largest=5):
 
 def test_three_equal_jobs_by_hand():
     # s = 1.25: each asks for the resource in sqrt(0.25) = 0.5 of its iteration.
-    # Beside one other, a co-runner keeps it busy (1 + 0.5) / 1.25 = 1.2 times as long.
-    # Beside two: 1 + 2 * 0.25 * 1.2 = 1.6. (Think 0.5, serve 0.5 by mean-value analysis:
+    # With one other, a co-runner keeps it busy (1 + 0.5) / 1.25 = 1.2 times as long.
+    # With two: 1 + 2 * 0.25 * 1.2 = 1.6. (Think 0.5, serve 0.5 by mean-value analysis:
     # the queue of two is 2 / 1.25 * 0.5 * 1.5 = 1.2, and 0.5 + 0.5 * (1 + 1.2) = 1.6.)
     assert set_slowdown(equal(1.25, 3)) == pytest.approx([1.6, 1.6, 1.6])
 
 
 def test_four_equal_jobs_by_hand():
-    # Beside two others a co-runner is busy (1 + 2 * 0.5 * 1.2) / 1.6 = 1.375 times as long:
+    # With two others a co-runner is busy (1 + 2 * 0.5 * 1.2) / 1.6 = 1.375 times as long:
     # 1 + 3 * 0.25 * 1.375 = 2.03125.
     assert set_slowdown(equal(1.25, 4)) == pytest.approx([2.03125] * 4)
 
@@ -39,9 +39,9 @@ def test_four_equal_jobs_by_hand():
 def test_three_unequal_jobs_by_hand():
     # s_01 = 1.16, s_10 = 1.01: sqrt(0.16 * 0.01) = 0.04, so both ask 0.2 of each other.
     # s_12 = s_21 = 1.25: they ask 0.5 of each other. Nothing between 0 and 2.
-    # Job 0: co-runner 1 beside 2 is busy (1 + 0.5) / 1.25 = 1.2: 1 + 0.16 * 1.2 = 1.192.
+    # Job 0: co-runner 1 with 2 is busy (1 + 0.5) / 1.25 = 1.2: 1 + 0.16 * 1.2 = 1.192.
     # Job 1: co-runners 0 and 2 do not meet: 1 + 0.01 + 0.25 = 1.26.
-    # Job 2: co-runner 1 beside 0 is busy (1 + 0.2) / 1.01: 1 + 0.25 * 1.2 / 1.01.
+    # Job 2: co-runner 1 with 0 is busy (1 + 0.2) / 1.01: 1 + 0.25 * 1.2 / 1.01.
     pairs = [[1.0, 1.16, 1.0], [1.01, 1.0, 1.25], [1.0, 1.25, 1.0]]
     assert set_slowdown(pairs) == pytest.approx([1.192, 1.26, 1 + 0.25 * 1.2 / 1.01])
 

@@ -47,7 +47,7 @@ def held(row, fold, slowdown):
 
 
 def rows_of(slowdown, each):
-    """Return every pair of workloads; the slowdown of row i beside column j is that of i."""
+    """Return every pair of workloads; row i, column j is the slowdown of i with j."""
     count = len(slowdown)
     first, second = np.triu_indices(count)
     own, other = np.r_[first, second], np.r_[second, first]

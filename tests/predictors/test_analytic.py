@@ -28,7 +28,7 @@ def workloads(draw):
 
 @st.composite
 def splits(draw):
-    """Draw both uncapped, or two caps that fit beside each other."""
+    """Draw no caps, or two caps that fit together."""
     if draw(st.booleans()):
         return UNCAPPED, UNCAPPED
     first = draw(caps)

@@ -64,7 +64,7 @@ def planned(instance, prediction, upper, gsla):
 
 
 def predicted(truth, draw):
-    """Return predictions that are off by 5 % each, the two of a workload beside itself alike."""
+    """Return predictions that are off by 5 % each, equal for the two jobs of a self-pair."""
     noise = 0.05 * draw.standard_normal(truth.shape)
     return truth * (1 + noise)
 

@@ -201,10 +201,10 @@ def test_every_measure_of_every_setting():
     )
     assert [each.setting for each in found] == list(settings)
     for each in found:
-        told = evaluation(each, 0.9)
-        assert told.accuracy.rows == 2 * len(data.measurements)
-        assert [d.gsla for d in told.by_prediction] == [1.2, 1.5, 2.0]
-        assert type(told).from_data(told.to_data()) == told
+        result = evaluation(each, 0.9)
+        assert result.accuracy.rows == 2 * len(data.measurements)
+        assert [d.gsla for d in result.by_prediction] == [1.2, 1.5, 2.0]
+        assert type(result).from_data(result.to_data()) == result
     assert all(0 <= done <= total == 4 for _, done, total in steps)
 
 

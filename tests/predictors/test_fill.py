@@ -47,7 +47,7 @@ def test_uncapped_pair_by_hand():
 
 
 def test_numbers_are_rounded_upward():
-    # a beside itself waits 0.6 * 0.6 + 0.3 * 0.3 = 0.45; at a third of the bus more, with
+    # a with itself waits 0.6 * 0.6 + 0.3 * 0.3 = 0.45; at a third of the bus more, with
     # 5e9 / 15.7538e9 = 0.31738 squared = 0.100732: 1.550732 in all.
     bus = {**HEAVY, "pcie_rx_bytes_s": 5e9}
     data = instance("aa").to_data()

@@ -215,7 +215,7 @@ def test_measured_pairs_count_in_sets_and_known_sets_stay():
     cluster = {"max_jobs_per_gpu": 3}
     filled = predict(instance("abcd", [never], **cluster), simple(), sets=True)
     assert set(of_sets(filled)) == {("a", "c", "d"), ("b", "c", "d")}
-    # Beside c and d nobody feels anything, so a and b slow each other as measured.
+    # Neither c nor d slows another job, so a and b slow each other as measured.
     free = [{"pair": [x, y], "slowdown": [1.0, 1.0]} for x, y in ("ac", "bc")]
     measured = {"pair": ["b", "a"], "slowdown": [1.7, 1.3], "upper": [1.9, 1.4]}
     filled = predict(instance("abc", [measured, *free], **cluster), simple(), sets=True)

@@ -96,13 +96,13 @@ def test_the_network_is_stopped_by_pairs_that_it_does_not_learn_from():
 
 def test_a_model_that_holds_rows_back_gets_the_pair_of_each_row():
     _, rows = training_rows(splits_of_two_gpu_models(), ("share",))
-    told = []
+    received = []
 
     class Spy(Median):
         def fit(self, X, y, pairs=None):  # noqa: N803
-            told.append(pairs)
+            received.append(pairs)
             return super().fit(X, y)
 
     fitted(ModelSpec(("share",), lambda _: Spy(), holds_back=True), rows)
-    assert np.array_equal(told[0], rows.workload_pair)
+    assert np.array_equal(received[0], rows.workload_pair)
     assert spec("tensorshare").holds_back

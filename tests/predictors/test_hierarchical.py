@@ -57,7 +57,7 @@ def states(*rows):
 
 
 def by_hand():
-    """Return a form of one trained pair, a beside b, whose dual is 2."""
+    """Return a form of one trained pair, a with b, whose dual is 2."""
     weights = np.zeros((5, 5))
     weights[0, 0], weights[1, 0], weights[0, 3], weights[3, 3] = 0.1, 0.05, 0.02, 0.01
     trained = states({"family": 0, "workload": 0}, {"family": 1, "workload": 1})
@@ -78,7 +78,7 @@ def test_by_hand_from_the_prior_to_the_measured_pair():
     form = by_hand()
     asked = np.vstack([form.trained, states({}, {"family": 0})])
     own, other = np.array([0, 3, 2, 2]), np.array([1, 1, 1, 2])
-    # The pair itself; a new workload of the own family; a stranger beside b; two strangers.
+    # The pair itself; a new workload of the own family; an unknown one with b; two unknown ones.
     weight = [0.18, 0.17, 0.12, 0.1]
     assert form.predict(asked, own, other) == pytest.approx(np.exp(0.25 + 2 * np.array(weight)))
     error = form.standard_error(asked, own, other)

@@ -108,7 +108,7 @@ def test_memory_is_needed():
         fit_batch([])
 
 
-@pytest.mark.skipif(not MISO.is_dir(), reason="no shared/data/miso beside the checkout")
+@pytest.mark.skipif(not MISO.is_dir(), reason="no shared/data/miso next to the checkout")
 def test_measured_iteration_times():
     """Iteration times of MISO on a whole A100: off by 1.6 % on average and 6.2 % at most."""
     memory, times = {}, {}

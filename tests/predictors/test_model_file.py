@@ -308,13 +308,13 @@ def test_a_directory_of_too_many_parts(saved):
 
 def attempt(path):
     """Load a file that was tampered with: it is refused in one line, or a predictor."""
-    told = ""
+    message = ""
     try:
         loaded = load_model(path)
     except InputError as error:
-        told = str(error)
-    if told:
-        assert "\n" not in told
+        message = str(error)
+    if message:
+        assert "\n" not in message
         return False
     workloads = {"a": busy(0.3), "b": busy(0.4)}
     rows = np.array([[0, 1]]), np.array([[0, 0]])

@@ -143,7 +143,7 @@ def test_assignment_is_no_worse_than_the_best_matching(seed):
 
 
 def test_a_gang_is_as_slow_as_its_slowest_worker():
-    # Job 0 has two workers beside jobs 1 and 2: slowdowns 1.3 and 1.5, predicted as 1.2 and 1.1
+    # Job 0 has two workers, with jobs 1 and 2: slowdowns 1.3 and 1.5, predicted as 1.2 and 1.1
     # with spreads 0.1 and 0.2. 1.2 + 0.1 level reaches 1.5 at 3, 1.1 + 0.2 level at 2.
     of = table(np.full((3, 3), 1.0))
     of.prediction[0] = [1.0, 1.2, 1.1]

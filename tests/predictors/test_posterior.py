@@ -25,7 +25,7 @@ def fitted(measured):
     return Hierarchical().fit(table[:60], slowdown[:60]).to_form()
 
 
-def told(table):
+def states_of(table):
     pairs = Pairs.of(table)
     return pairs.states, pairs.own, pairs.other
 
@@ -37,12 +37,12 @@ def test_updates_in_blocks_say_what_a_refit_with_the_same_variances_says(measure
         block = slice(end, min(end + 7, len(table)))
         posterior = posterior.updated(Pairs.of(table[block]), slowdown[block])
     refit = Hierarchical(like=fitted).fit(table, slowdown).to_form()
-    asked = told(table)
+    asked = states_of(table)
     np.testing.assert_allclose(posterior.form.predict(*asked), refit.predict(*asked), rtol=1e-8)
     at_once = Posterior.of(fitted, Pairs.of(table), slowdown)
     found, expected = (p.moments(Pairs.of(table[::9])) for p in (posterior, at_once))
     np.testing.assert_allclose(found.covariance, expected.covariance, atol=1e-8)
-    np.testing.assert_allclose(np.exp(found.mean), refit.predict(*told(table[::9])), rtol=1e-8)
+    np.testing.assert_allclose(np.exp(found.mean), refit.predict(*states_of(table[::9])), rtol=1e-8)
 
 
 def test_a_measurement_makes_its_pair_and_those_alike_surer_and_none_less_sure(measured, fitted):

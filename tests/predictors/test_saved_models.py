@@ -162,13 +162,13 @@ def tamper(predictor, workloads, place, arrays, path):
         with zipfile.ZipFile(path, "w") as archive:
             for part, content in {**parts, entry: other}.items():
                 archive.writestr(part, content)
-        told = ""
+        message = ""
         try:
             found = answers(load_model(path), workloads)
         except InputError as error:
-            told = str(error)
-        assert "\n" not in told
-        assert told or not np.isinf(found).any()
+            message = str(error)
+        assert "\n" not in message
+        assert message or not np.isinf(found).any()
 
 
 casts = pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")

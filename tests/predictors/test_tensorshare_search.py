@@ -74,12 +74,12 @@ def test_time_is_kept_and_too_little_of_it_leaves_table_4():
 
 
 def test_progress_is_reported():
-    told = []
+    reports = []
     search(
-        *synthetic(), trials=3, base=QUICK, most_layers=2, progress=lambda *now: told.append(now)
+        *synthetic(), trials=3, base=QUICK, most_layers=2, progress=lambda *now: reports.append(now)
     )
-    assert [count for count, _ in told] == [1, 2, 3]
-    assert told[0][1] >= told[1][1] >= told[2][1] > 0
+    assert [count for count, _ in reports] == [1, 2, 3]
+    assert reports[0][1] >= reports[1][1] >= reports[2][1] > 0
 
 
 @pytest.mark.parametrize(

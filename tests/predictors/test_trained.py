@@ -78,7 +78,7 @@ def test_power_is_the_mean_of_both_orders():
         ((50, 50), True),
         ((20, 80), False),  # a cap outside of 30..70
         ((30, 30), False),  # a sum that was never measured
-        ((0, 50), False),  # nobody was measured uncapped beside a cap
+        ((0, 50), False),  # no job was measured uncapped with a capped one
         ((100, 100), False),
     ],
 )
@@ -157,7 +157,7 @@ def capped(**more):
 def test_a_table_has_what_the_rows_say():
     predictor = capped()
     table = predictor.predict_table(AB, SPLITS)
-    # a at 30 beside b at 70: 2 + 0.2 - 0.3 = 1.9; b at 30 beside a: 2.2.
+    # a at 30 with b at 70: 2 + 0.2 - 0.3 = 1.9; b at 30 with a: 2.2.
     assert table.slowdown.dtype == table.upper.dtype == np.float32
     assert table.slowdown[:, :, 0] == pytest.approx(np.array([[2.2, 1.9], [2.2, 1.9]]))
     rows = [(a, b, split) for a in AB for b in AB for split in SPLITS]

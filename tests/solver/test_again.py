@@ -62,13 +62,13 @@ def members(groups) -> set[tuple]:
 
 
 def test_without_reasons_the_plan_is_the_same(queue):
-    told, plain = solve(queue), solve(queue, explain=False)
-    assert told.plan.waiting
+    explained, plain = solve(queue), solve(queue, explain=False)
+    assert explained.plan.waiting
     assert plain.plan.waiting == ()
-    assert plain.plan.assignments == told.plan.assignments
-    assert (plain.objective, plain.bound) == (told.objective, told.bound)
+    assert plain.plan.assignments == explained.plan.assignments
+    assert (plain.objective, plain.bound) == (explained.objective, explained.bound)
     assert check(queue, plain.plan).valid
-    waits = told.plan.waiting[0]
+    waits = explained.plan.waiting[0]
     assert explain(queue, plain.plan, waits.job).reason == waits.reason
 
 
@@ -142,7 +142,7 @@ def test_other_slowdowns_are_read_anew():
     again = solve(slower, previous=first)
     assert again.book is not first.book
     assert again.objective == pytest.approx(1 / 1.5 + 1 / 1.6)
-    # At most one job a GPU: the same entries, but nobody may share.
+    # At most one job a GPU: the same entries, but no jobs may share.
     apart = slower.replace(cluster=slower.cluster.replace(max_jobs_per_gpu=1))
     assert solve(apart, previous=again).objective == pytest.approx(1)
 
@@ -174,7 +174,7 @@ def test_a_deadline_leaves_groups_out(monkeypatch):
     late = Problem.of(instance, "throughput", deadline=time.monotonic()).groups
     assert not late.complete
     assert members(late) < members(every)
-    # Who is alone, and residents whom nobody joins, are there; so is what slows least.
+    # Jobs alone, and residents without a join, are there; so is the group that slows least.
     least = {g for g in members(every) if len(g) == 2}
     assert least <= members(late)
     assert any(len(g) > 2 for g in members(late))
@@ -214,8 +214,8 @@ def test_no_plan_gains_more_than_the_ceiling(objective):
 
 
 def test_a_ceiling_by_hand():
-    # Two GPUs; j and k beside each other reach 0.8 + 0.625 at best, l is alone only. With price
-    # t for a GPU nobody gains more than 2 t + (1 - t) for l, + the better of 1 - t and
+    # Two GPUs; j and k together reach 0.8 + 0.625 at best, l is alone only. With price
+    # t for a GPU no group gains more than 2 t + (1 - t) for l, + the better of 1 - t and
     # 0.8 - t / 2 for j, and of 1 - t and 0.625 - t / 2 for k: at t = 0.4 all of it is
     # 0.8 + 0.6 + 0.6 + 0.6 = 2.6, at 0.625: 1.25 + 0.375 + 0.4875 + 0.375 = 2.4875, and at
     # 0.75: 1.5 + 0.25 + 0.425 + 0.25 = 2.425 = 1 + 0.8 + 0.625, which a plan reaches.

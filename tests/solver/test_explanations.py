@@ -68,7 +68,9 @@ def plan_of(instance: Instance, *starting: Assignment, objective: str = "through
     return Plan(assignments=(*kept, *starting), objective=ObjectiveValue.from_data(value))
 
 
-def told(instance: Instance, *starting: Assignment, objective: str = "throughput") -> Explanation:
+def explained(
+    instance: Instance, *starting: Assignment, objective: str = "throughput"
+) -> Explanation:
     """Return the story of the job called ``new``, whose every remedy holds."""
     plan = plan_of(instance, *starting, objective=objective)
     story = explain(instance, plan, "new")
@@ -117,7 +119,7 @@ ENDED = "would start alone on g-0 once x has ended"
 
 
 def test_size():
-    story = told(waits({"id": "new", "workers": 3}, gpus=2))
+    story = explained(waits({"id": "new", "workers": 3}, gpus=2))
     assert story.category == "size"
     assert story.reason == "size: it needs 3 GPUs of one model, and the cluster has 2 (V100)"
     assert remedies(story) == [MORE]
@@ -126,13 +128,15 @@ def test_size():
 def test_size_without_any_gpu():
     instance = small([{"id": "new"}])
     instance = instance.replace(cluster=instance.cluster.replace(nodes=()))
-    story = told(instance)
+    story = explained(instance)
     assert story.reason == "size: it needs a GPU, and the cluster has 0"
     assert story.remedies == ()
 
 
 def test_own_gsla():
-    story = told(waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)]))
+    story = explained(
+        waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)])
+    )
     assert story.category == "gsla"
     assert story.reason == "gsla: with x on g-0 its slowdown would be 1.62, above its gSLA 1.50"
     assert story.nearest == Nearest(co_runner="x", slowdown=1.62, gpu="g-0")
@@ -145,7 +149,7 @@ def test_own_gsla():
 
 def test_gsla_of_the_co_runner_against_its_upper_bound_rounded_up():
     entry = pair(1.25, 1.4, upper=[1.301, 1.4])
-    story = told(waits(runs("x", "g-0", gsla=1.2), slowdowns=[entry]))
+    story = explained(waits(runs("x", "g-0", gsla=1.2), slowdowns=[entry]))
     assert story.reason == "gsla: with x on g-0 x's slowdown could reach 1.31, above its gSLA 1.20"
     condition = "with x's gSLA 1.31 (now 1.20)"
     assert remedies(story)[0] == f"would start with x on g-0 (slowdown 1.40) {condition}"
@@ -155,14 +159,14 @@ def test_the_gsla_of_a_latency_job_is_one_of_its_p99():
     entry = pair(1.1, 1.4, p99=[1.6, 2.0])
     running = runs("x", "g-0", gsla=1.5, priority="latency")
     reason = "gsla: with x on g-0 x's p99 latency could grow 1.60 times, above its gSLA 1.50"
-    assert told(waits(running, slowdowns=[entry])).reason == reason
+    assert explained(waits(running, slowdowns=[entry])).reason == reason
 
 
 def test_the_share_that_comes_nearest_counts():
     entries = [pair(1.1, 1.9, share=[60, 40]), pair(1.3, 1.62, share=[40, 60])]
     jobs = [{"id": "x"}, {"id": "new", "gsla": 1.5}]
     instance = waits(*jobs, slowdowns=entries, shares=[40, 60])
-    story = told(instance, row("x", "g-0"))
+    story = explained(instance, row("x", "g-0"))
     assert story.reason == (
         "gsla: with x on g-0 at share 60 its slowdown would be 1.62, above its gSLA 1.50"
     )
@@ -174,7 +178,7 @@ def test_the_share_that_comes_nearest_counts():
 def test_a_running_co_runner_keeps_its_share():
     entries = [pair(1.1, 1.9, share=[60, 40]), pair(1.3, 1.62, share=[40, 60])]
     jobs = [runs("x", "g-0", share=[60]), {"id": "new", "gsla": 1.5}]
-    story = told(waits(*jobs, slowdowns=entries, shares=[40, 60]))
+    story = explained(waits(*jobs, slowdowns=entries, shares=[40, 60]))
     assert story.reason == (
         "gsla: with x on g-0 at share 40 its slowdown would be 1.90, above its gSLA 1.50"
     )
@@ -182,7 +186,7 @@ def test_a_running_co_runner_keeps_its_share():
 
 def test_memory():
     instance = waits(runs("x", "g-0"), slowdowns=[pair(1.1, 1.1)], reserve_mib=8900)
-    story = told(instance)
+    story = explained(instance)
     assert story.category == "memory"
     assert story.reason == "memory: with x on g-0 900 MiB of memory would be missing"
     lighter = "would start with x on g-0 (slowdown 1.10) with 900 MiB less memory"
@@ -193,12 +197,12 @@ def test_memory_at_a_sub_batch_below_the_minimum():
     # 3,100 MiB are left: the full size needs 4,000, 32 samples 4,200, 16 samples 2,600.
     instance = waits(runs("x", "g-0"), slowdowns=[pair(1.1, 1.1)], reserve_mib=8900)
     condition = "if batch.min (now 32) allowed sub-batch 16"
-    texts = remedies(told(with_batch(instance)))
+    texts = remedies(explained(with_batch(instance)))
     assert f"would start with x on g-0 (slowdown 1.10) {condition}" in texts
 
 
 def test_memory_of_no_gpu_is_enough():
-    story = told(waits({"id": "new"}, reserve_mib=12500))
+    story = explained(waits({"id": "new"}, reserve_mib=12500))
     assert story.reason == "memory: it needs 4,000 MiB, and no GPU offers more than 3,500 MiB"
     assert remedies(story) == ["would start alone on g-0 with 500 MiB less memory"]
 
@@ -207,7 +211,7 @@ def test_gsla_and_memory_at_once_are_reported_together_the_larger_first():
     jobs = [runs("x", "g-0", gsla=1.2), {"id": "new", "gsla": 1.5}]
     entry = pair(1.21, 1.51)
     lighter = waits(*jobs, slowdowns=[entry], reserve_mib=8900)
-    assert told(lighter).reason == (
+    assert explained(lighter).reason == (
         "memory: with x on g-0 900 MiB of memory would be missing, and more limits would be broken"
     )
     heavier = waits(*jobs, slowdowns=[pair(1.1, 2.0)], reserve_mib=8100)
@@ -215,12 +219,12 @@ def test_gsla_and_memory_at_once_are_reported_together_the_larger_first():
         "gsla: with x on g-0 its slowdown would be 2.00, above its gSLA 1.50, "
         "and 100 MiB of memory would be missing"
     )
-    assert told(heavier).reason == reason
+    assert explained(heavier).reason == reason
 
 
 def test_unknown_names_what_to_measure():
     jobs = [runs("x", "g-0"), runs("y", "g-1", workload="c")]
-    story = told(waits(*jobs, gpus=2))
+    story = explained(waits(*jobs, gpus=2))
     assert story.category == "unknown"
     assert story.reason == (
         "unknown: no known slowdown lets it share a GPU with a job that is placed; "
@@ -235,13 +239,13 @@ def test_unknown_names_what_to_measure():
 
 def test_measuring_uses_the_shares_that_are_allowed():
     instance = waits(runs("x", "g-0", share=[60]), shares=[30, 40, 50, 60])
-    (entry,) = told(instance).remedies[0].change.measured
+    (entry,) = explained(instance).remedies[0].change.measured
     assert (entry.workloads, entry.share, entry.gpu_model) == (("b", "a"), (40, 60), "V100")
 
 
 def test_a_pair_that_may_not_share_is_not_to_be_measured_again():
     entry = {"pair": ["a", "b"], "slowdown": None}
-    story = told(waits(runs("x", "g-0"), slowdowns=[entry]))
+    story = explained(waits(runs("x", "g-0"), slowdowns=[entry]))
     reason = "unknown: no known slowdown lets it share a GPU with a job that is placed"
     assert story.reason == reason
     assert remedies(story) == [ENDED, MORE]
@@ -249,14 +253,14 @@ def test_a_pair_that_may_not_share_is_not_to_be_measured_again():
 
 def test_a_pair_that_does_not_fit_lacks_memory_first():
     entry = {"pair": ["a", "b"], "slowdown": None}
-    story = told(waits(runs("x", "g-0"), slowdowns=[entry], reserve_mib=8900))
+    story = explained(waits(runs("x", "g-0"), slowdowns=[entry], reserve_mib=8900))
     assert story.reason == "memory: with x on g-0 900 MiB of memory would be missing"
 
 
 def test_jct():
     # Shared, both end at 210 s; one after the other, at 100 s and 200 s.
     jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
-    story = told(waits(*jobs, slowdowns=[pair(2.1, 2.1)]), objective="jct")
+    story = explained(waits(*jobs, slowdowns=[pair(2.1, 2.1)]), objective="jct")
     assert story.category == "jct"
     assert story.reason == (
         "jct: with x on g-0 the two would end no earlier on average than one after the other"
@@ -268,14 +272,14 @@ def test_jct_never_lets_three_share():
     jobs = [runs(name, "g-0", remaining_s=100) for name in "xy"]
     entries = [pair(1.1, 1.1, "aa"), {"set": ["a", "a", "b"], "slowdown": [1.1, 1.1, 1.1]}]
     new = {"id": "new", "remaining_s": 100}
-    story = told(waits(*jobs, new, slowdowns=entries, max_jobs_per_gpu=3), objective="jct")
+    story = explained(waits(*jobs, new, slowdowns=entries, max_jobs_per_gpu=3), objective="jct")
     reason = "jct: with x, y on g-0 it would be one too many: under jct only two may share"
     assert story.reason == reason
 
 
 def test_closed():
     jobs = [runs("x", "g-0", gsla=1.2), runs("y", "g-0", workload="c")]
-    story = told(waits(*jobs, slowdowns=[pair(1.3, 1.3, "ac")], max_jobs_per_gpu=3))
+    story = explained(waits(*jobs, slowdowns=[pair(1.3, 1.3, "ac")], max_jobs_per_gpu=3))
     assert story.category == "closed"
     reason = "closed: nothing may join g-0, where running jobs (x, y) break a limit already"
     assert story.reason == reason
@@ -285,7 +289,7 @@ def test_closed():
 def test_capacity_in_somebodys_place():
     jobs = [runs("x", "g-0"), {"id": "y", "workload": "c"}]
     entries = [pair(1.2, 1.3), pair(1.1, 1.1, "ac")]
-    story = told(waits(*jobs, slowdowns=entries), row("y", "g-0"))
+    story = explained(waits(*jobs, slowdowns=entries), row("y", "g-0"))
     assert story.category == "capacity"
     assert story.reason == "capacity: the GPUs that suit it are full, such as g-0 with x, y"
     assert remedies(story) == ["would start with x on g-0 (slowdown 1.30) if y waited", MORE]
@@ -294,7 +298,7 @@ def test_capacity_in_somebodys_place():
 def test_capacity_shows_the_figures_of_a_gpu_with_room():
     jobs = [runs("x", "g-0"), {"id": "y", "workload": "c"}, runs("z", "g-1", gsla=1.1)]
     entries = [pair(1.2, 1.3), pair(1.1, 1.1, "ac")]
-    story = told(waits(*jobs, slowdowns=entries, gpus=2), row("y", "g-0"))
+    story = explained(waits(*jobs, slowdowns=entries, gpus=2), row("y", "g-0"))
     reason = (
         "capacity: the GPUs that suit it are full; "
         "with z on g-1 z's slowdown would be 1.20, above its gSLA 1.10"
@@ -304,9 +308,9 @@ def test_capacity_shows_the_figures_of_a_gpu_with_room():
 
 
 def test_what_measuring_would_do_is_said_first_whatever_the_reason():
-    """The new b would fit with x, had anybody measured a + b, and with y if it accepted 1.6."""
+    """The new b would fit with x if a + b were measured, and with y if it accepted 1.6."""
     jobs = [runs("x", "g-0"), runs("y", "g-1", workload="c"), {"id": "new", "gsla": 1.5}]
-    story = told(waits(*jobs, slowdowns=[pair(1.6, 1.1, "bc")], gpus=2))
+    story = explained(waits(*jobs, slowdowns=[pair(1.6, 1.1, "bc")], gpus=2))
     assert story.reason == (
         "gsla: with y on g-1 its slowdown would be 1.60, above its gSLA 1.50; "
         "it could start with x on g-0 if b + a were measured"
@@ -318,13 +322,13 @@ def test_what_measuring_would_do_is_said_first_whatever_the_reason():
 
 
 def test_a_full_gpu_is_no_reason_to_measure():
-    story = told(waits(runs("x", "g-0"), max_jobs_per_gpu=1))
+    story = explained(waits(runs("x", "g-0"), max_jobs_per_gpu=1))
     assert "measured" not in story.reason
     assert not [text for text in remedies(story) if "measured" in text]
 
 
 def test_capacity_where_no_jobs_share():
-    story = told(waits({"id": "y"}, max_jobs_per_gpu=1), row("y", "g-0"))
+    story = explained(waits({"id": "y"}, max_jobs_per_gpu=1), row("y", "g-0"))
     assert story.reason == "capacity: the GPUs that suit it are full, such as g-0 with y"
     assert remedies(story) == ["would start alone on g-0 if y waited", MORE]
 
@@ -335,7 +339,7 @@ def test_the_remaining_job_gets_another_share_when_one_leaves():
     jobs = [{"id": "y", "workload": "c", "workers": 2}, {"id": "x", "weight": 5}]
     instance = waits(*jobs, slowdowns=entries, shares=[40, 60], gpus=2)
     on_both = Assignment(job="y", gpus=("g-0", "g-1"), share=(60, None), start=True)
-    story = told(instance, on_both, row("x", "g-0", share=40))
+    story = explained(instance, on_both, row("x", "g-0", share=40))
     assert story.remedies[-2].text == "would start alone on g-1 if y waited"
     assert {row.job: row.share for row in story.remedies[-2].assignments}["x"] == (None,)
 
@@ -351,7 +355,7 @@ def test_the_remaining_job_gets_another_share_when_one_leaves():
 )
 def test_capacity_by_choice(objective: str, slow: float, weight: float, worth: str):
     jobs = [runs("x", "g-0"), {"id": "new", "weight": weight}]
-    story = told(waits(*jobs, slowdowns=[pair(slow, 2.0)]), objective=objective)
+    story = explained(waits(*jobs, slowdowns=[pair(slow, 2.0)]), objective=objective)
     assert story.category == "capacity"
     assert story.reason == f"capacity: it could start with x on g-0 (slowdown 2.00){worth}"
     assert remedies(story) == ["can start with x on g-0 (slowdown 2.00) with nothing changed"]
@@ -369,7 +373,7 @@ def test_capacity_by_choice(objective: str, slow: float, weight: float, worth: s
 def test_capacity_by_choice_under_completion(slowed: float, slow: float, worth: str):
     jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
     instance = waits(*jobs, slowdowns=[pair(slowed, slow)])
-    story = told(instance, objective="completion")
+    story = explained(instance, objective="completion")
     assert story.reason == f"capacity: it could start with x on g-0 (slowdown {slow:.2f}){worth}"
     start = "can start with x on g-0"
     assert any(text.startswith(start) for text in remedies(story))
@@ -378,7 +382,7 @@ def test_capacity_by_choice_under_completion(slowed: float, slow: float, worth: 
 def test_completion():
     """Beside x, new would end at 225 s; one after the other, both end by 200 s."""
     jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
-    story = told(waits(*jobs, slowdowns=[pair(2.0, 2.5)]), objective="completion")
+    story = explained(waits(*jobs, slowdowns=[pair(2.0, 2.5)]), objective="completion")
     assert story.category == "completion"
     assert story.reason == (
         "completion: with x on g-0 they would end later than all jobs, each alone, are forecast to"
@@ -390,7 +394,7 @@ def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
     """x is slowed 2 on g-1 already, so that joining it on g-0 at 1.5 costs nothing."""
     jobs = [runs("x", "g-0", "g-1"), runs("y", "g-1", workload="c")]
     entries = [pair(1.5, 4.0), pair(2.0, 1.0, "ac")]
-    story = told(waits(*jobs, slowdowns=entries, gpus=2))
+    story = explained(waits(*jobs, slowdowns=entries, gpus=2))
     assert story.reason == (
         "capacity: it could start with x on g-0 (slowdown 4.00); "
         "a plan with it would be better, if by less than the gap shown"
@@ -399,7 +403,7 @@ def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
 
 @pytest.mark.parametrize("other", ["c", None])
 def test_what_a_start_would_cost_where_the_co_runner_starts_too(other: str | None):
-    """x is slowed by nobody on g-0; on g-1 y slows it twice, or nobody does."""
+    """No job slows x on g-0; on g-1 y slows it twice, or none does."""
     jobs = [{"id": "x", "workers": 2}, {"id": "y", "workload": "c"}]
     instance = waits(*jobs, slowdowns=[pair(1.5, 4.0), pair(2.0, 1.0, "ac")], gpus=2)
     starting = [row("x", "g-0", "g-1"), *([row("y", "g-1")] if other else [])]
@@ -418,7 +422,7 @@ def test_no_job_leaves_where_the_remaining_jobs_could_not_share():
     entries = [{"set": ["a", "a", "c"], "slowdown": [1.1, 1.1, 1.1]}]
     jobs = [{"id": "x"}, {"id": "z"}, {"id": "y", "workload": "c", "workers": 2}]
     instance = waits(*jobs, slowdowns=entries, gpus=2, max_jobs_per_gpu=3)
-    story = told(instance, row("x", "g-1"), row("z", "g-1"), row("y", "g-0", "g-1"))
+    story = explained(instance, row("x", "g-1"), row("z", "g-1"), row("y", "g-0", "g-1"))
     measured = "if b + c were measured and broke no gSLA"
     assert remedies(story) == [f"would start with y on g-0 {measured}", MORE]
 
@@ -428,7 +432,7 @@ def test_a_smaller_sub_batch_that_costs_too_much_time():
     jobs = [runs("x", "g-0"), {"id": "new", "gsla": 1.12}]
     instance = waits(*jobs, slowdowns=[pair(1.1, 1.1)], reserve_mib=8500)
     step = {"fixed": 0.02, "per_sample": 0.01}
-    story = told(with_batch(instance, fixed_mib=100, step_s=step))
+    story = explained(with_batch(instance, fixed_mib=100, step_s=step))
     reason = "gsla: with x on g-0 at sub-batch 32 its slowdown would be 1.14, above its gSLA 1.12"
     assert story.reason == reason
     condition = "with gSLA 1.14 (now 1.12)"
@@ -441,7 +445,7 @@ def test_a_smaller_sub_batch_that_costs_too_much_time():
 
 def test_a_gang_says_how_many_gpus_it_gets():
     jobs = [runs("x", "g-0"), runs("y", "g-1", gsla=1.1), {"id": "new", "workers": 2}]
-    story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2))
+    story = explained(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2))
     assert story.reason == (
         "gsla: only 1 of its 2 GPUs is available; "
         "with y on g-1 y's slowdown would be 1.20, above its gSLA 1.10"
@@ -455,7 +459,7 @@ def test_a_gang_says_how_many_gpus_it_gets():
 
 def test_a_gang_shares_only_as_a_whole():
     jobs = [runs("x", "g-0"), {"id": "new", "workers": 2}]
-    story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2, gang_sharing="whole"))
+    story = explained(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2, gang_sharing="whole"))
     assert story.category == "capacity"
     assert story.reason == (
         "capacity: only 1 of its 2 GPUs is available; "
@@ -466,7 +470,7 @@ def test_a_gang_shares_only_as_a_whole():
 
 def test_a_gang_joins_a_whole_gang():
     jobs = [runs("x", "g-0", "g-1", gsla=1.1), {"id": "new", "workers": 2}]
-    story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2, gang_sharing="whole"))
+    story = explained(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2, gang_sharing="whole"))
     assert story.reason == (
         "gsla: none of its 2 GPUs is available; "
         "with x on g-0 x's slowdown would be 1.20, above its gSLA 1.10"
@@ -496,8 +500,8 @@ def test_a_placed_job_says_where_and_how_slow():
 
 def test_unknown_job():
     instance = waits(runs("x", "g-0"))
-    with pytest.raises(InputError, match=r"^job: must be one of \(x, new\), got 'nobody'$"):
-        explain(instance, plan_of(instance), "nobody")
+    with pytest.raises(InputError, match=r"^job: must be one of \(x, new\), got 'absent'$"):
+        explain(instance, plan_of(instance), "absent")
 
 
 def test_a_plan_that_is_not_valid_is_not_explained():
@@ -523,7 +527,9 @@ def test_a_preempted_job_that_stays_keeps_running():
 
 
 def test_an_explanation_is_plain_data():
-    story = told(waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)]))
+    story = explained(
+        waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)])
+    )
     assert Explanation.from_data(story.to_data()) == story
 
 
@@ -603,9 +609,9 @@ def test_reasons_that_the_time_does_not_suffice_for(monkeypatch):
     monkeypatch.setattr(explanations, "time", clock)
     found = reasons(problem, plan.assignments, deadline=1)
     assert [each.job for each in found] == [each.job for each in plan.waiting]
-    told = [each for each in found if each.reason != NOT_EXAMINED]
-    assert 0 < len(told) < len(found)
-    assert set(told) <= set(plan.waiting)
+    examined = [each for each in found if each.reason != NOT_EXAMINED]
+    assert 0 < len(examined) < len(found)
+    assert set(examined) <= set(plan.waiting)
     late = reasons(problem, plan.assignments, deadline=-1)
     assert {(each.reason, each.nearest) for each in late} == {(NOT_EXAMINED, None)}
 

@@ -40,14 +40,14 @@ def test_in_the_order_of_arrival():
 
 
 def test_each_where_it_adds_most():
-    # Alone adds 1; beside j 1/1.25 - (1 - 1/1.25) = 0.6.
+    # Alone adds 1; with j 1/1.25 - (1 - 1/1.25) = 0.6.
     jobs = [job("j"), job("k")]
     assert len(set(placed(small(jobs, [AA], gpus=2)).values())) == 2
     assert len(set(placed(small(jobs, [AA], gpus=1)).values())) == 1
 
 
 def test_the_better_partner():
-    # l (b) beside j (a): 1/1.6 - 0.2; beside k (c): 1/1.1 - (1 - 1/1.1).
+    # l (b) with j (a): 1/1.6 - 0.2; with k (c): 1/1.1 - (1 - 1/1.1).
     jobs = [job("j"), job("k", workload="c"), job("l", workload="b")]
     bc = {"pair": ["b", "c"], "slowdown": [1.1, 1.1]}
     found = placed(small(jobs, [AB, bc], gpus=2))
@@ -55,7 +55,7 @@ def test_the_better_partner():
 
 
 def test_no_harm_is_done_unless_placing_comes_first():
-    # Beside each other both at 2.5: 0.8 in all, less than one alone.
+    # With each other both at 2.5: 0.8 in all, less than one alone.
     instance = small([job("j"), job("k")], [{**AA, "slowdown": [2.5, 2.5]}], gpus=1)
     assert list(placed(instance)) == ["j"]
     assert list(placed(instance, "slowdown")) == ["j", "k"]
@@ -92,7 +92,7 @@ def test_shares_of_jobs_that_start_together_may_still_change():
 
 
 def test_the_queue_can_mislead():
-    # First come, j beside k: 2 / 1.25 = 1.6. j beside l, who comes last, is worth 2 / 1.1.
+    # First come, j with k: 2 / 1.25 = 1.6. j with l, which comes last, is worth 2 / 1.1.
     ab = {"pair": ["a", "b"], "slowdown": [1.1, 1.1]}
     instance = small([job("j"), job("k"), job("l", workload="b")], [AA, ab], gpus=1)
     greedy, best = solve(instance, solver="greedy"), solve(instance, solver="cpsat")

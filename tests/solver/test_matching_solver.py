@@ -27,7 +27,7 @@ def test_exchange_takes_as_many_components_as_are_needed():
 
 def test_the_best_pairs_change_with_the_gpus():
     # Path a - b - c - a' of four jobs: with one GPU the middle pair, b with c at 1.1 each; with
-    # two the ends, as the middle would leave a and a' one GPU for two who may not share:
+    # two the ends, as the middle would leave a and a' one GPU for two that may not share:
     # 2/1.1 + 1 = 2.82 < 2/1.3 + 2/1.3 = 3.08.
     ends = {"pair": ["a", "b"], "slowdown": [1.3, 1.3]}
     other = {"pair": ["c", "a"], "slowdown": [1.3, 1.3]}

@@ -1,6 +1,6 @@
 """Measured slowdowns of other people's GPUs: the best throughput, through every exact solver.
 
-The data lie beside the checkout. The figures are the optima of the published pairs, one job of
+The data lie next to the checkout. The figures are the optima of the published pairs, one job of
 each type, found with other code.
 """
 

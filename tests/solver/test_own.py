@@ -73,7 +73,7 @@ class Narrow(JobValues):
 
 
 class Replying:
-    """Answers what it is told to, made of the program and the start."""
+    """A solver that returns a prepared answer made of the program and the start."""
 
     name = "replying"
 
@@ -142,8 +142,8 @@ def test_reasons_speak_of_the_class():
     """Beside each other, both would get next to nothing."""
     pair = {"pair": ["a", "b"], "slowdown": [9.0, 9.0]}
     result = solve(small(ONE_EACH[:2], [pair], gpus=1), Fairness)
-    told = " ".join(row.reason for row in result.plan.waiting)
-    assert f"but {NAME} would fall by" in told
+    reasons = " ".join(row.reason for row in result.plan.waiting)
+    assert f"but {NAME} would fall by" in reasons
 
 
 def test_a_certificate_is_verified_under_the_same_class():

@@ -21,7 +21,7 @@ SOLVERS = pytest.mark.parametrize("solver", ["cpsat", "highs", "matching"])
 @SOLVERS
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e6])
 def test_weights_far_from_1(solver, scale):
-    # Once the tolerances were absolute: with weights of 1e-9 the second stage placed nobody.
+    # Once the tolerances were absolute: with weights of 1e-9 the second stage placed no job.
     # One GPU: j with k at 1.5 places 3, j with l at 1.1 only 2.5; 2 x 1.5 + 1 x 1.5 = 4.5.
     jobs = [
         {"id": "j", "workload": "a", "weight": 2.0 * scale},

@@ -51,8 +51,8 @@ def script(capsys, tmp_path):
 )
 def test_bash(script, words, found):
     asked = ["bash", "-c", ASK, "bash", str(script("bash")), "dovetail", *words]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True)
-    assert (set(told.stdout.split("\n")[:-1]), told.stderr) == (found, "")
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert (set(done.stdout.split("\n")[:-1]), done.stderr) == (found, "")
 
 
 def test_zsh_takes_that_of_bash(script):
@@ -65,8 +65,8 @@ def test_zsh_takes_that_of_bash(script):
 def test_a_shell_reads_its_script(script, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")
-    told = subprocess.run([shell, "-n", script(shell)], capture_output=True, text=True)
-    assert (told.returncode, told.stderr) == (0, "")
+    done = subprocess.run([shell, "-n", script(shell)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_fish_has_a_line_for_each_word(script):

@@ -17,8 +17,8 @@ def test_a_command(words, command, capsys):
     assert callable(getattr(import_module(module), function))
     with pytest.raises(SystemExit, match="0"):
         main([*words.split(), "--help"])
-    told = capsys.readouterr().out
-    assert all(name in told for each in command.arguments for name in each.names)
+    output = capsys.readouterr().out
+    assert all(name in output for each in command.arguments for name in each.names)
 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=[words for words, _ in ALL])

@@ -80,8 +80,8 @@ def test_parquet_is_written_where_asked(run, tmp_path):
 def test_data_are_appended_to_a_repository(run, tmp_path, folder):
     repository = tmp_path / "r.db"
     status, out, err = run("add", repository, folder, folder)
-    told = f"{folder}, {folder}: 2 workloads, 6 profiles, 4 measurements -> {repository}\n"
-    assert (status, out, err) == (0, told, "")
+    message = f"{folder}, {folder}: 2 workloads, 6 profiles, 4 measurements -> {repository}\n"
+    assert (status, out, err) == (0, message, "")
     status, out, _ = run("add", repository, folder, "--json")
     assert json.loads(out) == {
         "name": str(folder),
@@ -147,8 +147,8 @@ def test_show_prints_what_there_is(run, folder):
 def test_instance_of_what_was_measured(run, tmp_path, folder):
     place = tmp_path / "i.yaml"
     status, out, err = run("instance", folder, "--gpu-model", "V100", "--gpus", 3, "-o", place)
-    told = f"mine: 2 jobs, 3 GPUs, 2 workloads, 2 slowdowns -> {place}\n"
-    assert (status, out, err) == (0, told, "")
+    message = f"mine: 2 jobs, 3 GPUs, 2 workloads, 2 slowdowns -> {place}\n"
+    assert (status, out, err) == (0, message, "")
     assert read_instance(place) == read_dataset(folder).instance("V100", 3)
 
 

@@ -55,7 +55,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def service_here(directory, socket, everybody=False, private=False):
-    """Run a service with a simulated pool in a thread; jobs may be anybody's, since none runs."""
+    """Run a service with a simulated pool in a thread; jobs may have any owner, since none runs."""
     tokens = directory / "tokens"
     tokens.write_text("".join(f"{user} {token}\n" for user, token in TOKENS.items()))
     tokens.chmod(0o600)

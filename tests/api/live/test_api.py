@@ -89,7 +89,7 @@ def test_a_request_may_not_name_an_owner(live):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"command": []}, r"^jobs\[0\]\.command: must have 1 or more items, got 0$"),
         ({"gsla": 0.5}, r"^jobs\[0\]\.gsla: must be >= 1, got 0.5$"),
@@ -104,8 +104,8 @@ def test_a_request_may_not_name_an_owner(live):
         ({"env": {f"A{k}": "a" * 125_000 for k in range(16)}}, r"^env: must have at most 1966080 "),
     ],
 )
-def test_a_bad_job_is_reported_in_one_line(live, change, told):
-    with pytest.raises(InputError, match=told):
+def test_a_bad_job_is_reported_in_one_line(live, change, message):
+    with pytest.raises(InputError, match=message):
         live.client.submit([job(**change)])
 
 
@@ -123,15 +123,15 @@ def test_a_bad_job_is_reported_in_one_line(live, change, told):
 def test_half_a_character_is_refused(live, change, path):
     with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket)) as raw:
         answer = raw.post("http://d/v1/jobs", content=json.dumps({"jobs": [job(**change)]}))
-    told = answer.json()["error"]
+    message = answer.json()["error"]
     assert answer.status_code == 422
-    assert told.startswith(f"jobs[0].{path}")
-    assert "must be text of whole Unicode characters" in told
+    assert message.startswith(f"jobs[0].{path}")
+    assert "must be text of whole Unicode characters" in message
     assert live.client.submit([job()]) == ("j1",)
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b'{"jobs": [' + b"{}," * 13_000 + b"{}]}", "jobs[0]"),
         (
@@ -150,7 +150,7 @@ def test_half_a_character_is_refused(live, change, path):
         (b'{"gpus": [' + b"1," * 1_000_000 + b"1]}", "gpus: unknown field"),
     ],
 )
-def test_a_large_body_is_refused_in_little_memory(live, body, told):
+def test_a_large_body_is_refused_in_little_memory(live, body, message):
     peaks = []
     made = application.parsed
 
@@ -167,7 +167,7 @@ def test_a_large_body_is_refused_in_little_memory(live, body, told):
         with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket)) as raw:
             answer = raw.post("http://d/v1/jobs", content=body, timeout=300)
     assert (answer.status_code, answer.json()["kind"]) == (422, "input")
-    assert answer.json()["error"].startswith(told)
+    assert answer.json()["error"].startswith(message)
     assert peaks < [200 * 2**20]
     assert live.client.submit([job()]) == ("j1",)
 
@@ -332,8 +332,8 @@ def test_over_tcp_nothing_is_answered_without_a_token(live):
             headers = {} if token is None else {"Authorization": token}
             answer = httpx.get(live.url + path, headers=headers)
             assert (answer.status_code, answer.json()["kind"]) == (401, "token"), (path, token)
-            told = "over TCP a token is needed" if token is None else "this token is not known"
-            assert answer.json()["error"].startswith(told)
+            message = "over TCP a token is needed" if token is None else "this token is not known"
+            assert answer.json()["error"].startswith(message)
 
 
 def test_the_api_describes_itself(live):
@@ -374,7 +374,7 @@ def test_garbage_on_the_socket_is_harmless(live, garbage, caplog):
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "told"),
+    ("asked", "status", "message"),
     [
         ("jobs?over=maybe", 422, "over: must be true or false, got 'maybe'"),
         ("jobs?limit=few", 422, "limit: must be a whole number, got 'few'"),
@@ -383,20 +383,20 @@ def test_garbage_on_the_socket_is_harmless(live, garbage, caplog):
         ("job", 404, "Not Found: GET /v1/job"),
     ],
 )
-def test_an_address_that_breaks_a_rule(live, asked, status, told):
+def test_an_address_that_breaks_a_rule(live, asked, status, message):
     with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket)) as raw:
         answer = raw.get(f"http://d/v1/{asked}")
     assert answer.status_code == status
-    assert answer.json()["error"].startswith(told)
+    assert answer.json()["error"].startswith(message)
 
 
 def test_bodies_that_are_no_jobs(live):
     with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket), base_url="http://d") as raw:
-        told = {
+        answers = {
             body: raw.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
             for body in ("", "[]", "7", '{"jobs": {}}', '{"jobs": []}', "{", '{"jobs": [NaN]}')
         }
-    for body, answer in told.items():
+    for body, answer in answers.items():
         assert answer.status_code == 422, body
         assert answer.json()["kind"] == "input", body
         assert "\n" not in answer.json()["error"], body
@@ -475,14 +475,14 @@ def test_a_user_s_own_key_is_used_once(live):
 # httpcore leaves the socket open on which it could not connect.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_follower_does_not_keep_the_service_from_ending_and_is_notified(short_path):
-    seen, told = [], []
+    seen, errors = [], []
 
     def follow():
         with Client(str(short_path / "api.sock")) as client:
             try:
                 seen.extend(client.log("j1", follow=True))
             except NoServiceError as error:
-                told.append(str(error))
+                errors.append(str(error))
 
     thread = threading.Thread(target=follow)
     with service_here(short_path, short_path / "api.sock") as live:
@@ -492,7 +492,7 @@ def test_a_follower_does_not_keep_the_service_from_ending_and_is_notified(short_
         wait_until(lambda: seen)
     thread.join(timeout=LIMIT_S)
     assert not thread.is_alive()
-    assert told == [f"the service at {short_path}/api.sock ended before j1"]
+    assert errors == [f"the service at {short_path}/api.sock ended before j1"]
     gc.collect()
 
 
@@ -509,7 +509,7 @@ def test_no_service_answers(short_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"<html>welcome</html>", "is no service of this version"),
         (b"[]", "is no service of this version"),
@@ -517,7 +517,7 @@ def test_no_service_answers(short_path):
         (b'{"ids": ["j7"], "more": 1}', ""),
     ],
 )
-def test_something_else_may_answer_and_a_proxy_may_have_a_folder(body, told):
+def test_something_else_may_answer_and_a_proxy_may_have_a_folder(body, message):
     asked = []
 
     class Answering(BaseHTTPRequestHandler):
@@ -536,8 +536,8 @@ def test_something_else_may_answer_and_a_proxy_may_have_a_folder(body, told):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/dovetail/"
         with Client(url, "t" * 20) as client:
-            if told:
-                with pytest.raises(ServiceFailedError, match=told):
+            if message:
+                with pytest.raises(ServiceFailedError, match=message):
                     client.submit([job()])
             else:
                 assert client.submit([job()]) == ("j7",)

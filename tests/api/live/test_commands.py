@@ -39,8 +39,8 @@ def run(capfdbinary, monkeypatch, short_path):
         except SystemExit as stopped:
             status = stopped.code
         sys.stdout.flush()
-        told = capfdbinary.readouterr()
-        return status, told.out.decode(), told.err.decode()
+        output = capfdbinary.readouterr()
+        return status, output.out.decode(), output.err.decode()
 
     return call
 
@@ -92,8 +92,8 @@ def view(run, job):
 def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
     home = short_path / "home"
     options = ("--pool", f"simulated:{truth}")
-    with served(home, *options) as (process, told):
-        assert told == f"serving the simulated pool, 2 devices, at {home}/api.sock\n"
+    with served(home, *options) as (process, greeting):
+        assert greeting == f"serving the simulated pool, 2 devices, at {home}/api.sock\n"
         assert json.loads((home / "service.json").read_text())["pid"] == process.pid
         job = submitted(run)
         wait_until(lambda: view(run, job)["state"] == "profiling")
@@ -128,13 +128,13 @@ def test_a_socket_is_neither_taken_from_a_service_nor_from_a_file(simulated, hom
     file = short_path / "plan.json"
     file.write_text("precious")
     pool = ("--pool", f"simulated:{home}/truth.json")
-    for path, told in (
+    for path, message in (
         (f"{home}/api.sock", "another service listens there"),
         (file, "a file that is no socket is there"),
     ):
         with served(short_path / "other", *pool, "--socket", path) as (second, _):
             assert second.wait(timeout=LIMIT_S) == 2
-            assert second.stderr.read() == f"dovetail: {path}: --socket: {told}\n"
+            assert second.stderr.read() == f"dovetail: {path}: --socket: {message}\n"
     assert run("queue")[0] == 0
     assert file.read_text() == "precious"
 
@@ -162,8 +162,8 @@ def test_waiting_ends_as_the_job_does(simulated, run):
     assert (status, err) == (0, f"dovetail: submitted {good}\n")
     assert out.startswith(f"{good}: finished: ")
     status, out, _ = run(*words, "train", "work_s=0.1", "status=3")
-    bad, _, told = out.partition(": ")
-    assert (status, told) == (1, "failed: rank 0 ended with status 3\n")
+    bad, _, message = out.partition(": ")
+    assert (status, message) == (1, "failed: rank 0 ended with status 3\n")
     assert run("wait", good)[0] == 0
     assert run("wait", good, bad)[0] == 1
 
@@ -183,14 +183,14 @@ def test_a_job_starts_after_others_or_once_it_is_released(simulated, run):
     assert run("wait", last, anyway)[0] == 0
     why = f"cancelled: {doomed}, which had to finish before it, failed\n"
     assert run("wait", orphan) == (1, f"{orphan}: {why}", "")
-    for words, told in (
+    for words, message in (
         (("--after", "j99"), "after[0]: must be the id of a job, got 'j99'"),
         (
             ("--after", doomed),
             f"after[0]: must be a job that can still finish, got {doomed} (failed)",
         ),
     ):
-        assert run("submit", *words, "--", "train")[::2] == (2, f"dovetail: {told}\n")
+        assert run("submit", *words, "--", "train")[::2] == (2, f"dovetail: {message}\n")
 
 
 def test_an_array_is_one_request(simulated, run):
@@ -219,8 +219,8 @@ def test_a_job_is_paused_and_goes_on_or_gives_its_device_up(simulated, run):
     assert view(run, job)["state"] == "paused"
     assert run("resume", "--all")[1] == f"{job}: profiling: resumed by {ME}\n"
     assert run("wait", job)[0] == 0
-    told = f"{job} is finished: a job may be paused while it runs"
-    assert run("pause", job)[::2] == (2, f"dovetail: {told}\n")
+    message = f"{job} is finished: a job may be paused while it runs"
+    assert run("pause", job)[::2] == (2, f"dovetail: {message}\n")
     other = submitted(run, "--workload", "resnet")
     wait_until(lambda: view(run, other)["state"] in ("profiling", "running"))
     run("pause", other)
@@ -237,8 +237,8 @@ def test_a_job_that_waits_is_edited(simulated, run):
     assert run("edit", *words, job, "--", "train", "work_s=0.1")[0] == 0
     after = view(run, job)
     changed = {name for name in before if before[name] != after[name]}
-    told = {"name", "nice", "workers", "walltime_s", "cwd", "command"}
-    assert told <= changed <= told | {"workload", "memory_mib", "waiting_for", "since_s"}
+    edited = {"name", "nice", "workers", "walltime_s", "cwd", "command"}
+    assert edited <= changed <= edited | {"workload", "memory_mib", "waiting_for", "since_s"}
     assert (after["command"], after["cwd"]) == (["train", "work_s=0.1"], "/tmp")
     assert (
         run("edit", job)[2]
@@ -248,8 +248,8 @@ def test_a_job_that_waits_is_edited(simulated, run):
     assert "gsla: must be" in run("edit", job, "--gsla", "0.5")[2]
     assert run("release", job)[0] == 0
     assert run("wait", job)[0] == 0
-    told = f"{job} is finished: a job may be edited while it waits"
-    assert run("edit", job, "--nice", "1")[::2] == (2, f"dovetail: {told}\n")
+    edited = f"{job} is finished: a job may be edited while it waits"
+    assert run("edit", job, "--nice", "1")[::2] == (2, f"dovetail: {edited}\n")
 
 
 def test_history_is_read_page_by_page(simulated, run):
@@ -283,8 +283,8 @@ def test_history_is_read_page_by_page(simulated, run):
 def test_so_many_of_an_array_run_at_once(simulated, run):
     words = ("--workload", "resnet", "--array", "0-3%1", "--json", "--", "train", "work_s=0.1")
     ids = json.loads(run("submit", *words)[1])["ids"]
-    told = "waits for others of its array, of which 1 may run at once"
-    assert told in run("show", ids[3])[1]
+    message = "waits for others of its array, of which 1 may run at once"
+    assert message in run("show", ids[3])[1]
     assert run("wait", *ids)[0] == 0
     spans = [(view(run, job)["started_s"], view(run, job)["ended_s"]) for job in ids]
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
@@ -406,7 +406,7 @@ def test_the_dashboard_on_a_terminal(simulated, home, run):
         while seen.count(b"pool simulated") < 2:
             seen += os.read(ours, 65536)
         dashboard.send_signal(signal.SIGINT)
-        # Until the terminal is closed there may be more to read, and nobody to wait for it.
+        # There may be more output until the terminal is closed, and it must not block the process.
         with contextlib.suppress(OSError):
             while os.read(ours, 65536):
                 pass
@@ -421,8 +421,8 @@ def test_a_folder_that_cannot_be_entered_is_refused_before_a_job_is_made(
     (short_path / "file").touch()
     for name in ("none", "file"):
         path = short_path / name
-        told = f"dovetail: --cwd: must be a folder that you may enter, got '{path}'\n"
-        assert run("submit", "--cwd", path, "--", "train") == (2, "", told)
+        message = f"dovetail: --cwd: must be a folder that you may enter, got '{path}'\n"
+        assert run("submit", "--cwd", path, "--", "train") == (2, "", message)
     assert len(json.loads(run("queue", "--all", "--json")[1])) == before
 
 
@@ -435,7 +435,7 @@ def test_a_plan_from_live(simulated, run, short_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("plan",), "INSTANCE: is required, unless --from-live is given"),
         (("plan", "x.json", "--from-live"), "INSTANCE: cannot be had with --from-live"),
@@ -467,30 +467,30 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("serve", "--listen", "here"), "must be HOST:PORT, got 'here'"),
     ],
 )
-def test_mistakes_are_reported_in_one_line(run, words, told, monkeypatch, short_path):
+def test_mistakes_are_reported_in_one_line(run, words, message, monkeypatch, short_path):
     monkeypatch.chdir(short_path)
     words = (*words, "--pool", "cpu") if words[0] == "serve" and "--pool" not in words else words
     status, out, err = run(*words)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "module", "told"),
+    ("words", "module", "message"),
     [
         (("serve",), "uvicorn", "dovetail serve needs uvicorn: pip install './dovetail[live]'"),
         (("serve",), "fastapi", "dovetail serve needs fastapi: pip install './dovetail[live]'"),
     ],
 )
-def test_without_the_extra(run, monkeypatch, words, module, told):
+def test_without_the_extra(run, monkeypatch, words, module, message):
     monkeypatch.setenv("DOVETAIL_SERVICE", "/none.sock")
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("application", "server"):
         monkeypatch.delitem(sys.modules, f"dovetail.live.{name}", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
-    assert run(*words) == (2, "", f"dovetail: {told}\n")
+    assert run(*words) == (2, "", f"dovetail: {message}\n")
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
@@ -510,15 +510,15 @@ def test_following_a_job_says_that_the_service_ends_before_it(short_path, truth,
             assert follower.stdout.readline().startswith("simulated: started")
             process.send_signal(ended_by)
             assert follower.wait(timeout=LIMIT_S) == 2
-            (told,) = follower.stderr.read().splitlines()
+            (message,) = follower.stderr.read().splitlines()
     what = "went away" if ended_by is signal.SIGKILL else f"ended before {job}"
-    assert told == f"dovetail: the service at {home}/api.sock {what}"
+    assert message == f"dovetail: the service at {home}/api.sock {what}"
 
 
 def test_a_dry_run_starts_nothing_and_prints_what_it_would(short_path, truth, run):
     options = ("--pool", f"simulated:{truth}", "--dry-run")
-    with served(short_path / "home", *options) as (_, told):
-        assert told.endswith(" (dry run: nothing is started)\n")
+    with served(short_path / "home", *options) as (_, greeting):
+        assert greeting.endswith(" (dry run: nothing is started)\n")
         job = submitted(run)
         status, out, _ = run("plan", "--from-live", "--json")
         assert status == 0
@@ -548,17 +548,17 @@ def test_real_processes_on_the_cores_of_this_machine(short_path, run, monkeypatc
         status, out, _ = run("submit", "--wait", "--", *words)
         assert (status, out) == (1, "j1: failed: rank 0 ended with status 7\n")
         assert run("logs", "j1")[1] == f"good morning from {short_path}\n--lr -- x y\n"
-        told = "".join(run("show", "j1")[1].split())
-        assert f"logfile{short_path}/home/runs/j1.1/rank0/log" in told
+        shown = "".join(run("show", "j1")[1].split())
+        assert f"logfile{short_path}/home/runs/j1.1/rank0/log" in shown
 
 
 def test_a_grace_that_is_longer_than_the_job_s_own_is_not_given(simulated, run):
     shorter, longer = (submitted(run, "--grace", grace) for grace in ("10s", "1h"))
     for job in (shorter, longer):
         wait_until(lambda job=job: view(run, job)["state"] in ("profiling", "running"))
-    told = "its own grace of 10 s, which --grace cannot lengthen"
+    message = "its own grace of 10 s, which --grace cannot lengthen"
     err = run("cancel", "--grace", "30m", shorter, longer)[2]
-    assert err == f"dovetail: {shorter} is killed after {told}\n"
+    assert err == f"dovetail: {shorter} is killed after {message}\n"
 
 
 def test_the_program_itself_prints_what_is_followed_as_it_comes(simulated, home, run):

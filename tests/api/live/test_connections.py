@@ -1,4 +1,4 @@
-"""Who connects and how often: nobody keeps others from being answered by connecting only."""
+"""Limits on connections: no client blocks others merely by connecting."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def test_a_client_that_waits_for_an_answer_is_not_disconnected(short_path, monke
 
 
 def test_two_lengths_of_one_body_are_refused(live):
-    """Where a proxy believes the other one, the rest would be somebody else's request."""
+    """If a proxy used the other length, the rest would become another client's request."""
     hidden = b"GET /v1/service HTTP/1.1\r\nHost: x\r\n\r\n"
     head = b"POST /v1/drain HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % len(hidden)
     with socket.socket(socket.AF_UNIX) as raw:
         raw.connect(live.socket)
         raw.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden)
-        told = answered(raw)
-    assert told.startswith(b"HTTP/1.1 400 ")
-    assert told.count(b"HTTP/1.1") == 1
-    assert b"got both" in told
+        answer = answered(raw)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"got both" in answer
 
 
 def test_idle_connections_leave_descriptors_for_jobs(short_path, tmp_path):
@@ -78,8 +78,8 @@ def test_idle_connections_leave_descriptors_for_jobs(short_path, tmp_path):
     tokens.chmod(0o600)
     options = ("--pool", "cpu:devices=1", "--listen", "127.0.0.1:0", "--tokens", tokens)
     with ExitStack() as stack:
-        _, told = stack.enter_context(served(short_path, *options, descriptors=DESCRIPTORS))
-        port = int(told.rpartition("TCP port ")[2])
+        _, greeting = stack.enter_context(served(short_path, *options, descriptors=DESCRIPTORS))
+        port = int(greeting.rpartition("TCP port ")[2])
         idle = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             for _ in range(2 * DESCRIPTORS)

@@ -76,8 +76,8 @@ def test_a_service_is_started_again_and_its_jobs_run_on(home, filler, ending):
         process.send_signal(ending)
         process.wait(timeout=LIMIT_S)
         filler.fill()
-    with served(home, *POOL) as (process, told), Client(str(home / "api.sock")) as client:
-        assert told.startswith("serving the cpu pool")
+    with served(home, *POOL) as (process, greeting), Client(str(home / "api.sock")) as client:
+        assert greeting.startswith("serving the cpu pool")
         # The journal has reserved room for a while, but nothing is started without room.
         later = submitted(client, "true")
         wait_until(lambda: "nothing is started" in client.service().trouble)

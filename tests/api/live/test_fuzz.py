@@ -74,11 +74,11 @@ class Fuzz:
             method = self.random.choice(("put", "options", "get\0", "x" * 100, "trace"))
         query = []
         for parameter in operation.get("parameters", ()):
-            told = self.shown(self.value(parameter["schema"]))
+            text = self.shown(self.value(parameter["schema"]))
             if parameter["in"] == "path":
-                path = path.replace(f"{{{parameter['name']}}}", self.place(told))
+                path = path.replace(f"{{{parameter['name']}}}", self.place(text))
             elif parameter["in"] == "query" and self.random.random() < 0.4:
-                query.append(f"{parameter['name']}={told}")
+                query.append(f"{parameter['name']}={text}")
         body = self.body(operation) if "requestBody" in operation else b""
         target = path + ("?" + "&".join(query) if query else "")
         head = f"{method.upper()} {target} HTTP/1.1\r\n".encode("utf-8", "surrogatepass")
@@ -89,8 +89,8 @@ class Fuzz:
             lines.append(self.random.choice(NASTY_HEADERS))
         return head + b"".join(line + b"\r\n" for line in lines if line) + b"\r\n" + body
 
-    def place(self, told):
-        return self.random.choice(("j1", "j2", "j999999", told or "x"))
+    def place(self, text):
+        return self.random.choice(("j1", "j2", "j999999", text or "x"))
 
     def shown(self, value):
         text = value if isinstance(value, str) else json.dumps(value, default=str)
@@ -185,7 +185,7 @@ def status_of(connect, request, seconds):
 
 
 def received(raw):
-    """Return what comes next; after a while hang up, as who waits and follows does."""
+    """Return what comes next; after a while hang up, as a client that waits or follows does."""
     if not select.select([raw], [], [], 3)[0]:
         raw.shutdown(socket.SHUT_WR)
     return raw.recv(65536)
@@ -219,8 +219,8 @@ def fuzzed(home, count, seed):
         return raw
 
     options = ("--pool", "simulated:library:lab", "--dry-run", "--user-jobs", "1000000")
-    with served(home, *options) as (process, told):
-        assert told.startswith("serving")
+    with served(home, *options) as (process, greeting):
+        assert greeting.startswith("serving")
         draining = threading.Thread(target=process.stderr.read, daemon=True)
         draining.start()
         threads = [threading.Thread(target=ask, args=(each,)) for each in range(AT_ONCE)]

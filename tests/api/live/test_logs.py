@@ -51,8 +51,8 @@ def test_the_last_lines_may_lie_in_several_parts(log, lines):
 def test_the_last_lines_of_a_large_file(tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"{k:>60}\n" for k in range(10_000)))
-    told = last_lines(str(log), UID, 2_000).decode().split()
-    assert told == [str(k) for k in range(8_000, 10_000)]
+    lines = last_lines(str(log), UID, 2_000).decode().split()
+    assert lines == [str(k) for k in range(8_000, 10_000)]
 
 
 def test_a_last_line_without_an_end(tmp_path):
@@ -83,9 +83,9 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 def follow(api, lines=None, *happenings):
-    """Return what a follower is told; after each chunk the next thing happens."""
+    """Return what a follower receives; after each chunk the next action runs."""
 
-    async def told():
+    async def received():
         left = list(happenings)
         found = b""
         async for chunk in followed(Log(api, "j1", 0, None, UID), lines, lambda: False):
@@ -96,7 +96,7 @@ def follow(api, lines=None, *happenings):
                 api.state = JobState.FINISHED
         return found
 
-    return asyncio.run(asyncio.wait_for(told(), LIMIT_S))
+    return asyncio.run(asyncio.wait_for(received(), LIMIT_S))
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +122,8 @@ def rotate(path):
 def test_following_shows_all_that_is_written(tmp_path):
     log = tmp_path / "log"
     log.write_text("a\n")
-    told = follow(ServiceApi(log), None, lambda: append(log, "b\n"), lambda: append(log, "c\n"))
-    assert told == b"a\nb\nc\n"
+    text = follow(ServiceApi(log), None, lambda: append(log, "b\n"), lambda: append(log, "c\n"))
+    assert text == b"a\nb\nc\n"
 
 
 def test_following_begins_with_the_older_parts(log):
@@ -166,7 +166,7 @@ def test_following_waits_for_the_log_to_be_there(tmp_path):
     log = tmp_path / "log"
     api = ServiceApi(None)
 
-    async def told():
+    async def received():
         chunks = followed(Log(api, "j1", 0, None, UID), None, lambda: False)
         first = asyncio.ensure_future(anext(chunks))
         await asyncio.sleep(0.05)
@@ -177,7 +177,7 @@ def test_following_waits_for_the_log_to_be_there(tmp_path):
         await chunks.aclose()
         return found
 
-    assert asyncio.run(told()) == b"there\n"
+    assert asyncio.run(received()) == b"there\n"
 
 
 def test_output_written_just_before_the_end_is_reported(tmp_path):

@@ -42,7 +42,7 @@ def test_a_token_identifies_its_user(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "mode", "told"),
+    ("text", "mode", "message"),
     [
         (f"{ME} {TOKEN}", 0o644, "must be readable by its owner only (chmod 600), got mode 644"),
         (f"{ME} short", 0o600, "line 1: must be a token of at least 20 characters, got 5"),
@@ -52,13 +52,13 @@ def test_a_token_identifies_its_user(tmp_path):
         ("\udcff", 0o600, "is not UTF-8 text"),
     ],
 )
-def test_a_bad_file_of_tokens(tmp_path, text, mode, told):
+def test_a_bad_file_of_tokens(tmp_path, text, mode, message):
     path = tmp_path / "tokens"
     path.write_bytes(text.encode(errors="surrogateescape"))
     path.chmod(mode)
     with pytest.raises(InputError) as error:
         Tokens.read(str(path))
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert str(path) in str(error.value)
     assert TOKEN not in str(error.value)
 
@@ -104,8 +104,8 @@ def test_a_service_that_is_being_started_is_waited_for(monkeypatch, tmp_path):
     monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
     with Journal(tmp_path), ExitStack() as service:
         monkeypatch.setattr(places, "START_S", 0.3)
-        told = rf"^the service in {tmp_path} \(process {os.getpid()}\) is still starting$"
-        with pytest.raises(NoServiceError, match=told):
+        message = rf"^the service in {tmp_path} \(process {os.getpid()}\) is still starting$"
+        with pytest.raises(NoServiceError, match=message):
             find_service()
         monkeypatch.setattr(places, "START_S", 60.0)
         listens = announced(tmp_path, tmp_path / "new.sock")

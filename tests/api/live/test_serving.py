@@ -1,4 +1,4 @@
-"""What ``dovetail serve`` does beside the service."""
+"""What ``dovetail serve`` does around the service."""
 
 import sys
 

@@ -50,7 +50,7 @@ def job(**changes):
 
 
 def waiting(k):
-    reason = "no slowdown is known with anybody whom it could join"
+    reason = "no slowdown is known with any job that it could join"
     places_of_none = {"gpus": (), "shares": (), "co_runners": (), "pids": (), "statuses": ()}
     return job(id=f"j{k}", state=JobState.WAITING, waiting_for=reason, **places_of_none)
 
@@ -143,7 +143,7 @@ def test_the_queue_shows_placements_and_reasons_to_wait():
     assert "gpu0 50 %" in row
     assert "1.20 (1.25)" in row
     assert "1 job waiting" in text
-    assert "j2  no slowdown is known with anybody" in text
+    assert "j2  no slowdown is known with any job" in text
 
 
 def test_a_job_goes_by_its_name_or_else_its_workload():
@@ -190,7 +190,7 @@ def test_the_dashboard_names_what_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("time_s", "told"),
+    ("time_s", "text"),
     [
         (-1, "0 s"),
         (59.9, "59 s"),
@@ -201,8 +201,8 @@ def test_the_dashboard_names_what_is_not_there():
         (200_000, "2 d 7 h"),
     ],
 )
-def test_how_long_something_lasts(time_s, told):
-    assert lasting(time_s) == told
+def test_how_long_something_lasts(time_s, text):
+    assert lasting(time_s) == text
 
 
 def test_cells():
@@ -240,9 +240,9 @@ def test_many_nodes_fit_too(nodes, width):
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     assert width < 100 or len(text.splitlines()) < 45
-    told = " ".join(text.split())
-    assert f"{nodes}, {4 * nodes} devices, 8 of them busy; 1 of the nodes in trouble" in told
-    assert "64 devices of 16 nodes" in told
+    words = " ".join(text.split())
+    assert f"{nodes}, {4 * nodes} devices, 8 of them busy; 1 of the nodes in trouble" in words
+    assert "64 devices of 16 nodes" in words
 
 
 def test_nodes_in_trouble_come_first_and_then_the_busy():

@@ -85,11 +85,11 @@ def lines(campaign):
 
 def test_a_campaign_becomes_a_data_set(campaign, capsys):
     assert main(command(campaign, "--verbose")) == 0
-    told = capsys.readouterr()
-    assert "NO GPU" in told.out
+    output = capsys.readouterr()
+    assert "NO GPU" in output.out
     # No MPS is there, so the word needs a word.
-    assert "MPS and time-sliced are only names" in told.out
-    assert len(told.err.splitlines()) == 8
+    assert "MPS and time-sliced are only names" in output.out
+    assert len(output.err.splitlines()) == 8
     out = campaign.parent / "out"
     assert sorted(path.name for path in out.iterdir()) == [
         "pairs.csv",
@@ -112,15 +112,15 @@ def test_a_dry_run_prints_the_result_and_leaves_nothing(campaign, capsys):
     text = campaign.read_text().replace("{measure: solos}", "{measure: solos, shares: [50]}")
     campaign.write_text(text)
     assert main(command(campaign, "--dry-run")) == 0
-    told = capsys.readouterr().out
-    assert "no figure here is one of a GPU" in told
-    assert "0  solos, MPS, 50 %" in told
+    output = capsys.readouterr().out
+    assert "no figure here is one of a GPU" in output
+    assert "0  solos, MPS, 50 %" in output
     # 2.1 s each, as below, in whole seconds; those with caps are refused on some machines.
     ends = (
         "8 experiments left, about 17 s and starts\n",
         "6 experiments left, about 13 s and starts\n",
     )
-    assert told.endswith(ends)
+    assert output.endswith(ends)
     assert main(command(campaign, "--dry-run", "--json")) == 0
     stages = json.loads(capsys.readouterr().out)["stages"]
     assert stages[1]["planned"] == stages[1]["left"] == 6
@@ -133,9 +133,9 @@ def test_a_dry_run_prints_the_result_and_leaves_nothing(campaign, capsys):
 
 def test_when_time_is_up_it_says_how_to_go_on(campaign, capsys):
     assert main(command(campaign, "--minutes", "0.05")) == 3
-    told = capsys.readouterr()
-    assert "time is up: 8 experiments left; go on with dovetail measure" in told.err
-    assert "--minutes 0.05" in told.err
+    output = capsys.readouterr()
+    assert "time is up: 8 experiments left; go on with dovetail measure" in output.err
+    assert "--minutes 0.05" in output.err
     assert workers(campaign) == []
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_lost_and_nothing_measured_twice_after_a_sigkill(campaign):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     kept = lines(campaign)
-    # The workers see that nobody is there any more.
+    # The workers notice that their parent is gone.
     wait_until(lambda: not workers(campaign))
     assert main(command(campaign)) == 0
     assert lines(campaign)[: len(kept)] == kept
@@ -202,36 +202,36 @@ def test_on_a_simulated_gpu(campaign, capsys):
     assert found["stages"][1]["refused"] == 2
     assert "a simulation of the instance shares" in found["machine"]["stand_in"]
     assert main([*arguments, "--device", "simulated:library:lab"]) == 2
-    told = capsys.readouterr().err
-    assert "workloads[0]: must be one of the instance's (" in told
+    output = capsys.readouterr().err
+    assert "workloads[0]: must be one of the instance's (" in output
 
 
 class TestBadInput:
     def refused(self, arguments, capsys):
         assert main(arguments) == 2
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert told.err.count("\n") == 1
-        return told.err
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.count("\n") == 1
+        return output.err
 
     def test_an_unknown_workload(self, campaign, capsys):
         campaign.write_text(
             campaign.read_text().replace("- {name: here, program: here.py}", "- lenet")
         )
-        told = self.refused(command(campaign), capsys)
-        assert "loops.yaml: workloads[0]: must be one of burst, convnet" in told
-        assert told.endswith("got 'lenet'\n")
+        output = self.refused(command(campaign), capsys)
+        assert "loops.yaml: workloads[0]: must be one of burst, convnet" in output
+        assert output.endswith("got 'lenet'\n")
 
     def test_a_program_that_is_not_there(self, campaign, capsys):
         (campaign.parent / "here.py").unlink()
-        told = self.refused(command(campaign), capsys)
-        assert "loops.yaml: workloads[0].program: must name a file, and" in told
-        assert told.endswith("/here.py is none\n")
+        output = self.refused(command(campaign), capsys)
+        assert "loops.yaml: workloads[0].program: must name a file, and" in output
+        assert output.endswith("/here.py is none\n")
         assert "here.py" in self.refused(command(campaign, "--dry-run"), capsys)
 
     def test_a_python_that_is_not_there_or_is_none(self, campaign, capsys):
-        told = self.refused(command(campaign, "--python", "/nowhere/python"), capsys)
-        assert "--python: /nowhere/python cannot be run" in told
+        output = self.refused(command(campaign, "--python", "/nowhere/python"), capsys)
+        assert "--python: /nowhere/python cannot be run" in output
         assert "--python" in self.refused(command(campaign, "--python", "/bin/true"), capsys)
         assert not (campaign.parent / "out").exists()
 
@@ -243,8 +243,8 @@ class TestBadInput:
         campaign.write_text(
             campaign.read_text().replace("- {name: here, program: here.py}", "- gemm")
         )
-        told = self.refused(command(campaign, "--python", bare), capsys)
-        assert "has no PyTorch: pip install './dovetail[measure]', or name a Python" in told
+        output = self.refused(command(campaign, "--python", bare), capsys)
+        assert "has no PyTorch: pip install './dovetail[measure]', or name a Python" in output
 
     def test_an_output_that_cannot_be(self, campaign, capsys):
         (campaign.parent / "out").write_text("in the way")
@@ -255,8 +255,8 @@ class TestBadInput:
         assert main(command(campaign, "--minutes", "0.05")) == 3
         capsys.readouterr()
         campaign.write_text(campaign.read_text().replace("settle_s: 0.1", "settle_s: 0.2"))
-        told = self.refused(command(campaign), capsys)
-        assert "is of another campaign: windows.settle_s was 0.1, is 0.2" in told
+        output = self.refused(command(campaign), capsys)
+        assert "is of another campaign: windows.settle_s was 0.1, is 0.2" in output
 
     @pytest.mark.parametrize(
         ("option", "value", "rule"),

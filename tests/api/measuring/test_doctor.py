@@ -47,23 +47,23 @@ def test_splits_cannot_be_measured_without_a_gpu(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--shares", "50"], "--shares: needs --splits or --sms"),
         (["--sms", "--again"], "--again: needs --splits"),
     ],
 )
-def test_options_without_effect_are_refused(tmp_path, capsys, options, told):
+def test_options_without_effect_are_refused(tmp_path, capsys, options, message):
     assert main(["doctor", "--directory", str(tmp_path), *options]) == 2
-    assert capsys.readouterr().err == f"dovetail: {told}\n"
+    assert capsys.readouterr().err == f"dovetail: {message}\n"
 
 
 def test_the_machines_form(tmp_path, capsys):
     with injected():
         assert main(["doctor", "--json", "--directory", str(tmp_path)]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert told["usable"] == "unpartitioned"
-    assert {"id", "text", "level", "remedy", "gpu"} == set(told["findings"][0])
+    output = json.loads(capsys.readouterr().out)
+    assert output["usable"] == "unpartitioned"
+    assert {"id", "text", "level", "remedy", "gpu"} == set(output["findings"][0])
 
 
 @NEEDS_MPS
@@ -120,8 +120,8 @@ def test_shares_that_were_measured_are_not_measured_again(tmp_path, capsys):
     assert measured_shares(tmp_path) == [50, 10]
     assert "(1 of 2, about" in capsys.readouterr().err
     assert measured_shares(tmp_path) == [50, 10]
-    told = capsys.readouterr()
-    assert "2 of 2 shares were measured before" in told.err
+    output = capsys.readouterr()
+    assert "2 of 2 shares were measured before" in output.err
     assert measured_shares(tmp_path, "--again") == [50, 10, 50, 10]
 
 

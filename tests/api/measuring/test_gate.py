@@ -30,9 +30,9 @@ def test_what_is_measured_is_kept_and_not_measured_again(tmp_path, monkeypatch, 
         mps = MpsManager(machine.place / "m", program=machine.program, patience=HASTY)
         asked = {"splits": True, "sms": True, "shares": [50, 10], "again": False}
         measure(machine.state, mps, str(python), Namespace(**asked))
-        told = capsys.readouterr().err
-        assert "the SMs of 2 shares counted" in told
-        assert "50 % is 66 SMs and computes right in all of 1 products (1 of 2, about" in told
+        output = capsys.readouterr().err
+        assert "the SMs of 2 shares counted" in output
+        assert "50 % is 66 SMs and computes right in all of 1 products (1 of 2, about" in output
         splits = read_splits(machine.state)
         assert splits.allowed(SplitKey("Injected H200", "580.0 (injected)", "130100")) == (10, 50)
         assert {one.share: one.sms for one in splits.sms} == {50: 66, 10: 12}

@@ -86,8 +86,8 @@ def test_every_line_fits_the_width_and_brackets_stay():
 
 
 def test_a_stand_in_is_reported_before_anything_else():
-    told = printed(*RESULTS, stand_in="CPU cores")
-    assert told.startswith("NO GPU: CPU cores\n")
+    text = printed(*RESULTS, stand_in="CPU cores")
+    assert text.startswith("NO GPU: CPU cores\n")
     assert "NO GPU" not in printed(*RESULTS)
 
 

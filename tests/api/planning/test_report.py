@@ -55,8 +55,8 @@ def test_every_gpu_reason_note_and_setting_is_there():
     assert all(gpu in page.text["where"] for gpu in instance.places)
     assert all(waiting.reason in page.text["waiting"] for waiting in plan.waiting)
     assert all(row.name in page.text["comparison"] for row in comparison.rows)
-    for told in (*plan.notes, "lab", "greedy", __version__, "throughput: sum of weight x rate"):
-        assert told in page.text["settings"]
+    for text in (*plan.notes, "lab", "greedy", __version__, "throughput: sum of weight x rate"):
+        assert text in page.text["settings"]
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_only():

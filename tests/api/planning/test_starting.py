@@ -49,13 +49,13 @@ def environments(lines):
     show = "; ".join(f'echo -n "${{{name}--}} "' for name in names.split(","))
     found = {}
     for line in lines:
-        variables, comment, told = line.partition("  # command of ")
+        variables, comment, job = line.partition("  # command of ")
         if comment:
             command = f"{variables} bash -c '{show}'"
             ran = subprocess.run(
                 ["bash", "-c", command], capture_output=True, text=True, check=True
             )
-            found[told] = tuple(ran.stdout.split())
+            found[job] = tuple(ran.stdout.split())
     return found
 
 
@@ -79,7 +79,7 @@ def test_each_process_of_a_starting_job_gets_its_gpu_share_and_priority(planned)
 
 
 def test_a_preempted_job_is_started_only_where_it_moves(planned):
-    # One of the two gets a cap, beside `late`; the other stays.
+    # One of the two gets a cap, next to `late`; the other stays.
     instance, _ = planned
     plan = solve(instance, preempt=True).plan
     started = {rank.job for rank in ranks(instance, plan)}

@@ -184,7 +184,7 @@ def test_long_names_lose_their_middle(length):
 
 
 @pytest.mark.parametrize(
-    ("value", "digits", "told"),
+    ("value", "digits", "text"),
     [
         (6.220161, 6, "6.22016"),
         (123_456_789.0, 6, "123457000"),
@@ -193,8 +193,8 @@ def test_long_names_lose_their_middle(length):
         (0.0, 6, "0"),
     ],
 )
-def test_figures_are_written_out(value, digits, told):
-    assert figure(value, digits) == told
+def test_figures_are_written_out(value, digits, text):
+    assert figure(value, digits) == text
 
 
 def test_the_gsla_of_a_latency_job_is_one_of_its_p99():

@@ -120,8 +120,8 @@ def test_the_licence_is_kept_in_the_model(run, folder, tmp_path):
     fitted = ("fit", folder(measured()), "--model", "constant", "-o", model)
     assert run(*fitted, "--licence", "evaluation only")[0] == 0
     assert "licence evaluation only" in " ".join(run("show", model)[1].split())
-    told = json.loads(run("show", model, "--json")[1])
-    assert told["about"]["training"]["licence"] == "evaluation only"
+    shown = json.loads(run("show", model, "--json")[1])
+    assert shown["about"]["training"]["licence"] == "evaluation only"
 
 
 @pytest.mark.parametrize("licence", ["", " ", "a" * 201, "two\nlines"])

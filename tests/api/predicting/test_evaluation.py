@@ -120,8 +120,11 @@ def weaker(comparison, setting, held):
 @pytest.mark.parametrize(("setting", "new"), [("random", "pair"), ("family", "family")])
 def test_a_promise_is_kept_only_where_it_is_in_every_setting(studied, setting, new):
     kept = weaker(weaker(studied.comparison, "random", 0.95), "family", 0.93)
-    assert "held for 93.0 % (new family, the weakest of the tested settings): kept." in told(kept)
-    broken = told(weaker(kept, setting, 0.6))
+    assert (
+        "held for 93.0 % (new family, the weakest of the tested settings): kept."
+        in verdict_text(kept)
+    )
+    broken = verdict_text(weaker(kept, setting, 0.6))
     assert f"held for 60.0 % (new {new}, the weakest of the tested settings): not kept." in broken
 
 
@@ -130,11 +133,11 @@ def test_a_setting_without_bounds_is_reported(studied):
         each.replace(coverage=None) if each.setting == "random" else each
         for each in studied.comparison.evaluations
     )
-    found = told(studied.comparison.replace(evaluations=some))
+    found = verdict_text(studied.comparison.replace(evaluations=some))
     assert "The data are too few to bound 100.0 % of the jobs (new pair" in found
 
 
-def told(comparison):
+def verdict_text(comparison):
     return " ".join(verdict(comparison))
 
 

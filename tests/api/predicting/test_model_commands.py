@@ -156,8 +156,8 @@ def test_shares_that_the_model_does_not_know_are_named(run, files, tmp_path):
     status, _, err = run("predict", problem, "--model", model, "--mixed", "-o", output)
     assert status == 0
     splits = "30/70, 70/30, no cap/30, 30/no cap, no cap/70, 70/no cap"
-    told = f"the model was not fitted on pairs at {splits}: these stay unknown"
-    assert err == f"dovetail: {told}\n"
+    message = f"the model was not fitted on pairs at {splits}: these stay unknown"
+    assert err == f"dovetail: {message}\n"
 
 
 def test_a_confidence_is_a_matter_of_the_model(run, files):

@@ -217,7 +217,7 @@ def test_a_comparison_of_something_else_is_not_overwritten(run, small, change):
 
 
 class Never:
-    """Starts nobody."""
+    """Starts no job."""
 
     def decide(self, state):
         return Decision()
@@ -337,11 +337,11 @@ def test_a_policy_of_ones_own_that_breaks_the_protocol_is_one_line(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     Path("mine.py").write_text(f"class Odd:\n    {decide}\n")
-    told = f"python:mine.Odd.decide must {rule}\n"
-    assert run("simulate", *small, "--policy", "python:mine.Odd") == (2, "", f"dovetail: {told}")
+    message = f"python:mine.Odd.decide must {rule}\n"
+    assert run("simulate", *small, "--policy", "python:mine.Odd") == (2, "", f"dovetail: {message}")
     status, _, err = run("compare", *small, "--policies", "odd=python:mine.Odd", *ONE)
     assert (status, err.count("\n")) == (exit_status, 1)
-    assert err.endswith(told)
+    assert err.endswith(message)
 
 
 @pytest.mark.parametrize("policies", ["a=python:m.C,a=python:m.D", "fifo=python:m.C"])
@@ -510,7 +510,7 @@ def test_policies_are_split_at_the_right_commas(text, policies):
 
 
 def test_part_of_a_trace_is_taken_before_the_load(run, small):
-    # Window: j2 and nobody else. Its time to arrive counts from the first that is left.
+    # Window: j2 and no other job. Its time to arrive counts from the first that is left.
     status, out, _ = run("simulate", *small, "--policy", "fifo", "--window", "0.002:1", "--json")
     data = json.loads(out)
     assert status == 0
@@ -537,10 +537,10 @@ def test_workloads_that_the_world_lacks_are_distinguished_from_missing_ones(run,
 def test_the_load_is_that_of_what_is_simulated(run, small):
     # 100 + 2 x 50 + 30 GPU seconds, of 2 x 10 that there are while jobs arrive.
     _, out, _ = run("simulate", *small, "--policy", "fifo", "--json")
-    told = "11.50 x what the GPUs can do while jobs arrive"
-    assert json.loads(out)["facts"]["load"] == told
+    load = "11.50 x what the GPUs can do while jobs arrive"
+    assert json.loads(out)["facts"]["load"] == load
     _, out, _ = run("simulate", *small, "--policy", "fifo", "--json", "--sample", 1)
-    assert json.loads(out)["facts"]["load"] == f"{told}; of the sample about 3.8 x"
+    assert json.loads(out)["facts"]["load"] == f"{load}; of the sample about 3.8 x"
     Path("once.csv").write_text(TRACE.replace("j2,10", "j2,0"))
     _, out, _ = run("simulate", "once.csv", *small[1:], "--policy", "fifo", "--json")
     assert json.loads(out)["facts"]["load"] == "all jobs arrive at once"
@@ -594,7 +594,7 @@ class Late(Fifo):
 
 
 def test_a_policy_of_ones_own_is_compared(run, small, monkeypatch):
-    # As FIFO, but nobody starts before j2 has come, at 10 s: 10 to 110, to 160, to 190.
+    # As FIFO, but no job starts before j2 has come, at 10 s: 10 to 110, to 160, to 190.
     Path("own.py").write_text(MINE)
     policies = ("--policies", "fifo,python:own.Late:after_s=5", "-o", "out")
     process = start("compare", *small, *policies, "--jobs", 2)
@@ -716,8 +716,8 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(run, tmp_path, numbe
         RunResult.read(path)
     if number == signal.SIGINT:
         assert process.returncode == 130
-        told = f"interrupted: the same command goes on after {len(done)} of {seeds} runs"
-        assert err == f"dovetail: {told}\n"
+        message = f"interrupted: the same command goes on after {len(done)} of {seeds} runs"
+        assert err == f"dovetail: {message}\n"
         assert set((folder / "runs").iterdir()) == done
     stamps = {path: path.stat().st_mtime_ns for path in done}
     few = len(done) + 1

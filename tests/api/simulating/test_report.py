@@ -198,7 +198,7 @@ def test_two_jobs_by_hand(tiny):
     time, sharing, machines, _ = metric_tables(groups)
     heads = [head.text for head in time.table.heads]
     fifo, ours = (dict(zip(heads, row, strict=True)) for row in time.table.rows)
-    # Makespan 200 s beside 150 s; p99 of (100, 200) is 199.
+    # Makespan 200 s against 150 s; p99 of (100, 200) is 199.
     assert (fifo["makespan"].text, ours["makespan"].text) == ("3.33", "2.50")
     assert (ours["makespan"].small, ours["makespan"].mark) == (("1.33 ×",), True)
     assert (fifo["p99 JCT"].text, ours["p99 JCT"].text) == ("3.32", "2.50")
@@ -208,10 +208,10 @@ def test_two_jobs_by_hand(tiny):
     rate = [head.text for head in sharing.table.heads].index("gSLA violation rate")
     assert [row[rate].text for row in sharing.table.rows] == ["0", "50"]
     assert headline(groups) == "Both policies have the same mean job completion time: 2.50 min"
-    told = verdict(groups)
-    assert "Best at gSLA violation rate: fifo." in told
-    assert "dovetail is not the best at gSLA violation rate (50.0 %; fifo 0 %)." in told
-    assert "One seed only: small differences may be chance." in told
+    sentences = verdict(groups)
+    assert "Best at gSLA violation rate: fifo." in sentences
+    assert "dovetail is not the best at gSLA violation rate (50.0 %; fifo 0 %)." in sentences
+    assert "One seed only: small differences may be chance." in sentences
     assert machines.absent == ("energy",)
 
 
@@ -246,9 +246,9 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
 
 
 @pytest.mark.parametrize(
-    ("rates", "told"),
+    ("rates", "breaks_text"),
     [
-        # 60 beside 120 s and 90 s.
+        # 60 against 120 s and 90 s.
         (
             (0.0, 0.01, 0.31),
             ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; among those that keep 99 %, "
@@ -268,11 +268,11 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
         ((math.nan,) * 3, ", 50.0 % less than fifo"),
     ],
 )
-def test_the_headline_mentions_broken_gslas_of_the_best(rates, told):
+def test_the_headline_mentions_broken_gslas_of_the_best(rates, breaks_text):
     policies = zip(("fifo", "ssf", "castor"), (120.0, 90.0, 60.0), rates, strict=True)
     groups = Groups.of([promised(*each) for each in policies])
     best = "castor has the shortest mean job completion time of 3 policies: 60.0 s"
-    assert headline(groups) == best + told
+    assert headline(groups) == best + breaks_text
     breaks = " (breaks 31.0 % of its gSLAs)" if rates[2] > 0.01 else ""
     assert f"Best at mean JCT: castor{breaks}." in verdict(groups)
 
@@ -289,7 +289,7 @@ def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
     runs, facts = io.StringIO(), {"trace": "two jobs"}
     Console(file=runs, width=100).print(comparison_view(groups, facts))
     row = [line.split() for line in runs.getvalue().splitlines() if line.startswith("dovetail")][-1]
-    # Makespan, the third column, is 200 s beside 150 s.
+    # Makespan, the third column, is 200 s against 150 s.
     assert row[3] == "1.33"
     html = simulation_page(tiny, "two jobs", facts)
     assert "1.33 ×" in html
@@ -299,9 +299,9 @@ def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
 
 def test_missing_runs_are_said(several):
     runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
-    told = " ".join(verdict(Groups.of(runs)))
-    assert "Seed 2 is left out: not every policy has a run of it." in told
-    assert "One seed only" in told
+    text = " ".join(verdict(Groups.of(runs)))
+    assert "Seed 2 is left out: not every policy has a run of it." in text
+    assert "One seed only" in text
 
 
 def test_means_are_over_the_seeds_that_all_policies_have(several):
@@ -439,14 +439,14 @@ def test_means_of_stretches_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "text"),
     [
         *((0.0, "0"), (0.9999999, "1.00"), (0.0379, "0.0379"), (0.00021, "0.0002")),
         *((12.345, "12.3"), (99.96, "100"), (123456.7, "123,457"), (math.nan, "-")),
     ],
 )
-def test_figures_have_three_digits(value, told):
-    assert three_digits(value) == told
+def test_figures_have_three_digits(value, text):
+    assert three_digits(value) == text
 
 
 def test_columns_have_the_same_digits():
@@ -457,7 +457,7 @@ def test_columns_have_the_same_digits():
 
 
 @pytest.mark.parametrize(
-    ("time_s", "told"),
+    ("time_s", "text"),
     [
         (0.0123, "12.3 ms"),
         (2.5e-5, "25.0 µs"),
@@ -467,8 +467,8 @@ def test_columns_have_the_same_digits():
         (864000, "10.0 d"),
     ],
 )
-def test_times_have_a_fitting_unit(time_s, told):
-    assert duration(time_s) == told
+def test_times_have_a_fitting_unit(time_s, text):
+    assert duration(time_s) == text
 
 
 PROBE = """<script>

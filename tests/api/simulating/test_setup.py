@@ -42,9 +42,9 @@ def asked(*arguments):
 @pytest.mark.parametrize(("model", "duration_s"), [("v100", 100), ("k80", 400)])
 def test_run_times_of_gavel_are_those_on_the_first_named_gpu_model(gavel, model, duration_s):
     # 800 steps at 8 or at 2 iterations/s.
-    told = asked(*gavel, "--gpu-model", model)
-    assert [job.duration_s for job in told.setup.trace.jobs] == [duration_s] * 2
-    assert told.facts["run times"] == f"hold on {model}"
+    requested = asked(*gavel, "--gpu-model", model)
+    assert [job.duration_s for job in requested.setup.trace.jobs] == [duration_s] * 2
+    assert requested.facts["run times"] == f"hold on {model}"
 
 
 @pytest.mark.parametrize(("models", "duration_s"), [("v100,k80", 100), ("k80,v100", 400)])
@@ -57,16 +57,16 @@ def test_in_a_mixed_cluster_speeds_are_relative_to_where_run_times_hold(gavel, m
 
 
 def test_run_times_of_gavel_on_a_model_that_it_does_not_know_are_reported(gavel):
-    told = asked(gavel[0], "--nodes", 1, "--gpu-model", "A100")
-    assert told.setup.trace.jobs[0].duration_s == 100
+    requested = asked(gavel[0], "--nodes", 1, "--gpu-model", "A100")
+    assert requested.setup.trace.jobs[0].duration_s == 100
     rest = "taken for those on A100, which are not known"
-    assert told.facts["run times"] == f"hold on v100; {rest}"
+    assert requested.facts["run times"] == f"hold on v100; {rest}"
     # The synthetic world writes it V100.
     assert asked(gavel[0], "--nodes", 1).facts["run times"] == "hold on v100"
 
 
 def test_run_times_hold_where_an_instance_has_speed_1(gavel):
-    # A cluster of K80s only, whose speeds are told beside a V100's.
+    # A cluster of K80s only, with speeds relative to a V100's.
     world = {
         "format": "dovetail-instance/1",
         "name": "slow",
@@ -78,16 +78,16 @@ def test_run_times_hold_where_an_instance_has_speed_1(gavel):
         "slowdowns": [],
     }
     Path("slow.json").write_text(json.dumps(world))
-    told = asked(gavel[0], "--world", "slow.json")
-    assert told.setup.trace.jobs[0].duration_s == 100
-    assert told.facts["run times"] == "hold on v100"
+    requested = asked(gavel[0], "--world", "slow.json")
+    assert requested.setup.trace.jobs[0].duration_s == 100
+    assert requested.facts["run times"] == "hold on v100"
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_of_several_gpu_models_of_a_data_set_one_has_to_be_named(gavel, capsys, command):
     assert main([command, *gavel]) == 2
-    told = "dovetail: --gpu-model: must name one or more of k80, v100: gv has several\n"
-    assert capsys.readouterr().err == told
+    message = "dovetail: --gpu-model: must name one or more of k80, v100: gv has several\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_of_several_gpu_models_of_a_data_set_one_has_to_be_named(gavel, capsys, 
     ],
 )
 def test_the_load_counts_a_gpu_by_its_speed(gavel, models, load):
-    told = asked(*gavel, "--gpu-model", models).facts["load"]
-    assert told == f"{load} x what the GPUs can do while jobs arrive"
+    text = asked(*gavel, "--gpu-model", models).facts["load"]
+    assert text == f"{load} x what the GPUs can do while jobs arrive"
 
 
 def test_the_load_counts_a_gpu_by_all_workloads_where_some_are_drawn(gavel):
     rows = ["id,arrival_s,workers,duration_s", "x,0,1,100", "y,100,1,100"]
     Path("t.csv").write_text("\n".join(rows))
     # A k80 does a at 2 / 8 and b at 0.5 / 4 of a v100: 200 / (100 x (1 + 0.1875)).
-    told = asked("t.csv", *gavel[1:], "--gpu-model", "v100,k80").facts["load"]
-    assert told.startswith("1.68 x")
+    text = asked("t.csv", *gavel[1:], "--gpu-model", "v100,k80").facts["load"]
+    assert text.startswith("1.68 x")
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
@@ -137,5 +137,5 @@ def test_cores_of_a_trace_in_swf_make_gpus(tmp_path, monkeypatch, capsys):
         job.id for job in asked("o.csv", "--nodes", 1, "--columns", named).setup.trace.jobs
     ] == ["7"]
     assert main(["simulate", "library:lab-day", "--cores-per-gpu", "6"]) == 2
-    told = "dovetail: --cores-per-gpu: only traces in the format swf count cores\n"
-    assert capsys.readouterr().err == told
+    message = "dovetail: --cores-per-gpu: only traces in the format swf count cores\n"
+    assert capsys.readouterr().err == message

@@ -88,11 +88,11 @@ def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library
     (shares,) = found(result, "shares.allowed")
     assert shares.text == "not measured on Injected H200, driver 580.0 (injected)"
     assert shares.remedy == "dovetail doctor --splits --python FILE"
-    told = [(one.id, one.text) for one in result.findings if one.gpu.startswith("GPU-injected")]
-    assert ("gpu.model", "Injected H200, 1 GiB, 132 SMs, compute capability 9.0") in told
-    assert ("gpu.profiling", "by NVML GPM") in told
-    assert ("gpu.strangers", "processes of others run there: pid 100, 101, 102") in told
-    assert [word for name, word in told if name == "gpu.compute-mode"] == [
+    texts = [(one.id, one.text) for one in result.findings if one.gpu.startswith("GPU-injected")]
+    assert ("gpu.model", "Injected H200, 1 GiB, 132 SMs, compute capability 9.0") in texts
+    assert ("gpu.profiling", "by NVML GPM") in texts
+    assert ("gpu.strangers", "processes of others run there: pid 100, 101, 102") in texts
+    assert [word for name, word in texts if name == "gpu.compute-mode"] == [
         "DEFAULT",
         "EXCLUSIVE_PROCESS",
     ]
@@ -104,10 +104,10 @@ def test_jobs_of_the_service_are_no_strangers(tmp_path, library):
             # The kernel shows the environment of a new program a moment after its start.
             wait_until(Path(f"/proc/{job.pid}/environ").read_bytes)
             library.processes = {"compute": [(job.pid, 1 << 20)], "mps": []}
-            told = [finding.text for finding in diagnosis(tmp_path).findings]
+            texts = [finding.text for finding in diagnosis(tmp_path).findings]
         finally:
             job.kill()
-    assert not any("processes of others" in one for one in told)
+    assert not any("processes of others" in one for one in texts)
 
 
 @pytest.mark.skipif(not HAS_MPS, reason="needs nvidia-cuda-mps-control")
@@ -174,12 +174,12 @@ def test_a_progress_hook_that_other_users_cannot_reach_is_reported(open_path):
 
 
 def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
-    (told,) = found(diagnosis(tmp_path), "machine.cpu-pool")
+    (finding,) = found(diagnosis(tmp_path), "machine.cpu-pool")
     pool = CpuPool(tmp_path / "pool")
     try:
         count = len(pool.cluster().nodes[0].devices)
-        assert told.text.startswith(f"{count} device")
-        assert pool.notice.endswith(told.text.partition("; ")[2])
+        assert finding.text.startswith(f"{count} device")
+        assert pool.notice.endswith(finding.text.partition("; ")[2])
     finally:
         pool.close()
 
@@ -187,7 +187,7 @@ def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
 def test_every_finding_is_documented_and_no_other():
     source = "".join(path.read_text() for path in DOCTOR.glob("*.py"))
     parts = "machine|service|driver|gpu|mps|jobs|shares"
-    told = set(re.findall(rf'"((?:{parts})\.[a-z-]+)"', source))
+    reported = set(re.findall(rf'"((?:{parts})\.[a-z-]+)"', source))
     rows = re.findall(rf"^\| `({parts})` \|.*\| (.*) \|$", PAGE.read_text(), re.M)
     documented = [f"{group}.{name}" for group, names in rows for name in names.split("`")[1::2]]
-    assert sorted(documented) == sorted(told)
+    assert sorted(documented) == sorted(reported)

@@ -73,17 +73,17 @@ def test_a_gpu_in_mig_mode_is_left_alone(tmp_path, library, kernel):
 
 
 @pytest.mark.parametrize(
-    ("rows", "level", "told"),
+    ("rows", "level", "text"),
     [
         ({"pending_rows": 1}, Level.NOTE, "waits to be taken out of use"),
         ({"failed_rows": 1}, Level.LACKING, "could not be remapped"),
     ],
 )
-def test_bad_memory_is_reported(tmp_path, library, kernel, rows, level, told):
+def test_bad_memory_is_reported(tmp_path, library, kernel, rows, level, text):
     vars(library).update(rows)
     _, found = looked(tmp_path, kernel)
     assert found["gpu.memory"].level is level
-    assert told in found["gpu.memory"].text
+    assert text in found["gpu.memory"].text
 
 
 def program(folder, name, text):
@@ -94,7 +94,7 @@ def program(folder, name, text):
 
 
 @pytest.mark.parametrize(
-    ("answer", "level", "told"),
+    ("answer", "level", "text"),
     [
         (None, Level.LACKING, "no dcgmi"),
         ("echo Unable to connect; exit 1", Level.LACKING, "does not list this GPU"),
@@ -105,7 +105,7 @@ def program(folder, name, text):
         ),
     ],
 )
-def test_before_hopper_dcgm_profiles(tmp_path, library, kernel, monkeypatch, answer, level, told):
+def test_before_hopper_dcgm_profiles(tmp_path, library, kernel, monkeypatch, answer, level, text):
     library.gpm_supported, library.gpus = False, 1
     library.uuids = {0: "GPU-0000000a-1"}
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -115,7 +115,7 @@ def test_before_hopper_dcgm_profiles(tmp_path, library, kernel, monkeypatch, ans
     _, found = looked(tmp_path, kernel)
     gpus._seen_by_dcgm.cache_clear()
     assert found["gpu.profiling"].level is level
-    assert told in found["gpu.profiling"].text
+    assert text in found["gpu.profiling"].text
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_bindings_older_than_the_driver_are_reported(tmp_path, library, kernel):
 
 def libraries(tmp_path, **changes):
     """A program in place of the jobs' Python that tells made-up libraries."""
-    told = {
+    report = {
         "python": "3.12.1",
         "torch": "2.11.0+cu130",
         "cuda": "13.0",
@@ -187,7 +187,7 @@ def libraries(tmp_path, **changes):
         "package": "13.1.0.3",
         **changes,
     }
-    text = str(told).replace("'", '"').replace("None", "null")
+    text = str(report).replace("'", '"').replace("None", "null")
     return str(program(tmp_path, "python", f"echo '{text}'"))
 
 
@@ -207,7 +207,7 @@ def test_a_driver_too_old_for_the_jobs_is_reported(tmp_path, library, kernel):
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "told"),
+    ("changes", "name", "text"),
     [
         ({"cuda": None, "cublas": None, "package": None}, "jobs.torch", "a build without CUDA"),
         ({"torch": None, "cuda": None}, "jobs.torch", "no PyTorch"),
@@ -215,9 +215,9 @@ def test_a_driver_too_old_for_the_jobs_is_reported(tmp_path, library, kernel):
         ({"package": None, "cublas": None}, "jobs.cublas", "not found with PyTorch"),
     ],
 )
-def test_libraries_that_lack(tmp_path, library, kernel, changes, name, told):
+def test_libraries_that_lack(tmp_path, library, kernel, changes, name, text):
     _, found = looked(tmp_path, kernel, libraries(tmp_path, **changes))
-    assert told in found[name].text
+    assert text in found[name].text
 
 
 def test_a_python_that_is_none(tmp_path, library, kernel):

@@ -63,10 +63,12 @@ def test_no_mps_is_reported(base, monkeypatch):
 def test_daemons_of_others_are_reported_with_the_command_that_ends_them(base):
     with running(base / "theirs") as pid:
         others = mps.others(base / "ours", tuple(every_mps()))
-        told = [one for one in others if f" {pid} " in one.text]
-    assert [one.level for one in told] == [Level.LACKING]
-    assert told[0].text.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
-    assert told[0].remedy.endswith(f"echo quit | CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}")
+        findings = [one for one in others if f" {pid} " in one.text]
+    assert [one.level for one in findings] == [Level.LACKING]
+    assert findings[0].text.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
+    assert findings[0].remedy.endswith(
+        f"echo quit | CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}"
+    )
 
 
 @NEEDS_MPS
@@ -81,6 +83,6 @@ def test_our_daemons_are_stale_only_without_a_service(base):
 
 
 def test_a_path_too_long_for_sockets_is_reported(base):
-    told = mps.directory(base / ("x" * 60) / "mps")
-    assert told.level is Level.LACKING
-    assert "longer than 87 bytes" in told.text
+    finding = mps.directory(base / ("x" * 60) / "mps")
+    assert finding.level is Level.LACKING
+    assert "longer than 87 bytes" in finding.text

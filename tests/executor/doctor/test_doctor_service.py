@@ -31,9 +31,9 @@ def test_a_free_place_is_good(tmp_path):
 
 
 def test_the_socket_of_another_user_is_reported_with_its_process(tmp_path, listener):
-    told = socket_of(tmp_path)
-    assert told.level is Level.BROKEN
-    assert f"pid {os.getpid()}, uid {os.geteuid()} listens there" in told.text
+    finding = socket_of(tmp_path)
+    assert finding.level is Level.BROKEN
+    assert f"pid {os.getpid()}, uid {os.geteuid()} listens there" in finding.text
 
 
 def test_a_service_that_runs_has_its_own_socket(tmp_path, listener):
@@ -56,16 +56,16 @@ def test_a_file_that_is_no_socket(tmp_path):
 
 
 def test_a_name_too_long_for_a_socket(tmp_path):
-    told = socket_of(tmp_path, "x" * 108)
-    assert told.level is Level.BROKEN
-    assert "may have 107" in told.text
+    finding = socket_of(tmp_path, "x" * 108)
+    assert finding.level is Level.BROKEN
+    assert "may have 107" in finding.text
 
 
 def test_a_port_in_use_is_broken():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = taken.getsockname()
-        told = service.port(address)
-    assert told.level is Level.BROKEN
+        finding = service.port(address)
+    assert finding.level is Level.BROKEN
     assert service.port(address).level is Level.GOOD
 
 

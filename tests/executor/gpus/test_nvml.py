@@ -171,7 +171,7 @@ def test_without_a_driver_there_is_one_clear_line():
 
 def test_how_fast_a_gpu_runs_and_what_holds_it_back(library):
     with nvml.Nvml() as session:
-        # Bit 0x1 says that the GPU is idle, which slows nobody.
+        # Bit 0x1 says that the GPU is idle, which slows no job.
         assert session.read(FIRST)[-3:] == (1980.0, 61.0, ("power cap", "hardware thermal"))
         library.fails["nvmlDeviceGetClockInfo"] = pynvml.NVML_ERROR_NOT_SUPPORTED
         library.fails["nvmlDeviceGetTemperature"] = pynvml.NVML_ERROR_NOT_SUPPORTED

@@ -136,7 +136,7 @@ class Block:
         return max(done, 1)
 
     def _release(self, thread: Thread) -> None:
-        """Let those go on who waited for this thread only."""
+        """Resume the threads that waited for this thread only."""
         warp = thread.number // WARP
         members = self.threads[warp * WARP : (warp + 1) * WARP]
         waiting = {one.waits[1:3] for one in members if one.waits and one.waits[0] == "warp"}

@@ -2,7 +2,7 @@
 
 ``install`` loads a made-up ``libcuda.so.1`` and registers the functions of ``MadeUpGpu`` there, so
 that the process finds them as it would find those of NVIDIA's driver. Streams run their operations
-in order and beside each other; the program's own thread goes on meanwhile.
+in order and concurrently with each other; the program's own thread goes on meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs with a made-up GPU that do what jobs do beside launching one kernel after the other.
+"""Programs with a made-up GPU that do more than launch one kernel after the other, as jobs do.
 
 ``python -m tests.executor.isolation.made_up_programs NAME TASK`` prints ``right`` if the memory is
 what it has to be.

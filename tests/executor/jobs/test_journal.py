@@ -89,7 +89,7 @@ def replayed(happened):
 
 
 def as_kept(happened):
-    """Return events as a journal tells them: a job's environment stands in its submission only."""
+    """Return events as a journal keeps them: a job's environment is in its submission only."""
     return [
         event.replace(run=event.run.replace(spec=event.run.spec.replace(env={})))
         if event.kind == "placed"
@@ -577,15 +577,15 @@ class TestKills:
             tmp_path,
         )
         wanted = random.Random(seed).randint(5, 60)
-        told = [int(process.stdout.readline()) for _ in range(wanted)]
+        acknowledged = [int(process.stdout.readline()) for _ in range(wanted)]
         process.send_signal(signal.SIGKILL)
-        told += [
+        acknowledged += [
             int(line)
             for line in process.communicate()[0].splitlines(keepends=True)
             if line.endswith("\n")
         ]
         with Journal(tmp_path) as journal:
-            assert journal.sequence in (told[-1], told[-1] + 7)
+            assert journal.sequence in (acknowledged[-1], acknowledged[-1] + 7)
             assert journal.replay().sequence == journal.sequence
 
 

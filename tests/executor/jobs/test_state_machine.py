@@ -1,4 +1,4 @@
-"""What becomes of a job, told event by event."""
+"""The life of a job, event by event."""
 
 import json
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""A state machine that is told events in short words, and checked after each."""
+"""A state machine that takes events in short form and is checked after each."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_measured_pairs_override_predictions_in_both_directions():
     )
     assert (mine.slowdown, theirs.slowdown) == (1.2, 1.4)
     assert mine.source == "measured once"
-    assert table.foretold.slowdown[0, 0, 0, 1] == pytest.approx(ANALYTIC)
+    assert table.prior.slowdown[0, 0, 0, 1] == pytest.approx(ANALYTIC)
     beside_itself = table.belief("A100", UNCAPPED, "a/a", "a/a")
     assert beside_itself.source == "analytic, from solo profiles"
 
@@ -128,7 +128,7 @@ def test_nothing_is_believed_of_what_has_no_metrics():
 
 
 def test_utilisation_substitutes_unreadable_metrics_and_is_marked():
-    # Two that keep all cores busy take turns; one beside a half-busy one waits half the time.
+    # Two that keep all cores busy take turns; one with a half-busy one waits half the time.
     busy, half = (
         SoloProfile(workload=name, gpu_model="cpu-1-core", metrics=Metrics(cpu_util=part))
         for name, part in (("a/a", 1.0), ("b/b", 0.5))

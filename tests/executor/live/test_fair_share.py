@@ -51,7 +51,7 @@ def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
         for job in service.api.jobs():
             service.api.cancel(job.id, BOB if job.owner == "bob" else EVA)
     assert service.api.job("j41").runs == 1
-    # Those who were about to start when Eva's came, and at most as many as there are devices.
+    # Jobs about to start when Eva's came: at most as many as there are devices.
     assert started <= before + 2
 
 
@@ -120,7 +120,7 @@ def test_the_explanation_names_the_user_whose_jobs_come_first(tmp_path):
         service.api.submit([live_spec(work_s=600, owner=BOB)] * 4, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
         service.api.submit([live_spec(work_s=600, owner=EVA)], EVA)
-        told = service.api.explain("j3").splitlines()
+        explanation = service.api.explain("j3").splitlines()
         assert service.api.job("j3").waiting_for.startswith(
             "fair share: an idle device, after jobs of"
         )
@@ -129,7 +129,7 @@ def test_the_explanation_names_the_user_whose_jobs_come_first(tmp_path):
         for job in service.api.jobs():
             service.api.cancel(job.id, ME)
     first = "fair share: first come jobs of other-eva, who has 0 devices and is charged "
-    assert any(line.startswith(first) for line in told)
+    assert any(line.startswith(first) for line in explanation)
     assert reasons["j3"].startswith(first)
     assert reasons["j5"] == "capacity: no device is idle"
 
@@ -138,8 +138,8 @@ def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
     with service_in(tmp_path, limits=Limits(waiting=3, any_user=True)) as service:
         service.api.drain([], True, ME)
         service.api.submit([live_spec(owner=BOB)] * 2, BOB)
-        told = "^bob may have 3 waiting jobs, has 2, and 2 more are submitted$"
-        with pytest.raises(RefusedError, match=told):
+        message = "^bob may have 3 waiting jobs, has 2, and 2 more are submitted$"
+        with pytest.raises(RefusedError, match=message):
             service.api.submit([live_spec(owner=BOB)] * 2, BOB)
         with pytest.raises(InputError, match=r"^weight: must be <= 10 \(administrators: any\)"):
             service.api.submit([live_spec(owner=BOB, weight=11.0)], BOB)

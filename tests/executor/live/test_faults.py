@@ -110,5 +110,5 @@ def test_the_verdict_sees_what_is_wrong(faults, tmp_path):
 @pytest.mark.parametrize("pool", ["simulated", "cpu"])
 def test_the_whole_campaign(pool):
     command = [sys.executable, str(LIVE / "faults.py"), "--pool", pool]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

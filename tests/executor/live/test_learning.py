@@ -155,9 +155,9 @@ def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path, learner_of):
 
 def test_the_program_that_fits_reports_faults_in_one_line(tmp_path, capsys):
     assert fitting.main(["castor", str(tmp_path / "none.db"), str(tmp_path / "model"), MODEL]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "no such file" in told
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert "no such file" in output
 
 
 def test_between_fits_each_measurement_teaches_of_other_pairs_and_drifts_are_reported(

@@ -1,4 +1,4 @@
-"""The command for every job that is over: what it is told, and that nobody waits for it."""
+"""The command that runs for every job that is over: its variables; the service never waits."""
 
 import os
 import time
@@ -13,12 +13,12 @@ from .test_service import ME, service_in, spec
 
 def writes(path):
     """Return a command that adds a line on each job to a file."""
-    told = "$DOVETAIL_JOB $DOVETAIL_NAME $DOVETAIL_USER $DOVETAIL_STATE: $DOVETAIL_WHY"
-    return ("sh", "-c", f'echo "$(id -u) {told}" >> {path}')
+    line = "$DOVETAIL_JOB $DOVETAIL_NAME $DOVETAIL_USER $DOVETAIL_STATE: $DOVETAIL_WHY"
+    return ("sh", "-c", f'echo "$(id -u) {line}" >> {path}')
 
 
 def test_it_runs_at_each_end_of_any_kind(tmp_path):
-    out = tmp_path / "told"
+    out = tmp_path / "lines"
     with service_in(tmp_path, notify=writes(out)) as service:
         service.api.submit(
             [spec(work_s=1, name="$(touch x)"), spec(work_s=1, words=["status=3"])], ME
@@ -38,12 +38,12 @@ def test_it_runs_at_each_end_of_any_kind(tmp_path):
     assert {line.split()[0] for line in out.read_text().splitlines()} == {str(os.getuid())}
     with service_in(tmp_path, notify=writes(out)):
         time.sleep(0.3)
-    assert len(out.read_text().splitlines()) == 4, "it was told again after a restart"
+    assert len(out.read_text().splitlines()) == 4, "it ran again after a restart"
 
 
 def test_one_that_hangs_delays_nothing_and_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(notifying, "LONGEST_S", 3.0)
-    out = tmp_path / "told"
+    out = tmp_path / "lines"
     hangs = ("sh", "-c", f"echo $DOVETAIL_JOB >> {out}; sleep 600 & sleep 600")
     with service_in(tmp_path, notify=hangs) as service:
         began = time.monotonic()
@@ -56,10 +56,10 @@ def test_one_that_hangs_delays_nothing_and_is_killed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [(("false",), "ended with status 1"), (("/no/such",), "No such file or directory")],
 )
-def test_one_that_fails_is_shown_as_trouble(tmp_path, command, told):
+def test_one_that_fails_is_shown_as_trouble(tmp_path, command, message):
     with service_in(tmp_path, notify=command) as service:
         service.api.submit([spec(work_s=1)], ME)
-        wait_until(lambda: told in service.api.service().trouble)
+        wait_until(lambda: message in service.api.service().trouble)

@@ -1,4 +1,4 @@
-"""A policy's decision, told as a plan."""
+"""A policy's decision as a plan."""
 
 import pytest
 

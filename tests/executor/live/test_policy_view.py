@@ -208,7 +208,7 @@ def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_too():
     assert state.predicted.slowdown[0, 0, a, b] == state.seen[0, 0, a, b] == 1.2
     assert state.seen_upper[0, 0, a, b] == state.predicted.upper[0, 0, a, b] > 1.2
     # 0.3 * 0.7 + 0.2 * 0.2, see test_beliefs.
-    assert state.foretold.slowdown[0, 0, a, b] == pytest.approx(1.25)
+    assert state.prior.slowdown[0, 0, a, b] == pytest.approx(1.25)
 
 
 def test_the_rate_is_that_of_the_company():
@@ -416,7 +416,7 @@ def test_a_flood_of_unknown_workloads_makes_one_kind():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "shares", "told"),
+    ("gpu", "shares", "message"),
     [
         (-1, None, "'j1' on a GPU that is not there"),
         (9, None, "'j1' on a GPU that is not there"),
@@ -424,12 +424,12 @@ def test_a_flood_of_unknown_workloads_makes_one_kind():
         ("g0", None, "the check failed: TypeError"),
     ],
 )
-def test_a_start_that_is_nonsense_is_refused(gpu, shares, told):
+def test_a_start_that_is_nonsense_is_refused(gpu, shares, message):
     story = known_story()
     story.submit()
     view = world_of(story)
     (job,) = view.state.pending.values()
-    with pytest.raises(CannotStartError, match=told):
+    with pytest.raises(CannotStartError, match=message):
         place(view, [Start(job, (gpu,), shares)], {})
     assert view.state.pending
 
@@ -468,8 +468,8 @@ def test_the_instance_can_be_solved_and_its_plan_passes_the_checker():
     plan = solve(posed).plan
     assert check(posed, plan).violations == ()
     alone = [job.id for job in posed.jobs if job.workload == "alone"]
-    beside = {a.job: a.co_runners for a in plan.assignments}
-    assert all(not any(beside.get(name, ((),))) for name in alone)
+    co_runners = {a.job: a.co_runners for a in plan.assignments}
+    assert all(not any(co_runners.get(name, ((),))) for name in alone)
 
 
 @pytest.mark.parametrize("name", ["dovetail", "unaware", "random", "binpack", "sjf-ffs", "fifo"])
@@ -646,7 +646,7 @@ def test_devices_that_join_take_jobs_and_those_that_run_stay_where_they_are():
     view.renew(story.at_s)
     assert [[job.id for job in on] for on in view.state.residents] == [[], [running.id], [], []]
     put(story, view, wide, "n0/g0", "n1/g0", "n1/g1")
-    # A node that leaves with a job on it: nobody else is put there, and the others are seen.
+    # A node that leaves with a job on it: no other job is put there, and the others are seen.
     story.tell(events.DevicesChanged, gpus=("n0/g0", "n0/g1"))
     view.equip(small)
     view.renew(story.at_s)
@@ -673,7 +673,7 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
     drain(story, "g0")
     view.renew(story.at_s)
     assert reserved() == ("g2", "g1")
-    until_s, told = story.machine.reserved[gang.id].until_s, len(story.happened)
+    until_s, reported = story.machine.reserved[gang.id].until_s, len(story.happened)
     # A workload that is new makes another state, whose devices may have other numbers.
     drain(story, "g0", on=False)
     story.submit(workload="speech")
@@ -683,7 +683,7 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
     assert [*view.state.reserved] == [gang.sequence]
     assert view.state.reserved[gang.sequence].until_s == until_s
     assert reserved() == ("g2", "g1")
-    assert len(story.happened) == told + 2  # and nothing was told again
+    assert len(story.happened) == reported + 2  # and nothing was reported again
     # A device that takes no more jobs ends it, and others are found.
     drain(story, "g2")
     view.renew(story.at_s)

@@ -54,7 +54,7 @@ def brought_to_an_end(machine):
 
 
 class Machine(RuleBasedStateMachine):
-    """A state machine with its journal, told anything at all, restarted and killed at any time."""
+    """A state machine with its journal, fed random events, restarted and killed at any time."""
 
     def __init__(self):
         super().__init__()

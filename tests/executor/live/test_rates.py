@@ -86,7 +86,7 @@ def test_the_pieces_cover_the_whole_time(steps):
 
 
 def test_the_reported_noise_is_the_true_noise():
-    """The spread of 400 estimates beside the mean of what each says of itself."""
+    """The spread of 400 estimates, and the mean of the errors that they state."""
     rng = random.Random(5)
     found = []
     for _ in range(400):

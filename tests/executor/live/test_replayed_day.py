@@ -119,7 +119,7 @@ def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
 
 
 def _as_of_live(directory, machine, began_s):
-    """Return of each job when it started, when it ended and with whom it shared GPUs."""
+    """Return the start, the end and the co-runners of each job."""
     placed = [entry.event for entry in read_events(directory) if entry.event.kind == "placed"]
     spans = [
         (event.run.job, event.at_s, machine.jobs[event.run.job].since_s, seats)

@@ -19,8 +19,8 @@ from tests.executor.live.test_service import ME, serving, spec
 from tests.executor.nodes.agents import finder, start_agents
 from tests.executor.pools.test_cpu_pool import TWO_CORES
 
-BESIDE = {("A", "A"): (1.9, 1.9), ("A", "B"): (1.2, 1.3), ("B", "B"): (1.6, 1.6)}
-"""Synthetic slowdowns: whoever packs well puts an A beside a B."""
+SLOWDOWNS = {("A", "A"): (1.9, 1.9), ("A", "B"): (1.2, 1.3), ("B", "B"): (1.6, 1.6)}
+"""Synthetic slowdowns: a good packing pairs each A with a B."""
 
 JOBS = [("A", 1, None), ("A", 1, 1.1), ("B", 1, None), ("B", 1, None), ("A", 2, None)]
 """Workload, workers and gSLA of each job."""
@@ -54,7 +54,7 @@ def learned(path, known):
                     gpu_model=model,
                     slowdown=slowdown,
                 )
-                for pair, slowdown in BESIDE.items()
+                for pair, slowdown in SLOWDOWNS.items()
             ],
         )
     return repository
@@ -76,10 +76,10 @@ def planned(directory, make):
             ]
             service.api.submit(jobs, ME)
             plan, instance = service.api.plan(), service.api.instance()
-    return cluster, [told(plan, cluster), told(solve(instance).plan, cluster)]
+    return cluster, [named_by_place(plan, cluster), named_by_place(solve(instance).plan, cluster)]
 
 
-def told(plan, cluster):
+def named_by_place(plan, cluster):
     """Return assignments and waiting jobs of a plan with devices named by their place."""
     text = json.dumps([plan.to_data().get(key) for key in ("assignments", "waiting")])
     devices = [gpu.id for node in cluster.nodes for gpu in node.devices]
@@ -100,7 +100,7 @@ def agents(tmp_path_factory):
 @TWO_CORES
 def test_of_a_machine_a_node_and_a_simulation(agents, tmp_path):
     cluster, local = planned(tmp_path / "local", lambda path: CpuPool(path, devices=2))
-    # An A beside a B on one device; on the other the A that nobody may slow by more than 1.1.
+    # An A with a B on one device; on the other the A that no job may slow by more than 1.1.
     assert sorted(row["slowdown"] for row in local[0][0]) == [1.0, 1.2, 1.3]
     _, node = planned(tmp_path / "node", partial(on_nodes, agents=agents[0]))
     _, simulation = planned(tmp_path / "simulation", partial(simulated, cluster=cluster))

@@ -175,8 +175,8 @@ def test_no_time_is_too_long_for_the_service(tmp_path):
 def test_a_grace_longer_than_the_administrator_allows_is_refused(tmp_path):
     with service_in(tmp_path) as service, pytest.raises(InputError) as refused:
         service.api.submit([spec(grace_s=3600.0), spec(grace_s=3600.5)], ME)
-    told = "jobs[1].grace_s: must be <= 3600 s (the service's --max-grace), got 3600.5"
-    assert str(refused.value) == told
+    message = "jobs[1].grace_s: must be <= 3600 s (the service's --max-grace), got 3600.5"
+    assert str(refused.value) == message
     with service_in(tmp_path, limits=Limits(grace_s=7200.0)) as service:
         assert service.api.submit([spec(grace_s=3600.5)], ME) == ("j1",)
 
@@ -508,8 +508,8 @@ def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
         service.api.submit([spec(work_s=60, estimate_s=60.0)], ME)
         wait_until(lambda: service.api.job("j1").gpus)
         service.api.submit([spec(workers=2, estimate_s=10.0)], ME)
-        told = "n-1, n-0: reserved for it, as it has waited too long"
-        wait_until(lambda: service.api.job("j2").waiting_for == told)
+        reason = "n-1, n-0: reserved for it, as it has waited too long"
+        wait_until(lambda: service.api.job("j2").waiting_for == reason)
     with service_in(tmp_path, policy=policy) as service:
         # It would not end before the gang is to start.
         service.api.submit([spec(workload="B", estimate_s=1e6)], ME)
@@ -554,7 +554,7 @@ def test_another_policy_reserves_nothing(tmp_path):
 
 
 class Capper:
-    """A policy that starts everybody alone at a cap that nobody has tried."""
+    """A policy that starts every job alone at a cap that was never tried."""
 
     def decide(self, state):
         jobs = list(state.pending.values())[: sum(state.idle_count)]

@@ -76,7 +76,7 @@ def test_a_job_that_ended_while_no_service_ran_ended_then(directory):
         wait_until(is_in(service, "j1", JobState.PROFILING))
     (directory / "go").touch()
     wait_until((directory / "runs/j1.1/rank0/exit.json").exists)
-    # So that the service's start is told from the job's end, whatever reading two clocks takes.
+    # Separate the service's start from the job's end by more than two clocks can differ.
     time.sleep(1.0)
     with service_on_cores(directory) as service:
         wait_until(lambda: not service.api.jobs())

@@ -146,7 +146,7 @@ def test_nothing_is_lost_and_nothing_starts_twice(tmp_path, first):
 
 
 def copied(directory, other):
-    """Copy the journal of a directory that nobody serves."""
+    """Copy the journal of a directory that no service uses."""
     other.mkdir()
     for file in directory.glob("journal.db*"):
         shutil.copy(file, other / file.name)
@@ -195,11 +195,11 @@ def test_a_run_of_no_job_is_not_taken_for_one_of_the_same_name(tmp_path):
         (busy,) = service.api.job("j1").gpus
     restored(None, tmp_path)
     with service_in(tmp_path) as service:
-        # Its device takes nobody, so that only the other one can be chosen.
+        # Its device takes no jobs, so that only the other one can be chosen.
         service.api.drain([busy], True, ME)
         service.api.submit([spec(1)], ME)
         wait_until(lambda: not service.api.jobs())
-        told = service.api.job("j1")
-    assert told.state is JobState.FINISHED
-    assert told.run == "j1.2"
+        job = service.api.job("j1")
+    assert job.state is JobState.FINISHED
+    assert job.run == "j1.2"
     assert starts_in(tmp_path) == {"j1.1/rank0": 1, "j1.2/rank0": 1}

@@ -53,12 +53,12 @@ def becomes(service, job, state):
     try:
         wait_until(is_in(service, job, state))
     except AssertionError:
-        told = [
+        report = [
             service.api.explain(job),
             service.api.service().trouble,
             *service.api.job(job).history,
         ]
-        raise AssertionError("\n".join(map(str, told))) from None
+        raise AssertionError("\n".join(map(str, report))) from None
 
 
 def trouble(service, place=0):
@@ -173,8 +173,8 @@ def test_a_pair_is_capped_only_where_its_cublas_computed_right(machine, measured
         assert service.api.job(first).co_runners == ((second,),)
         wait_until(lambda: machine.variables("j4.1"))
         name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-        told = [machine.variables(run).get(name) for run in ("j3.1", "j4.1")]
-        assert told == [str(share) if share else None] * 2
+        caps = [machine.variables(run).get(name) for run in ("j3.1", "j4.1")]
+        assert caps == [str(share) if share else None] * 2
 
 
 @NEEDS_CC
@@ -216,7 +216,7 @@ def test_a_service_that_comes_back_finds_clients_daemons_and_sick_gpus_again(pai
         pair.library.xids = [(1 - place, 79)]
         wait_until(trouble(service, 1 - place))
         pids, daemons = service.api.job(job).pids, pair.daemons()
-    assert pair.daemons() == daemons  # of a daemon with a client nobody lets go
+    assert pair.daemons() == daemons  # a daemon with a client is kept
     with pair.service(watching=PATIENT) as service:
         wait_until(lambda: service.api.job(job).pids == pids)
         assert service.api.job(job).state is JobState.PROFILING

@@ -1,4 +1,4 @@
-"""What the service learns on the simulated pool: profiles, pairs, and who may start beside whom."""
+"""What the service learns on the simulated pool: profiles, pairs and which jobs may share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Percentiles from histograms, beside numpy's from the latencies themselves."""
+"""Percentiles from histograms, compared with numpy's from the latencies themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counted(latencies):
     return Counter(map(bucket_of, latencies))
 
 
-def told(latencies):
+def progress(latencies):
     return Progress(1.0, 0.0, None, tuple(sorted(counted(latencies).items())))
 
 
@@ -54,7 +54,7 @@ def test_a_stretch_of_time_is_the_difference_of_two_histograms():
     rng, tails = np.random.default_rng(5), Tails()
     slow, fast = rng.lognormal(0.0, 1.0, 2_000), rng.lognormal(-5.0, 0.3, 2_000)
     for k in range(9):
-        tails.note(float(k), [told([*slow[: 500 * k], *fast[: max(0, 500 * (k - 4))]])])
+        tails.note(float(k), [progress([*slow[: 500 * k], *fast[: max(0, 500 * (k - 4))]])])
     assert tails.since(4.0).p99_s == pytest.approx(np.percentile(fast, 99), rel=0.03)
     assert tails.since(0.0).p99_s > 1.0
     assert tails.since(8.0) is None
@@ -62,8 +62,8 @@ def test_a_stretch_of_time_is_the_difference_of_two_histograms():
 
 
 def test_all_ranks_count_and_one_that_is_silent_is_waited_for():
-    tails, many, few = Tails(), told([0.01] * 990), told([1.0] * 60)
-    nothing = told([])
+    tails, many, few = Tails(), progress([0.01] * 990), progress([1.0] * 60)
+    nothing = progress([])
     tails.note(0.0, [nothing, nothing])
     assert not tails.reported
     tails.note(1.0, [many, None])

@@ -1,4 +1,4 @@
-"""The watch, told made-up progress second by second (no process runs here)."""
+"""The watch, given made-up progress second by second (no process runs here)."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ class Scene:
         self.events += found
         return found
 
-    def told_latencies(self, run):
+    def reported_latencies(self, run):
         reported = self.reported.setdefault(run, Counter())
         reported.update(map(bucket_of, self.latencies.get(run, ())))
         return tuple(sorted(reported.items()))
 
     def observe(self):
         boot_s = self.now_s + BOOT_S
-        told = {run: self.told_latencies(run) for run in self.done}
+        latencies = {run: self.told_latencies(run) for run in self.done}
         progress = {
             run: [
-                None if rate is None else Progress(done, boot_s, self.total, told[run])
+                None if rate is None else Progress(done, boot_s, self.total, latencies[run])
                 for done, rate in zip(self.done[run], self.rates[run], strict=True)
             ]
             for run in watched(self.story.machine)

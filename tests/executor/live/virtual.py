@@ -44,7 +44,7 @@ class Jumps(RequestQueue):
 
 
 class VirtualClock:
-    """Seconds since the machine booted, as they are told."""
+    """Seconds since the machine booted, as set by the test."""
 
     def __init__(self):
         self.now_s = 1e6

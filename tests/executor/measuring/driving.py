@@ -49,7 +49,7 @@ class Worker:
         self._reader.join()
         for stream in (self.process.stdout, self.process.stderr):
             stream.close()
-        with contextlib.suppress(BrokenPipeError):  # a command that nobody has read
+        with contextlib.suppress(BrokenPipeError):  # a command that was never read
             self.process.stdin.close()
 
     def tell(self, command):

@@ -138,8 +138,8 @@ def test_what_the_gate_does_not_let_through_is_refused(machine, campaign_on):
     quarter = {"measure": "solos", "shares": [25]}
     now = campaign_on(quarter, splits=half_is_right())
     now.runner.run()
-    told = {one.reason for one in now.ledger.results}
-    assert told == {
+    reasons = {one.reason for one in now.ledger.results}
+    assert reasons == {
         f"{name}: 25 % was not measured here: dovetail doctor --splits first"
         for name in ("conv", "lstm")
     }
@@ -179,20 +179,20 @@ def test_where_mps_serves_no_client_the_rest_goes_on(machine, campaign_on, monke
     assert now.runner.run() == ()
     found = [(one.mode, one.status) for one in now.ledger.results]
     assert sorted(found) == [*[("mps", "refused")] * 2, *[("time-sliced", "ok")] * 2]
-    told = {one.reason.partition(": ")[2] for one in now.ledger.results if one.mode == "mps"}
-    assert len(told) == 1
-    assert told.pop().startswith("MPS serves nobody here: ")
+    reasons = {one.reason.partition(": ")[2] for one in now.ledger.results if one.mode == "mps"}
+    assert len(reasons) == 1
+    assert reasons.pop().startswith("MPS serves no client here: ")
     assert machine.daemons() == []
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("STANDIN_NO_MPS", "did not reach MPS"),
         ("STANDIN_FAIL", "cuInit failed with CUDA error 100"),
     ],
 )
-def test_the_trial_of_mps_asks_cuda(machine, monkeypatch, name, told):
+def test_the_trial_of_mps_asks_cuda(machine, monkeypatch, name, message):
     for _ in range(2):
         device = opened(machine)
         with closing(device):
@@ -201,9 +201,9 @@ def test_the_trial_of_mps_asks_cuda(machine, monkeypatch, name, told):
                 assert device.why_not(Seat("conv", "mps")) is None
                 monkeypatch.setenv(name, "1")
                 continue
-            with pytest.raises(DovetailError, match=told):
+            with pytest.raises(DovetailError, match=message):
                 device.open("mps")
-            assert told in device.why_not(Seat("conv", "mps"))
+            assert message in device.why_not(Seat("conv", "mps"))
 
 
 def test_uncapped_workers_must_see_what_the_gate_saw_at_100(machine, campaign_on):
@@ -217,7 +217,7 @@ def test_uncapped_workers_must_see_what_the_gate_saw_at_100(machine, campaign_on
 
 
 def test_power_is_taken_between_steps_of_the_energy_counter(machine):
-    # 250 W, told in steps of 25 J: a tenth of a second.
+    # 250 W, reported in steps of 25 J: a tenth of a second.
     machine.library.energy_mj = lambda: int(time.monotonic() * 10) * 25_000
     device = opened(machine)
     for offset_s in (0.0, 0.03, 0.07):
@@ -232,8 +232,8 @@ def test_a_cap_that_is_not_kept_measures_nothing(machine, campaign_on):
     stage = {"measure": "solos", "shares": [50], "workloads": ["conv"]}
     now = campaign_on(stage, splits=half_is_right(), options=["uncapped"])
     now.runner.run()
-    told = [one.reason for one in now.ledger.results]
-    assert told == ["conv: sees 132 SMs at 50 %, must see 66"] * 2
+    reasons = [one.reason for one in now.ledger.results]
+    assert reasons == ["conv: sees 132 SMs at 50 %, must see 66"] * 2
 
 
 def test_others_on_the_gpu_disturb_a_window(machine, campaign_on):
@@ -282,8 +282,8 @@ def test_a_fault_of_mps_spoils_one_experiment_and_the_campaign_goes_on(
 def xid_at_first(machine, now, code):
     begins = now.heard.begins
 
-    def begun(*told):
-        begins(*told)
+    def begun(*args):
+        begins(*args)
         if len(now.heard.begun) == 1:
             machine.library.xids.append((0, code))
 

@@ -145,7 +145,7 @@ def test_what_cannot_be_capped_is_refused(device, tmp_path, monkeypatch):
     assert refused.status == "refused"
     assert refused.reason.startswith("spin: a cap needs control groups")
     assert left == ()
-    # Refused for the same reason again, it is not told again.
+    # Refused again for the same reason, it is not reported again.
     again, _, heard = measured(device, tmp_path, of)
     assert len(again) == 1
     assert heard.ended == []
@@ -175,7 +175,7 @@ def test_memory_that_others_hold_is_given_back_before_it_is_said_to_lack(device,
     (short,) = [one for one in results if one.status != "ok"]
     assert short.workloads == ("greedy",)
     assert short.status == "out-of-memory"
-    # It was tried once more with nobody beside it.
+    # It was tried once more without a co-runner.
     assert short.residents == 1
 
 
@@ -200,9 +200,9 @@ def test_a_worker_that_dies_or_fails_is_tried_twice_and_reported(device, tmp_pat
     assert [one.status for one in results].count("failed") == 4
     # What has failed comes again after everything else.
     assert [one.status for one in results[-2:]] == ["failed", "failed"]
-    told = {one.workloads[0]: one.reason for one in results if one.status == "failed"}
-    assert told["dies"] == "dies: ended with status 7: goodbye"
-    assert told["broken"] == "broken: ValueError: no such layer"
+    reasons = {one.workloads[0]: one.reason for one in results if one.status == "failed"}
+    assert reasons["dies"] == "dies: ended with status 7: goodbye"
+    assert reasons["broken"] == "broken: ValueError: no such layer"
     runs = list((tmp_path / "pool" / "runs").iterdir())
     assert {run.name.partition("-")[0] for run in runs} <= {"dies", "broken"}
     assert any((run / "rank0" / "log").read_text() == "goodbye\n" for run in runs)
@@ -222,8 +222,8 @@ def test_a_worker_that_is_killed_in_a_window_is_reported_and_another_takes_over(
     with sitting(device, of, tmp_path / "out", worker_command(of)) as now:
         begins = now.heard.begins
 
-        def kill_the_first(*told):
-            begins(*told)
+        def kill_the_first(*args):
+            begins(*args)
             if len(now.heard.begun) == 1:
                 pid = now.workers.pids[0]
                 threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()

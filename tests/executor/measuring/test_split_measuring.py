@@ -47,9 +47,9 @@ def test_the_program_on_the_cpu():
         python = sys.executable
     command = [python, "-I", str(split_measuring.PROGRAM), "cpu", "small", "wait"]
     done = subprocess.run(command, capture_output=True, check=True)
-    told = json.loads(done.stdout)
-    assert len(told["products"]) == 2 * len(products.SMALL) * len(products.KINDS)
-    assert all(error <= 1 for *_, error in told["products"])
+    report = json.loads(done.stdout)
+    assert len(report["products"]) == 2 * len(products.SMALL) * len(products.KINDS)
+    assert all(error <= 1 for *_, error in report["products"])
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def answering(tmp_path):
 
 def answer(**more):
     product = ["nn", "float16", 1, 2, 3, 0.25]
-    told = {"cublas": "130100", "sms": "SHARE", "mps": True, "products": [product], **more}
-    return "echo '" + json.dumps(told).replace('"SHARE"', "'$SHARE'") + "'"
+    report = {"cublas": "130100", "sms": "SHARE", "mps": True, "products": [product], **more}
+    return "echo '" + json.dumps(report).replace('"SHARE"', "'$SHARE'") + "'"
 
 
 def test_evidence_is_read_share_by_share(answering):
@@ -81,7 +81,7 @@ def test_evidence_is_read_share_by_share(answering):
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         (["echo first >&2; echo last line >&2; exit 1"], "could not compute: last line"),
         (["kill -9 $$"], "could not compute: ended by SIGKILL"),
@@ -92,8 +92,8 @@ def test_evidence_is_read_share_by_share(answering):
         ([answer(sms=132)], "saw all 132 SMs"),
     ],
 )
-def test_a_failed_measurement_is_reported(answering, lines, told):
-    with pytest.raises(GateError, match=told):
+def test_a_failed_measurement_is_reported(answering, lines, message):
+    with pytest.raises(GateError, match=message):
         list(measure_shares(answering(*lines), [50]))
 
 
@@ -123,8 +123,8 @@ def test_one_at_a_time_goes_on(tmp_path):
         f"sys.path.insert(0, {str(split_measuring.PROGRAM.parent)!r})\n"
         "import products\n"
         "products.alone()\n"
-        f"with open({str(order)!r}, 'a', 1) as told:\n"
-        "    told.write('begin\\n'); time.sleep(0.2); told.write('end\\n')\n"
+        f"with open({str(order)!r}, 'a', 1) as log:\n"
+        "    log.write('begin\\n'); time.sleep(0.2); log.write('end\\n')\n"
     )
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert [one.wait(LIMIT_S) for one in running] == [0] * 3

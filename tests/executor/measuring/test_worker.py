@@ -93,7 +93,7 @@ def test_requests_arrive_at_the_same_times_in_every_run():
         for event in run:
             assert event["arrived"] <= event["started"] < event["at"]
         for before, after in itertools.pairwise(run):
-            # one at a time; who arrived first is answered first
+            # one at a time, in order of arrival
             assert before["at"] <= after["started"]
             assert before["arrived"] < after["arrived"]
     # open loop: how long answers took, which differs between runs, moves no arrival
@@ -123,12 +123,12 @@ def test_a_client_that_arrives_while_another_is_answered_waits_and_the_end_of_in
 
 
 def test_what_a_workload_prints_is_no_event(own):
-    path = own(building="print('built'); import os; os.system('echo told by a child')")
+    path = own(building="print('built'); import os; os.system('echo output of a child')")
     with Worker(path) as worker:
         assert worker.event()["event"] == "ready"
         worker.tell("quit")
         assert worker.event() is None
-        assert worker.end() == (0, "told by a child\nbuilt\n")
+        assert worker.end() == (0, "output of a child\nbuilt\n")
 
 
 def test_it_ends_when_its_reader_is_gone(own):
@@ -145,7 +145,7 @@ def test_it_ends_when_its_reader_is_gone(own):
 
 @needs_torch
 def test_a_built_in_workload_that_does_not_fit_says_so():
-    # Its three vectors of 512 MiB do not fit beside PyTorch in the 1.5 GiB that it may map.
+    # Its three vectors of 512 MiB do not fit next to PyTorch in the 1.5 GiB that it may map.
     limited = ("bash", "-c", f'ulimit -v {1536 * 1024}; exec "$@"', "limited")
     with Worker("stream", before=limited, python=WITH_TORCH, size="full") as worker:
         failed = worker.event()

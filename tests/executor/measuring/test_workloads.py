@@ -21,7 +21,7 @@ TRAINED = ("convnet", "transformer", "gpt", "lstm", "recommender", "graph")
 
 @pytest.fixture(scope="module")
 def computed():
-    """What each workload computes, told by one process."""
+    """Results of all workloads, computed by one process."""
     command = [TORCH_PYTHON, "-W", "error", PROGRAM, WORKER.parent, *TRAINED]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
@@ -120,10 +120,10 @@ def test_an_own_workload_is_loaded(tmp_path):
 
 
 def test_it_may_import_modules_of_its_folder(tmp_path):
-    (tmp_path / "lies_beside_it.py").write_text("NAME = 'from beside'")
+    (tmp_path / "neighbour.py").write_text("NAME = 'from neighbour'")
     text = OWN.replace('"own"', "NAME")
-    assert load(own(tmp_path, f"from lies_beside_it import NAME\n{text}"), "full").family == (
-        "from beside"
+    assert load(own(tmp_path, f"from neighbour import NAME\n{text}"), "full").family == (
+        "from neighbour"
     )
 
 

@@ -120,7 +120,7 @@ class TestLifeCycle:
         os.kill(daemon.pid, signal.SIGSTOP)
         with pytest.raises(MpsError, match=r"'get_server_list' was not answered in 0\.5 s"):
             control.ask("get_server_list", 0.5)
-        # It lives, so that no other is started beside it.
+        # It lives, so that no second one is started.
         assert control.daemon() == daemon
 
     def test_it_is_not_taken_for_one_of_another_gpu(self, control):

@@ -46,8 +46,8 @@ class Commands(NamedTuple):
     deaf: tuple[str, ...]
 
 
-class Told:
-    """A pool with all it has told."""
+class Observed:
+    """A pool with all events it has reported."""
 
     def __init__(self, pool: NodePool) -> None:
         self.pool = pool
@@ -67,8 +67,8 @@ class Told:
     def wait(self, run: Run, *kinds: type) -> dict[int, AnyEvent]:
         """Return an event of these kinds for every rank, as soon as there is one."""
         names = ", ".join(kind.__name__ for kind in kinds)
-        everybody = set(range(len(run.seats)))
-        wait_until(lambda: set(self.of(run, *kinds)) == everybody, what=f"{run.id}: {names}")
+        every_rank = set(range(len(run.seats)))
+        wait_until(lambda: set(self.of(run, *kinds)) == every_rank, what=f"{run.id}: {names}")
         return self.of(run, *kinds)
 
 
@@ -88,31 +88,31 @@ class PoolContract:
 
         Whatever still runs at the end is stopped.
         """
-        opened: list[Told] = []
+        opened: list[Observed] = []
 
-        def again(*runs: Run) -> Told:
+        def again(*runs: Run) -> Observed:
             if opened:
                 opened[-1].pool.close()
-            told = Told(self.make(tmp_path))
-            opened.append(told)
-            told.found = told.pool.resume(runs)
-            told.pool.attach(told.woken.set)
-            return told
+            observed = Observed(self.make(tmp_path))
+            opened.append(observed)
+            observed.found = observed.pool.resume(runs)
+            observed.pool.attach(observed.woken.set)
+            return observed
 
         yield again
         if opened:
             self._stop_everything(opened[-1])
 
-    def _stop_everything(self, last: Told) -> None:
+    def _stop_everything(self, last: Observed) -> None:
         last.pool.close()
-        told = Told(self.make(self._directory))
-        left = told.pool.resume(())
+        observed = Observed(self.make(self._directory))
+        left = observed.pool.resume(())
         for run in left:
-            told.pool.stop(run.id, 0.0)
+            observed.pool.stop(run.id, 0.0)
         for run in left:
-            told.wait(run, *_OVER)
-            told.pool.release(run.id)
-        told.pool.close()
+            observed.wait(run, *_OVER)
+            observed.pool.release(run.id)
+        observed.pool.close()
 
     @pytest.fixture(autouse=True)
     def _remember_directory(self, tmp_path):
@@ -132,9 +132,9 @@ class PoolContract:
         seats = tuple(Seat(gpu=gpu) for gpu in gpus[:workers])
         return Run(id=f"{job}.1", job=job, spec=made, seats=seats)
 
-    def starts(self, told: Told, run: Run, rank: int = 0) -> int:
+    def starts(self, observed: Observed, run: Run, rank: int = 0) -> int:
         """Return how often a rank says that it started."""
-        path = told.pool.log_path(run.id, rank)
+        path = observed.pool.log_path(run.id, rank)
         return Path(path).read_text().count("started") if path else 0
 
     # The pool itself.
@@ -152,132 +152,132 @@ class PoolContract:
     # A life.
 
     def test_a_run_starts_is_ready_and_ends(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief)
-        told.pool.launch(run)
-        ended = told.wait(run, RankEnded)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief)
+        observed.pool.launch(run)
+        ended = observed.wait(run, RankEnded)
         assert ended[0].status == 0
-        kinds = [type(event) for event in told.events]
+        kinds = [type(event) for event in observed.events]
         assert kinds == [RankStarted, RankReady, RankEnded]
-        assert self.starts(told, run) == 1
+        assert self.starts(observed, run) == 1
 
     def test_it_wakes_the_caller(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief)
-        told.pool.launch(run)
-        while not told.of(run, RankEnded):
-            told.woken.clear()
-            if not told.of(run, RankEnded):
-                assert told.woken.wait(LIMIT_S)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief)
+        observed.pool.launch(run)
+        while not observed.of(run, RankEnded):
+            observed.woken.clear()
+            if not observed.of(run, RankEnded):
+                assert observed.woken.wait(LIMIT_S)
 
     def test_a_failure_is_reported_with_its_status(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.failing)
-        told.pool.launch(run)
-        assert told.wait(run, RankEnded)[0].status == 3
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.failing)
+        observed.pool.launch(run)
+        assert observed.wait(run, RankEnded)[0].status == 3
 
     def test_logs_are_asked_for_from_any_thread(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief)
         over = threading.Event()
 
         def asked() -> set[str | None]:
             found: set[str | None] = set()
             while not over.is_set():
-                found.add(told.pool.log_path(run.id, 0))
+                found.add(observed.pool.log_path(run.id, 0))
                 over.wait(0.001)
-            return found | {told.pool.log_path(run.id, 0)}
+            return found | {observed.pool.log_path(run.id, 0)}
 
         with ThreadPoolExecutor(4) as threads:
             asking = [threads.submit(asked) for _ in range(4)]
             try:
-                told.pool.launch(run)
-                told.wait(run, RankEnded)
-                told.pool.release(run.id)
+                observed.pool.launch(run)
+                observed.wait(run, RankEnded)
+                observed.pool.release(run.id)
             finally:
                 over.set()
-            expected = {told.pool.log_path(run.id, 0)}
+            expected = {observed.pool.log_path(run.id, 0)}
             assert None not in expected
             assert all(found.result() - {None} == expected for found in asking)
 
     def test_the_brain_takes_a_life_in(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief, workers=2)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief, workers=2)
         machine = StateMachine()
         gpus = tuple(seat.gpu for seat in run.seats)
         begun = {"at_s": 0.0, "boot": "b", "pool": "p", "gpus": gpus, "version": "0"}
         machine.apply(ServiceStarted.model_validate(begun))
         machine.apply(Submitted(at_s=0.0, job=run.job, spec=run.spec))
         for command in machine.apply(Placed(at_s=0.0, run=run)):
-            told.pool.launch(command.run)
-        told.wait(run, RankEnded)
-        commands = [command for event in told.events for command in machine.apply(event)]
+            observed.pool.launch(command.run)
+        observed.wait(run, RankEnded)
+        commands = [command for event in observed.events for command in machine.apply(event)]
         assert machine.jobs["j1"].state is JobState.FINISHED
         assert commands == [Release(run.id)]
 
     def test_progress_has_an_item_a_rank(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.endless, workers=2)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
-        assert len(told.pool.progress(run.id)) == 2
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.endless, workers=2)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
+        assert len(observed.pool.progress(run.id)) == 2
 
     # Gangs.
 
     def test_every_rank_of_a_gang_is_reported(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief, workers=2)
-        told.pool.launch(run)
-        assert {rank: event.status for rank, event in told.wait(run, RankEnded).items()} == {
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief, workers=2)
+        observed.pool.launch(run)
+        assert {rank: event.status for rank, event in observed.wait(run, RankEnded).items()} == {
             0: 0,
             1: 0,
         }
-        assert [self.starts(told, run, rank) for rank in (0, 1)] == [1, 1]
+        assert [self.starts(observed, run, rank) for rank in (0, 1)] == [1, 1]
 
     # Stopping.
 
     def test_a_run_ends_when_it_is_asked_to(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.endless)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
-        told.pool.stop(run.id, 20.0)
-        told.pool.stop(run.id, 20.0)
-        assert told.wait(run, RankEnded)[0].status == -15
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.endless)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
+        observed.pool.stop(run.id, 20.0)
+        observed.pool.stop(run.id, 20.0)
+        assert observed.wait(run, RankEnded)[0].status == -15
 
     def test_a_run_that_is_paused_goes_on_later(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
-        told.pool.pause(run.id, True)
-        told.pool.pause(run.id, True)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
+        observed.pool.pause(run.id, True)
+        observed.pool.pause(run.id, True)
         time.sleep(1.5)
-        assert not [event for event in told.poll() if isinstance(event, RankEnded)]
-        told.pool.pause(run.id, False)
-        assert told.wait(run, RankEnded)[0].status == 0
+        assert not [event for event in observed.poll() if isinstance(event, RankEnded)]
+        observed.pool.pause(run.id, False)
+        assert observed.wait(run, RankEnded)[0].status == 0
 
     def test_a_run_that_is_paused_hears_that_it_is_to_end(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.endless)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
-        told.pool.pause(run.id, True)
-        told.pool.stop(run.id, 20.0)
-        assert told.wait(run, RankEnded)[0].status == -15
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.endless)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
+        observed.pool.pause(run.id, True)
+        observed.pool.stop(run.id, 20.0)
+        assert observed.wait(run, RankEnded)[0].status == -15
 
     def test_a_run_that_does_not_listen_is_killed(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.deaf)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
-        wait_until(lambda: self.starts(told, run) == 1)
-        told.pool.stop(run.id, 0.3)
-        assert told.wait(run, RankEnded)[0].status == -9
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.deaf)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
+        wait_until(lambda: self.starts(observed, run) == 1)
+        observed.pool.stop(run.id, 0.3)
+        assert observed.wait(run, RankEnded)[0].status == -9
 
     def test_a_run_that_was_never_started_can_be_stopped(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief, workers=2)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief, workers=2)
         again = open_pool(run)
         again.pool.stop(run.id, 0.0)
         again.wait(run, RankRefused, RankGone)
@@ -286,35 +286,35 @@ class PoolContract:
     # Once, and only once.
 
     def test_it_is_not_started_twice(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.endless)
-        told.pool.launch(run)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
-        told.pool.launch(run)
-        told.pool.stop(run.id, 20.0)
-        told.wait(run, RankEnded)
-        told.pool.launch(run)
-        assert self.starts(told, run) == 1
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.endless)
+        observed.pool.launch(run)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
+        observed.pool.launch(run)
+        observed.pool.stop(run.id, 20.0)
+        observed.wait(run, RankEnded)
+        observed.pool.launch(run)
+        assert self.starts(observed, run) == 1
 
     def test_it_is_not_started_again_once_it_was_released(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief)
-        told.pool.launch(run)
-        told.wait(run, RankEnded)
-        told.pool.release(run.id)
-        told.pool.release(run.id)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief)
+        observed.pool.launch(run)
+        observed.wait(run, RankEnded)
+        observed.pool.release(run.id)
+        observed.pool.release(run.id)
         again = open_pool(run)
         again.pool.launch(run)
         again.wait(run, *_OVER)
         assert self.starts(again, run) == 1
 
     def test_a_released_run_is_reported_as_over(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.brief)
-        told.pool.launch(run)
-        told.wait(run, RankEnded)
-        told.pool.release(run.id)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.brief)
+        observed.pool.launch(run)
+        observed.wait(run, RankEnded)
+        observed.pool.release(run.id)
         again = open_pool(run)
         assert list(again.found) == []
         again.wait(run, *_OVER)
@@ -322,11 +322,11 @@ class PoolContract:
     # A service that comes back.
 
     def test_a_run_outlives_the_service_and_is_found_again(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.endless)
-        told.pool.launch(run)
-        first = told.wait(run, RankStarted)[0]
-        told.wait(run, RankReady)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.endless)
+        observed.pool.launch(run)
+        first = observed.wait(run, RankStarted)[0]
+        observed.wait(run, RankReady)
         again = open_pool(run)
         assert list(again.found) == []
         assert again.wait(run, RankStarted)[0] == first
@@ -337,17 +337,17 @@ class PoolContract:
         assert self.starts(again, run) == 1
 
     def test_an_unobserved_end_is_reported(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.failing)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.failing)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
         assert open_pool(run).wait(run, RankEnded)[0].status == 3
 
     def test_an_end_is_reported_anew(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.failing)
-        told.pool.launch(run)
-        told.wait(run, RankEnded)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.failing)
+        observed.pool.launch(run)
+        observed.wait(run, RankEnded)
         assert open_pool(run).wait(run, RankEnded)[0].status == 3
 
     def test_a_run_without_a_trace_is_started(self, open_pool):
@@ -358,10 +358,10 @@ class PoolContract:
         assert again.wait(run, RankEnded)[0].status == 0
 
     def test_a_run_that_was_not_awaited_is_found(self, open_pool):
-        told = open_pool()
-        run = self.run_of(told.pool, self.commands.endless)
-        told.pool.launch(run)
-        told.wait(run, RankReady)
+        observed = open_pool()
+        run = self.run_of(observed.pool, self.commands.endless)
+        observed.pool.launch(run)
+        observed.wait(run, RankReady)
         again = open_pool()
         assert [found.id for found in again.found] == [run.id]
         again.pool.stop(run.id, 20.0)

@@ -1,4 +1,4 @@
-"""What is remembered of sick devices, and what is told."""
+"""The record of sick devices, and the events reported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dovetail.executor.pools import device_health as device_health
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 
 
-class Told:
-    """DeviceHealth of a file, and what they have told."""
+class Recorder:
+    """DeviceHealth of a file, and the events it has reported."""
 
     def __init__(self, path):
         self.events = []
@@ -25,15 +25,15 @@ def path(tmp_path):
 
 
 def test_a_device_is_healed_when_every_cause_is_gone(path):
-    told = Told(path)
-    told.device_health.report("g0", Cause.MPS, "fault")
-    told.device_health.report("g0", Cause.MPS, "fault")
-    told.device_health.report("g0", Cause.ANSWER, "silent")
-    told.device_health.heal("g0", Cause.MPS)
-    told.device_health.heal("g0", Cause.MPS)
-    told.device_health.heal("g1", Cause.MPS)
-    told.device_health.heal("g0", Cause.ANSWER)
-    assert told.last() == [
+    recorder = Recorder(path)
+    recorder.device_health.report("g0", Cause.MPS, "fault")
+    recorder.device_health.report("g0", Cause.MPS, "fault")
+    recorder.device_health.report("g0", Cause.ANSWER, "silent")
+    recorder.device_health.heal("g0", Cause.MPS)
+    recorder.device_health.heal("g0", Cause.MPS)
+    recorder.device_health.heal("g1", Cause.MPS)
+    recorder.device_health.heal("g0", Cause.ANSWER)
+    assert recorder.last() == [
         ("device_sick", "g0", "fault"),
         ("device_sick", "g0", "fault; silent"),
         ("device_sick", "g0", "silent"),
@@ -42,31 +42,31 @@ def test_a_device_is_healed_when_every_cause_is_gone(path):
 
 
 def test_only_what_cannot_be_looked_up_outlives_the_service_and_each_is_reported_anew(path):
-    first = Told(path)
+    first = Recorder(path)
     first.device_health.report("g0", Cause.DRIVER, "Xid 79")
     first.device_health.report("g1", Cause.MPS, "fault")
     first.device_health.report("g2", Cause.ANSWER, "silent")
-    again = Told(path)
+    again = Recorder(path)
     again.device_health.resume({"g0", "g1", "g3"})
     assert sorted(again.last()) == [("device_healed", "g1", ""), ("device_sick", "g0", "Xid 79")]
 
 
 def test_a_recovered_device_is_reported_until_acknowledged(path):
-    first = Told(path)
+    first = Recorder(path)
     first.device_health.report("g0", Cause.MPS, "fault")
     first.device_health.heal(
         "g0", Cause.MPS
     )  # and the service is killed before it is in the journal
     for _ in range(2):
-        again = Told(path)
+        again = Recorder(path)
         again.device_health.resume({"g0"})
         assert again.last() == [("device_healed", "g0", "")]
 
 
 def test_a_reboot_heals(path, monkeypatch):
-    Told(path).device_health.report("g0", Cause.DRIVER, "Xid 79")
+    Recorder(path).device_health.report("g0", Cause.DRIVER, "Xid 79")
     monkeypatch.setattr(device_health, "boot_id", lambda: "another")
-    again = Told(path)
+    again = Recorder(path)
     again.device_health.resume({"g0"})
     assert again.last() == [("device_healed", "g0", "")]
 
@@ -74,14 +74,14 @@ def test_a_reboot_heals(path, monkeypatch):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": "b", "devices": {"g0": {"x": "y"}}}'])
 def test_a_file_that_cannot_be_understood_is_reported_and_passed_over(path, text, caplog):
     path.write_text(text)
-    told = Told(path)
-    told.device_health.resume({"g0"})
-    assert told.last() == []
+    recorder = Recorder(path)
+    recorder.device_health.resume({"g0"})
+    assert recorder.last() == []
     assert "not known" in caplog.text
 
 
 def test_a_disk_that_is_full_stops_nothing(tmp_path, caplog):
-    told = Told(tmp_path / "none" / "sick.json")
-    told.device_health.report("g0", Cause.MPS, "fault")
-    assert told.last() == [("device_sick", "g0", "fault")]
+    recorder = Recorder(tmp_path / "none" / "sick.json")
+    recorder.device_health.report("g0", Cause.MPS, "fault")
+    assert recorder.last() == [("device_sick", "g0", "fault")]
     assert "cannot be kept" in caplog.text

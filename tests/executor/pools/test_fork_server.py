@@ -149,12 +149,12 @@ def test_a_service_that_is_killed_leaves_no_spare(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run as another user")
 def test_a_spare_has_no_owner_until_its_rank_comes(pool):
     others = Owner(name="nobody", uid=65534, gid=65534)
-    for name, owner, told in (("j1.1", others, "65534"), ("j2.1", a_run("").spec.owner, "0")):
+    for name, owner, uid in (("j1.1", others, "65534"), ("j2.1", a_run("").spec.owner, "0")):
         assert os.stat(f"/proc/{spare(pool)}").st_uid == os.geteuid()
         pool.pool.launch(a_run("id -u; id -G", name=name, owner=owner))
         assert pool.wait_for("rank_ended", run=name).status == 0
         with open(pool.pool.log_path(name, 0)) as log:
-            assert {line.split()[0] for line in log} == {told}
+            assert {line.split()[0] for line in log} == {uid}
         wait_until(lambda: spare(pool))
 
 

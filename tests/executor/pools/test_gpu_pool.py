@@ -87,7 +87,7 @@ def log_of(watched, run="j1.1"):
         return log.read()
 
 
-def told(watched, kind):
+def events_of(watched, kind):
     watched.events += watched.pool.poll()
     return [event for event in watched.events if event.kind == kind]
 
@@ -129,7 +129,9 @@ def test_under_mps_a_rank_has_its_cap_and_waits_to_be_proven(make):
     variables = dict(line.split("=", 1) for line in log_of(pool).splitlines())
     assert float(variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) == 50
     assert variables["CUDA_MPS_CLIENT_PRIORITY"] == "0"
-    assert told(pool, "rank_ready") == []  # no server runs without a GPU, so nobody is its client
+    assert (
+        events_of(pool, "rank_ready") == []
+    )  # no server runs without a GPU, so the rank is no client
     pool.pool.stop("j1.1", 1.0)
     assert pool.wait_for("rank_ended").status != 0
 
@@ -141,8 +143,8 @@ def test_a_rank_on_the_gpu_but_outside_mps_is_stopped(make, library, monkeypatch
     pool.pool.launch(a_run(SHOW, gpus=(FIRST,), share=50))
     pid = pool.wait_for("rank_started").pid
     library.processes["compute"] = [(pid, 1 << 30)]
-    wait_until(lambda: told(pool, "stop_decided"))
-    (stop,) = told(pool, "stop_decided")
+    wait_until(lambda: events_of(pool, "stop_decided"))
+    (stop,) = events_of(pool, "stop_decided")
     assert (stop.run, stop.then) == ("j1.1", "fail")
     assert "not under MPS" in stop.reason
     pool.pool.stop("j1.1", 0.1)
@@ -163,8 +165,8 @@ def test_which_jobs_may_share(make, library):
 def test_critical_errors_make_a_gpu_sick_unless_a_program_caused_them(make, library):
     pool = make(program="no-such-mps-control")
     library.xids += [(0, 31), (1, 79)]
-    wait_until(lambda: told(pool, "device_sick"))
-    assert [(event.gpu, event.reason) for event in told(pool, "device_sick")] == [
+    wait_until(lambda: events_of(pool, "device_sick"))
+    assert [(event.gpu, event.reason) for event in events_of(pool, "device_sick")] == [
         (SECOND, "the driver reported Xid 79: see dmesg")
     ]
 
@@ -196,7 +198,7 @@ def test_a_gpu_that_is_lost_is_sick_and_the_other_is_read(make, library):
     pool = make(program="no-such-mps-control")
     library.lost = {0}
     assert list(pool.pool.usage()) == [SECOND]
-    assert [event.gpu for event in told(pool, "device_sick")] == [FIRST]
+    assert [event.gpu for event in events_of(pool, "device_sick")] == [FIRST]
 
 
 @pytest.mark.parametrize("only", [("GPU-7",), (FIRST, "x")])

@@ -1,4 +1,4 @@
-"""Leases, with real processes: who is not renewed ends in time, and not before."""
+"""Leases with real processes: a rank without renewal ends in time, and not before."""
 
 import contextlib
 import json
@@ -161,7 +161,7 @@ def exit_record(state):
 
 
 def all_there_until(state, due_s):
-    """Look until then; whoever was missed in a look that was over before has ended too early."""
+    """Look until ``due_s``; a process missed by an earlier look has ended too early."""
     while True:
         # The shim, the rank and its two others, each with the sleep that it waits for.
         seen = left_over(state)
@@ -276,7 +276,7 @@ class TestWhatIsInTheWay:
         os.kill(shim, signal.SIGSTOP)
         while boot_s() < until_s:
             time.sleep(0.05)
-        # The controller has given the rank to somebody else; the node is in use again.
+        # The controller has given the rank to another node; the node is in use again.
         renewed(lease, 60.0)
         os.kill(shim, signal.SIGCONT)
         assert all_gone_s(state) < until_s + lease.kill_s + SLACK_S
@@ -335,7 +335,7 @@ class TestWhatIsInTheWay:
         until_s = started(pool, lease, DEAF, for_s=READ_OFTEN_S)
         pool.pool.close()
         time.sleep(READ_S)
-        # Whoever opens a pipe that nobody writes waits for ever, as on a disk that hangs.
+        # Opening a pipe without a writer blocks for ever, as on a disk that hangs.
         lease.path.unlink()
         os.mkfifo(lease.path)
         gone_s = all_gone_s(state)

@@ -790,7 +790,7 @@ class TestAKeeperInTrouble:
         pool = make()
         monkeypatch.setattr(os, "pidfd_open", exhausted)
         before = len(os.listdir("/proc/self/fd"))
-        # The first rank stands at the start barrier when the second cannot be brought to one.
+        # The first rank is at the start barrier when the second cannot be brought to one.
         pool.pool.rank_environment = lambda run, rank: {"": ""} if rank else {}
         pool.pool.launch(a_run("true", gpus="ab"))
         for rank in (0, 1):

@@ -36,24 +36,24 @@ from tests.executor.local_runs import (
 from tests.executor.waiting import LIMIT_S, wait_until
 
 GPUS = ("n1/cpu-0", "n2/cpu-0", "n1/cpu-1")
-# Rank 0 waits for the others where they are told to meet, and all say what they were told.
+# Rank 0 waits for the others at the given address, and all print their variables.
 MEET = """
 import os, socket
-told = [os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE')]
+given = [os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE')]
 place = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
-if told[0] == '0':
+if given[0] == '0':
     with socket.create_server(place) as server:
-        others = [server.accept()[0] for _ in range(int(told[1]) - 1)]
+        others = [server.accept()[0] for _ in range(int(given[1]) - 1)]
         ranks = sorted(int(other.recv(10)) for other in others)
-        print(*told, *ranks)
+        print(*given, *ranks)
 else:
     while True:
         try:
-            socket.create_connection(place).send(told[0].encode())
+            socket.create_connection(place).send(given[0].encode())
             break
         except ConnectionRefusedError:
             pass
-    print(*told)
+    print(*given)
 """
 
 
@@ -82,12 +82,12 @@ def node(tmp_path):
 
 
 def prepared(pool, run, ranks, rendezvous=None):
-    """Prepare a part, and return what is told of it."""
+    """Prepare a part and return the answer."""
     pool.pool.prepare(run, ranks, rendezvous)
-    return told(pool)
+    return prepared_of(pool)
 
 
-def told(pool):
+def prepared_of(pool):
     found = []
     wait_until(lambda: found.extend(pool.pool.prepared()) or found, what="prepared")
     (one,) = found
@@ -120,7 +120,7 @@ class TestGang:
             pool.pool.commit("j1.1")
         for pool, rank in ((first, 0), (second, 1), (first, 2)):
             assert pool.wait_for("rank_ended", rank).status == 0
-        # RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; and who came to rank 0.
+        # RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; and the ranks that came to rank 0.
         assert [log(first, 0), log(second, 1), log(first, 2)] == [
             "0 3 0 2 1 2\n",
             "1 3 0 1\n",
@@ -180,7 +180,7 @@ class TestNothingOfItRuns:
         pool.pool.abort("j1.1", "n2 cannot")
         self.refused(pool, "n2 cannot")
         wait_until(lambda: left_over(tmp_path / "n1") == [])
-        # Nor later, whoever asks.
+        # Nor later.
         again = node(runs=[run])
         self.refused(again, "n2 cannot")
         again.pool.prepare(run, (0, 2))
@@ -303,7 +303,7 @@ class TestFoundAgain:
 
 
 class TestAtTheGate:
-    """A shim by itself: whoever holds it does not know of the lapse."""
+    """A shim by itself; the process that holds it does not know of the lapse."""
 
     @pytest.fixture
     def rank(self, tmp_path):
@@ -426,7 +426,7 @@ class TestKilledAgents:
                 time.sleep(random.Random(seed).uniform(0.0, 0.02))
                 agent.kill()
             pool = node(runs=[run])
-            # The order is repeated, as nobody knows whether it was carried out.
+            # The order is repeated, as it is unknown whether it was carried out.
             pool.pool.commit("j1.1")
             ready, refused = ("rank_ready", 0), ("rank_refused", 0)
             wait_until(

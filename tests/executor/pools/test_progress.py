@@ -243,8 +243,8 @@ def test_of_two_processes_at_once_one_counts_and_a_fork_does_not(path):
 def test_the_sitecustomize_that_was_there_is_run_as_if_it_were_the_only_one(tmp_path, path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nmark = 7\nprint('mine', __name__)")
     code = "import sitecustomize; print(sitecustomize.mark, sitecustomize.__file__)"
-    told = run(path, code, PYTHONPATH=str(tmp_path)).stdout
-    assert told == f"mine sitecustomize\n7 {tmp_path}/sitecustomize.py\n"
+    output = run(path, code, PYTHONPATH=str(tmp_path)).stdout
+    assert output == f"mine sitecustomize\n7 {tmp_path}/sitecustomize.py\n"
 
 
 def test_a_broken_sitecustomize_is_reported_as_without_dovetail(tmp_path, path):

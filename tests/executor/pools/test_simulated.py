@@ -17,7 +17,7 @@ from tests.executor.pools.pool_contract import ME, Commands, PoolContract
 
 
 def truth(**changes):
-    """Return two GPUs; A slows B by 2 and B slows A by 1.25; C fits beside nobody."""
+    """Return two GPUs; A slows B by 2 and B slows A by 1.25; C fits with no job."""
     gpu = {"model": "V100", "memory_mib": 16000}
     data = {
         "format": "dovetail-instance/1",
@@ -115,7 +115,7 @@ class TestTime:
         assert [pool.next_s(), *done] == pytest.approx([6.25, 8.0 * 5, 5.0])
 
     def test_a_gang_goes_at_the_pace_of_its_slowest_rank(self, pool, clock):
-        # B on two GPUs, A beside it on one: B at 1/2 until A is over.
+        # B on two GPUs, A with it on one: B at 1/2 until A is over.
         pool.launch(run_of("j1", "B", "work_s=10", gpus=("n0-0", "n0-1")))
         pool.launch(run_of("j2", "A", "work_s=4", gpus=("n0-1",)))
         assert at(pool, clock, 5.0)[-1].run == "j2.1"
@@ -148,7 +148,7 @@ class TestTime:
         assert pool.next_s() == pytest.approx(10 + 6 * 1.25)
 
     def test_energy_is_power_over_time(self, pool, clock):
-        # B alone at 100 W for its 10 s, then nobody.
+        # B alone at 100 W for its 10 s, then no job.
         pool.launch(run_of("j1", "B", "work_s=10"))
         at(pool, clock, 30.0)
         assert [used.energy_j for used in pool.usage().values()] == pytest.approx([1000.0, 0.0])
@@ -217,8 +217,8 @@ class TestPool:
     def test_what_cannot_be_simulated_is_refused(self, tmp_path, workload, words, reason):
         pool = SimulatedNode(tmp_path, truth())
         pool.launch(run_of("j1", workload, *words))
-        told = pool.poll()
-        assert [(type(event), event.reason) for event in told] == [(RankRefused, reason)]
+        events = pool.poll()
+        assert [(type(event), event.reason) for event in events] == [(RankRefused, reason)]
         pool.close()
 
     def test_a_start_that_cannot_be_written_down_is_none(self, tmp_path, monkeypatch):

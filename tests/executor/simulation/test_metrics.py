@@ -18,7 +18,7 @@ from tests.executor.simulation.worlds import run, trace, world
 
 
 class Together:
-    """Start everybody on GPU 0 as it comes."""
+    """Start every job on GPU 0 as it comes."""
 
     def decide(self, state):
         return Decision(starts=tuple(Start(job, (0,)) for job in state.pending.values()))
@@ -104,8 +104,8 @@ class OnceAside:
 
     def decide(self, state):
         stops = tuple(j for j in state.running.values() if j.number == 0 and 1 in state.pending)
-        nobody = not state.running or bool(stops)
-        starts = sorted(state.pending.values(), key=lambda job: -job.number)[: int(nobody)]
+        free = not state.running or bool(stops)
+        starts = sorted(state.pending.values(), key=lambda job: -job.number)[: int(free)]
         return Decision(starts=tuple(Start(job, (0,)) for job in starts), stops=stops)
 
 
@@ -176,7 +176,7 @@ def test_every_metric_is_there_and_no_other(shared):
 
 def test_an_empty_trace():
     history = History([], [], gpus=2)
-    found = summary(history, Trace("nobody", ()))
+    found = summary(history, Trace("free", ()))
     assert found["jobs"] == 0
     assert math.isnan(found["jct_mean_s"])
 

@@ -34,7 +34,7 @@ SLOW = [("a", "b", 2.0, 1.5)]
 
 
 def test_a_pair_slows_both_until_one_ends():
-    # a runs alone for 10 s (10 of 40 done), beside b at half speed until b ends: b needs
+    # a runs alone for 10 s (10 of 40 done), with b at half speed until b ends: b needs
     # 20 x 1.5 = 30 s and ends at 40, when a has done 10 + 15 = 25; the last 15 alone: 55.
     jobs = trace((0, 1, 40, "a"), (10, 1, 20, "b"))
     history = run(jobs, world(1, 1, SLOW), Scripted([(0, "j0", (0,)), (10, "j1", (0,))]))
@@ -79,7 +79,7 @@ def test_a_migration_is_a_stop_and_a_start_in_one_decision():
 
 
 def test_caps_sub_batches_and_speeds_multiply():
-    # V100 at speed 2; beside b under caps [40, 60]: 1.6; half the batch: t(1) / t(0) with
+    # V100 at speed 2; with b under caps [40, 60]: 1.6; half the batch: t(1) / t(0) with
     # t_comp(b) = b, no communication: 2 x 4 / 8 = 1, plus fixed 1 s a step: (2 x 5) / 9.
     instance = world(1, 1, workloads=("b",), shares=[40, 60]).model_dump(mode="json")
     instance["workloads"]["a"] = {
@@ -256,7 +256,7 @@ def test_a_decision_on_a_round_comes_after_what_happens_at_that_moment():
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [
         (Scripted([(0, "j0", (0,))]), "gives 'j0' 1 GPUs for 2 workers"),
         (Scripted([(0, "j0", (0, 0))]), "gives 'j0' 1 GPUs for 2 workers"),
@@ -267,8 +267,8 @@ def test_a_decision_on_a_round_comes_after_what_happens_at_that_moment():
         (Scripted([]), "leaves 1 jobs waiting for ever"),
     ],
 )
-def test_a_decision_that_breaks_a_rule_is_refused(script, told):
-    with pytest.raises(PolicyError, match=told):
+def test_a_decision_that_breaks_a_rule_is_refused(script, message):
+    with pytest.raises(PolicyError, match=message):
         simulate(trace((0, 2, 10, "a")), world(), script)
 
 
@@ -280,17 +280,17 @@ class Proving(Scripted):
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "message"),
     [
         (world(1, 1, [("a", "b", 1.4, 1.2)]), "job j0: gsla: slowdown 1.4 > 1.3"),
         (world(1, 1), "entry: no entry lets j0"),
         (world(1, 1, SLOW, memory_mib=1900.0), "memory: j0, j1 need 2000 MiB > 1900 MiB"),
     ],
 )
-def test_a_decision_with_a_proof_has_to_pass_the_checker(where, told):
+def test_a_decision_with_a_proof_has_to_pass_the_checker(where, message):
     jobs = trace((0, 1, 40, "a", 1.3), (10, 1, 20, "b"))
     starts = [(0, "j0", (0,)), (10, "j1", (0,)), (40, "j1", (0,))]
-    with pytest.raises(PolicyError, match=f"breaks a rule: .*{told}"):
+    with pytest.raises(PolicyError, match=f"breaks a rule: .*{message}"):
         simulate(jobs, where, Proving(starts))
 
 
@@ -306,8 +306,8 @@ def test_a_start_that_breaks_a_latency_critical_job_s_gsla_is_refused():
     script = Scripted([(0, "j0", (0,)), (10, "j1", (0,))])
     where = world(1, 1, [("a", "b", 1.2, 1.2)])
     for p99 in ([1.6, 1.1], [1.1, 1.6]):
-        told = r"puts 'j1' on n0-0: a latency-critical job would be over its gSLA"
-        with pytest.raises(PolicyError, match=told):
+        message = r"puts 'j1' on n0-0: a latency-critical job would be over its gSLA"
+        with pytest.raises(PolicyError, match=message):
             simulate(jobs, with_tails(where, p99), script)
     assert finishes(run(jobs, with_tails(where, [1.5, 1.5]), script)) == [44, 34]
 
@@ -345,19 +345,19 @@ def test_no_job_joins_a_full_gpu():
 
 
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("job", "message"),
     [
         ((0, 3, 10, "a"), r"trace: jobs\[0\].workers: must be <= 2 .*, got 3 for job 'j0'"),
         ((0, 1, 10, "c"), r"trace: jobs\[0\].workload: must be a workload .*, got 'c'"),
     ],
 )
-def test_a_job_that_can_never_run_is_refused_at_once(job, told):
-    with pytest.raises(InputError, match=told):
+def test_a_job_that_can_never_run_is_refused_at_once(job, message):
+    with pytest.raises(InputError, match=message):
         simulate(trace(job), world(), policy_named("fifo"))
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "message"),
     [
         ("restart_s", -1.0, "restart_s: must be a finite number >= 0, got -1.0"),
         ("round_s", math.nan, "round_s: must be a finite number >= 0, got nan"),
@@ -365,10 +365,10 @@ def test_a_job_that_can_never_run_is_refused_at_once(job, told):
         ("repair_s", 0.0, "repair_s: must be > 0, got 0.0"),
     ],
 )
-def test_options_out_of_range(field, value, told):
+def test_options_out_of_range(field, value, message):
     with pytest.raises(InputError) as error:
         Options(**{field: value})
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 def test_the_conservation_check_notices_what_is_impossible():
@@ -394,11 +394,11 @@ def test_the_conservation_check_notices_a_latency_critical_job_over_its_gsla():
     history = run(trace(*arrivals), where, starts)
     late = trace(*arrivals, priority="latency")
     assert violations(history, late, where) == []
-    told = ["n0-0: j0 is over its gSLA for latency at 10 s"]
-    assert violations(history, late, with_tails(where, [1.6, 1.0])) == told
+    broken = ["n0-0: j0 is over its gSLA for latency at 10 s"]
+    assert violations(history, late, with_tails(where, [1.6, 1.0])) == broken
     # What was believed counts, and of slowdowns what may have been measured, too.
     believed = SlowdownTable.of(with_tails(where, [1.6, 1.0]))
-    assert violations(history, late, where, predicted=believed) == told
+    assert violations(history, late, where, predicted=believed) == broken
     slower = SlowdownTable.of(world(1, 1, [("a", "b", 1.6, 1.2)]))
     assert violations(history, late, where, predicted=slower) == []
     unknown = SlowdownTable.of(world(1, 1))

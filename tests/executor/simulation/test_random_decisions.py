@@ -17,7 +17,7 @@ SHARES = (30, 50, 70)
 
 
 class Erratic:
-    """Stops anybody, starts anybody anywhere there is room, at any share and batch."""
+    """Stops any job, and starts any job where there is room, at any share and batch."""
 
     def __init__(self, seed):
         self._draw = Random(seed)

@@ -21,7 +21,7 @@ from tests.executor.simulation.worlds import trace, world
 
 
 def data(*models):
-    """Return a and b, measured together and with themselves; b beside b failed."""
+    """Return a and b, measured together and with themselves; b with b failed."""
     rates = {"v100": (10.0, 4.0), "p100": (5.0, 3.0), "k80": (1.0, None)}
     profiles = [
         SoloProfile(workload=name, gpu_model=model, throughput=rate)

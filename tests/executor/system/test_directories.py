@@ -44,8 +44,8 @@ def test_a_world_writable_one_is_refused(tmp_path, taken_by):
     open_to_all.chmod(0o1777)
     with pytest.raises(InputError) as refused:
         taken_by(open_to_all)
-    told = f"{open_to_all}: must not be writable by everybody, got mode 1777"
-    assert str(refused.value) == told
+    message = f"{open_to_all}: must not be writable by everybody, got mode 1777"
+    assert str(refused.value) == message
     assert list(open_to_all.iterdir()) == []
 
 

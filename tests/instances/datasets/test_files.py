@@ -1,4 +1,4 @@
-"""Tables of data sets: what is written is read back, and what is broken is told in one line."""
+"""Tables of data sets survive a round trip, and faults in them are reported in one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder_of(folder, profiles=None, pairs=None):
     return folder
 
 
-def told(path):
+def error_of(path):
     with pytest.raises(InputError) as error:
         read_dataset(path)
     return str(error.value).replace(str(path), "D")
@@ -257,7 +257,7 @@ def test_a_failed_write_is_reported(tmp_path):
     ],
 )
 def test_a_broken_profile_is_reported_with_line_and_column(tmp_path, profiles, message):
-    assert told(folder_of(tmp_path, profiles)).startswith(message)
+    assert error_of(folder_of(tmp_path, profiles)).startswith(message)
 
 
 HEADER = "workload_1,share_1,slowdown_1,workload_2,share_2,slowdown_2,gpu_model,status"
@@ -309,18 +309,20 @@ WIDE = HEADER + ",workload_3,share_3,slowdown_3,workload_4,slowdown_4"
 )
 def test_a_broken_pair_is_reported_with_line_and_column(tmp_path, header, row, message):
     text = "\n".join([header, *([row] if row else []), ""])
-    assert told(folder_of(tmp_path, pairs=text)).startswith(f"D/pairs.csv: {message}")
+    assert error_of(folder_of(tmp_path, pairs=text)).startswith(f"D/pairs.csv: {message}")
 
 
 def test_folders_that_are_no_data_set_are_reported(tmp_path):
-    assert told(tmp_path) == "D: must have a file profiles.csv or pairs.csv"
+    assert error_of(tmp_path) == "D: must have a file profiles.csv or pairs.csv"
     missing = "must be a folder with tables, or a repository (.db, .sqlite); does not exist"
-    assert told(tmp_path / "none") == f"D: {missing}"
+    assert error_of(tmp_path / "none") == f"D: {missing}"
     (tmp_path / "file").write_text("x")
-    assert told(tmp_path / "file").endswith("(.db, .sqlite); is a file")
+    assert error_of(tmp_path / "file").endswith("(.db, .sqlite); is a file")
     folder_of(tmp_path, PROFILES)
     (tmp_path / "profiles.parquet").write_bytes(b"")
-    assert told(tmp_path) == "D: must hold each table once, has profiles.csv and profiles.parquet"
+    assert (
+        error_of(tmp_path) == "D: must hold each table once, has profiles.csv and profiles.parquet"
+    )
 
 
 # --- Parquet
@@ -349,13 +351,13 @@ def test_broken_parquet_is_reported_with_its_row(tmp_path):
     parquet.write_table(
         arrow.table({"workload": ["a", "b"], "gpu_model": ["V"] * 2, "share": [1, 101]}), place
     )
-    assert told(tmp_path) == "D/profiles.parquet: row 2: share: must be <= 100, got 101"
+    assert error_of(tmp_path) == "D/profiles.parquet: row 2: share: must be <= 100, got 101"
     parquet.write_table(arrow.table({"workload": ["a"], "colour": ["red"]}), place)
-    assert told(tmp_path).startswith("D/profiles.parquet: columns: unknown column 'colour'")
+    assert error_of(tmp_path).startswith("D/profiles.parquet: columns: unknown column 'colour'")
     place.write_bytes(b"no parquet at all")
-    assert told(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
+    assert error_of(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
     place.write_bytes(b"")
-    assert told(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
+    assert error_of(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
 
 
 def test_parquet_of_any_number_of_equal_rows_is_refused(tmp_path, monkeypatch):
@@ -367,7 +369,9 @@ def test_parquet_of_any_number_of_equal_rows_is_refused(tmp_path, monkeypatch):
     same = arrow.DictionaryArray.from_arrays(arrow.array([0] * 2**20, arrow.int32()), ["a" * 100])
     parquet.write_table(arrow.table({"workload": same, "gpu_model": same}), place)
     assert place.stat().st_size < 2**16
-    assert told(tmp_path).startswith("D/profiles.parquet: must hold at most 1 MiB in 2000000 rows")
+    assert error_of(tmp_path).startswith(
+        "D/profiles.parquet: must hold at most 1 MiB in 2000000 rows"
+    )
 
 
 READ_OR_WRITE = {

@@ -1,4 +1,4 @@
-"""Records of what was measured: what counts, what an instance is told, what identifies them."""
+"""Measurement records: which ones count, what instances get from them, and their identity."""
 
 from __future__ import annotations
 

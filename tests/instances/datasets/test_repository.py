@@ -39,7 +39,7 @@ def changed(path, *statements):
             connection.execute(statement)
 
 
-def told(action):
+def error_of(action):
     with pytest.raises(InputError) as error:
         action()
     assert "\n" not in str(error.value)
@@ -84,7 +84,7 @@ def test_conditions_are_kept_and_lie_in_a_table_that_old_repositories_lack(tmp_p
 def test_evidence_is_kept_with_the_records(tmp_path):
     repository = Repository(tmp_path / "r.db")
     first = Evidence("split", "H200", "580.1", "130100", "2026-11-22", {"share": 50})
-    second = Evidence("result", "H200", None, None, "2026-11-23", {"told": "ü"})
+    second = Evidence("result", "H200", None, None, "2026-11-23", {"note": "ü"})
     repository.append([A])
     repository.record([first])
     assert repository.append([A]) == 2
@@ -149,7 +149,7 @@ def test_an_append_that_breaks_leaves_nothing(tmp_path):
     repository.append([A])
 
     broken = SoloProfile.model_construct(workload="x", gpu_model=None)
-    message = told(lambda: repository.append([A, A, broken]))
+    message = error_of(lambda: repository.append([A, A, broken]))
     assert "cannot be written: NOT NULL constraint failed: profile.gpu_model" in message
     assert [found.record for found in repository.since(0)] == [A]
 
@@ -160,22 +160,22 @@ def test_an_append_that_breaks_leaves_nothing(tmp_path):
 def test_files_that_are_no_repository_are_reported(tmp_path):
     path = tmp_path / "r.db"
     repository = Repository(path)
-    assert told(repository.data_set) == f"{path}: cannot be read: no such file or directory"
+    assert error_of(repository.data_set) == f"{path}: cannot be read: no such file or directory"
     assert not path.exists()
     for content in (b"workload,gpu_model\n" * 100, b"x"):
         path.write_bytes(content)
         for action in (repository.data_set, lambda: repository.append([A])):
-            assert told(action) == f"{path}: must be a profile repository, got another file"
+            assert error_of(action) == f"{path}: must be a profile repository, got another file"
         assert path.read_bytes() == content
     path.unlink()
     changed(path, "CREATE TABLE mine (x)")
     for action in (repository.data_set, lambda: repository.append([A])):
-        assert told(action) == f"{path}: must be a profile repository, got another database"
-    assert told(Repository(tmp_path).data_set) == (
+        assert error_of(action) == f"{path}: must be a profile repository, got another database"
+    assert error_of(Repository(tmp_path).data_set) == (
         f"{tmp_path}: must be a profile repository, got a folder"
     )
     path = tmp_path / "none" / "r.db"
-    assert told(lambda: Repository(path).append([A])) == (
+    assert error_of(lambda: Repository(path).append([A])) == (
         f"{path}: cannot be written: unable to open database file"
     )
 
@@ -193,8 +193,8 @@ def test_a_newer_schema_is_refused(tmp_path):
     Repository(path).append([A])
     changed(path, "PRAGMA user_version = 2")
     message = f"{path}: must have schema version 1, got 2 (a newer Dovetail wrote it)"
-    assert told(Repository(path).data_set) == message
-    assert told(lambda: Repository(path).append([A])) == message
+    assert error_of(Repository(path).data_set) == message
+    assert error_of(lambda: Repository(path).append([A])) == message
 
 
 def test_a_database_with_rows_without_end_is_refused(tmp_path):
@@ -208,7 +208,7 @@ def test_a_database_with_rows_without_end_is_refused(tmp_path):
         "(SELECT 1, 'now' UNION ALL SELECT sequence + 1, recorded FROM r) SELECT * FROM r",
     )
     message = f"{path}: must be a profile repository, got another database"
-    assert told(Repository(path).data_set) == message
+    assert error_of(Repository(path).data_set) == message
 
 
 def test_a_damaged_file_is_reported(tmp_path):
@@ -217,7 +217,7 @@ def test_a_damaged_file_is_reported(tmp_path):
     content = bytearray(path.read_bytes())
     content[4096:] = os.urandom(len(content) - 4096)
     path.write_bytes(content)
-    message = told(Repository(path).data_set)
+    message = error_of(Repository(path).data_set)
     assert message.startswith(f"{path}: is damaged: ")
 
 
@@ -228,7 +228,7 @@ def test_a_damaged_schema_is_reported(tmp_path):
     path.write_bytes(
         content.replace(b"\n        sequence INTEGER", b"\n\xa4       sequence INTEGER")
     )
-    assert told(Repository(path).data_set) == f"{path}: is damaged: a text in it is not UTF-8"
+    assert error_of(Repository(path).data_set) == f"{path}: is damaged: a text in it is not UTF-8"
 
 
 def test_a_record_that_breaks_a_rule_is_reported_by_its_number(tmp_path):
@@ -240,18 +240,20 @@ def test_a_record_that_breaks_a_rule_is_reported_by_its_number(tmp_path):
         "INSERT INTO measurement VALUES (2, 'V100', 'ok', NULL, NULL, NULL)",
         "INSERT INTO member VALUES (2, 0, 'a', NULL, 1.0), (2, 1, 'b', NULL, 0.0)",
     )
-    told_of = told(Repository(path).data_set)
-    assert told_of == f"{path}: record 2: slowdown[1]: must be >= 0.001, got 0.0"
+    message = error_of(Repository(path).data_set)
+    assert message == f"{path}: record 2: slowdown[1]: must be >= 0.001, got 0.0"
     changed(path, "INSERT INTO record VALUES (3, 'now')")
     Repository(path).append([A])
     path2 = tmp_path / "r2.db"
     Repository(path2).append([A])
     changed(path2, "INSERT INTO record VALUES (2, 'now')")
-    assert told(Repository(path2).data_set) == (
+    assert error_of(Repository(path2).data_set) == (
         f"{path2}: record 2: workload: this field is required"
     )
     changed(path2, "INSERT INTO measurement VALUES (2, 'V100', 'ok', NULL, NULL, NULL)")
-    assert told(Repository(path2).data_set).startswith(f"{path2}: record 2: workloads: must have 2")
+    assert error_of(Repository(path2).data_set).startswith(
+        f"{path2}: record 2: workloads: must have 2"
+    )
 
 
 def test_reading_where_nothing_may_be_written_leaves_nothing(tmp_path, monkeypatch):
@@ -276,7 +278,7 @@ def test_another_writer_is_waited_for_and_then_reported(tmp_path, monkeypatch):
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         message = f"{path}: cannot be written: others have been writing for 0.1 s"
-        assert told(lambda: repository.append([A])) == message
+        assert error_of(lambda: repository.append([A])) == message
         assert len(repository.since(0)) == 1  # readers do not wait
         other.execute("ROLLBACK")
     assert repository.append([A]) == 2
@@ -408,7 +410,7 @@ def test_a_reader_completes_a_file_whose_writer_was_killed(half_made):
 
 def test_a_reader_that_cannot_complete_the_file_reports_it(half_made, monkeypatch):
     monkeypatch.setattr(Repository, "_read_mode", lambda self: "ro")
-    assert told(Repository(half_made).data_set) == (
+    assert error_of(Repository(half_made).data_set) == (
         f"{half_made}: cannot be read: a writer was killed; open it first as a user who may write"
     )
 

@@ -68,10 +68,10 @@ def test_forms_of_gslas():
 def test_a_part_gets_one_and_the_values_stay():
     whole = gslas(with_gslas(MANY, "uniform:1:2", 1))
     half = gslas(with_gslas(MANY, "uniform:1:2@0.5", 1))
-    told = [value for value in half if value is not None]
+    drawn = [value for value in half if value is not None]
     # Half of 2000; four standard deviations are 4 * sqrt(2000) / 2 = 89.
-    assert abs(len(told) - 1000) < 89
-    assert told == [all_ for all_, value in zip(whole, half, strict=True) if value is not None]
+    assert abs(len(drawn) - 1000) < 89
+    assert drawn == [all_ for all_, value in zip(whole, half, strict=True) if value is not None]
     assert set(gslas(with_gslas(MANY, "fixed:1.5@0", 1))) == {None}
     assert set(gslas(with_gslas(MANY, "fixed:1.5@1", 1))) == {1.5}
 

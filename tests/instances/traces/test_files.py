@@ -40,7 +40,7 @@ def written(folder, name, *lines):
     return path
 
 
-def told(path, **options):
+def error_of(path, **options):
     """Return what is said of a file that breaks a rule, without its folder."""
     with pytest.raises(InputError) as error:
         read_trace(path, **options)
@@ -128,17 +128,17 @@ def test_gzip_is_unpacked(tmp_path):
     ],
 )
 def test_a_broken_own_file_is_reported_with_line_and_column(tmp_path, lines, message):
-    assert told(written(tmp_path, "mine.csv", *lines)) == f"mine.csv: {message}"
+    assert error_of(written(tmp_path, "mine.csv", *lines)) == f"mine.csv: {message}"
 
 
 def test_a_missing_file_is_reported(tmp_path):
-    assert told(tmp_path / "none.csv") == "none.csv: cannot be read: no such file or directory"
+    assert error_of(tmp_path / "none.csv") == "none.csv: cannot be read: no such file or directory"
 
 
 def test_an_unknown_kind_is_reported(tmp_path):
     path = written(tmp_path, "mine.csv", OWN)
     rule = f"must be one of {', '.join(KINDS)}, got 'xls'"
-    assert told(path, kind="xls") == f"kind: {rule}"
+    assert error_of(path, kind="xls") == f"kind: {rule}"
 
 
 finite = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
@@ -185,9 +185,9 @@ def test_a_broken_parquet_file_is_reported_with_row_and_column(tmp_path):
     columns = {"id": ["a"], "arrival_s": [0.0], "workers": [1], "duration_s": [-2.0]}
     parquet.write_table(pyarrow.table(columns), path)
     rule = "duration_s: must be a finite number > 0, got -2.0"
-    assert told(path) == f"mine.parquet: row 1: {rule}"
+    assert error_of(path) == f"mine.parquet: row 1: {rule}"
     path.write_bytes(b"id")
-    assert told(path).startswith("mine.parquet: must be a Parquet file: ")
+    assert error_of(path).startswith("mine.parquet: must be a Parquet file: ")
 
 
 # --- columns of others
@@ -234,14 +234,14 @@ def test_columns_of_others_are_named(tmp_path):
     ],
 )
 def test_impossible_columns_are_reported(tmp_path, change, message):
-    assert told(written(tmp_path, "h.csv", *HELIOS), columns=NAMED | change).startswith(message)
+    assert error_of(written(tmp_path, "h.csv", *HELIOS), columns=NAMED | change).startswith(message)
 
 
 def test_milliseconds_are_not_taken_for_seconds(tmp_path):
     path = written(tmp_path, "t.csv", OWN, "a,1769853600000,1,60")
     rule = "must be in seconds, got 1769853600000: milliseconds?"
     named = {"arrival_s": "arrival_s"}
-    assert told(path, columns=named) == f"t.csv: line 2: arrival_s: {rule}"
+    assert error_of(path, columns=named) == f"t.csv: line 2: arrival_s: {rule}"
 
 
 def test_arrivals_may_be_times_of_day(tmp_path):
@@ -249,7 +249,7 @@ def test_arrivals_may_be_times_of_day(tmp_path):
     assert [(job.id, job.arrival_s) for job in read_trace(path).jobs] == [("b", 0.0), ("a", 60.0)]
     path = written(tmp_path, "t.csv", OWN, "a,2026-01-01 00:01:00,1,60", "b,60,1,60")
     rule = "must be a time as 2026-11-01T09:00:00, got '60'"
-    assert told(path) == f"t.csv: line 3: arrival_s: {rule}"
+    assert error_of(path) == f"t.csv: line 3: arrival_s: {rule}"
 
 
 def test_times_of_day_may_have_offsets(tmp_path):
@@ -261,9 +261,9 @@ def test_times_of_day_may_have_offsets(tmp_path):
 @pytest.mark.parametrize(("first", "second", "has"), [("Z", "", "with"), ("", "Z", "without")])
 def test_times_with_and_without_offsets_do_not_mix(tmp_path, first, second, has):
     rows = [f"a,2026-11-01T09:00:00{first},1,60", f"b,2026-11-01T10:00:00{second},1,60"]
-    told_of = told(written(tmp_path, "t.csv", OWN, *rows))
+    message = error_of(written(tmp_path, "t.csv", OWN, *rows))
     rule = f"must be {has} an offset from UTC, as in the rows before"
-    assert told_of == f"t.csv: line 3: arrival_s: {rule}, got '2026-11-01T10:00:00{second}'"
+    assert message == f"t.csv: line 3: arrival_s: {rule}, got '2026-11-01T10:00:00{second}'"
 
 
 # --- Microsoft's log of Philly
@@ -322,7 +322,7 @@ def test_the_log_that_microsoft_publishes(tmp_path):
 def test_a_broken_log_is_reported(tmp_path, job, message):
     path = tmp_path / "cluster_job_log"
     path.write_text(json.dumps([logged("a", "01:00:00") | job]))
-    assert told(path).startswith(f"cluster_job_log: {message}")
+    assert error_of(path).startswith(f"cluster_job_log: {message}")
 
 
 # --- Philly: sorted by the time of submission, which begins the trace
@@ -364,14 +364,15 @@ def test_philly(tmp_path):
     ],
 )
 def test_a_broken_philly_file_is_reported(tmp_path, row, message):
-    assert told(written(tmp_path, "jobs.csv", PHILLY, row)) == f"jobs.csv: line 2: {message}"
+    assert error_of(written(tmp_path, "jobs.csv", PHILLY, row)) == f"jobs.csv: line 2: {message}"
 
 
 def test_philly_without_a_column_is_reported(tmp_path):
     path = written(tmp_path, "jobs.csv", "timestamp,duration,num_gpus")
     rule = "must have the columns timestamp, duration, num_gpus, cluster; missing: cluster"
     assert (
-        told(path, kind="philly") == f"jobs.csv: line 1: {rule}, got timestamp, duration, num_gpus"
+        error_of(path, kind="philly")
+        == f"jobs.csv: line 1: {rule}, got timestamp, duration, num_gpus"
     )
 
 
@@ -547,12 +548,12 @@ def test_the_jobs_of_alibaba_2020_have_submissions_and_users(tmp_path):
     ],
 )
 def test_a_broken_log_of_a_cluster_is_reported(tmp_path, header, row, message):
-    assert f": {message}" in told(written(tmp_path, "log.csv", header, row))
+    assert f": {message}" in error_of(written(tmp_path, "log.csv", header, row))
 
 
 def test_a_broken_table_of_tasks_is_reported(tmp_path):
     path = written(tmp_path, "t.csv", TASKS[0], "j9,w,one,Failed,1,2,3,4,5,T4")
-    assert told(path) == "t.csv: line 2: inst_num: must be a number, got 'one'"
+    assert error_of(path) == "t.csv: line 2: inst_num: must be a number, got 'one'"
 
 
 # --- Gavel: "a" does 10 it/s alone, and 16 on two GPUs; "b" 4, and was not measured on two
@@ -615,14 +616,14 @@ def test_gavel_on_another_gpu_model(tmp_path):
 )
 def test_a_broken_gavel_trace_is_reported(tmp_path, row, message):
     throughputs(tmp_path)
-    assert told(written(tmp_path, "some.trace", row)) == f"some.trace: {message}"
+    assert error_of(written(tmp_path, "some.trace", row)) == f"some.trace: {message}"
 
 
 def test_gavel_needs_throughputs(tmp_path):
     path = written(tmp_path, "some.trace", gavel_row())
     rule = "needs simulation_throughputs.json of Gavel in its folder or the one above"
-    assert told(path) == f"some.trace: {rule}, or given as throughputs"
-    assert "simulation_throughputs.json: device: must be one of v100, k80, got 'a100'" in told(
+    assert error_of(path) == f"some.trace: {rule}, or given as throughputs"
+    assert "simulation_throughputs.json: device: must be one of v100, k80, got 'a100'" in error_of(
         path, throughputs=throughputs(tmp_path), gpu_model="a100"
     )
 
@@ -653,9 +654,9 @@ def test_muri(tmp_path):
 
 def test_a_broken_muri_trace_is_reported(tmp_path):
     path = written(tmp_path, "t.csv", MURI, "7,4,1500,10,,4,1900,1500,190,0.5,163,18,1")
-    assert told(path) == "t.csv: line 2: model_name: must not be empty"
+    assert error_of(path) == "t.csv: line 2: model_name: must not be empty"
     path = written(tmp_path, "t.csv", MURI, "7,4,soon,10,bert,4,1900,1500,190,0.5,163,18,1")
-    assert told(path) == "t.csv: line 2: submit_time: must be a number, got 'soon'"
+    assert error_of(path) == "t.csv: line 2: submit_time: must be a number, got 'soon'"
 
 
 def test_stages_that_contradict_each_other_are_reported(tmp_path):
@@ -702,7 +703,7 @@ def test_swf(tmp_path):
 
 def test_an_id_twice_is_reported(tmp_path):
     path = written(tmp_path, "cluster.swf", swf(), swf())
-    assert told(path) == "cluster: jobs[1].id: ids must differ, got 'job-1' twice"
+    assert error_of(path) == "cluster: jobs[1].id: ids must differ, got 'job-1' twice"
 
 
 @pytest.mark.parametrize(
@@ -716,15 +717,15 @@ def test_an_id_twice_is_reported(tmp_path):
     ],
 )
 def test_a_broken_swf_file_is_reported(tmp_path, line, message):
-    assert told(written(tmp_path, "cluster.swf", "; c", line)) == f"cluster.swf: {message}"
+    assert error_of(written(tmp_path, "cluster.swf", "; c", line)) == f"cluster.swf: {message}"
 
 
 def test_a_gpu_has_at_least_one_core(tmp_path):
     path = written(tmp_path, "cluster.swf", swf())
-    assert told(path, cores_per_gpu=0) == "cores_per_gpu: must be >= 1, got 0"
+    assert error_of(path, cores_per_gpu=0) == "cores_per_gpu: must be >= 1, got 0"
 
 
-# --- told by what is in the file
+# --- the format follows from the content
 
 
 def test_the_format_follows_from_the_first_line(tmp_path):

@@ -67,8 +67,8 @@ def test_large_gangs_are_left_out_or_cut():
 
 def test_tenants():
     ann, bob = (TraceJob(name, 0.0, 1, 1.0, tenant=name) for name in ("ann", "bob"))
-    nobody = TraceJob("c", 1.0, 1, 1.0)
-    both = Trace("both", (ann, bob, nobody))
+    no_user = TraceJob("c", 1.0, 1, 1.0)
+    both = Trace("both", (ann, bob, no_user))
     assert filters.tenants(both, ["bob"]).jobs == (bob,)
     with pytest.raises(InputError, match=r"^tenants: must be one of ann, bob, got 'eve'$"):
         filters.tenants(both, ["ann", "eve"])

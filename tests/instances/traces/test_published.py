@@ -1,4 +1,4 @@
-"""Published traces, beside the checkout: counts that other code gives, and names that fit."""
+"""Published traces, next to the checkout: counts that other code gives, and names that fit."""
 
 from __future__ import annotations
 

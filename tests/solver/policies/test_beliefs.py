@@ -16,12 +16,12 @@ def _state(measured):
     """Return a state that believes 1.2 of all pairs, but 1.4 of those measured."""
     pairs = [(x, y, 1.2, 1.2) for k, x in enumerate(NAMES) for y in NAMES[k:]]
     where = world(gpus=1, slowdowns=pairs, workloads=NAMES)
-    foretold = SlowdownTable.of(where)
-    slowdown, upper = foretold.slowdown.copy(), foretold.upper.copy()
+    prior = SlowdownTable.of(where)
+    slowdown, upper = prior.slowdown.copy(), prior.upper.copy()
     for x, y in measured:
         slowdown[0, 0, x, y], upper[0, 0, x, y] = 1.4, 1.5
-    state = State(where, dataclasses.replace(foretold, slowdown=slowdown, upper=upper))
-    state.foretold = foretold
+    state = State(where, dataclasses.replace(prior, slowdown=slowdown, upper=upper))
+    state.prior = prior
     state.seen = {(0, 0, x, y): 1.4 for x, y in measured}
     state.seen_upper = {(0, 0, x, y): 1.5 for x, y in measured}
     return state
@@ -42,7 +42,7 @@ def test_a_measured_pair_keeps_its_own_bound_and_the_next_one_is_taken_to_need_h
 
 
 def test_the_margin_follows_from_the_prediction_at_the_start():
-    # Ten measurements at twice the excess that was foretold: the margin is 2. Held against the
+    # Ten measurements at twice the predicted excess: the margin is 2. Held against the
     # beliefs that have them in it, they would say 1.
     measured = [(x, y) for x in range(2, 7) for y in range(2, 7) if x < y]
     assert len(measured) == 10

@@ -26,14 +26,14 @@ def test_an_idle_node_stays_idle_whatever_it_costs():
 
 
 def test_a_job_that_does_not_fit_is_passed_over():
-    # j1 (9,000) fits beside neither job of its kind; j2 (1,000) does and does not wait for it.
+    # j1 (9,000) fits with neither job of its kind; j2 (1,000) does and does not wait for it.
     where = profiled({"a": {"memory_mib": 9000.0}, "b": {}}, slowdown=1.0)
     jobs = trace((0, 1, 10, "a"), (0, 1, 10, "a"), (0, 1, 10, "b"))
     assert finishes(run(jobs, where, policy_named("binpack"))) == [10, 20, 10]
 
 
 def test_a_gang_goes_to_the_fullest_node_that_holds_it():
-    # Nodes of two GPUs. j0 (one GPU) opens node 0; the gang fits there too, one worker beside it.
+    # Nodes of two GPUs. j0 (one GPU) opens node 0; the gang fits there too, one worker with it.
     where = profiled({"a": {}}, nodes=2, gpus=2)
     jobs = trace((0, 1, 10, "a"), (0, 2, 10, "a"))
     assert _gpus(run(jobs, where, policy_named("binpack"))) == {0: (0,), 1: (0, 1)}

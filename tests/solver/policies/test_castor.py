@@ -48,14 +48,14 @@ def test_a_long_job_waits_where_sharing_slows_the_short_one_too_much():
 
 
 def test_the_host_with_the_earliest_mean_completion_is_chosen():
-    # c takes 15 s beside a and 11 s beside b, both of which have the same time left.
+    # c takes 15 s with a and 11 s with b, both of which have the same time left.
     where = world(
         gpus=2,
         slowdowns=[("a", "c", 1.5, 1.5), ("b", "c", 1.1, 1.1)],
         workloads=("a", "b", "c"),
     )
     jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"), (0, 1, 10, "c"))
-    # Shortest first: c gets a GPU to itself at once, and so does a; b joins nobody (no entry
+    # Shortest first: c gets a GPU to itself at once, and so does a; b joins none (no entry
     # with a) but c: at once (11 + 11 + 90) / 2 < (10 + 10 + 100) / 2. It ends at 11 + 90.
     assert finishes(run(jobs, where, policy_named("castor"))) == [100, 101, 11]
     later = trace((0, 1, 100, "a"), (0, 1, 100, "b"), (1, 1, 10, "c"))
@@ -85,7 +85,7 @@ def test_gangs_that_may_only_share_as_a_whole_do():
 
 
 def test_a_job_accumulates_gradients_to_fit_with_another():
-    # b needs 8,000 MiB and finds 4,000 beside a: half the batch. An iteration of 8 samples
+    # b needs 8,000 MiB and finds 4,000 with a: half the batch. An iteration of 8 samples
     # takes 9 s, two of 4 take 10: its 9 s of work take 10 s times 1.2 = 12 s. a does 10 in them.
     where = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])
     where = with_batch(where, {"a": 12000.0, "b": 8000.0})
@@ -99,7 +99,7 @@ def test_a_job_accumulates_gradients_to_fit_with_another():
 
 
 def with_half_batches(slowdowns: tuple[float, float], stretch: float) -> Instance:
-    """Return a GPU on which b fits beside a at half its batch, which stretches both by so much."""
+    """Return a GPU on which b fits with a at half its batch, which stretches both by so much."""
     where = world(gpus=1, slowdowns=[("a", "b", *slowdowns)])
     # Two steps of 4 samples over one of 8: 2 (f + 4) / (f + 8) = stretch.
     return with_batch(where, {"a": 8000.0, "b": 12000.0}, fixed_s=8 * (stretch - 1) / (2 - stretch))
@@ -129,7 +129,7 @@ def test_a_sub_batch_stretches_a_job_to_its_end(stretch, mean_s):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Start the host in one mode; the other beside it in another, or (None) when it has ended."""
+    """Start the host in one mode and the other with it in another, or after its end (None)."""
 
     host_mode: int
     joining_mode: int | None
@@ -170,7 +170,7 @@ def test_the_better_of_sharing_and_waiting_is_chosen(slowdowns, left, stretch, h
     def total_s(policy: Policy) -> float:
         return sum(finishes(simulate(jobs, where, policy)))
 
-    # At full batch b fits only beside a at half.
+    # At full batch b fits only with a at half.
     joining = [1, 2] if host_mode == 0 else [0, 1, 2]
     best = min(total_s(Fixed(host_mode, mode)) for mode in (None, *joining))
     assert total_s(Joining(host_mode, policy_named("castor"))) == pytest.approx(best, abs=1e-4)
@@ -180,8 +180,8 @@ def test_the_better_of_sharing_and_waiting_is_chosen(slowdowns, left, stretch, h
 def test_a_latency_critical_gang_keeps_its_gsla_at_the_smallest_sub_batch_of_its_hosts(
     gsla, together
 ):
-    # Beside a, b fits at half its batch: 1.1 x 10/9 = 1.22. Beside c it fits at a quarter:
-    # 0.96 x 12/9 = 1.28. One batch for both is a quarter, which is 1.1 x 12/9 = 1.47 beside a.
+    # With a, b fits at half its batch: 1.1 x 10/9 = 1.22. Beside c it fits at a quarter:
+    # 0.96 x 12/9 = 1.28. One batch for both is a quarter, which is 1.1 x 12/9 = 1.47 with a.
     where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.1), ("c", "b", 1.1, 0.96)], workloads="abc")
     where = with_batch(where, {"a": 12000.0, "b": 8000.0, "c": 14000.0})
     jobs = trace((0, 1, 100, "a"), (0, 1, 100, "c"), (1, 2, 9, "b", gsla), priority="latency")
@@ -191,7 +191,7 @@ def test_a_latency_critical_gang_keeps_its_gsla_at_the_smallest_sub_batch_of_its
 
 
 def test_a_pair_that_ran_out_of_memory_is_not_tried_again():
-    # The world knows no slowdown of a beside b, the belief does: the first try fails, and b
+    # The world knows no slowdown of a with b, the belief does: the first try fails, and b
     # then waits until a ends. One try is one stay that is out of memory.
     where, belief = world(gpus=1), world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)])
     jobs = trace((0, 1, 500, "a"), (1, 1, 10, "b"))

@@ -148,7 +148,7 @@ def test_a_latency_critical_job_keeps_its_gsla(name):
     entries = _with_tails([entry.to_data() for entry in world.slowdowns], seed)
     world = Instance.from_data({**world.to_data(), "slowdowns": entries})
     jobs = [dataclasses.replace(job, priority="latency") for job in _trace(seed).jobs]
-    # Every other job is latency-critical. run() fails where one is beside whom it may not.
+    # Every other job is latency-critical. run() fails where one has a forbidden co-runner.
     jobs[::2] = _trace(seed).jobs[::2]
     history = run(Trace.of("latency", jobs), world, policy_named(name), _options(seed))
     assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
@@ -198,5 +198,5 @@ def test_what_is_alone_in_the_world_runs_at_full_speed(name):
 
 def test_every_policy_is_in_the_documentation():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    told = {name.strip(" `") for row in rows for name in row.split("|")[1].split(",")}
-    assert set(POLICIES) <= told
+    documented = {name.strip(" `") for row in rows for name in row.split("|")[1].split(",")}
+    assert set(POLICIES) <= documented

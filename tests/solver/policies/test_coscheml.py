@@ -7,7 +7,7 @@ from tests.solver.policies.profiled import companions, profiled
 
 def test_the_least_interference_first_and_oom_is_foreseen():
     # j0 (a) and j1 (b) run. Sums: a+c 1.2+1.4 = 2.6, b+c 1.1+1.1 = 2.2, a+d and b+d 3.0 and 2.0.
-    # d beside b is best, so c goes beside a, though it came first.
+    # d with b is best, so c joins a, though it came first.
     slowdown = {("a", "c"): (1.2, 1.4), ("b", "c"): (1.1, 1.1), ("a", "d"): (1.5, 1.5)}
     slowdown["b", "d"] = (1.0, 1.0)
     where = profiled({name: {} for name in "abcd"}, gpus=2, slowdown=slowdown)
@@ -36,9 +36,9 @@ def test_a_job_is_joined_by_one_other_at_most():
 
 
 def test_what_was_measured_corrects_the_prediction():
-    # Believed: c beside a 1.1 + 1.1, beside b 1.2 + 1.2. In truth beside a it is 3 + 3. j2 learns
+    # Believed: c with a 1.1 + 1.1, with b 1.2 + 1.2. In truth with a it is 3 + 3. j2 learns
     # that from 0 on, measured after 5 s. When it ends at 30, a+c is known to be 6, and j3 (c)
-    # goes beside b.
+    # joins b.
     truth = {("a", "c"): (3.0, 3.0), ("b", "c"): (1.2, 1.2)}
     belief = {("a", "c"): (1.1, 1.1), ("b", "c"): (1.2, 1.2)}
     where, believed = (

@@ -28,8 +28,8 @@ def _first_starts(history):
 
 
 def test_partners_are_chosen_together():
-    # x and y run alone for 1,000 s. p and q come: p fits best beside x, but q may share with x
-    # only, so p goes to y. Whoever serves the shorter p first puts it beside x, and q waits.
+    # x and y run alone for 1,000 s. p and q come: p fits best with x, but q may share with x
+    # only, so p goes to y. A policy that serves the shorter p first puts it with x, and q waits.
     slowdowns = [("p", "x", 1.1, 1.1), ("p", "y", 1.2, 1.1), ("q", "x", 1.1, 1.1)]
     where = world(gpus=2, slowdowns=slowdowns, workloads=("x", "y", "p", "q"))
     jobs = trace((0, 1, 1000, "x"), (0, 1, 1000, "y"), (10, 1, 20, "p"), (10, 1, 30, "q"))
@@ -71,7 +71,7 @@ def test_a_running_job_keeps_its_gsla():
 
 
 def test_what_was_measured_overrides_what_was_predicted():
-    # Predicted at 1.1 each, truly 4. The first b learns it; the second, beside the same a, waits.
+    # Predicted at 1.1 each, truly 4. The first b learns it; the second, with the same a, waits.
     where = world(gpus=1, slowdowns=[("a", "b", 4.0, 4.0)])
     believed = SlowdownTable.of(world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)]))
     jobs = trace((0, 1, 2000, "a"), (10, 1, 100, "b"), (600, 1, 1000, "b"))
@@ -92,8 +92,8 @@ def test_sharing_despite_idle_gpus_depends_on_their_price():
 
 
 def test_no_sharing_pushes_out_the_end_of_the_last_job():
-    # Beside b, a would end at 1,010 instead of 1,000; on the idle GPU from 200 on, b delays
-    # nobody, and 210 s are the latest that it could be told otherwise.
+    # With b, a would end at 1,010 instead of 1,000; b waits for the GPU that is idle from 200 on,
+    # where it delays no job.
     where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.0)])
     jobs = trace((0, 1, 1000, "a"), (0, 1, 200, "a"), (100, 1, 100, "b"))
     history = run(jobs, where, policy_named("dovetail"))
@@ -180,7 +180,7 @@ def test_a_layout_leaves_idle_gpus_to_others():
 
 def test_prices_are_what_starting_earlier_saves():
     # One GPU, idle at 10; jobs of 2 s and 3 s start at 10 and 12. Until 10 a second costs both
-    # a second; from 10 to 12 the last one; after that nobody.
+    # a second; from 10 to 12 the last one; after that none.
     prices = Prices([10.0, 12.0], Asks([1, 1], [2.0, 3.0], [1.0, 1.0]))
     assert prices.until([10.0, 12.0, 99.0]).tolist() == [20.0, 22.0, 22.0]
     floor = Prices([], Asks([], [], []), floor=0.5)

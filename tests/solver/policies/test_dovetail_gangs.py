@@ -1,4 +1,4 @@
-"""Gangs beside several running jobs at once, and jobs on which the end of all work hangs."""
+"""Gangs that share with several running jobs, and jobs that determine the end of all work."""
 
 import pytest
 
@@ -9,7 +9,7 @@ HOSTS = [("g", "a", 1.1, 1.05), ("g", "b", 1.2, 1.05), ("g", "c", 3.0, 1.05)]
 
 
 def gang_beside(*hosts, gpus, workers=2, **cluster):
-    """Return when a gang of 10 s ends that arrives at 10 beside jobs of 1,000 s."""
+    """Return when a gang of 10 s ends that arrives at 10 and shares with jobs of 1,000 s."""
     jobs = trace(*[(0, 1, 1000, name) for name in hosts], (10, workers, 10, "g"))
     where = world(1, gpus, HOSTS, workloads=("a", "b", "c", "g"), **cluster)
     return finishes(run(jobs, where, policy_named("dovetail")))[-1]
@@ -41,7 +41,7 @@ def test_whole_gangs_join_no_gang_in_part():
 
 
 def test_gslas_keep_a_gang_from_a_host():
-    # b takes nobody who slows it by more than 1.02: the gang has a and c.
+    # b takes no job that slows it by more than 1.02: the gang has a and c.
     jobs = trace((0, 1, 1000, "a"), (0, 1, 1000, "b", 1.02), (0, 1, 1000, "c"), (10, 2, 10, "g"))
     where = world(1, 3, HOSTS, workloads=("a", "b", "c", "g"))
     assert finishes(run(jobs, where, policy_named("dovetail")))[-1] == 10 + 30

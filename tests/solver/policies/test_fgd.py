@@ -9,7 +9,7 @@ def needs(**mib):
 
 
 def test_a_job_that_fills_a_gpu_leaves_the_idle_one_whole():
-    # The mix is a and b, half each. Before, the 6,000 beside j0 are lost to a: 3/16 of a GPU is
+    # The mix is a and b, half each. Before, the 6,000 next to j0 are lost to a: 3/16 of a GPU is
     # expected to be a fragment. Beside j0, j1 leaves none; on the idle GPU, it changes nothing.
     where = profiled(needs(a=10000, b=6000, c=16000), gpus=2)
     jobs = trace((0, 1, 1000, "a"), (1, 1, 1000, "b"), (2, 1, 10, "c"))
@@ -20,9 +20,9 @@ def test_a_job_that_fills_a_gpu_leaves_the_idle_one_whole():
 
 
 def placed_after(first):
-    """Return beside whom a job of 3,000 MiB goes after a first job has come and gone.
+    """Return the job that a job of 3,000 MiB joins after a first job has come and gone.
 
-    7,000 MiB are free beside j1 and 4,000 beside j2.
+    7,000 MiB are free next to j1 and 4,000 next to j2.
     """
     where = profiled(needs(m=7000, t=4000, x=9000, y=12000, s=3000), nodes=2, max_jobs_per_gpu=3)
     jobs = trace((0, 1, 10, first), (20, 1, 999, "x"), (20, 1, 999, "y"), (30, 1, 10, "s"))
@@ -30,8 +30,8 @@ def placed_after(first):
 
 
 def test_the_mix_decides_where_a_fragment_is_least():
-    # x and y fit on neither GPU, wherever s goes. m needs the 7,000: beside j1, s would leave 8,000
-    # to no m, beside j2 only 1,000. t has room on both GPUs after s went to j1; beside j2, s
+    # x and y fit on neither GPU, wherever s goes. m needs the 7,000: with j1, s would leave 8,000
+    # to no m, with j2 only 1,000. t has room on both GPUs after s went to j1; with j2, s
     # leaves 1,000 to no t.
     assert placed_after("m") == {2}
     assert placed_after("t") == {1}

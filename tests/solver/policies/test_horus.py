@@ -7,15 +7,15 @@ from tests.solver.policies.profiled import companions, profiled, util
 
 
 def test_the_projected_utilisation_closest_to_all_of_the_gpu_is_cheapest():
-    # Equal memory, so utilisation decides. j3 (0.5) would make 1.3 beside j0 (0.8): 0.3 over,
-    # 1.6 x 0.3 = 0.48; 0.9 beside j1 (0.4): 0.1; 0.6 beside j2 (0.1): 0.4. It joins j1.
+    # Equal memory, so utilisation decides. j3 (0.5) would make 1.3 with j0 (0.8): 0.3 over,
+    # 1.6 x 0.3 = 0.48; 0.9 with j1 (0.4): 0.1; 0.6 with j2 (0.1): 0.4. It joins j1.
     where = profiled({"a": util(0.8), "b": util(0.4), "c": util(0.1), "d": util(0.5)}, gpus=3)
     jobs = trace((0, 1, 10, "a"), (0, 1, 10, "b"), (0, 1, 10, "c"), (0, 1, 10, "d"))
     assert companions(run(jobs, where, policy_named("horus")))[3] == {1}
 
 
 def test_full_memory_is_dear():
-    # Utilisation: 0.9 beside j0, 0.8 beside j1: 0.1 cheaper there. Memory: 12,000 + 1,000 of
+    # Utilisation: 0.9 with j0, 0.8 with j1: 0.1 cheaper there. Memory: 12,000 + 1,000 of
     # 16,000 in use there against 2,000: 1.3 x 11/16 = 0.89 dearer. It joins j1.
     heavy = {"memory_mib": 12000.0, **util(0.4)}
     where = profiled({"a": heavy, "b": util(0.3), "c": util(0.5)}, gpus=2)

@@ -14,7 +14,7 @@ def used(where: Instance, **gpu_util: float) -> Instance:
 
 
 def test_scores_follow_gpu_use_and_else_the_mean_speed_with_others():
-    # d and e have no profile: d runs at 1 / 1.25 = 0.8 beside e, e at 1 / 1.1 = 0.91.
+    # d and e have no profile: d runs at 1 / 1.25 = 0.8 with e, e at 1 / 1.1 = 0.91.
     slowdowns = [("d", "e", 1.25, 1.1)]
     where = world(slowdowns=slowdowns, workloads=("a", "b", "c", "d", "e", "f"))
     where = used(where, a=0.24, b=0.25, c=0.53)
@@ -55,6 +55,6 @@ def test_only_gangs_of_equal_size_on_one_node_are_packed():
     where = used(world(gpus=2, slowdowns=PAIRS, workloads=("a", "b", "c")), a=0.1, b=0.1)
     jobs = trace((0, 2, 100, "a"), (1, 2, 10, "b"), (1, 1, 10, "b"))
     assert finishes(run(jobs, where, policy_named("lucid"))) == [102.5, 13.5, 112.5]
-    # Over two nodes nobody joins: the single b is first by service and then the gang.
+    # Over two nodes no job joins: the single b is first by service and then the gang.
     spread = used(world(2, 1, PAIRS, ("a", "b", "c")), a=0.1, b=0.1)
     assert finishes(run(jobs, spread, policy_named("lucid"))) == [100, 120, 110]

@@ -21,13 +21,13 @@ def staged(where: Instance, **used: tuple[float, float]) -> Instance:
 def test_an_iteration_of_a_group_is_the_sum_of_the_longest_stages():
     a, b, c = (0, 8, 2, 0), (0, 2, 8, 0), (0, 0, 5, 5)
     assert interleaved_s([a]) == 10
-    # b loads 2 s first; then a loads beside b's 8 s on the GPU, then a is on the GPU for 2 s.
+    # b loads 2 s first; then a loads during b's 8 s on the GPU, then a is on the GPU for 2 s.
     assert interleaved_s([a, b]) == 2 + 8 + 2
-    # Two of a: loading never overlaps loading, 8 + 8 with one GPU stage beside, and 2.
+    # Two of a: loading never overlaps loading, 8 + 8 with one GPU stage at the same time, and 2.
     assert interleaved_s([a, a]) == 18
     # Two of c: one is on the GPU while the other is on the network, and at both ends alone.
     assert interleaved_s([c, c]) == 15
-    # c's GPU stage goes beside b's loading (5), its network beside b's GPU (8).
+    # c's GPU stage overlaps b's loading (5), its network b's GPU (8).
     assert interleaved_s([b, c]) == 13
 
 

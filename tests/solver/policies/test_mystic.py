@@ -26,7 +26,7 @@ def test_the_least_similar_are_paired():
 
 
 def test_the_pair_that_is_least_alike_goes_first():
-    # One place, beside j0 (a). j1 (a too) came before j2 (b), which is less like it.
+    # One place, with j0 (a). j1 (a too) came before j2 (b), which is less like it.
     where = profiled(
         {
             "a": _metrics(sm_active=0.8, dram_active=0.0),

@@ -36,7 +36,7 @@ def test_no_job_is_paused_within_the_gsla():
 
 
 def test_a_paused_job_goes_elsewhere_at_once():
-    # Two GPUs: j0 on the first, j1 on the second, j2 beside j0. j1 ends at 5 (nobody joins: the
+    # Two GPUs: j0 on the first, j1 on the second, j2 with j0. j1 ends at 5 (no job joins: the
     # queue is empty). At 6 j2 is paused for j0 and starts on the idle GPU: j0 has done 3 of 10
     # and ends at 13; so has j2, which ends at 13 too.
     jobs = trace((0, 1, 10, "a", 1.5), (0, 1, 5, "a"), (0, 1, 10, "b"))

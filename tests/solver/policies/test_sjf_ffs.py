@@ -4,7 +4,7 @@ from tests.executor.simulation.worlds import finishes, run, trace, world
 
 def test_the_shortest_takes_the_idle_gpu_and_the_next_the_first_that_fits():
     # At 1, one of three GPUs is idle: the shorter b (10 s) takes it and ends at 11. The longer
-    # one (20 s) has no entry beside a on GPU 0 and joins c on GPU 1, before the b on GPU 2:
+    # one (20 s) has no entry with a on GPU 0 and joins c on GPU 1, before the b on GPU 2:
     # it takes 60 s, far worse than waiting for the idle GPU.
     where = world(
         gpus=3,

@@ -39,7 +39,7 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
         )
         for k in range(40)
     ]
-    few, everybody = policy_named("dovetail"), policy_named("dovetail")
+    few, every_job = policy_named("dovetail"), policy_named("dovetail")
     may_join, fewer = dovetail.may_join, 0
 
     class Both:
@@ -47,8 +47,8 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
             nonlocal fewer
             decision = few.decide(state)
             with monkeypatch.context() as patch:
-                patch.setattr(dovetail, "may_join", anybody)
-                whole = everybody.decide(state)
+                patch.setattr(dovetail, "may_join", any_job)
+                whole = every_job.decide(state)
             assert (decision.proof is None) == (whole.proof is None)
             if decision.proof is not None:
                 value, bound, _, jobs = decision.proof
@@ -56,7 +56,7 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
                 assert jobs == whole.proof.jobs
             return decision
 
-    def anybody(state, jobs, hosts, book):
+    def any_job(state, jobs, hosts, book):
         nonlocal fewer
         fewer += not may_join(state, jobs, hosts, book).all()
         return np.ones((len(hosts), len(jobs)), dtype=bool)

@@ -8,7 +8,7 @@ from tests.executor.simulation.worlds import finishes, run, trace, world
 def test_filtering_keeps_both_gslas_and_s1_takes_the_least_sum():
     # J_R is the a. b would be slowed 1.6 > 1.5 and falls out; c (1.3 + 1.3) loses to d
     # (1.1 + 1.2). d ends at 12, when a has done 12 / 1.1 = 10.909 s of its 100; the c takes its
-    # place for 13 s, of which a makes 10; then nobody is left but b, and a runs alone:
+    # place for 13 s, of which a makes 10; then only b is left, and a runs alone:
     # 25 + 100 - 20.909 = 104.091. b follows.
     where = world(
         gpus=1,

@@ -7,7 +7,7 @@ from tests.executor.simulation.worlds import finishes, run, trace, world
 
 
 def test_a_job_over_the_threshold_gives_way_to_a_new_one():
-    # One GPU, threshold 10 GPU s, restarts cost 5 s. j0 is demoted at 10 with nobody waiting and
+    # One GPU, threshold 10 GPU s, restarts cost 5 s. j0 is demoted at 10 with no job waiting and
     # runs on. j1 arrives at 12 and takes its GPU until 15. j0 has done 12 of 30: it is restored
     # until 20 and ends at 20 + 18 = 38.
     jobs = trace((0, 1, 30, "a"), (12, 1, 3, "a"))

@@ -25,7 +25,7 @@ def test_the_job_left_alone_is_joined_by_the_next():
 
 def test_the_least_allocated_node_and_the_emptiest_gpu_come_first():
     # Two nodes of two GPUs: 0 and 1, 2 and 3. j0 goes to GPU 0, j1 to the other node, j2 and j3
-    # beside them on the other GPUs; only then is anything shared.
+    # on the other GPUs; only then is anything shared.
     jobs = trace(*[(0, 1, 10, "a") for _ in range(5)])
     where = world(nodes=2, gpus=2, slowdowns=[("a", "a", 2, 2)])
     history = run(jobs, where, policy_named("unaware"))
@@ -41,7 +41,7 @@ def test_gangs_of_different_sizes_share():
 
 
 def test_a_pair_that_cannot_run_is_tried_once():
-    # Nothing is said of (a, b), so they cannot run together: j1 crashes beside j0 and waits, and
+    # Nothing is said of (a, b), so they cannot run together: j1 crashes with j0 and waits, and
     # so does j2, one after the other, until 10. Then they share at slowdown 1.
     jobs = trace((0, 1, 10, "a"), (0, 1, 5, "b"), (0, 1, 5, "b"))
     where = world(gpus=1, slowdowns=[("b", "b", 1, 1)])

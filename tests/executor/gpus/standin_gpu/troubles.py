@@ -33,7 +33,7 @@ def test_limit_while_starting(bench, daemon, monkeypatch):
 
 @PATIENT
 def test_stubborn(bench, daemon):
-    """A client obeys nobody."""
+    """A client ignores every signal."""
     words = [sys.executable, "-c", "import time; time.sleep(60)"]
     bench.start("stubborn", ["x"], daemon.environment(), program=words)
     pytest.skip("never mind")
@@ -41,7 +41,7 @@ def test_stubborn(bench, daemon):
 
 @PATIENT
 def test_refused(daemon):
-    """A client is told an error."""
+    """A client receives an error."""
     daemon.client("idle").ready()
     daemon.say("standin fault")
     daemon.client("idle").ready()
@@ -49,7 +49,7 @@ def test_refused(daemon):
 
 @PATIENT
 def test_odd(bench, daemon):
-    """Something happens that nobody thought of."""
+    """A test raises an unexpected exception."""
     return {}["sms"]
 
 
