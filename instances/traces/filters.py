@@ -127,9 +127,14 @@ def filtered(trace: Trace, filters: Iterable[str], seed: int = 0) -> Trace:
     trace : Trace
         What to begin with.
     filters : iterable of str
-        ``window:FROM_S:TO_S``, ``busiest:JOBS``, ``busiest_period:SECONDS``, ``sample:JOBS``,
-        ``load:FACTOR``, ``from_zero``, ``largest:GPUS``, ``clipped:GPUS``, ``tenants:A,B``,
-        ``durations:FACTOR``, ``at_most:SECONDS``.
+        ``window:FROM_S:TO_S``: arrivals from the first on and before the second;
+        ``busiest:JOBS``: so many consecutive arrivals, those with the largest load;
+        ``busiest_period:SECONDS``: the so many seconds with the most arrivals;
+        ``sample:JOBS``: so many, drawn by the seed; ``load:FACTOR``: gaps between arrivals divided
+        by it; ``from_zero``: shifted so that the first job arrives at 0; ``largest:GPUS``: gangs of
+        at most so many GPUs; ``clipped:GPUS``: larger gangs cut to so many; ``tenants:A,B``: jobs
+        of these; ``durations:FACTOR``: multiplied by it; ``at_most:SECONDS``: longer ones cut to
+        it. Arrivals keep their times under all but ``load`` and ``from_zero``.
     seed : int
         Of ``sample``.
 
