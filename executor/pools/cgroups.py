@@ -1,7 +1,8 @@
 """Limits on CPU time by control groups, of version 2 (``cpu.max``) or 1 (CFS quota).
 
 Each rank gets a group of its own below one group of the state directory. The kernel's
-documentation has the files: ``admin-guide/cgroup-v2.rst`` and ``scheduler/sched-bwc.rst``.
+documentation has the files: ``admin-guide/cgroup-v2.rst`` and ``scheduler/sched-bwc.rst``. Under
+systemd, version 2 needs ``Delegate=yes`` and ``DelegateSubgroup=service`` (systemd 254).
 """
 
 from __future__ import annotations
