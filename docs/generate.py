@@ -77,7 +77,7 @@ Written by `docs/generate.py` from the declarations of commands; do not edit by 
 | 3 | `doctor`: jobs can share GPUs, but without SM shares; `measure`: time was up, more is left |
 | 130 | interrupted (Ctrl-C) |
 
-Every command takes `--json` for the machine's form and `-h` for help. Where a file is read, `-` is
+Every command takes `--json` for JSON and `-h` for help. Where a file is read, `-` is
 standard input; where one is written, `-` is standard output. Files ending in `.gz` are packed and
 unpacked on the way, and a file appears whole or not at all. `DOVETAIL_DEBUG=1` shows where an
 internal error came from.

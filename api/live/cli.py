@@ -147,13 +147,13 @@ _SERVE = Command(
         ),
         option(
             "--user-jobs N",
-            "most jobs of a user that may wait, except administrators'",
+            "most waiting jobs of a user; administrators have no limit",
             whole(0),
             "10000",
         ),
         option(
             "--max-jobs-per-gpu N",
-            "most jobs that may share a device (default: as the pool says, 2 for real devices)",
+            "most jobs on a device (default: the pool's, 2 for real devices)",
             whole(1),
         ),
         option("--dry-run", "start nothing; plan --from-live prints what would start"),
@@ -161,25 +161,26 @@ _SERVE = Command(
 )
 
 _DESCRIBING = (
-    option("--name NAME", "name for people"),
+    option("--name NAME", "name of the job in lists"),
     option(
         "--workload NAME",
         "workload; jobs of one workload behave alike (default: one for each command and folder)",
     ),
-    option("--workers N", "processes, each on a GPU of its own", whole(1), "1"),
+    option("--workers N", "number of processes, one GPU each", whole(1), "1"),
     option("--gsla X", "largest slowdown accepted", finite),
     option("--weight W", "how much the job counts", finite, "1"),
     option("--priority CLASS", "batch or latency", default="batch", choices=("batch", "latency")),
-    option("--nice N", "your jobs of a lower N start first: -20 to 20", _nice, "0"),
-    option("--memory-mib MIB", "memory of a worker, which becomes its limit", finite),
-    option("--estimate TIME", "how long it runs alone: 90, 15m, 2h, 1d", duration),
+    option("--nice N", "priority among your jobs, -20 to 20: lower ones start first", _nice, "0"),
+    option("--memory-mib MIB", "memory limit of a worker", finite),
+    option("--estimate TIME", "expected run time alone: 90, 15m, 2h, 1d", duration),
     option("--walltime TIME", "end it after this time", duration),
     option("--retries N", "start it again up to N times if it fails", whole(0), "0"),
     option("--no-requeue", "never stop it to start it again later"),
     option("--grace TIME", "time between the signal to end and the kill", duration, "30s"),
     option(
         "--progress REGEX",
-        "pattern of a line that the job writes; its first group is the number of iterations done",
+        "regular expression for lines of its output; its first group is the number of iterations "
+        "done",
         _pattern,
     ),
     option("--cwd DIR", "working directory (default: this one)"),
@@ -205,20 +206,22 @@ _SUBMIT = Command(
         *_DESCRIBING,
         option(
             "--array 0-9,...",
-            "a job for each number, which it finds in DOVETAIL_ARRAY_INDEX; 0-30:5: every fifth; "
-            "0-99%4: at most four of them run at once",
+            "submit a job for each number, which is its DOVETAIL_ARRAY_INDEX; 0-30:5: every fifth; "
+            "0-99%4: at most four run at once",
             _array,
         ),
         option(
             "--after JOB,...",
-            "start once these have finished; cancel it if one fails or is cancelled",
+            "start once these jobs have finished; cancel it if one fails or is cancelled",
             names,
             "",
         ),
-        option("--after-any JOB,...", "start once these are over, however they end", names, ""),
-        option("--hold", "do not start it before dovetail release"),
-        option("--wait", "return when it is over; exit status 1 unless it finished"),
-        option("--key KEY", "submit once, however often this is repeated with the same key"),
+        option(
+            "--after-any JOB,...", "start once these jobs are over, however they end", names, ""
+        ),
+        option("--hold", "do not start it until dovetail release"),
+        option("--wait", "return when it is over, with exit status 1 unless it finished"),
+        option("--key KEY", "submit once only, even if repeated with the same key"),
     ),
     usage="dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]",
 )
@@ -228,7 +231,7 @@ _CHOSEN = (
     argument("[JOB ...]", "ids of jobs", "jobs"),
     option("--all", "all of your jobs"),
     option("--name NAME", "those of this name"),
-    option("--user NAME", "those of this user, not yours"),
+    option("--user NAME", "those of this user instead of yours"),
     option("--state STATE", "those in this state", _state),
 )
 """Options that select jobs that are not over."""
@@ -251,7 +254,7 @@ COMMANDS: Final = (
             option("--user NAME", "those of this user"),
             option("--name NAME", "those of this name"),
             option("--state STATE", "those in this state: failed, waiting ...", _any_state),
-            option("--since TIME", "those that ended in the last 90, 2h, 1d", duration),
+            option("--since TIME", "those that ended within this time: 90, 2h, 1d", duration),
             option("--limit N", "the last N of them", whole(0)),
             option("--before JOB", "those submitted before this one: the previous page"),
         ),
@@ -303,14 +306,14 @@ COMMANDS: Final = (
     _order(
         "requeue",
         "Stop the runs of jobs, so that they wait for devices again.",
-        option("--hold", "hold them, so that they wait for dovetail release"),
+        option("--hold", "also hold them until dovetail release"),
     ),
     Command(
         "drain",
         "Keep devices from taking new jobs; running jobs continue.",
         "dovetail.live.commands:drain",
         (
-            argument("[DEVICE ...]", "a device, or a node with all of its (default: all)", "gpus"),
+            argument("[DEVICE ...]", "device, or node with all its devices (default: all)", "gpus"),
             option("--off", "let them take jobs again"),
         ),
     ),

@@ -37,7 +37,10 @@ PLAN: Final = Command(
     "dovetail.planning.commands:plan",
     (
         INSTANCE._replace(number="?"),
-        option("--from-live", "plan the round of the live service, as it would, not INSTANCE"),
+        option(
+            "--from-live",
+            "plan the round of the live service, with its policy, instead of INSTANCE",
+        ),
         option("-o, --output PLAN", "write the plan to this file; - prints it", output_file),
         option(
             "--objective O",
@@ -53,11 +56,13 @@ PLAN: Final = Command(
             default="auto",
         ),
         option(
-            "--time-limit SECONDS", "stop then, with the best plan so far and its proven gap", float
+            "--time-limit SECONDS",
+            "stop after this time, with the best plan so far and its proven gap",
+            float,
         ),
         option("--gap G", "stop once this relative gap is proven", float, "0"),
         SEED._replace(text="same seed, same plan"),
-        option("--preempt", "running jobs may move or wait"),
+        option("--preempt", "let running jobs move or wait"),
         SLOWDOWNS,
         *PREDICTION,
         option(
@@ -66,13 +71,13 @@ PLAN: Final = Command(
         ),
         option(
             "--commands",
-            "print what starts the jobs by hand under MPS, not the plan: the environment of each "
-            "process",
+            "instead of the plan, print the environment of each process that starts, to start jobs "
+            "by hand under MPS",
         ),
         option("--write-model FILE.mps", "write the integer program"),
         REPORT,
         FIGURES,
-        option("--compare", "print what simple rules make of the same jobs as well"),
+        option("--compare", "also print what simple rules achieve with the same jobs"),
     ),
 )
 

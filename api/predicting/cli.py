@@ -98,7 +98,7 @@ COMMANDS: Final = (
                 "dovetail.predicting.commands:report",
                 (
                     DATA,
-                    option("--model MODEL", "describe this model file, too"),
+                    option("--model MODEL", "also describe this model file"),
                     _MODELS,
                     _NEW,
                     _GPU_MODEL,
@@ -116,7 +116,7 @@ COMMANDS: Final = (
             ),
             Command(
                 "suggest",
-                "Print which pairs to measure next: those that are worth most to the plan.",
+                "Print the pairs to measure next: those that improve the plan most.",
                 "dovetail.predicting.suggesting:suggest",
                 (
                     DATA,
@@ -132,7 +132,7 @@ COMMANDS: Final = (
             ),
             Command(
                 "update",
-                "Fit a model to new measurements as well, and print where it was wrong.",
+                "Fit a model to new measurements too, and print its errors on them.",
                 "dovetail.predicting.commands:update",
                 (_MODEL, DATA, SEED, _output("MODEL")),
             ),

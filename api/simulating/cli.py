@@ -76,15 +76,15 @@ _SIMULATED = (
     ),
     *grouped(
         "which jobs",
-        option("--window FROM:TO", "those that arrive in these hours", _window),
-        option("--max-workers N", "those of at most N GPUs", whole(1)),
-        option("--busiest N", "the N in a row that ask for most GPU time", whole(1)),
+        option("--window FROM:TO", "jobs that arrive in these hours", _window),
+        option("--max-workers N", "jobs of at most N GPUs", whole(1)),
+        option("--busiest N", "the N consecutive jobs that need the most GPU time", whole(1)),
         option("--sample N", "N jobs, drawn by each seed", whole(1)),
-        option("--load F", "divide the time between arrivals by this", float),
+        option("--load F", "divide times between arrivals by F", float),
         option(
             "--gsla D",
-            "gSLAs of jobs without: none, fixed:1.5, uniform:1:2, ... (default: uniform:1:2 if no "
-            "job has one, else none)",
+            "gSLAs of jobs that have none: none, fixed:1.5, uniform:1:2, ... (default: uniform:1:2 "
+            "if no job has one, else none)",
         ),
     ),
     *grouped(

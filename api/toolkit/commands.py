@@ -111,7 +111,7 @@ def leaves(commands: Sequence[Command], path: str = "") -> Iterator[tuple[str, C
         yield from leaves(each.commands, words) if each.commands else [(words, each)]
 
 
-JSON: Final = option("--json", "print the machine's form")
+JSON: Final = option("--json", "print JSON")
 INSTANCE: Final = argument(
     "INSTANCE", "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
 )
@@ -123,9 +123,9 @@ DATA: Final = argument(
     "DATA", "folder with profiles or pairs (.csv, .csv.gz, .parquet), or repository (.db, .sqlite)"
 )
 OUTPUT: Final = option(
-    "-o, --output FILE", "write it to this file; -: to standard output", output_file, "-"
+    "-o, --output FILE", "write to this file; -: to standard output", output_file, "-"
 )
-REPORT: Final = option("--report FILE.html", "write a page for people")
+REPORT: Final = option("--report FILE.html", "write a report page")
 FIGURES: Final = option(
     "--figures FOLDER",
     "write every chart of the page as PDF, SVG and PNG, with its data as CSV",

@@ -63,7 +63,7 @@ class JobSpec(Record):
     env : mapping of str to str
         The submitter's environment.
     name : str, optional
-        A name for people.
+        Name of the job in lists.
     workers : int
         Ranks, one GPU each, started all or none.
     gsla, weight, priority
