@@ -193,10 +193,10 @@ def main() -> None:
     print()
     for k, found in enumerate(rounds, 1):
         for pair in found.pairs:
-            print(f"round {k}: {_told(pair)}")
+            print(f"round {k}: {_text(pair)}")
 
 
-def _told(pair: Pair) -> str:
+def _text(pair: Pair) -> str:
     believed = ", ".join(f"{value:.2f}" for value in pair.predicted)
     measured = ", ".join(f"{value:.2f}" for value in pair.measured)
     source = "measurements" if pair.again else "profiles"

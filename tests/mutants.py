@@ -1,4 +1,4 @@
-"""Valid files of every kind that Dovetail reads, changed at random, and what reads them.
+"""Random changes of valid files of every kind that Dovetail reads, and their readers.
 
 As a program it goes through many of one kind and prints what it found as JSON::
 
@@ -425,7 +425,7 @@ _ODD = (
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
-    """Return a content with one to four changes; what is packed is changed inside, mostly."""
+    """Return a content with one to four changes, mostly inside compressed parts."""
     if content[:2] == b"\x1f\x8b" and draw.random() < 0.7:
         return gzip.compress(mutated(gzip.decompress(content), draw), mtime=0)
     if content[:2] == b"PK" and draw.random() < 0.8:
@@ -507,7 +507,7 @@ def judged(kind: Kind, folder: Path) -> str:
 
 
 def fuzz(name: str, count: int, seed: int) -> list[tuple[int, str]]:
-    """Return what is wrong of so many changed files, with the number of each."""
+    """Return the faults found in ``count`` changed files, with the number of each."""
     kind, found = KINDS[name], []
     with tempfile.TemporaryDirectory() as base:
         valid = Path(base, "valid")

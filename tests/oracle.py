@@ -243,7 +243,7 @@ class _Search:
         return alone, alone, 0.0
 
     def _closed_gpus(self) -> Iterator[str]:
-        """Yield the GPUs that nothing may join: no entry, or a job over its gSLA."""
+        """Yield the GPUs that no job may join: no entry, or a job over its gSLA."""
         over: set[int] = set()
         for gpu, listed in self.held.items():
             units = tuple(listed)
@@ -401,7 +401,7 @@ class _Search:
         return total
 
     def _gain(self, k: int, slowdown: float, model: str) -> float:
-        """Return what a job adds to the score, of weight 1; more is better."""
+        """Return a job's contribution to the score at weight 1; more is better."""
         job = self.jobs[k]
         rate = self.instance.workloads[job.workload].speed.get(model, 1.0) / slowdown
         if self.objective == "jct":

@@ -23,7 +23,7 @@ SHARES = (30, 50, 70)
 
 @dataclass(frozen=True)
 class Shape:
-    """What may occur in a random instance; every ``bool`` lets a feature in."""
+    """Features of a random instance; each ``bool`` permits one."""
 
     jobs: int = 5
     gpus: int = 4

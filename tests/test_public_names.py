@@ -1,4 +1,4 @@
-"""What a notebook shows: the public names before their first use, and records in one line."""
+"""Notebook support: public names before their first use, and records in one line."""
 
 from __future__ import annotations
 

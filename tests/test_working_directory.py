@@ -1,4 +1,4 @@
-"""No process of ours runs a file of the working directory that has the name of a library."""
+"""No process of Dovetail runs a file of the working directory that has the name of a library."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def write(folder: Path, most: int | None = None) -> None:
 
 
 class _Needs:
-    """What a workload takes alone: parts of the SMs and of the bandwidth; iterations a second."""
+    """Needs of a workload alone: fractions of SMs and bandwidth, and iterations a second."""
 
     def __init__(self, draw):
         self.sms, self.bandwidth = draw.uniform(0.1, 1.0), draw.uniform(0.05, 0.8)

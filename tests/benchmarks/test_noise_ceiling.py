@@ -1,4 +1,4 @@
-"""The benchmark of what noise leaves to predictions: by hand, and without data."""
+"""The benchmark of the accuracy that noise permits, on figures by hand and without data."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""The papers' experiments in tiny forms, and what they draw."""
+"""The papers' experiments in tiny forms, and their figures."""
 
 import csv
 import subprocess

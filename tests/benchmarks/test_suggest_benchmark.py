@@ -1,4 +1,4 @@
-"""The benchmark of what to measure next: a short run on made-up pairs, and its picture."""
+"""The benchmark of measurement suggestions: a short run on made-up pairs, and its figure."""
 
 import importlib.util
 from pathlib import Path

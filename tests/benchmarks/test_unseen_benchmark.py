@@ -1,4 +1,4 @@
-"""The benchmark of what was never measured: a run on a few made-up rows, and its baselines."""
+"""The benchmark of unmeasured pairs: a run on a few made-up rows, and its baselines."""
 
 import importlib.util
 from pathlib import Path

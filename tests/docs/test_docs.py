@@ -1,4 +1,4 @@
-"""The documentation says what is so: its code runs, its commands print what it shows.
+"""The documentation is correct: its code runs, and its commands print the output shown.
 
 Conventions of a page, in the order in which a reader meets them:
 
@@ -114,7 +114,7 @@ class Command(NamedTuple):
 
 
 def commands(text):
-    """Return the commands of a console block with what is shown below each."""
+    """Return the commands of a console block, each with the output shown below it."""
     found = []
     lines = text.splitlines()
     while lines:
@@ -132,7 +132,7 @@ def commands(text):
 
 
 def run(command, folder):
-    """Run a command; what it prints, and its exit status, are as the page says."""
+    """Run a command and compare its output and exit status with the page."""
     call = run_by_shell if FOR_A_SHELL.search(command.line) else run_here
     status, printed = call(command.line, folder)
     assert status == command.status, f"{command.line}\n{printed}"
@@ -199,7 +199,7 @@ def same(expected, printed):
 
 
 def plain(line):
-    """Return a line without what may vary."""
+    """Return a line without its variable parts."""
     for pattern, replacement in VARYING:
         line = pattern.sub(replacement, line)
     return line.rstrip()

@@ -55,7 +55,7 @@ def folder(monkeypatch):
 
 
 def shell(command):
-    """Return what a command prints; what it starts may go on."""
+    """Return the output of a command; processes that it starts may go on."""
     with tempfile.TemporaryFile("w+") as out:
         done = subprocess.run(["bash", "-c", command], stdout=out, stderr=out, timeout=LIMIT_S)
         out.seek(0)

@@ -71,7 +71,7 @@ def test_twelve_jobs_on_one_core(benchmark, tenths, watch):
 
 
 def is_quiet():
-    """Tell whether hardly anything runs on this machine now."""
+    """Return whether this machine is nearly idle now."""
     return psutil.cpu_percent(interval=1.0) < 25
 
 

@@ -32,7 +32,7 @@ def a_run(command, *, name="j1.1", gpus=("cpu-0",), share=None, **spec):
 
 
 def write_shim_spec(rank, command, **more):
-    """Write what the shim of a rank (``RankFiles``) starts: a shell command, and further fields."""
+    """Write the start record of a rank (``RankFiles``): a shell command and further fields."""
     spec = {
         "command": ["sh", "-c", command],
         "cwd": "/",
@@ -56,7 +56,7 @@ def python(program):
 
 @contextmanager
 def fork_server(directory):
-    """Yield what forks shims for a state directory."""
+    """Yield a server that forks shims for a state directory."""
     server = ForkServer(directory)
     try:
         yield server

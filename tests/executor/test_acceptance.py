@@ -64,7 +64,7 @@ def cuda(tmp_path_factory):
 
 
 class Suite:
-    """Runs the suite on a made-up GPU, and sees that nothing is left on it."""
+    """Runs the suite on a made-up GPU and checks that no process is left on it."""
 
     def __init__(self, folder, cuda):
         self.proof = folder / "proof.json"
@@ -230,7 +230,7 @@ def test_without_a_gpu_every_test_skips_and_says_why():
 
 
 class TestTranscripts:
-    """What the real daemon was heard to say can be held against the stand-in."""
+    """Recorded answers of the real daemon can be compared with the stand-in's."""
 
     @pytest.fixture
     def heard(self, suite):

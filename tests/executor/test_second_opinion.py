@@ -1,4 +1,4 @@
-"""The checker on decisions: what it refuses, and that a part of the round suffices for that."""
+"""The checker on decisions: its refusals, for which a part of the round suffices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def put(state, job, gpus, shares=None, mode=0):
 
 
 def violations_of(state, *starts):
-    """Return what is wrong with starts of (job, GPUs[, shares, mode])."""
+    """Return the violations of starts of (job, GPUs[, shares, mode])."""
     jobs = {**state.pending, **state.running}
     return violations(state, [Start(jobs[job], *rest) for job, *rest in starts])
 

@@ -1,4 +1,4 @@
-"""Waiting for what happens in other threads and processes, without asserting on time."""
+"""Waiting for events in other threads and processes, without assertions on time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of workloads that share a GPU."""
+"""Entries of workloads that share a GPU."""
 
 from __future__ import annotations
 

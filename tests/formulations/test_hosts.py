@@ -1,4 +1,4 @@
-"""Hosts in rounds: what solvers find is the best that the checker, with code of its own, allows."""
+"""Hosts in rounds: solvers find the best plan that the checker, with separate code, allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The integer program holds what may be done: choices of groups satisfy it at their value."""
+"""The integer program admits every valid choice of groups, at its value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who goes where when running jobs may move: as few processes as possible are touched."""
+"""Moves of running jobs touch as few processes as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs that are reckoned at a few paces: what a plan at a pace is worth, and what is left out."""
+"""Gangs at discretised paces: the value of a plan at a pace, and the paces left out."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where plans are matchings, and why not elsewhere."""
+"""Rounds whose plans are matchings, and the reasons where they are not."""
 
 from __future__ import annotations
 

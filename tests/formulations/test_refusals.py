@@ -1,4 +1,4 @@
-"""What refuses a waiting job agrees with the groups that plans choose from."""
+"""Refusals of a waiting job agree with the groups that plans choose from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def listed(problem: Problem, job: int) -> set[Group]:
 
 
 def possible(problem: Problem, job: int) -> set[Group]:
-    """Return the groups with running jobs that nothing refuses to a job."""
+    """Return the groups with running jobs that are not refused to a job."""
     refusals = Refusals(problem.round, problem.values, sites_of(problem.round, ()))
     each = refusals.candidates(job)
     free = (refusals.keys(job) < Refusal.TAKEN) & (each.leaver == NO_LEAVER)
@@ -48,7 +48,7 @@ def possible(problem: Problem, job: int) -> set[Group]:
 
 @given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
 def test_nothing_refuses_a_group_that_plans_choose_from(draw: Random, objective: ObjectiveName):
-    """Groups that another equals or beats are in no list, but nothing refuses them either."""
+    """Dominated groups are in no list, and are not refused either."""
     problem = Problem.of(random_instance(draw, Shape(jobs=6, gpus=4)), objective)
     for job in np.flatnonzero(~problem.round.jobs.running).tolist():
         offered, free = listed(problem, job), possible(problem, job)

@@ -129,7 +129,7 @@ def test_a_gpu_is_closed_where_memory_or_shares_are_broken():
 
 
 def test_a_job_over_its_gsla_closes_all_its_gpus():
-    # j shares g-0 at 1.5; at gSLA 1.4 its other GPU is closed too, and so is nothing of k's.
+    # j shares g-0 at 1.5; at gSLA 1.4 its other GPU is closed too, but none of k's.
     jobs = [running("j", ["g-0", "g-1"], gsla=1.4), running("k", ["g-0", "g-2"])]
     assert closed(small(jobs, [SHARED], gpus=4)) == ["g-0", "g-1"]
     jobs[0]["gsla"] = 1.5

@@ -1,4 +1,4 @@
-"""What a placed job is worth, each objective by hand, and theorem 1."""
+"""The value of a placed job under each objective, by hand, and theorem 1."""
 
 from __future__ import annotations
 

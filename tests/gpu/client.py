@@ -1,4 +1,4 @@
-"""A small CUDA program in one file that acts as a client of MPS and reports what it sees.
+"""A small CUDA program in one file that acts as a client of MPS and reports its view.
 
 It needs Python and NVIDIA's driver, no toolkit and no packages: it calls ``libcuda.so.1`` through
 ``ctypes``, and its kernels are the PTX below (ISA 6.4 for sm_70 and newer; the driver compiles
@@ -120,7 +120,7 @@ class Cuda:
         return self.number("cuDeviceGetAttribute", ctypes.c_int, which, self.device)
 
     def memory(self):
-        """Return what is free and what there is in all, in MiB."""
+        """Return free and total memory in MiB."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return {"free_mib": free.value / MIB, "total_mib": total.value / MIB}
@@ -157,7 +157,7 @@ def order(within_s=None):
 
 
 def report(cuda):
-    """Say what the process sees."""
+    """Report the devices and limits that the process sees."""
     name = ctypes.create_string_buffer(256)
     cuda.call("cuDeviceGetName", name, len(name), cuda.device)
     say(
@@ -222,7 +222,7 @@ def allocate(cuda, mib, step=64):
 
 
 def illegal(cuda):
-    """Store where nothing is mapped."""
+    """Store to an unmapped address."""
     fail(cuda, "store", UNMAPPED)
 
 
@@ -240,7 +240,7 @@ def fail(cuda, kernel, *arguments):
 
 
 def main():
-    """Run as the command line says, and return the exit status."""
+    """Run the command line, and return the exit status."""
     mode, *options = sys.argv[1:]
     say("started", pid=os.getpid())
     try:

@@ -184,7 +184,7 @@ def breaks_things(item):
 
 @pytest.fixture
 def bench(request, monkeypatch):
-    """The tools of the test, which leave nothing behind."""
+    """The tools of the test; their processes and files are removed at the end."""
     plugin = request.config.pluginmanager.get_plugin("acceptance")
     made = Bench(plugin.gpu, plugin.nvml, plugin.program)
     say = Control.say

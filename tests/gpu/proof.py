@@ -1,4 +1,4 @@
-"""The proof: what was seen of a GPU, stored test by test, and its table.
+"""The proof: observations of a GPU, stored test by test, and their table.
 
 python -m tests.gpu.proof FILE    print a proof as Markdown, for docs/evidence/hardware.md
 """

@@ -1,4 +1,4 @@
-"""Clients of a daemon: what lists and settings say, and what a look costs."""
+"""Clients of a daemon: lists, settings, and the cost of a query."""
 
 import os
 import time

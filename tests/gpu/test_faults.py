@@ -1,4 +1,4 @@
-"""Clients, servers and daemons broken on purpose, and what becomes of the rest."""
+"""Faults injected into clients, servers and daemons, and their effect on the others."""
 
 import os
 import shutil

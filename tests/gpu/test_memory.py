@@ -1,4 +1,4 @@
-"""Device memory: limits, what a context costs, and PyTorch's allocator."""
+"""Device memory: limits, the cost of a context, and PyTorch's allocator."""
 
 import os
 import sys

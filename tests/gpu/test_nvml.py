@@ -1,4 +1,4 @@
-"""What NVML and DCGM tell of a busy GPU."""
+"""Answers of NVML and DCGM about a busy GPU."""
 
 import math
 import shutil
@@ -27,7 +27,7 @@ class Asking:
         self.handle = pynvml.nvmlDeviceGetHandleByUUID(bench.gpu.uuid)
 
     def __call__(self, name, *arguments, quiet=False):
-        """Return what a call returns; an error means that the test cannot be made."""
+        """Return the result of a call; skip the test on an error."""
         try:
             found = getattr(pynvml, name)(*arguments)
         except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, AttributeError) as error:
@@ -38,7 +38,7 @@ class Asking:
         return found
 
     def plain(self, name, *arguments):
-        """Return in plain data what a call says of the GPU, an error's words included."""
+        """Return the answer of a call about the GPU as plain data, or the error message."""
         try:
             return plain(self(name, self.handle, *arguments))
         except pytest.skip.Exception as error:
@@ -114,7 +114,7 @@ def test_gpm(bench):
 
 
 def gpm(asking, ids, apart_s):
-    """Return what GPM says of metrics by two samples; per id a value or an error's words."""
+    """Return GPM's metrics from two samples: for each id a value or an error message."""
     ids = [str(one) for one in ids]
     samples = [asking("nvmlGpmSampleAlloc", quiet=True) for _ in range(2)]
     try:

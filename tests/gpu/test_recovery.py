@@ -37,7 +37,7 @@ def daemon_deaf(bench, daemon):
 
 
 def daemon_gone(bench, daemon):
-    """Its server is left."""
+    """Kill the daemon and leave its server."""
     signal_daemon(bench, daemon, signal.SIGKILL)
     time.sleep(0.5)
 

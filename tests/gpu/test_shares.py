@@ -1,4 +1,4 @@
-"""Shares: the SMs that a client sees, and what they do to its pace."""
+"""Shares: the SMs that a client sees, and their effect on its pace."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise

@@ -48,7 +48,7 @@ def expandable(torch, mib):
 
 
 def main():
-    """Run as the command line says."""
+    """Run the command line."""
     # PyTorch reads this when it is imported.
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     mode, *options = sys.argv[1:]

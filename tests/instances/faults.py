@@ -26,7 +26,7 @@ def faults(schema: Data, data: Data) -> Iterator[tuple[Data, str]]:
 
 
 def _values(schema: Data, value: Any, whole: Data, path: Path) -> Iterator[tuple[Path, Data, Any]]:
-    """Yield path, schema and value of everything in the data."""
+    """Yield path, schema and value of every node of the data."""
     kind = _resolved(schema, whole)
     yield path, kind, value
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def _resolved(schema: Data, whole: Data) -> Data:
 
 
 def _wrong(kind: Data, value: Any) -> Iterator[tuple[Path, Any, str]]:
-    """Yield where in a value of this kind something is wrong, what, and the rule."""
+    """Yield faults of a value of this kind: path, faulty value and rule."""
     match kind.get("type"):
         case "integer" | "number" as name:
             yield from _wrong_numbers(kind, name)

@@ -35,7 +35,7 @@ def changed(data, path, value):
 
 
 def error_of(read, path, data):
-    """Return what the reader says of ``data`` in a file, without the name of the file."""
+    """Return the reader's error for ``data`` in a file, without the file's name."""
     path.write_text(json.dumps(data))
     with pytest.raises(InputError) as caught:
         read(path)

@@ -1,4 +1,4 @@
-"""The checker on hosts: what jobs of one node cost each other, and which starts may be."""
+"""The checker on hosts: mutual costs of jobs on one node, and permitted starts."""
 
 from __future__ import annotations
 

@@ -989,7 +989,7 @@ def test_a_change_to_an_optimal_plan_is_found_out(name: ObjectiveName) -> None:
 
 
 def rank(found: CheckReport | Optimum, name: ObjectiveName, slack: float = 0.0) -> list[float]:
-    """Return what is compared between plans; more is better."""
+    """Return the key by which plans are compared; more is better."""
     assert found.value is not None
     sign = -1 if name in ("slowdown", "sensitivity") else 1
     first = [round(found.placed_weight, 9)] if name in TWO_STAGE else []

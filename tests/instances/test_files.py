@@ -1,4 +1,4 @@
-"""Files: what is written is read back, in every form, whole or not at all."""
+"""Files survive a round trip in every format, and are written atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a file holds: a record comes out, or one line that tells what is wrong.
+"""Random file contents give a record or an error of one line.
 
 Changed bytes are in `tests.mutants`; here data are changed, and texts made up.
 """

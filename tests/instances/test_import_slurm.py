@@ -1,4 +1,4 @@
-"""Clusters under Slurm: what the commands of 22.05 print, and the newer form of their numbers."""
+"""Clusters under Slurm: output of the commands of 22.05, and the newer form of their numbers."""
 
 import json
 

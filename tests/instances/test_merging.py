@@ -1,4 +1,4 @@
-"""Measured pairs added to an instance: nothing is replaced, and what does not belong is said."""
+"""Measured pairs added to an instance replace nothing, and foreign ones are reported."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_its_plans_are_valid_and_worth_what_it_says(
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_no_plan_that_the_checker_accepts_is_better(objective: ObjectiveName) -> None:
-    """Every plan of tiny instances, with no thought of what is allowed."""
+    """Every plan of tiny instances, valid or not."""
     asked = 0
     for seed in range(60):
         instance = random_instance(Random(seed), Shape(jobs=3, gpus=2, workloads=2))
@@ -76,7 +76,7 @@ def ranked(report: CheckReport) -> tuple[float, float]:
 
 
 def rank(weight: float, value: float, objective: ObjectiveName) -> tuple[float, float]:
-    """What is compared between plans; more is better."""
+    """The key by which plans are compared; more is better."""
     sign = -1 if objective in ("slowdown", "sensitivity") else 1
     return (round(weight, 9) if objective in TWO_STAGE else 0.0, sign * value)
 

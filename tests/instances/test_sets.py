@@ -1,4 +1,4 @@
-"""Sets from pairs: cases by hand, and what must hold for every set."""
+"""Sets from pairs: cases by hand, and properties of every set."""
 
 import itertools
 

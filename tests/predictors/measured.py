@@ -1,4 +1,4 @@
-"""A synthetic data set: slowdowns by a formula, so that models have something to find."""
+"""A synthetic data set whose slowdowns follow a formula that models can learn."""
 
 from __future__ import annotations
 

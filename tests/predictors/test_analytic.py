@@ -1,4 +1,4 @@
-"""The contention model: a case by hand, and the properties that must hold everywhere."""
+"""The contention model: a case by hand, and its general properties."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Upper bounds: arithmetic by hand, and promises kept on populations whose truth is known."""
+"""Upper bounds: arithmetic by hand, and coverage on populations with known truth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.predictors.population import population
 
 
 def evidence(*groups):
-    """Return what is known of groups, each (misses at levels 0, 1 and 2) of 10 jobs."""
+    """Return counts of groups, each (misses at levels 0, 1 and 2) of 10 jobs."""
     misses = np.array([groups] * len(GANGS), dtype=float).reshape(len(GANGS), len(groups), 3)
     return Evidence(tuple(f"g{k}" for k in range(len(groups))), misses, np.full_like(misses, 10.0))
 

@@ -51,9 +51,9 @@ def planned(instance, prediction, upper, gsla):
         for b in range(a, 40)
     ]
     jobs = tuple(job.replace(gsla=gsla) for job in instance.jobs)
-    told_so = instance.replace(jobs=jobs, slowdowns=tuple(entries))
-    plan = solve(told_so).plan
-    assert check(told_so, plan).violations == ()
+    with_predictions = instance.replace(jobs=jobs, slowdowns=tuple(entries))
+    plan = solve(with_predictions).plan
+    assert check(with_predictions, plan).violations == ()
     workload = {job.id: names.index(job.workload) for job in jobs}
     return [
         (workload[found.job], workload[others[0]])

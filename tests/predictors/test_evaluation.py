@@ -1,4 +1,4 @@
-"""Measures by hand, and what the folds and bounds of an evaluation may have seen."""
+"""Measures by hand, and the data that folds and bounds of an evaluation may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filling an instance: which entries come, which are left alone, what stays unknown."""
+"""Filling an instance: entries added, entries kept, and entries that stay unknown."""
 
 import itertools
 

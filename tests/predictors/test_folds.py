@@ -1,4 +1,4 @@
-"""What is measured of two workloads is never on both sides of a split."""
+"""Measurements of two workloads are never on both sides of a split."""
 
 import itertools
 from pathlib import Path

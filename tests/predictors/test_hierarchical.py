@@ -1,4 +1,4 @@
-"""The hierarchical Gaussian process: its form by hand, and what it makes of little evidence."""
+"""The hierarchical Gaussian process: its form by hand, and its answers from little evidence."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def fitted(data):
 
 
 def states(*rows):
-    """Return states by name of column; what is not given is unknown."""
+    """Return states by name of column; other columns are unknown."""
     names = [feature.split("|")[0] for feature in FEATURES]
     found = np.full((len(rows), len(names)), np.nan)
     found[:, SHARE] = 1.0

@@ -1,4 +1,4 @@
-"""Memory from marks: the bound by hand, two jobs on one GPU, and what measured pairs needed."""
+"""Memory from marks: the bound by hand, two jobs on one GPU, and the use of measured pairs."""
 
 import csv
 from pathlib import Path

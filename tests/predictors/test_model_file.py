@@ -1,4 +1,4 @@
-"""Model files: what goes in comes out, and nothing that comes in is trusted."""
+"""Model files survive a round trip, and their contents are checked on loading."""
 
 import io
 import json

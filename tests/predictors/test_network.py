@@ -1,4 +1,4 @@
-"""The dense network as arrays: by hand, against the whole table, and nothing of a file trusted."""
+"""The dense network as arrays: by hand, against the whole table, and from hostile files."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Rounds drawn for calibration: what was seen of a pair, and which pairs are picked."""
+"""Rounds drawn for calibration: observations of a pair, and the pairs that are picked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The posterior: what one more measurement teaches is what a refit would say."""
+"""The posterior: an update by one measurement equals a refit."""
 
 import numpy as np
 import pytest

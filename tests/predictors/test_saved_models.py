@@ -55,7 +55,7 @@ def data_set():
 
 @pytest.fixture(scope="module", params=MODELS)
 def fitted(request):
-    """Fit a model; skip it where it is not there or what it is fitted with is not."""
+    """Fit a model; skip where the model or its library is not installed."""
     if find_spec(f"dovetail.predictors.estimators.{request.param}") is None:
         pytest.skip("this model is not there")
     pytest.importorskip("sklearn")

@@ -1,4 +1,4 @@
-"""The fitted predictor: blends, bounds, what it leaves open, and tables for whole rounds."""
+"""The fitted predictor: blends, bounds, unknown pairs, and tables for whole rounds."""
 
 import numpy as np
 import pytest

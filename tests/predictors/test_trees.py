@@ -1,4 +1,4 @@
-"""The three models of trees: scikit-learn's checks, their forms, what a pair may rely on."""
+"""The three models of trees: scikit-learn's checks, their forms, and properties of pairs."""
 
 import numpy as np
 import pytest
@@ -151,7 +151,7 @@ def test_learns(fitted):
 
 @pytest.mark.parametrize("model", [CoScheML, SmAllocation])
 def test_trees_do_not_depend_on_scale(model, data):
-    """Why the papers' normalisation is left out: it changes nothing but the last digits."""
+    """The papers' normalisation is left out because it changes only the last digits."""
     _, rows = training_rows(data, spec("sm_allocation").features)
     some = rows.take(np.arange(0, len(rows.own), 3))
     scaled = MinMaxScaler().fit_transform(some.table)

@@ -1,4 +1,4 @@
-"""What every solver promises: the tests that each solver's class inherits."""
+"""The contract of solvers: tests that each solver's class inherits."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FAR = 120.0
 
 
 class ValidityContract:
-    """What even a heuristic keeps to: valid plans, true bounds, and the words of the format."""
+    """The contract of heuristics too: valid plans, true bounds, and the words of the format."""
 
     solver: ClassVar[str]
     examples: ClassVar[int] = 15
@@ -152,7 +152,7 @@ full = pytest.mark.parametrize(
 
 
 class ExactContract(ValidityContract):
-    """What an exact solver promises besides: the best plan, proven."""
+    """The additional contract of exact solvers: the best plan, proven."""
 
     exact = True
     least_part: ClassVar[float] = 1.0
@@ -284,7 +284,7 @@ def assert_true(
     value: float,
     weight: float | None = None,
 ) -> CheckReport:
-    """The plan is valid, and what is said of it holds against the best value there is."""
+    """The plan is valid, and its claims hold against the best value."""
     report = check(instance, result.plan, objective)
     assert report.violations == ()
     assert result.status in ("optimal", "feasible")
@@ -303,7 +303,7 @@ def assert_true(
 
 
 def assert_words(result: Result, time_limit: float | None, gap: float, exact: bool) -> None:
-    """``stopped`` says what happened, and only what was asked for can have happened."""
+    """``stopped`` names the limit that was hit, and only a requested limit can be hit."""
     assert result.stopped in ("complete", "time_limit", "gap_reached")
     if result.stopped == "time_limit":
         assert time_limit is not None

@@ -80,7 +80,7 @@ def explained(
 
 
 def assert_holds(instance: Instance, plan: Plan, job: str, remedy: Remedy) -> None:
-    """Change the instance and the plan as the remedy says, and ask the checker."""
+    """Apply the remedy to the instance and the plan, and run the checker."""
     changed = remedy.change.applied(instance, job)
     new = {row.job: row for row in remedy.assignments}
     assert job in new
@@ -418,7 +418,7 @@ def test_what_a_start_would_cost_where_the_co_runner_starts_too(other: str | Non
 
 
 def test_no_job_leaves_where_the_remaining_jobs_could_not_share():
-    """Without y, x and z would have to share g-1 as a pair, of which nothing is known."""
+    """Without y, x and z would have to share g-1 as a pair, which has no entry."""
     entries = [{"set": ["a", "a", "c"], "slowdown": [1.1, 1.1, 1.1]}]
     jobs = [{"id": "x"}, {"id": "z"}, {"id": "y", "workload": "c", "workers": 2}]
     instance = waits(*jobs, slowdowns=entries, gpus=2, max_jobs_per_gpu=3)

@@ -1,4 +1,4 @@
-"""What a measurement is worth to the plan: cases worked out by hand, and by drawing outcomes."""
+"""The value of a measurement to the plan, by hand and by drawn outcomes."""
 
 from itertools import combinations
 

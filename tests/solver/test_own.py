@@ -54,7 +54,7 @@ class Listing(JobValues):
 
 
 class MyHighs:
-    """A backend that needs nothing of ours but the arrays."""
+    """A backend that uses only the arrays of the library."""
 
     name = "mine"
 
@@ -139,7 +139,7 @@ def test_the_plan_names_the_class_and_the_checker_says_what_it_did_not_compute()
 
 
 def test_reasons_speak_of_the_class():
-    """Beside each other, both would get next to nothing."""
+    """Together both jobs would make almost no progress."""
     pair = {"pair": ["a", "b"], "slowdown": [9.0, 9.0]}
     result = solve(small(ONE_EACH[:2], [pair], gpus=1), Fairness)
     reasons = " ".join(row.reason for row in result.plan.waiting)

@@ -1,4 +1,4 @@
-"""Plans that may move running jobs: they do so where that gains something, and say what moves."""
+"""Plans that may move running jobs do so where that gains, and list the moves."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_without_time_for_a_search_there_is_no_bound():
 
 
 class Idle(Search):
-    """Starts nothing and bounds the gain poorly; the placed weight not at all."""
+    """Starts nothing, bounds the gain loosely and the placed weight not at all."""
 
     solver = "idle"
     proof = None

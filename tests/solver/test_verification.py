@@ -1,4 +1,4 @@
-"""What ``verify`` finds in results, and in results that were tampered with."""
+"""Findings of ``verify`` in results and in tampered results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What integer programs begin with: valid, and no worse than greedy's plan."""
+"""Warm starts of integer programs are valid and no worse than greedy's plan."""
 
 from __future__ import annotations
 

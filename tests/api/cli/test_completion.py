@@ -1,4 +1,4 @@
-"""What completes commands in shells, asked by the shells themselves where they are there."""
+"""Completion of commands, run in each installed shell."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What ``dovetail init`` writes, and the files of ``examples/``, which begin with it."""
+"""Files written by ``dovetail init``, and the files of ``examples/``, which start from them."""
 
 import re
 import shlex

@@ -90,7 +90,7 @@ def job(**changes):
 
 @contextmanager
 def served(home, *options, descriptors=None):
-    """Start ``dovetail serve`` as a process of its own; yields it and what it said first."""
+    """Start ``dovetail serve`` as a separate process; yield it and its first line of output."""
 
     def limit():
         if descriptors is not None:

@@ -173,7 +173,7 @@ def test_a_large_body_is_refused_in_little_memory(live, body, message):
 
 
 def test_what_is_wrong_with_one_request_ends_no_other(live):
-    """Whatever passes by all checks and cannot be journalled."""
+    """A job that passes all checks and cannot be journalled fails alone."""
     broken = Owner.model_construct(name="\ud800", uid=0, gid=0)
     spec = JobSpec.model_construct(command=("a",), workload="w", owner=broken, cwd="/", env={})
     with pytest.raises(ValueError, match="surrogates not allowed"):

@@ -364,7 +364,7 @@ def test_the_dashboard_where_there_is_no_terminal(simulated, run):
 
 @contextlib.contextmanager
 def on_a_terminal(home, *words):
-    """Run a command on a terminal; yields its process and what reads there."""
+    """Run a command on a terminal; yield its process and the reading end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     with subprocess.Popen(

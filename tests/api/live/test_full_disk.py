@@ -23,7 +23,7 @@ POOL = ("--pool", "cpu:devices=1,shares=none")
 
 @pytest.fixture
 def home(short_path):
-    """Return a directory on that disk; what runs from there is killed at the end."""
+    """Return a directory on that disk; processes started from it are killed at the end."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(short_path)], check=False
     )
@@ -36,7 +36,7 @@ def home(short_path):
 
 @pytest.fixture
 def filler(home):
-    """Return a file that takes what the disk has left whenever it is filled."""
+    """Return a file whose ``fill`` takes all free space of the disk."""
 
     class Filler:
         path = home.parent / "filler"

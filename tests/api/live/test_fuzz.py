@@ -1,4 +1,4 @@
-"""Requests made from the API's description and beyond it: whatever comes, the service serves."""
+"""Random requests, from the API's description and beyond it, do not stop the service."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ UID = os.getuid()
 
 
 class ServiceApi:
-    """Where a log is, and whether its job is over: what a follower asks of a desk."""
+    """A desk with one log: its path, and whether its job is over."""
 
     def __init__(self, newest):
         self.newest = newest
@@ -32,7 +32,7 @@ class ServiceApi:
 
 @pytest.fixture
 def log(tmp_path):
-    """Return a log of three parts, of which each line tells its number."""
+    """Return a log of three parts with numbered lines."""
     for part, lines in (("log.2", range(3)), ("log.1", range(3, 6)), ("log", range(6, 9))):
         (tmp_path / part).write_text("".join(f"{k}\n" for k in lines))
     return tmp_path / "log"

@@ -1,4 +1,4 @@
-"""Who asks: tokens of TCP, and where services are found."""
+"""Identity of clients: tokens over TCP, and the search for services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``dovetail serve`` does around the service."""
+"""``dovetail serve``: sockets, messages and exit of the service process."""
 
 import sys
 

@@ -96,7 +96,7 @@ def test_what_was_measured_before_something_failed_is_kept(tmp_path, capsys, mon
 
 
 def measured_shares(tmp_path, *options):
-    """Measure 50 and 10 % by a program in place of the jobs' Python; return what is kept."""
+    """Measure 50 and 10 % with a program in place of the jobs' Python; return the kept shares."""
     product = ["nn", "float16", 1, 2, 3, 0.25]
     answer = {"cublas": "130100", "sms": 66, "mps": True, "products": [product]}
     libraries = {"python": "3", "torch": "2", "cuda": "13.0", "package": "13.1.0.3"}

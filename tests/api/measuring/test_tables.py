@@ -41,7 +41,7 @@ def printed(*results, width=100, **fields):
 
 
 def row(text, *starts):
-    """Return the cells of the one line that begins so, what the beginning has left out."""
+    """Return the remaining cells of the only line that begins with ``starts``."""
     (found,) = (line for line in text.splitlines() if line.split()[: len(starts)] == list(starts))
     return found.split()[len(starts) :]
 

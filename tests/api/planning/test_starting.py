@@ -44,7 +44,7 @@ def planned() -> tuple[Instance, Plan]:
 
 
 def environments(lines):
-    """Return what a process started by each line has in its environment."""
+    """Return the variables of the process that each line starts."""
     names = "CUDA_VISIBLE_DEVICES,CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,CUDA_MPS_CLIENT_PRIORITY"
     show = "; ".join(f'echo -n "${{{name}--}} "' for name in names.split(","))
     found = {}

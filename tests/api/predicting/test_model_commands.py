@@ -1,4 +1,4 @@
-"""Commands that take a fitted model: what they fill in, and what they refuse."""
+"""Commands with a fitted model: the entries that they fill in, and their refusals."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""``dovetail simulate`` and ``dovetail compare``: what they print, keep, resume and refuse."""
+"""``dovetail simulate`` and ``dovetail compare``: output, kept runs, resumption and refusals."""
 
 import csv
 import json
@@ -55,7 +55,7 @@ def run(capsys):
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A trace that can be followed by hand, and its world."""
+    """A trace small enough to compute by hand, and its world."""
     monkeypatch.chdir(tmp_path)
     Path("trace.csv").write_text(TRACE)
     Path("world.yaml").write_text(WORLD)

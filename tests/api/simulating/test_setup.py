@@ -1,4 +1,4 @@
-"""From options to what is simulated: GPU models, run times, load, formats."""
+"""From options to a simulation: GPU models, run times, load, formats."""
 
 import json
 from pathlib import Path

@@ -178,7 +178,7 @@ def test_bindings_older_than_the_driver_are_reported(tmp_path, library, kernel):
 
 
 def libraries(tmp_path, **changes):
-    """A program in place of the jobs' Python that tells made-up libraries."""
+    """Return a program, in place of the jobs' Python, that reports made-up libraries."""
     report = {
         "python": "3.12.1",
         "torch": "2.11.0+cu130",

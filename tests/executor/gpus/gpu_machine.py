@@ -1,4 +1,4 @@
-"""A machine with made-up GPUs for tests of the service: what is real and what is not.
+"""A machine with made-up GPUs for tests of the service, and its real and made-up parts.
 
 Real: the service, its journal, the processes of jobs, their launchers, the pool, ``pynvml``. Made
 up: what NVML says (``injected_nvml``), MPS (the stand-in of ``mps/standin.py``), and jobs, which
@@ -186,7 +186,7 @@ class GpuMachine:
 
 @contextmanager
 def gpu_machine(library, gpus=1):
-    """Make a machine with short names (sockets are in it), and leave nothing of it."""
+    """Make a machine in a directory with a short name (for sockets), and remove it at the end."""
     place = Path(tempfile.mkdtemp(prefix="gpu", dir="/tmp"))
     place.chmod(0o755)
     machine = GpuMachine(place, library, gpus)
@@ -199,7 +199,7 @@ def gpu_machine(library, gpus=1):
 
 
 def stand_in_cublas(directory, version):
-    """Compile a library of cuBLAS's name that tells a version and has nothing else."""
+    """Compile a library with cuBLAS's name that only reports a version."""
     directory.mkdir()
     directory.chmod(0o755)
     source, library = directory / "x.c", directory / "libcublasLt.so.13"

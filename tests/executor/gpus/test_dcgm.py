@@ -1,4 +1,4 @@
-"""What ``dcgmi`` prints: documented text, and a program that prints it; no DCGM, no GPU."""
+"""Output of ``dcgmi``: documented text, and a program that prints it; no DCGM, no GPU."""
 
 import sys
 from pathlib import Path

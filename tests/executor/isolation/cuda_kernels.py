@@ -1,4 +1,4 @@
-"""Kernels in CUDA C, each with a launch: what deep learning and its libraries do in small."""
+"""Kernels in CUDA C, each with a launch: small versions of those of deep learning libraries."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _SPACES = ("param", "shared", "global", "local", "const")
 
 
 class InterpreterError(Exception):
-    """A kernel did what CUDA does not allow, or what this interpreter does not know."""
+    """A kernel broke a rule of CUDA or used an instruction unknown to this interpreter."""
 
 
 class StuckError(InterpreterError):
@@ -80,7 +80,7 @@ def from_float(number: float, kind: str) -> int:
 
 @dataclass
 class Thread:
-    """A thread: its registers, and what it waits for."""
+    """A thread: its registers, and the event that it waits for."""
 
     block: Block
     tid: tuple[int, int, int]
@@ -194,7 +194,7 @@ class Block:
 
 @dataclass
 class Launch:
-    """What a launch gives to its blocks."""
+    """Arguments that a launch gives to its blocks."""
 
     memory: bytearray
     parameters: bytearray
@@ -582,7 +582,7 @@ class Kernel:
         return run
 
     def _cp(self, one: Statement, place: int) -> Operation:
-        """Copy to shared memory some time later: only a wait says that it has happened."""
+        """Copy to shared memory some time later; only a wait guarantees the copy."""
         if one.opcode.startswith("cp.async.commit"):
             return lambda t: None
         if one.opcode.startswith("cp.async.wait"):
@@ -900,7 +900,7 @@ def _changed(name: str, kind: str, old: int, values: Sequence[int]) -> int:
 
 
 def _computation(one: Statement, kind: str) -> Callable[..., int]:
-    """Return what an arithmetic instruction computes of raw operands."""
+    """Return the result of an arithmetic instruction on raw operands."""
     name = one.family
     if kind in ("f16x2", "bf16x2"):
         half = kind[:-2]

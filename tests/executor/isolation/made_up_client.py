@@ -24,7 +24,7 @@ CONTAINER, _WRAPPER = 0xBA55ED50, 0x466243B1
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel to be launched: its image, what it is given, and the memory it has to leave."""
+    """A kernel to launch: its image, its arguments, and the memory expected after it."""
 
     name: str
     image: bytes
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Work:
-    """What a client does: its tasks in random order, ``runs`` times each, with pauses.
+    """A client's work: its tasks in random order, ``runs`` times each, with pauses.
 
     ``way`` is how it finds functions: by ``address``, by ``dlsym``, or ``linked``; ``streams`` how
     many it launches to in turn.
@@ -52,7 +52,7 @@ class Work:
 
 @dataclass
 class Done:
-    """What came of it."""
+    """The outcome."""
 
     wrong: list[str] = field(default_factory=list)
     launches: dict[str, int] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Client:
         return function
 
     def run(self, function, task: Task, stream: int = 0, call: str = "cuLaunchKernel") -> bool:
-        """Launch a kernel on fresh memory and tell whether it leaves what it should."""
+        """Launch a kernel on fresh memory and return whether it leaves the expected contents."""
         at, size = ctypes.c_uint64(), len(task.case.data)
         self.cu("cuMemAlloc", ctypes.byref(at), ctypes.c_size_t(max(size, 1)))
         self.cu("cuMemcpyHtoD", at, task.case.data, ctypes.c_size_t(size))

@@ -1,4 +1,4 @@
-"""A made-up GPU and its driver: what a program launches runs in the interpreter, in a thread.
+"""A made-up GPU and its driver: launched kernels run in the interpreter, in a thread.
 
 ``install`` loads a made-up ``libcuda.so.1`` and registers the functions of ``MadeUpGpu`` there, so
 that the process finds them as it would find those of NVIDIA's driver. Streams run their operations
@@ -51,7 +51,7 @@ def install(gpu: MadeUpGpu) -> None:
 
 
 class Memory:
-    """What kernels see: the GPU's memory, and pages of the host that are mapped."""
+    """Memory visible to kernels: the GPU's, and mapped pages of the host."""
 
     def __init__(self) -> None:
         self.device = bytearray(_SIZE)
@@ -81,7 +81,7 @@ class Memory:
 
 
 class MadeUpGpu:
-    """The driver's functions, and the thread that runs what they enqueue."""
+    """The driver's functions, and the thread that runs the operations they enqueue."""
 
     def __init__(self, seed: int) -> None:
         self.kept: list[object] = []

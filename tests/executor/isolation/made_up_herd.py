@@ -30,7 +30,7 @@ OF_SCHEDULER = 0.1
 
 
 def forked(act) -> int:
-    """Do something in a forked process, whose exit status is 0 if it returned true."""
+    """Call a function in a forked process, whose exit status is 0 if it returned true."""
     pid = os.fork()
     if pid:
         return pid
@@ -50,7 +50,7 @@ def answers(path: Path) -> bool:
 
 
 class Herd:
-    """The clients, the scheduler, and what became of them."""
+    """The clients, the scheduler, and their exit statuses."""
 
     def __init__(self, tasks, path: Path, seed: int) -> None:
         self._tasks, self._path, self._rng = tasks, path, random.Random(seed)

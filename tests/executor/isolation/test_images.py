@@ -1,4 +1,4 @@
-"""PTX out of what programs hand to the driver: text, and containers of NVIDIA's tools."""
+"""PTX from the images that programs hand to the driver: text, and containers of NVIDIA's tools."""
 
 import shutil
 import struct

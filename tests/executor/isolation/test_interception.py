@@ -1,4 +1,4 @@
-"""Launches of real processes, intercepted: what they compute stays the same, whatever happens.
+"""Intercepted launches of real processes: their results stay the same in every case.
 
 The driver and the GPU are made up (``made_up_gpu``): kernels run in the interpreter. The library,
 the scheduler and its socket, the shared page and the processes are real.
@@ -92,7 +92,7 @@ def serve(place):
 
 @pytest.fixture
 def start(built, place):
-    """Start a program with the library preloaded; what is left is killed at the end."""
+    """Start a program with the library preloaded; processes that are left are killed at the end."""
     processes = []
 
     def begin(*arguments, priority="best-effort", **variables):
@@ -177,7 +177,7 @@ class TestOneClient:
 
     @pytest.mark.parametrize("kept", [True, False])
     def test_machine_code(self, serve, client, place, monkeypatch, kept):
-        """As Triton's: the PTX is known if the assembler that keeps it has made the code."""
+        """As with Triton, the PTX is known if the assembler of the code keeps its input."""
         task, keeper = _task("update_in_place"), assembler(place / "kept", find_ptxas())
         server = serve(kept=place / "kept" if kept else None)
         source, made = place / "k.ptx", place / "k.ptx.o"
@@ -330,7 +330,7 @@ class TestItFailsOpen:
 
 
 class TestModules:
-    """What the scheduler makes of them."""
+    """The forms that the scheduler prepares of modules."""
 
     def _prepared(self, place, image):
         server = Server(place / "socket")

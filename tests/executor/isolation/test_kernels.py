@@ -1,4 +1,4 @@
-"""Modules prepared for scheduling: what the assembler accepts, and what a launch can take."""
+"""Modules prepared for scheduling pass the assembler, and their launches take the arguments."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Which kernels are refused, with what reason, and which need unified synchronisation."""
+"""Refused kernels and their reasons, and kernels that need unified synchronisation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who gets the GPU next: the latency-critical client at once, the others in its gaps."""
+"""The latency-critical client gets the GPU at once, the others in its gaps."""
 
 import math
 import random
@@ -149,7 +149,7 @@ class TestForms:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_events(seed):
-    """Whatever happens: one part of a client at a time, in order, every block exactly once."""
+    """Each client always runs one part at a time, in order, every block exactly once."""
     rng, made = random.Random(seed), Scheduler(SMS, BOUND_S, samples=1)
     clients = {"critical": True, "a": False, "b": False}
     for name, critical in clients.items():

@@ -1,4 +1,4 @@
-"""The simulated GPU: what can be worked out by hand, and the order of the ways of sharing."""
+"""The simulated GPU: cases by hand, and the ranking of the ways of sharing."""
 
 import numpy as np
 import pytest

@@ -159,7 +159,7 @@ class TestEachPartIsNeeded:
 
 
 class TestWarpsAfterReturns:
-    """Legal CUDA that cannot be preempted: a warp that goes on after some threads returned."""
+    """Legal CUDA that cannot be preempted: a warp that continues after some threads returned."""
 
     SOURCE = """extern "C" __global__ void k(const int* x, int* y, int n) {
         int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,4 +1,4 @@
-"""A journal keeps every event, tells it again, belongs to one service, and survives its faults."""
+"""A journal keeps every event, replays it, belongs to one service, and survives faults."""
 
 import os
 import random
@@ -275,7 +275,7 @@ class TestCheckpoints:
 class TestCompaction:
     @pytest.fixture
     def compacted(self, tmp_path, story):
-        """Return a directory whose journal was compacted, and the state machine that it tells."""
+        """Return a directory whose journal was compacted, and the state machine replayed from it."""
         with Journal(tmp_path) as journal:
             journal.append(story.happened)
             journal.compact(story.machine, before_s=1e9)

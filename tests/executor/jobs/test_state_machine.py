@@ -575,7 +575,7 @@ class TestLostRanks:
 
 
 class TestNewsToldAgain:
-    """A pool tells all it finds anew after a restart."""
+    """A pool reports all its findings anew after a restart."""
 
     def test_of_a_running_job(self, story):
         job = story.running(workers=2)

@@ -1,4 +1,4 @@
-"""The page about states says what the table of transitions says."""
+"""The page about states agrees with the table of transitions."""
 
 import re
 from itertools import product

@@ -1,4 +1,4 @@
-"""What may happen next to a state machine: mostly what makes sense, sometimes what cannot be."""
+"""Random next events of a state machine: mostly sensible, sometimes impossible."""
 
 from dovetail.executor.jobs import events
 from dovetail.instances.datasets import Measurement, SoloProfile

@@ -26,7 +26,7 @@ def run_of(job, gpus, share=None):
 
 
 class Story:
-    """A service's first start, and then what a test tells."""
+    """A service's first start, and then the events of a test."""
 
     def __init__(self, *gpus):
         self.machine = StateMachine()

@@ -1,4 +1,4 @@
-"""What is believed of pairs, and from where, worked out by hand."""
+"""Beliefs about pairs and their sources, computed by hand."""
 
 from __future__ import annotations
 

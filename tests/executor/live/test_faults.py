@@ -31,7 +31,7 @@ def cpu(faults):
 
 
 def check(tally):
-    """Let a fault have come to nothing."""
+    """Check that a fault had no consequence."""
     assert tally.wrong == []
     assert tally.runs
 

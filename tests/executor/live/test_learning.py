@@ -35,7 +35,7 @@ def profiles(count):
 
 
 def measurements(count):
-    """Return pairs that slow each other by what they ask of the SMs together."""
+    """Yield pairs that slow each other by the product of their SM activities."""
     known = list(profiles(count))
     for first, second in itertools.combinations(known, 2):
         busy = first.metrics.sm_active * second.metrics.sm_active
@@ -48,7 +48,7 @@ def measurements(count):
 
 @pytest.fixture
 def learner_of():
-    """Return what makes learners; the fits that they have under way end with the test."""
+    """Return a maker of learners; their pending fits end with the test."""
     with ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(closing(Learner(*args, **options)))
 

@@ -501,7 +501,7 @@ def put_all(story, view, live, one):
 
 
 def happen(story, view, draw):
-    """Let something happen that is possible now."""
+    """Apply a random event that is possible now."""
     running = [job for job in story.machine.holding.values() if job.state is JobState.RUNNING]
     choice = draw.randrange(8)
     if choice < 4 or not running:
@@ -552,7 +552,7 @@ def test_a_round_reads_only_the_jobs_that_have_changed(monkeypatch):
 
 
 def shown(view):
-    """Return what policies see of jobs and devices."""
+    """Return the policies' view of jobs and devices."""
     state, kinds = view.state, view._made.kinds
     # What a running job is believed to need is what was known when it started.
     waiting = [
@@ -575,7 +575,7 @@ def test_a_world_that_has_followed_is_one_made_anew(seed):
         followed.renew(story.machine.now_s)
         pending = list(followed.state.pending.values())
         if pending and rng.random() < 0.5:
-            # A start that the state machine never hears of.
+            # A start that never reaches the state machine.
             with contextlib.suppress(CannotStartError):
                 place(followed, [Start(rng.choice(pending), (rng.randrange(3),))], {})
             followed.renew(story.machine.now_s)
@@ -662,7 +662,7 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
     policy = "dovetail:patience_s=0,patience_stretch=0"
 
     def reserved():
-        """Let a fresh policy decide, tell what it reserves, and return the devices."""
+        """Let a fresh policy decide, apply its reservations, and return the reserved devices."""
         decided = policy_named(policy).decide(view.state)
         for event in reservations(view, decided.reserved, story.at_s):
             story.tell(type(event), job=event.job, gpus=event.gpus, until_s=event.until_s)

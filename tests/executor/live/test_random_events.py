@@ -40,7 +40,7 @@ def applied(machine, event):
 
 
 def brought_to_an_end(machine):
-    """Yield what ends every job: the pool tells the end of every process, people cancel the rest.
+    """Yield events that end every job: ends of all processes, and cancels of the rest.
 
     A job that could not come to its end so would be lost.
     """

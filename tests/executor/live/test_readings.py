@@ -1,4 +1,4 @@
-"""What is kept of runs that are over: how far they came, and what sharing cost them."""
+"""Readings of finished runs: their progress, and the cost of sharing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox: what was measured is in the repository once, whatever happens in between."""
+"""The outbox: each measurement reaches the repository exactly once, despite failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def repository(tmp_path):
 
 
 def settled(recorder):
-    """Wait for the append that is under way; return what the recorder tells of it."""
+    """Wait for the pending append; return the recorder's events about it."""
     wait_until(lambda: recorder._under_way is None or recorder._under_way.done())
     return recorder.recorded()
 

@@ -38,7 +38,7 @@ def _view(most):
 
 
 def _known(view):
-    """Return what a repository has that knows all of the truth."""
+    """Return the records of a repository with the whole truth."""
     profiles = [
         SoloProfile(
             workload=f"{ME.name}/{name}",

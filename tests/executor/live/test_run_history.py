@@ -1,4 +1,4 @@
-"""What a history tells of earlier runs, worked out by hand."""
+"""Answers of a history about earlier runs, computed by hand."""
 
 from __future__ import annotations
 

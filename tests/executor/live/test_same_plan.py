@@ -61,7 +61,7 @@ def learned(path, known):
 
 
 def planned(directory, make):
-    """Return the cluster, what the service would do, and what the solver would, on a pool."""
+    """Return the cluster, the service's plan and the solver's plan on a pool."""
     directory.mkdir()
     with Journal(directory) as journal:
         pool = make(directory)

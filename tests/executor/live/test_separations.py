@@ -1,4 +1,4 @@
-"""Who broke a gSLA is not put together again: in the state machine, and for policies."""
+"""Jobs that broke a gSLA together are not paired again, by the state machine or a policy."""
 
 from __future__ import annotations
 

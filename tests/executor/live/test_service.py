@@ -1,4 +1,4 @@
-"""The service on the simulated pool, with a real journal: what it starts, keeps and refuses."""
+"""The service on the simulated pool with a real journal: starts, records and refusals."""
 
 from __future__ import annotations
 
@@ -476,7 +476,7 @@ def test_what_a_pool_fails_to_do_is_done_later(tmp_path, caplog):
 
 
 class Moody:
-    """A policy that fails until it may not, then starts what waits on the first device."""
+    """A policy that fails while ``fails`` is set, then starts waiting jobs on the first device."""
 
     fails = True
 

@@ -43,7 +43,7 @@ class Doomed:
             raise Killed
 
     def wrap(self, whole):
-        """Return the same with a step before and after each call that changes something."""
+        """Return ``whole`` with a step before and after each call that changes state."""
         return _Wrapped(whole, self)
 
 
@@ -66,7 +66,7 @@ class _Wrapped:
 
 
 def life(directory, at_step, until):
-    """Run a service until it is killed at a step, or until all is done; tell whether it was."""
+    """Run a service until it is killed at a step, or until all is done; return whether it was."""
     doomed = Doomed(at_step)
     killed = threading.Event()
     with Journal(directory) as journal:
@@ -115,7 +115,7 @@ def all_is_done(service, killed):
 
 
 def starts_in(directory):
-    """Return how often each rank was started, as their logs tell."""
+    """Return how often each rank was started, from their logs."""
     return {
         f"{log.parts[-3]}/{log.parts[-2]}": log.read_text().count("started")
         for log in sorted(directory.glob("runs/*/*/log"))

@@ -49,7 +49,7 @@ def pair(library):
 
 
 def becomes(service, job, state):
-    """Wait until a job is in a state; where it does not come to that, say what it does."""
+    """Wait until a job is in a state; on a timeout report its explanation."""
     try:
         wait_until(is_in(service, job, state))
     except AssertionError:

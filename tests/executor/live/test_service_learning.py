@@ -1,4 +1,4 @@
-"""What the service learns on the simulated pool: profiles, pairs and which jobs may share."""
+"""Learning on the simulated pool: profiles, pairs, and the jobs that may share."""
 
 from __future__ import annotations
 

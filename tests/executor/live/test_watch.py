@@ -110,7 +110,7 @@ class Scene:
 
     def observe(self):
         boot_s = self.now_s + BOOT_S
-        latencies = {run: self.told_latencies(run) for run in self.done}
+        latencies = {run: self.reported_latencies(run) for run in self.done}
         progress = {
             run: [
                 None if rate is None else Progress(done, boot_s, self.total, latencies[run])
@@ -589,7 +589,7 @@ def test_thousands_of_samples_are_thinned_and_the_rate_stays():
 
 
 def latencies(usual_s, late_s=None, count=20):
-    """Return what one second brings: as many latencies, one in twenty of them ``late_s``."""
+    """Return ``count`` latencies of one second, one in twenty of them ``late_s``."""
     late = [late_s] * (count // 20) if late_s else []
     return [*late, *[usual_s] * (count - len(late))]
 

@@ -81,7 +81,7 @@ class Machine:
         return str(self.folder / run)
 
     def look(self):
-        """Observe once; return what has been found since the beginning."""
+        """Observe once; return all findings since the beginning."""
         now_s = boot_s()
         self.story.at_s = now_s
         machine = self.story.machine

@@ -1,4 +1,4 @@
-"""A real service on a clock that jumps: time passes only where the service has nothing to do."""
+"""A real service on a virtual clock that advances only while the service is idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build and step every built-in workload in its tiny form, and print what came of it.
+"""Build and step every built-in workload in its tiny form, and print the results.
 
 A program for a Python with PyTorch, without Dovetail: ``python built_in.py FOLDER NAME...``, with
 the folder of the workloads and the names of those that can learn.
@@ -22,13 +22,13 @@ torch.set_num_threads(1)
 
 
 def values(step, n):
-    """Return the mean of what each of ``n`` iterations returns, and whether all is finite."""
+    """Return the mean result of ``n`` iterations, and whether all results are finite."""
     results = [step().float() for _ in range(n)]
     return [float(one.mean()) for one in results], all(one.isfinite().all() for one in results)
 
 
 def facts(name):
-    """Return what the test looks at."""
+    """Return the values that the test compares."""
     workload = loading.load(name, "tiny")
     first, finite = values(workload.prepare("cpu", "tiny", 1), 4)
     again, _ = values(workload.prepare("cpu", "tiny", 1), 4)

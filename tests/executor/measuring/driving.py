@@ -13,7 +13,6 @@ from dovetail.executor.measuring.workloads import WORKER
 from tests.executor.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON
 
-
 WITH_TORCH = (TORCH_PYTHON, "-I")
 WITHOUT_TORCH = (sys.executable, "-I", "-S")
 """Finds no PyTorch, whose import takes a second; users' workloads need none on a processor core."""
@@ -76,7 +75,7 @@ class Worker:
         return events + self.until("stopped")
 
     def end(self):
-        """Return its exit status, and what it has printed to standard error."""
+        """Return its exit status and standard error."""
         status = self.process.wait(LIMIT_S)
         return status, self.process.stderr.read()
 

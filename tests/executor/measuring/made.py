@@ -1,4 +1,4 @@
-"""Results as a campaign would have found them, by hand."""
+"""Results of a campaign, made by hand."""
 
 from dovetail.executor.measuring.campaign import Campaign, Experiment, Seat, experiments
 from dovetail.executor.measuring.ledger import fingerprint

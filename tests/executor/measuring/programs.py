@@ -164,7 +164,7 @@ class Sitting:
 
 @contextmanager
 def sitting(device, of, folder, command, until_s=float("inf"), limits=HASTY):
-    """Open everything, and leave nothing behind."""
+    """Open all parts, and remove everything at the end."""
     with Ledger(folder) as ledger, WorkerPool(device, command, limits) as workers:
         ledger.begin(machine(of), of)
         yield Sitting(device, of, ledger, workers, until_s)

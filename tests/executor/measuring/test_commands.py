@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @pytest.fixture
 def pipe():
-    """Return both ends of a pipe; what signals did before is put back."""
+    """Return both ends of a pipe; restore the signal handlers at the end."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     reading, writing = os.pipe()
     yield reading, os.fdopen(writing, "w", buffering=1)

@@ -47,7 +47,7 @@ def device(tmp_path):
 
 
 def measured(device, tmp_path, of, **options):
-    """Carry out a campaign, and return results, what is left and what was heard."""
+    """Carry out a campaign; return results, remaining experiments and reports."""
     with sitting(device, of, tmp_path / "out", worker_command(of), **options) as now:
         left = now.runner.run()
         return now.ledger.results, left, now.heard

@@ -1,4 +1,4 @@
-"""The counter of SMs, against a stand-in for libcuda: its calls, not what a GPU says."""
+"""The counter of SMs with a stand-in for libcuda: its calls, not a GPU's answers."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the split gate runs: its arithmetic on the CPU, and how its answers are read."""
+"""The program of the split gate: its arithmetic on the CPU, and the parsing of its answers."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Campaigns on a simulated GPU: what they find is what the instance says, and nothing else."""
+"""Campaigns on a simulated GPU find exactly the figures of the instance."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The built-in workloads: they compute on a processor core, and are what they say."""
+"""The built-in workloads compute on a CPU core and match their descriptions."""
 
 import ast
 import json

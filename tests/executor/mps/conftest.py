@@ -1,4 +1,4 @@
-"""Short private places, programs that play MPS, and clients of theirs; nothing outlives a test."""
+"""Private directories with short names, stand-ins for MPS, and clients; none outlives a test."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def control(program, place, gpu):
 
 
 class Client:
-    """A process that was given an environment, and what it has learned so far."""
+    """A process with a given environment, and its output so far."""
 
     def __init__(self, environment, *arguments):
         self.process = subprocess.Popen(

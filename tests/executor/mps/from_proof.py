@@ -63,7 +63,7 @@ def named(text, pids, otherwise=str):
 
 
 def escaped(text):
-    """Return a text as a regular expression that ``str.format`` leaves as it is."""
+    """Return a text as a regular expression that ``str.format`` does not change."""
     return re.escape(text).replace("\\\n", "\\n").replace("{", "{{").replace("}", "}}")
 
 

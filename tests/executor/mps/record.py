@@ -1,4 +1,4 @@
-"""Records what a real control program answers: ``python tests/executor/mps/record.py``.
+"""Records the answers of a real control program: ``python tests/executor/mps/record.py``.
 
 It prints a transcript as JSON. Without a GPU no server can start, so only the daemon's side is in
 it; say so, as ``main`` does, whenever one is kept.
@@ -62,7 +62,7 @@ STEPS = [
 
 
 def say(program, directory, options, command):
-    """Run the control program once and return what came of it."""
+    """Run the control program once and return its result."""
     done = subprocess.run(
         [program, *options],
         input=f"{command}\n",

@@ -177,7 +177,7 @@ class TestRealWithoutGpu:
 
 @every_standin
 class TestServersOfStandin:
-    """What is behind the daemon, played by the stand-in: the protocol, and nothing about GPUs."""
+    """Servers and clients behind the daemon, played by the stand-in: the protocol, without GPUs."""
 
     def test_it_answers_as_is_documented(self, control, start_client, program):
         control.start()

@@ -1,4 +1,4 @@
-"""What the manager promises and refuses; servers and clients are the stand-in's."""
+"""Guarantees and refusals of the manager; servers and clients are the stand-in's."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .ray_cluster import RayCluster, RayService
 
 @contextmanager
 def running_ray(nodes, stored=True):
-    """Start a cluster in a folder of its own; nothing of it is left."""
+    """Start a cluster in its own folder, and remove it at the end."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("needs the extra: pip install './dovetail[ray]'")
     if shutil.which("nsenter") is None or shutil.which("ip") is None:

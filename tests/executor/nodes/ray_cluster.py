@@ -208,7 +208,7 @@ class RayService:
         wait_until(lambda: self._serves(begun), "the service serves")
 
     def _serves(self, begun: int) -> bool:
-        """Return whether its log says that it serves, after so many bytes."""
+        """Return whether its log, after ``begun`` bytes, reports that it serves."""
         assert self.process.poll() is None, self.log()
         return b"serving the ray pool" in self._log_path.read_bytes()[begun:]
 

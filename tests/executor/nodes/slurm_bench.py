@@ -193,5 +193,5 @@ def bench(slurm):
 
 
 def report(what, begun_s):
-    """Print how long something took, for ``docs/evidence/nodes.md``."""
+    """Print a duration for ``docs/evidence/nodes.md``."""
     print(f"{what} after {time.monotonic() - begun_s:.1f} s")

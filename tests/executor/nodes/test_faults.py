@@ -145,7 +145,7 @@ while not os.path.exists(sys.argv[1] + "-go"):
 def test_an_agent_that_has_lost_its_directory_starts_nothing_again(
     make, tmp_path, agents, survives
 ):
-    """Its node takes no job before the lease of the old runs has lapsed."""
+    """The agent's node takes no job before the lease of the old runs has lapsed."""
     agent = agents[1]
     marks = tmp_path / "job"
     run = a_run((*python(LOCKED), str(marks)), gpus=("n2/cpu-0",))
@@ -457,7 +457,7 @@ class TestCalls:
         self._finder.close()
 
     def ask(self, agent, body):
-        """Return what an agent answers, or why it does not."""
+        """Return an agent's answer, or the error."""
         try:
             return json.loads(self._finder.call(agent.node, "exchange", body).result(LIMIT_S))
         except NoAnswerError as error:

@@ -115,7 +115,7 @@ def test_a_service_without_token_or_certificate_is_refused(ray, lacking, tmp_pat
 
 
 def test_no_port_of_a_node_answers_an_intruder(ray):
-    """No port of Ray or of an agent answers with anything of Dovetail."""
+    """No port of Ray or of an agent reveals anything of Dovetail."""
     answers = ray.cluster.network.run(1, sys.executable, "-c", INTRUDER).splitlines()
     assert len(answers) > 1
     assert set(answers) == {"nothing"}
@@ -174,7 +174,7 @@ def test_a_raylet_that_is_restarted_within_the_lease_costs_no_job(ray):
 
 @pytest.mark.long
 def test_a_node_that_is_frozen_for_less_than_the_lease_keeps_its_job(ray):
-    """Its raylet runs on, or Ray would declare the node dead."""
+    """The raylet runs on, or Ray would declare the node dead."""
     gang = Gang(ray, "frozen", 3).wait_for_start()
     pids = gang.view.pids
     frozen = [p for p, line in ray.cluster.network.processes(2).items() if "/ray/core/" not in line]

@@ -36,7 +36,7 @@ TENTHS = 12
 
 
 def tutorial_jobs(folder: Path, tenths: int = TENTHS) -> Sequence[Mapping[str, object]]:
-    """Write the page's programs into a folder all nodes see, and return what is to be submitted."""
+    """Write the page's programs into a shared folder, and return the jobs to submit."""
     files = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What every pool of live mode promises: the tests that each pool's class inherits."""
+"""The contract of live mode's pools: tests that each pool's class inherits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OVER = (RankEnded, RankGone, RankRefused)
 
 
 class Commands(NamedTuple):
-    """What to submit to a pool so that a rank does this; each writes ``started`` to its log.
+    """Commands that make a rank behave so in a pool; each writes ``started`` to its log.
 
     ``brief`` ends with status 0 within a second or two, ``failing`` with status 3, ``endless``
     goes on until it is asked to end, ``deaf`` until it is killed.
@@ -55,7 +55,7 @@ class Observed:
         self.woken = threading.Event()
 
     def poll(self) -> list[AnyEvent]:
-        """Take in what the pool tells."""
+        """Collect the pool's new events."""
         self.events += self.pool.poll()
         return self.events
 
@@ -73,7 +73,7 @@ class Observed:
 
 
 class PoolContract:
-    """Subclasses say how their pool is made, and what to submit to it."""
+    """Subclasses give the maker of their pool and the commands to submit."""
 
     commands: Commands
     workload = "A"
@@ -133,7 +133,7 @@ class PoolContract:
         return Run(id=f"{job}.1", job=job, spec=made, seats=seats)
 
     def starts(self, observed: Observed, run: Run, rank: int = 0) -> int:
-        """Return how often a rank says that it started."""
+        """Return how often a rank reported its start."""
         path = observed.pool.log_path(run.id, rank)
         return Path(path).read_text().count("started") if path else 0
 

@@ -58,7 +58,7 @@ class TestOfThisMachine:
 
 
 def test_version_2_in_a_directory_tree_that_only_looks_like_one(tmp_path):
-    """What is written where; that the kernel acts on it is not shown here."""
+    """The files and values written; their effect in the kernel is not tested here."""
     above = tmp_path / "unit"
     home = above / "dovetail-x"
     home.mkdir(parents=True)

@@ -43,7 +43,7 @@ class TestContract(PoolContract):
 
 @pytest.fixture
 def make(tmp_path):
-    """Return a function that makes a pool; what still runs at the end is killed."""
+    """Return a function that makes a pool; processes left at the end are killed."""
     pools = []
 
     def new(options=""):

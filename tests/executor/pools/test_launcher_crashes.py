@@ -1,4 +1,4 @@
-"""The process that launches is killed at moments drawn by seed: nothing starts twice, or strays.
+"""The launcher is killed at random moments: no rank starts twice or is left behind.
 
 Each run appends a line to a file when it starts, so starts are counted by the jobs themselves.
 """

@@ -32,7 +32,7 @@ ESCAPE = "setsid sh -c \"trap '' TERM; echo \\$\\$ > escaped; while :; do sleep 
 
 
 class Plain(LocalPool):
-    """Only what every local pool does, and what it was asked to do before a kill."""
+    """The behaviour of every local pool, and a record of the hooks before a kill."""
 
     def __init__(self, directory, **settings):
         super().__init__(directory, **settings)
@@ -496,7 +496,7 @@ class TestFoundAgain:
 
     @pytest.fixture
     def left(self, make, state):
-        """Return a run whose service has gone, and the path of what it left."""
+        """Return a run whose service has gone, and the path of its files."""
         run = a_run(("sleep", "600"))
         pool = make()
         pool.pool.launch(run)

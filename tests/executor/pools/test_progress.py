@@ -49,7 +49,7 @@ def environment(path, **more):
 
 
 def run(path, code, *args, python=sys.executable, **env):
-    """Run a program as a job; return what it printed, after checking that it ended well."""
+    """Run a program as a job; check its exit status and return its output."""
     command = [python, "-c", textwrap.dedent(code), *args]
     done = subprocess.run(
         command, env=environment(path, **env), capture_output=True, text=True, timeout=LIMIT_S
@@ -291,7 +291,7 @@ class Optimizer:
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """A package named torch that has nothing of PyTorch but the one function that is used."""
+    """A package named torch with only the one function of PyTorch that is used."""
     folder = tmp_path / "torch" / "optim"
     folder.mkdir(parents=True)
     (tmp_path / "torch" / "__init__.py").write_text("import torch.optim")

@@ -25,7 +25,7 @@ from tests.executor.waiting import LIMIT_S, wait_until
 
 @pytest.fixture
 def server(tmp_path):
-    """Return what forks shims."""
+    """Return a server that forks shims."""
     with fork_server(tmp_path) as started:
         yield started
 

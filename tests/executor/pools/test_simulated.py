@@ -1,4 +1,4 @@
-"""The simulated pool: the contract of all pools, and times worked out by hand."""
+"""The simulated pool: the contract of all pools, and times computed by hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Clock:
 
 
 def at(pool, clock, now_s):
-    """Return what a pool reports at a moment."""
+    """Return a pool's events at a moment."""
     clock.now_s = now_s
     return pool.poll()
 

@@ -1,4 +1,4 @@
-"""The simulated pool on cases that can be followed by hand."""
+"""The simulated pool on cases computed by hand."""
 
 import math
 from dataclasses import dataclass, field
@@ -273,7 +273,7 @@ def test_a_decision_that_breaks_a_rule_is_refused(script, message):
 
 
 class Proving(Scripted):
-    """A script that claims to have proven what it does."""
+    """A script that claims a proof of its decisions."""
 
     def decide(self, state):
         return super().decide(state)._replace(proof=RoundProof(1.0, 1.0, 0.0, 2))

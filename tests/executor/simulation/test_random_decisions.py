@@ -1,4 +1,4 @@
-"""Whatever a policy decides, the pool keeps its books: work, places, memory and ends."""
+"""Under random decisions the pool's accounts of work, places, memory and ends stay consistent."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Small worlds and traces, in which a simulation can be followed by hand."""
+"""Small worlds and traces whose simulations can be computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose directories a service and an agent take."""
+"""Owners and modes of the directories that a service and an agent accept."""
 
 from __future__ import annotations
 

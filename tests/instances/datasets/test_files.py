@@ -138,8 +138,8 @@ def test_only_columns_with_values_are_written(tmp_path):
 def test_every_field_of_a_profile_has_its_column():
     fields = set(SoloProfile.model_fields)
     assert {column.path.partition(".")[0] for column in PROFILE_COLUMNS} == fields
-    told_apart = {column.path.partition("[")[0] for column in pair_columns(2)}
-    assert told_apart - {"status"} == set(Measurement.model_fields)
+    distinguished = {column.path.partition("[")[0] for column in pair_columns(2)}
+    assert distinguished - {"status"} == set(Measurement.model_fields)
 
 
 def test_the_page_names_every_column():

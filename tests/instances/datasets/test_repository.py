@@ -1,4 +1,4 @@
-"""The repository: it only grows, an append is whole or not there, and nothing confirmed is lost."""
+"""The repository is append-only; appends are atomic, and confirmed ones are durable."""
 
 from __future__ import annotations
 
@@ -341,9 +341,9 @@ def test_writers_at_once_lose_nothing_and_mix_nothing(tmp_path):
     first = int(writers[0].stdout.readline())  # the file is there once something is confirmed
     while any(writer.poll() is None for writer in writers):
         _whole_appends(path)
-    told_by = [writer.communicate()[0].split() for writer in writers]
+    answers = [writer.communicate()[0].split() for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * 3
-    confirmed = {first, *(int(line) for lines in told_by for line in lines)}
+    confirmed = {first, *(int(line) for lines in answers for line in lines)}
     assert confirmed == set(range(5, 121, 5))
     assert _whole_appends(path) == 24
 

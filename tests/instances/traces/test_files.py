@@ -41,7 +41,7 @@ def written(folder, name, *lines):
 
 
 def error_of(path, **options):
-    """Return what is said of a file that breaks a rule, without its folder."""
+    """Return the error for a file that breaks a rule, without its folder."""
     with pytest.raises(InputError) as error:
         read_trace(path, **options)
     return str(error.value).replace(f"{path.parent}/", "")

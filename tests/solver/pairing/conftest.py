@@ -1,4 +1,4 @@
-"""How the engine runs in these tests."""
+"""The modes in which the engine runs in these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the engine runs compiled, in processes of their own with an empty folder for the code."""
+"""When the engine runs compiled, in separate processes with an empty folder for the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run_with_code_in(folder: Path, script: str) -> str:
-    """Run a script in a process that keeps machine code in the folder; return what it prints."""
+    """Run a script in a process that keeps machine code in the folder; return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},

@@ -1,4 +1,4 @@
-"""Certificates built to deceive: whatever the checker accepts claims nothing false."""
+"""The checker accepts no false claim, even of certificates built to deceive."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _is_false(claim: Matching, case: Case, optimum: float) -> bool:
 
 
 def _worth(mate: np.ndarray, case: Case) -> float:
-    """Return what a matching is worth; NaN where it is none."""
+    """Return the value of a matching; NaN where it is none."""
     pair, single = case.dense(), case.single_value
     total = 0.0
     for i, j in enumerate(mate.tolist()):
@@ -182,7 +182,7 @@ def blossoms(rng: np.random.Generator, right: Matching, case: Case) -> Matching:
 
 
 def drowned_in_rounding(rng: np.random.Generator, right: Matching, case: Case) -> Matching:
-    """Potentials and prices so large that what a pair is worth is lost in their sum."""
+    """Potentials and prices so large that rounding in their sum loses the value of a pair."""
     far = 2.0 ** int(rng.integers(52, 60)) * _unit(case)
 
     def change(dual: Dual) -> Dual:

@@ -1,4 +1,4 @@
-"""What the arguments and the result of ``match_pairs`` mean, on cases solved by hand."""
+"""The meaning of arguments and result of ``match_pairs``, on cases solved by hand."""
 
 from __future__ import annotations
 

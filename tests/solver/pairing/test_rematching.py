@@ -13,7 +13,7 @@ from .instances import KINDS, pair_values
 
 
 def lowered(rng, pair, single, jobs):
-    """Lower what some jobs are worth, or forbid it, on both sides of the matrix."""
+    """Lower or forbid the values of some jobs, on both sides of the matrix."""
     pair, single = pair.copy(), single.copy()
     fall = np.where(rng.random((len(jobs), len(pair))) < 0.2, np.nan, rng.integers(0, 2) / 2)
     pair[jobs] = pair[jobs] - fall

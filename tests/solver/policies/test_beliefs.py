@@ -1,4 +1,4 @@
-"""What Dovetail's policy takes from measurements that are mixed into what is believed."""
+"""Bounds of Dovetail's policy from beliefs that include measurements."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What every policy must do, on random worlds with everything that can go wrong in them."""
+"""The contract of policies, on random worlds with every kind of failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "policies.md"
 
 
 def _slowdowns(draw):
-    """Return entries for most pairs; of every fifth nothing is known, so it cannot run."""
+    """Return entries for most pairs; every fifth has none, so it cannot run."""
     entries = []
     for k, a in enumerate(WORKLOADS):
         for b in WORKLOADS[k:]:
@@ -125,7 +125,7 @@ def _simulate(name, seed):
 def test_all_jobs_end_and_none_runs_out_of_memory_twice_for_one_reason(name, seed):
     history = _simulated(name, seed)  # run() fails if anything in it is physically impossible
     assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
-    # Every crash tells of at least one more pair on one GPU model that does not run.
+    # Every crash reveals at least one more pair on one GPU model that does not run.
     crashes = {stay.start_s for stay in history.stays if stay.ending == "out_of_memory"}
     assert len(crashes) <= len(MODELS) * len(WORKLOADS) * (len(WORKLOADS) + 1) // 2
 

@@ -1,4 +1,4 @@
-"""Dovetail's own policy on cases worked out by hand."""
+"""Dovetail's own policy on cases computed by hand."""
 
 import dataclasses
 import math

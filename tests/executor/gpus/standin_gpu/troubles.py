@@ -1,4 +1,4 @@
-"""What may happen to a test of the acceptance suite, for ``test_acceptance.py``."""
+"""Failures that may hit a test of the acceptance suite, for ``test_acceptance.py``."""
 
 import signal
 import subprocess
@@ -13,7 +13,7 @@ PATIENT = pytest.mark.check("nothing", usual_s=0)
 
 @IMPATIENT
 def test_too_long(daemon):
-    """A client is waited for that says nothing more."""
+    """A test waits for a client that stays silent."""
     daemon.client("busy").wait("never")
 
 
