@@ -275,7 +275,7 @@ class TestCheckpoints:
 class TestCompaction:
     @pytest.fixture
     def compacted(self, tmp_path, story):
-        """Return a directory whose journal was compacted, and the state machine replayed from it."""
+        """Return a directory with a compacted journal, and the state machine replayed from it."""
         with Journal(tmp_path) as journal:
             journal.append(story.happened)
             journal.compact(story.machine, before_s=1e9)

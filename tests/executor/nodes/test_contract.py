@@ -19,7 +19,7 @@ class TestThreeNodes(PoolContract):
 
     @pytest.fixture(autouse=True)
     def _with_agents(self, tmp_path_factory):
-        # New agents for each test: old ones belong to the last test's service until its lease lapses.
+        # New agents for each test: old ones serve the last test until its lease lapses.
         self._agents = start_agents(tmp_path_factory.mktemp("agents"), 3, "cpu:devices=1")
         yield
         for agent in self._agents:
