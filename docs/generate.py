@@ -29,7 +29,7 @@ from dovetail.cli.parser import COMMANDS
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
-from dovetail.executor.measuring import workloads
+from dovetail.executor.measuring import campaign, results, workloads
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
@@ -85,6 +85,15 @@ internal error came from.
 How to use them: [plan from a file](../howto/plan-from-a-file.md),
 [importing data](../howto/import-data.md), [data sets](datasets.md),
 [solvers](../explanation/solvers.md), [live mode](../howto/serve.md).
+"""
+
+CAMPAIGNS = """\
+# Campaigns
+
+Written by `docs/generate.py` from the records in `executor/measuring/`; do not edit by hand.
+
+The file that [`dovetail measure`](../howto/measure.md) reads, in YAML or JSON, and the results that
+it stores: `sqlite3 repository.db "SELECT content FROM evidence"` prints one of them in each line.
 """
 
 API = """\
@@ -160,6 +169,7 @@ def pages() -> dict[str, str]:
     """Return the text of every generated file by its name."""
     return {
         "formats.md": formats_page(),
+        "campaigns.md": campaigns_page(),
         "cli.md": cli_page(),
         "policies.md": policies_page(),
         "api.md": api_page(),
@@ -254,6 +264,15 @@ def formats_page() -> str:
     return "\n".join(parts)
 
 
+def campaigns_page() -> str:
+    """Return the reference of campaigns and their results."""
+    parts = [CAMPAIGNS]
+    for title, module in (("The file", campaign), ("Results", results)):
+        parts.append(f"## {title}\n")
+        parts += [_record(kind) for kind in FIELDS if kind.__module__ == module.__name__]
+    return "\n".join(parts)
+
+
 def _record(kind: type) -> str:
     meanings = _meanings(kind)
     rows = [_row(kind, name, meaning) for name, meaning in meanings.items()]
@@ -316,6 +335,8 @@ def _default(kind: type, name: str) -> str:
             return str(value).lower()
         case () | "":
             return "empty"
+        case Record():
+            return "its defaults"
         case Mapping() if not value:
             return "empty"
         case float():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.executor.live import views
+from dovetail.executor.measuring import campaign, results
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
@@ -229,6 +230,78 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "library": "Version of cuBLAS.",
         "source": "Origin of the row.",
         "date": "As in profiles.",
+    },
+    campaign.Campaign: {
+        "format": "Format and version of the file.",
+        "name": "Any name.",
+        "workloads": "Names of [built-in workloads](workloads.md), or workloads of your own.",
+        "stages": "What is measured, in order.",
+        "windows": "How long is measured.",
+        "size": "`tiny` is for processor cores: it tests programs and teaches nothing about GPUs.",
+        "seed": "Draws the order within stages, and data and weights of workloads.",
+    },
+    campaign.OwnWorkload: {
+        "name": "Name of the workload.",
+        "program": "A [Python file](workloads.md#a-workload-of-your-own); its path begins at the "
+        "folder of the campaign.",
+        "family": "Groups variants of one workload. Absent: the workload itself.",
+    },
+    campaign.Stage: {
+        "measure": "`solos`: each workload alone. `pairs`: every two, and each with itself.",
+        "mode": "`mps`: clients of one MPS server. `time-sliced`: without MPS.",
+        "shares": "Shares in per cent, null for none: one for solos, two for pairs. Two that "
+        "differ are measured both ways round. Absent: no shares.",
+        "workloads": "Only these, or the pairs with at least one of them. Absent: all.",
+        "first": "Workloads to which MPS gives the higher priority.",
+        "repeats": "Rounds, each in a random order.",
+    },
+    campaign.Windows: {
+        "settle_s": "Seconds at the start that do not count.",
+        "least_s": "Shortest window, s.",
+        "most_s": "Longest window, s.",
+        "relative_error": "Between the two, a window ends when the relative standard error of "
+        "every worker's mean iteration time is below this.",
+    },
+    results.Result: {
+        "key": "Name of the experiment, such as `1:mps:conv@50+burst@50!#0`.",
+        "stage": "Number of the stage, from 0.",
+        "repeat": "Number of the round in the stage, from 0.",
+        "mode": "How the GPU was shared.",
+        "workloads": "The workers; the lists below have an item for each.",
+        "shares": "Shares; null: none.",
+        "first": "Whether a worker had the higher priority.",
+        "families": "Families of the workloads. Absent: no worker was started.",
+        "batch_sizes": "Samples in an iteration. Absent: no worker was started.",
+        "status": "`refused`: the setting is not available or not allowed.",
+        "reason": "Why the status is not `ok`.",
+        "paces": "Speeds of the workers. Absent unless the status is `ok`.",
+        "window_s": "Length of the window, s.",
+        "energy_j": "Energy of the whole GPU, J.",
+        "power_w": "Mean power of the whole GPU, W.",
+        "metrics": "Activity of the whole GPU: means of readings of a second.",
+        "metrics_variance": "Variances of these readings.",
+        "metrics_source": "Where they come from.",
+        "clock_mhz": "Clock of the SMs, read each second, MHz.",
+        "temperature_c": "Temperature of the GPU, read each second, degrees Celsius.",
+        "throttled": "Reasons for lowered clocks.",
+        "disturbed_by": "Pids of foreign processes on the GPU.",
+        "others_busy": "On a processor core: fraction of time taken by others.",
+        "residents": "Workers in memory, idle ones too.",
+        "date": "When, ISO 8601.",
+    },
+    results.Throughput: {
+        "iterations_s": "Iterations a second of busy time: waiting for requests does not count.",
+        "iterations": "Their number in the window.",
+        "relative_error": "Standard error of the mean iteration time, over that mean.",
+        "latency": "Absent for workloads that answer no requests.",
+        "memory_mib": "Memory of the worker, MiB.",
+        "sms": "SMs that the worker saw.",
+    },
+    results.Latency: {
+        "p50_s": "Median, s.",
+        "p99_s": "99th percentile, s.",
+        "mean_s": "Mean, s.",
+        "requests": "Number of requests.",
     },
     views.JobView: {
         "id": "`j1`, `j2` and so on, in the order of submission.",

@@ -24,7 +24,7 @@ Mode = Literal["mps", "time-sliced"]
 
 
 class OwnWorkload(Record):
-    """A user's workload: a Python file as described in ``workloads/__init__.py``."""
+    """A workload of the user's own."""
 
     name: Name
     program: Name
@@ -32,12 +32,7 @@ class OwnWorkload(Record):
 
 
 class Stage(Record):
-    """Experiments of one kind in one setting, in random order.
-
-    ``shares`` are in per cent, null for none: one for ``solos``, two for ``pairs``. ``workloads``
-    restricts the stage; ``pairs`` are then those with at least one of them. Workloads in ``first``
-    have MPS priority over the others.
-    """
+    """Experiments of one kind in one setting, in random order."""
 
     measure: Literal["solos", "pairs"]
     mode: Mode = "mps"
@@ -66,11 +61,7 @@ class Stage(Record):
 
 
 class Windows(Record):
-    """Length of the measurement window, which begins ``settle_s`` after the workers.
-
-    A window ends when the relative standard error of every worker's mean iteration time is below
-    ``relative_error``, but not before ``least_s`` and not after ``most_s``.
-    """
+    """Length of the measurement window, which begins ``settle_s`` after the workers."""
 
     settle_s: Annotated[float, Field(ge=0)] = 1.0
     least_s: Positive = 3.0
@@ -91,11 +82,7 @@ class Windows(Record):
 
 
 class Campaign(Record):
-    """The campaign file of ``dovetail measure``.
-
-    Stages run in this order. ``size`` is the size of the built-in workloads; ``tiny`` suits a
-    processor core. ``seed`` determines the order within stages, and data and weights of workloads.
-    """
+    """The campaign file of ``dovetail measure``, whose stages run in order."""
 
     format: Literal["dovetail-campaign/1"]
     name: Name

@@ -64,11 +64,7 @@ class Latency(Record):
 
 
 class Throughput(Record):
-    """Speed of one worker within a window.
-
-    ``iterations_s`` is per second of busy time, so that waiting for requests does not count.
-    ``relative_error`` is the standard error of the mean iteration time over that mean.
-    """
+    """Speed of one worker within a window."""
 
     iterations_s: Positive
     iterations: Amount
@@ -84,19 +80,7 @@ class Throughput(Record):
 
 
 class Result(Record):
-    """Outcome of one experiment.
-
-    ``status`` is ``ok``, ``out-of-memory``, ``failed``, or ``refused`` if the setting is not
-    available or not allowed; ``reason`` says why. ``shares``, ``first``, ``families``,
-    ``batch_sizes`` and ``paces`` have one item per workload. ``paces`` is absent unless the status
-    is ``ok``; ``families`` and ``batch_sizes`` are absent if no worker was started.
-
-    The other fields describe the device during the window. ``energy_j`` and ``power_w`` are those
-    of the whole device, ``metrics`` means and ``metrics_variance`` variances of readings of a
-    second, ``throttled`` the reasons for lowered clocks, ``disturbed_by`` pids of foreign
-    processes, ``others_busy`` the fraction of time that a shared device gave to others, and
-    ``residents`` the number of workers in memory.
-    """
+    """Outcome of one experiment, and the device during its window."""
 
     key: Name
     stage: Annotated[int, Field(ge=0)]
