@@ -269,15 +269,6 @@ def test_pids_become_names_in_answers():
     assert not re.fullmatch(pattern, "19\n18 {x}\n")
 
 
-def test_the_hardware_page_names_the_tests_that_settle_its_lines():
-    page = (ROOT / "docs" / "evidence" / "hardware.md").read_text()
-    by_hand = {"by hand", "repeats", "dovetail measure", "dovetail doctor --splits"}
-    named = set()
-    for line in re.findall(r"^\| \d+ \|.*\| ([^|]+) \|$", page, re.M):
-        named |= {one.strip("`") for one in line.split(", ")}
-    assert named - by_hand == set(by_id())
-
-
 @pytest.mark.parametrize("mode", ["illegal", "trap"])
 def test_the_end_of_input_is_no_order_to_fault(cuda, mode):
     done = subprocess.run(
