@@ -47,21 +47,20 @@ FORMATS = """\
 
 Written by `docs/generate.py` from the records in `instances/`; do not edit by hand.
 
-Two files pass through Dovetail: an *instance* (one round's problem) and a *plan* (an answer).
-Both are JSON, or the same as YAML. `.gz` is read and written. `-` is standard input or output.
-YAML is read by the core schema of version 1.2, so `yes` is a text and `1.1e9` a number. A field
-that is not listed here is refused, with its path and the nearest name. So is a value outside its
-limits. Fields at their default may be left out. A file may have at most 512 MiB unpacked.
+Dovetail reads an *instance* (the problem of one round) and writes a *plan* (its answer), as JSON
+or YAML, packed if the name ends in `.gz`. `-` is standard input or output. YAML is read by the core
+schema of version 1.2: `yes` is a text and `1.1e9` a number. A field that is not listed here is
+refused with its path and the nearest name, a value outside its limits with the rule. Fields at
+their default may be left out. A file has at most 512 MiB unpacked.
 
-The same in machine form: JSON Schemas of the [instance]({schemas}/dovetail-instance-1.schema.json)
-and of the [plan]({schemas}/dovetail-plan-1.schema.json). The numbers mean for a plan what
-[constraints and objectives](constraints-and-objectives.md) says; a first file is written step by
-step in the [tutorial](../tutorials/plan.md).
+JSON Schemas: [instance]({schemas}/dovetail-instance-1.schema.json),
+[plan]({schemas}/dovetail-plan-1.schema.json). [Constraints and
+objectives](constraints-and-objectives.md) defines what the numbers mean for a plan; the
+[tutorial](../tutorials/plan.md) writes a first file.
 
-Sizes are in MiB, times in seconds, powers in watts. *Number* is a finite number; NaN and infinity
-are refused. A slowdown below 0.001 is refused as a mistake of units: measured ones are hardly below
-0.5. Names have 1 to 200 characters on one line and are not all blank; control characters,
-characters without width and those that turn the direction of writing are refused.
+Sizes are in MiB, times in seconds, powers in watts. A *number* is finite. A slowdown below 0.001 is
+refused as a mistake of units. Names have 1 to 200 characters on one line and are not all blank,
+without control characters, characters of no width, and those that turn the direction of writing.
 """
 
 CLI = """\

@@ -59,8 +59,8 @@ COUNTS: Final = (
 ``isolated`` are launches in slices or with workers; ``whole`` those for which this was found to be
 quick enough. The next eight escape: ``refused`` are kernels that cannot be cut up, that name a
 variable of their module (loading it twice would make two of it), or that were late three times;
-``graph`` is a whole CUDA graph, ``captured`` what is recorded for one. ``late`` launches were waited
-for no longer, ``preempted`` counts the times that workers gave way; the last two are of
+``graph`` is a whole CUDA graph, ``captured`` what is recorded for one. ``late`` launches were
+waited for no longer, ``preempted`` counts the times that workers gave way; the last two are of
 latency-critical processes, ``not announced`` while all lanes are taken by busy streams.
 """
 
