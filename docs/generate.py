@@ -30,6 +30,7 @@ from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
 from dovetail.executor.measuring import campaign, results, workloads
+from dovetail.executor.nodes.options import RayPlan, SlurmPlan
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
@@ -406,7 +407,42 @@ _KINDS = {
 def cli_page() -> str:
     """Return the reference of the command line."""
     commands = list(leaves(COMMANDS))
-    return "\n".join([CLI, *(_command(*each, commands[:k]) for k, each in enumerate(commands))])
+    parts = [_command(*each, commands[:k]) for k, each in enumerate(commands)]
+    pools = [
+        _pool("ray:HOST:PORT,NAME=VALUE,...", RayPlan),
+        _pool("slurm:NAME=VALUE,NAME=VALUE,...", SlurmPlan),
+    ]
+    return "\n".join([CLI, *parts, *pools])
+
+
+def _pool(form: str, plan: type[RayPlan | SlurmPlan]) -> str:
+    """Return the section of a pool over nodes; its options are named without their units."""
+    meanings = _texts_in(getdoc(plan) or "")
+    rows = []
+    for field in plan._fields:
+        if field != "address":
+            name = "..." if field == "options" else field.removesuffix("_s")
+            default = _given(plan._field_defaults.get(field))
+            rows.append(f"| `{name}` | {_plain(meanings[field])} | {default} |")
+    kind = form.partition(":")[0]
+    text = f"`dovetail serve --pool {form}`, explained in the [how-to](../howto/{kind}.md)."
+    table = ["| option | meaning | default |", "|---|---|---|", *rows, ""]
+    return "\n".join([f"## The pool {kind}\n", text, "", *table])
+
+
+def _given(value: object) -> str:
+    """Return a value as an option of a pool is given."""
+    match value:
+        case None | ():
+            return ""
+        case bool():
+            return f"`{'yes' if value else 'no'}`"
+        case (least, most):
+            return f"`{least}..{most}`"
+        case float():
+            return f"`{value:g}`"
+        case _:
+            return f"`{value}`"
 
 
 def _command(path: str, command: Command, before: Sequence[tuple[str, Command]]) -> str:

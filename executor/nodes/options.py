@@ -29,17 +29,20 @@ class RayPlan(NamedTuple):
     address : str
         ``HOST:PORT`` of the head.
     pool : str
-        The pool of each agent: ``gpu`` or ``cpu`` and their options.
+        Pool of each agent: ``gpu``, ``gpu:ID,ID``, ``cpu`` or ``cpu:OPTIONS``. It comes last, as
+        its own options contain commas.
     label : str or None
-        ``KEY:VALUE``: only nodes with this label are used.
+        ``KEY:VALUE``: only nodes with this label.
     resource : str or None
-        Only nodes with this resource of Ray are used; by default ``GPU`` or ``CPU``, as the pool.
+        Only nodes with this resource of Ray. Absent: ``GPU``, or ``CPU`` for the cpu pool, which
+        leaves out a head with ``--num-cpus=0``.
     directory : str or None
-        The parent of the agents' folders on their nodes.
+        Where agents keep their state, best on a local disk. Absent: ``/var/lib/dovetail/agents``
+        for root, else ``~/.local/state/dovetail/agents``.
     lease_s : float
-        Seconds for which jobs run on when their node is cut off.
+        Seconds for which jobs run on a node that is cut off, at least 5.
     open : bool
-        Whether the cluster may admit drivers without a token.
+        ``yes``: accept a cluster without a token.
     """
 
     address: str
@@ -62,22 +65,25 @@ class SlurmPlan(NamedTuple):
     Attributes
     ----------
     job : str or None
-        The allocation to use; None: pilots are submitted.
+        The allocation to use (also ``slurm:JOBID``). Absent: pilots are submitted.
     options : tuple of str
-        Options of ``sbatch``.
+        Any other name is an option of ``sbatch`` without its dashes; ``NAME=`` is one without a
+        value.
     pool : str
-        The pool of each agent.
+        Pool of each agent. It comes last, as its own options contain commas.
     scratch : str or None
-        The folder of the agents' files on each node.
+        Folder on each node for the agent's files, which must survive as long as the pilot.
+        Variables (``$LOCAL``, quoted) are the node's. Absent: its ``TMPDIR``.
     lease_s : float
-        Seconds for which jobs run on when their node is cut off.
+        Seconds for which jobs run on a node that is cut off, 5 to 30.
     pilots : tuple of int
-        The least number of pilots, and the greatest while jobs lack devices.
+        ``MIN..MAX``: always so many pilots, and up to so many while jobs lack devices.
     idle_s : float
-        Seconds without a job after which a pilot above the least number is cancelled.
+        A pilot beyond ``MIN`` is cancelled after so many seconds without a run, while no job lacks
+        devices.
     head : str or None
-        The address of this machine at which nodes reach Ray's head; None: the one that
-        ``slurmctld`` sees.
+        Address of this machine at which nodes reach Ray's head. Absent: the one from which it
+        reaches ``slurmctld``.
     """
 
     job: str | None
