@@ -10,9 +10,14 @@ LIMIT_S = 300.0
 
 
 def wait_until(condition: Callable[[], object], what: str = "") -> None:
-    """Return once ``condition()`` holds; fail with ``what`` when it does not in time."""
-    until = time.monotonic() + LIMIT_S
+    """Return once ``condition()`` holds; fail with ``what`` when it does not in time.
+
+    One that takes long (a look at all processes, a command) is tried less often.
+    """
+    began = now = time.monotonic()
     while not condition():
-        if time.monotonic() > until:
+        took, now = time.monotonic() - now, time.monotonic()
+        if now > began + LIMIT_S:
             raise AssertionError(f"not within {LIMIT_S:g} s: {what or condition}")
-        time.sleep(0.02)
+        time.sleep(min(max(0.02, 3 * took), 0.5))
+        now = time.monotonic()

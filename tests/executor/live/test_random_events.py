@@ -1,8 +1,9 @@
 """Random events, sensible and not: the invariants hold, and the journal agrees."""
 
+import pickle
 import random
 import shutil
-from copy import deepcopy
+from contextlib import suppress
 from itertools import pairwise
 from tempfile import mkdtemp
 
@@ -30,10 +31,11 @@ STARTED = events.ServiceStarted(at_s=1.0, boot="b", pool="test", gpus=GPUS, vers
 
 def applied(machine, event):
     """Apply an event, and check that it changes nothing where it is refused."""
-    before = deepcopy(machine)
+    saved = pickle.dumps(machine)  # five times as fast as a deep copy
     try:
         return machine.apply(event)
     except TransitionError:
+        before = pickle.loads(saved)
         before.sequence, before.now_s = machine.sequence, machine.now_s
         assert machine == before
         return ()
@@ -141,15 +143,24 @@ def test_a_long_journal_is_replayed(kept, monkeypatch):
     run(examples=100, steps=30)
 
 
-def states_after(seeds, steps):
-    """Yield state machines that have seen random events, checked after each."""
+def states_after(seeds, steps, apply):
+    """Yield state machines that have seen random events."""
     for seed in range(seeds):
         rng, machine = random.Random(seed), StateMachine()
         machine.apply(STARTED)
         for _ in range(steps):
-            applied(machine, random_event(machine, rng))
-            assert violations(machine) == (), seed
+            apply(machine, random_event(machine, rng))
         yield machine
+
+
+def checked(machine, event):
+    applied(machine, event)
+    assert violations(machine) == ()
+
+
+def unchecked(machine, event):
+    with suppress(TransitionError):
+        machine.apply(event)
 
 
 def ways_of(machine):
@@ -163,15 +174,15 @@ def ways_of(machine):
 def test_every_transition_of_the_table_happens_and_no_other():
     wanted = {(state, after) for state, ways in TRANSITIONS.items() for after in ways}
     seen = set()
-    for machine in states_after(seeds=1000, steps=100):
+    for machine in states_after(1000, 100, unchecked):
         seen |= ways_of(machine)
         if seen >= wanted:
             break
     assert seen == wanted
 
 
-@pytest.mark.long
-def test_what_holds_of_every_brain_at_length():
-    for machine in states_after(seeds=2000, steps=100):
+@pytest.mark.parametrize("seeds", [40, pytest.param(2000, marks=pytest.mark.long)])
+def test_what_holds_of_every_state(seeds):
+    for machine in states_after(seeds, 100, checked):
         for event in brought_to_an_end(machine):
             machine.apply(event)

@@ -1,4 +1,4 @@
-"""A day of jobs is decided alike in live mode and in the simulator."""
+"""A day of jobs, or a part of it, is decided alike in live mode and in the simulator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from dovetail.solver.policies import policy_named
 from tests.executor.live.test_service import ME, spec
 from tests.executor.live.virtual import served
 
-DAY_S = 86_400.0
+EVERY_S = 576.0
+"""Seconds between two arrivals; a whole day has 150."""
+
 MODEL = "V100"
 ALIKE_S = 0.01
 POLICY = "dovetail:time_limit_s=60"
@@ -64,8 +66,16 @@ def _known(view):
     return profiles, measurements
 
 
-@pytest.mark.parametrize("most", [2, 3])
-def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
+@pytest.mark.parametrize(
+    ("most", "count"),
+    [
+        (2, 60),
+        (3, 40),
+        pytest.param(2, 150, marks=pytest.mark.slow),
+        pytest.param(3, 150, marks=pytest.mark.slow),
+    ],
+)
+def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most, count):
     # Decisions take no time on this clock, so there is nothing to rest from.
     monkeypatch.setattr(deciding, "REST", 0.0)
     view = _view(most)
@@ -80,7 +90,9 @@ def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
             # With weights of their own no two starts are worth the same.
             weight=draw.uniform(0.5, 2),
         )
-        for k, at_s in enumerate(sorted(draw.uniform(0, DAY_S) for _ in range(150)), start=1)
+        for k, at_s in enumerate(
+            sorted(draw.uniform(0, count * EVERY_S) for _ in range(count)), start=1
+        )
     ]
     history = simulate(Trace.of("day", jobs), view, policy_named(POLICY))
     submissions = [
@@ -115,7 +127,7 @@ def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
     for job, (start_s, end_s, company) in simulated.items():
         assert live[job][:2] == pytest.approx((start_s, end_s), abs=ALIKE_S), job
         assert live[job][2] == company, job
-    assert sum(len(company) for _, _, company in live.values()) > 100
+    assert sum(len(company) for _, _, company in live.values()) > count / 2
 
 
 def _as_of_live(directory, machine, began_s):
