@@ -60,6 +60,7 @@ RELEASE_S: Final = 45.0
 _SETTLE_S: Final = 10.0
 _CHECK_S: Final = 2.0
 _SHORT_S: Final = 3.0
+_LEAST_AGAIN_S: Final = 5.0
 _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
 _PORTS: Final = range(20_000, 32_000)
@@ -146,11 +147,16 @@ class _Pilot:
         return boot_s() > max(self._retired_s, self.used_s) + _SETTLE_S
 
     @property
+    def was_retired(self) -> bool:
+        """Whether ``retire`` was called."""
+        return self._retired_s < math.inf
+
+    @property
     def drained(self) -> bool:
         """Whether it takes no new jobs any more."""
         limit_s = self.known.limit_s if self.known else None
         drain_s = max(RELEASE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
-        return self._retired_s < math.inf or boot_s() > self._ends_s - drain_s
+        return self.was_retired or boot_s() > self._ends_s - drain_s
 
     @property
     def released(self) -> bool:
@@ -335,6 +341,8 @@ class SlurmFinder(RayFinder):
         for pilot in [*self._pilots]:
             if pilot.is_over():
                 _log.warning("pilot %s is over", pilot.job)
+                if not pilot.was_retired and boot_s() < self._submitted_s + _STEADY_S:
+                    self._wait_longer()
                 self._drop(pilot)
                 if pilot.requeued:
                     self._add(pilot.job)
@@ -369,12 +377,12 @@ class SlurmFinder(RayFinder):
                 slurm("scancel", pilot.job)
 
     def _submit(self) -> None:
-        """Submit a pilot; after one that ended early, wait longer each time."""
+        """Submit a pilot; after refusals and pilots that ended early, wait longer each time."""
         if boot_s() < self._submitted_s + self._again_s:
             return
-        steady = boot_s() > self._submitted_s + _STEADY_S
-        self._again_s = 5.0 if steady else min(max(5.0, 2 * self._again_s), _MOST_AGAIN_S)
+        again_s = 0.0 if boot_s() > self._submitted_s + _STEADY_S else self._again_s
         self._submitted_s = boot_s()
+        self._wait_longer()
         job = slurm(
             *("sbatch", "--parsable", "--job-name=dovetail", "--no-kill", "--ntasks-per-node=1"),
             *(f"--output={self._files}/pilot-%j.log", "--open-mode=append"),
@@ -382,8 +390,12 @@ class SlurmFinder(RayFinder):
             f"--wrap={_SCRIPT.format(step=shlex.join(self._step()))}",
             within_s=60.0,
         )
+        self._again_s = again_s
         self._add(job.strip().partition(";")[0])
         self._pilots[-1].is_over()
+
+    def _wait_longer(self) -> None:
+        self._again_s = min(max(_LEAST_AGAIN_S, 2 * self._again_s), _MOST_AGAIN_S)
 
     def _step(self) -> Sequence[str]:
         """Return the arguments of ``srun`` that run the program of a node on each node of a pilot.

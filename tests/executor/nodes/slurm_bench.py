@@ -28,11 +28,15 @@ PILOT = f"slurm:nodes=3,exclusive=,gres=gpu:2,time=60,scratch={{scratch}},{POOL}
 
 _SERVE = """
 from dovetail.cli.main import program
-from dovetail.executor.nodes import options
+from dovetail.executor.nodes import options, slurm_finder
 options.MOST_LEASE_S = 600
+slurm_finder._SETTLE_S = 1
 program()
 """
-"""Allows longer leases than the product, for tests that do not wait for the end of a pilot."""
+"""Allows longer leases than the product, for tests that do not wait for the end of a pilot.
+
+Idle pilots are cancelled sooner.
+"""
 
 
 class Bench(NamedTuple):

@@ -20,9 +20,11 @@ from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
 from .slurm_cluster import NODES, agents_on, freeze_node, head_of, thaw
+from .slurm_intruder import assert_refuses_what_lacks_the_token
 from .witness import assert_one_after_the_other, copies, left_running, runs_of, witness
 
 PATIENT = PILOT.replace(POOL, PATIENT_POOL)
+PATIENT_FILES = f"scratch={{scratch}},{PATIENT_POOL}"
 
 
 class Load(NamedTuple):
@@ -87,16 +89,19 @@ def finish(bench, load, frozen=False):
     wait_until(lambda: not left_running(bench.home), "no process of a job is left")
 
 
-def test_jobs_run_on_whatever_else_is_killed(bench):
+@pytest.mark.parametrize("lent", ["allocation", pytest.param("pilot", marks=pytest.mark.slow)])
+def test_jobs_run_on_whatever_else_is_killed(bench, lent):
     """Kill controller, agent, head, slurmd and slurmctld in turn; all processes run on."""
-    service = bench.start(PATIENT)
+    pool = PATIENT if lent == "pilot" else f"slurm:{allocation(bench)},{PATIENT_FILES}"
+    service = bench.start(pool)
     load = submitted(bench)
     before = alive(bench, load)
+    assert_refuses_what_lacks_the_token(bench)
 
     begun_s = time.monotonic()
     service.kill()
     service.wait()
-    service = bench.start(PATIENT)
+    service = bench.start(pool)
     wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
     report("controller killed: the next has its jobs", begun_s)
     assert alive(bench, load) == before
@@ -134,10 +139,23 @@ def test_jobs_run_on_whatever_else_is_killed(bench):
         assert not any(device.trouble for device in client.service().devices)
     finish(bench, load)
     assert {bench.job(job).runs for job in load.held} == {1}
+    steps = bench.slurm.ask("squeue", "-h", "-s", "-o", "%j %N").splitlines()
+    assert "dovetail-nodes n[1-3]" in steps
     service.terminate()
     service.wait(LIMIT_S)
 
 
+def allocation(bench):
+    """Return an allocation of all nodes that somebody else holds."""
+    job = bench.slurm.ask(
+        *("sbatch", "--parsable", "--nodes=3", "--no-kill", "--ntasks-per-node=1", "--time=60"),
+        *("--output=/dev/null", "--wrap", "sleep 3600"),
+    ).strip()
+    wait_until(lambda: bench.slurm.ask("squeue", "-h", "-j", job, "-t", "R"), "it runs")
+    return job
+
+
+@pytest.mark.slow
 def test_controller_head_and_agent_that_are_killed_together(bench):
     first = bench.start(PATIENT)
     load = submitted(bench)
@@ -209,6 +227,7 @@ def test_jobs_run_on_without_a_slurmd(bench):
         assert {bench.job(job).runs for job in load.held} == {1}
 
 
+@pytest.mark.slow
 def test_a_cancelled_pilot_is_replaced_and_runs_its_jobs(bench):
     """Jobs are requeued, or taken over by the next agent if Slurm has missed their processes.
 
