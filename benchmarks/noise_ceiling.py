@@ -1,7 +1,7 @@
 """How close to the best matching predictions can come where measurements are noisy.
 
 Reads ``lucid/`` of ``../shared/data`` next to the checkout (it is no part of the project). The best
-matching by measured slowdowns takes the pairs whose noise was lucky. Nobody can predict luck: by
+matching by measured slowdowns takes the pairs whose noise was lucky. Luck cannot be predicted: by
 the same measurements, even a matching by the exact means of all speeds is worth less. How much
 less depends on the noise, and is simulated here. Held-out predictions of the model ``hierarchical``
 (each pair predicted without it) stand for the exact means. Noise on each speed makes measurements

@@ -1,4 +1,4 @@
-"""Arguments of the public functions that can only be mistakes: each is refused in one line."""
+"""Invalid arguments of the public functions are refused in one line each."""
 
 from __future__ import annotations
 

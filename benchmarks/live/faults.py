@@ -371,7 +371,7 @@ def _send(path: Path, data: bytes, listen: bool = False) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20.0)
         connection.connect(str(path))
-        # Whoever does not understand a request may hang up before its end.
+        # A server that does not understand a request may hang up before its end.
         with suppress(OSError):
             connection.sendall(data)
         return connection.recv(1000) if listen else b""

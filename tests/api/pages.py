@@ -1,4 +1,4 @@
-"""Pages as tests read them: by a parser, and by a browser where there is one."""
+"""Readers of pages for tests: a parser, and a browser where one is installed."""
 
 from __future__ import annotations
 

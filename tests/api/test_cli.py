@@ -1,4 +1,4 @@
-"""The command line as its users meet it: files, pipes, exit status, one line for a mistake."""
+"""The command line from end to end: files, pipes, exit status, one line for a mistake."""
 
 from __future__ import annotations
 

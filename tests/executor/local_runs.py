@@ -1,4 +1,4 @@
-"""Runs of real processes for tests of local pools, and the clearing up after them."""
+"""Runs of real processes for tests of local pools, and their cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pairs are suggested: for the plan, not for the sake of knowing."""
+"""Suggestions of pairs to measure: those that improve the plan."""
 
 import numpy as np
 import pytest

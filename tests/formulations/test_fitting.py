@@ -1,4 +1,4 @@
-"""Gangs without room are in no group, whatever there is for some of their workers."""
+"""Gangs without room are in no group, even if some of their workers would fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule book, and that whatever decides keeps to its tolerances."""
+"""The rules, and their tolerances in every module that decides."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_sensitivity_counts_other_jobs_of_the_same_workload_but_not_itself():
 
 
 def test_sensitivity_takes_the_lowest_over_all_shares():
-    # Beside b at 50/50 only 1.0: 1.0 and 1.6, deviation 0.3.
+    # With b at 50/50 only 1.0: 1.0 and 1.6, deviation 0.3.
     capped = {"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.0, 3.0]}
     assert sensitivity_of_first("abc", [AB, capped, AC]) == pytest.approx(0.3)
 

@@ -127,7 +127,7 @@ def test_a_gang_dominates_one_that_tolerates_less():
 def test_running_gangs_stay_on_the_gpus_they_hold():
     jobs = [running("r", "g-0", "g-1", workload="b"), {"id": "k"}, {"id": "l"}]
     graph = graph_of(small(jobs, [AA], gpus=3))
-    # Nobody may join workload b: its workers have no choice, and one GPU is left.
+    # No job may join workload b: its workers have no choice, and one GPU is left.
     assert graph.gpus == 1
     assert graph.constant(graph.root) == 1.0
     most, seats = bound(graph)

@@ -1,4 +1,4 @@
-"""Instances and plans with odd names and numbers, to see whether files keep them."""
+"""Instances and plans with odd names and numbers, to check that files keep them."""
 
 from __future__ import annotations
 

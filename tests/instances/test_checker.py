@@ -1047,7 +1047,7 @@ def squeezed(draw: Random, instance: Instance, mine: Assignment) -> Assignment |
 
 
 def test_ten_thousand_jobs_are_checked_in_seconds() -> None:
-    """Takes about 0.3 s of the processor's time."""
+    """This takes about 0.3 s of CPU time."""
     count = 10_000
     data = base()
     node = {"gpu_count": 8, "gpu": {"model": "V100", "memory_mib": 16000}}

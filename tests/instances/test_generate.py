@@ -1,4 +1,4 @@
-"""The generator: same seed, same instance; Philly-like jobs; slowdowns that make sense."""
+"""The generator: same seed, same instance; Philly-like jobs; plausible slowdowns."""
 
 from __future__ import annotations
 

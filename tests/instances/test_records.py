@@ -1,4 +1,4 @@
-"""Records: defaults, derived values, replacement, and the rules across fields that hold."""
+"""Records: defaults, derived values, replacement, and rules across fields."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_blind_bounds_hold_where_nothing_is_picked(confidence):
 
 @pytest.mark.parametrize("setting", [Setting(np.inf, 1.0), Setting(1.3, 0.8)])
 def test_picking_breaks_blind_bounds_and_not_corrected_ones(setting):
-    # Whoever picks the best of 31 co-runners by a noisy prediction picks noise.
+    # Picking the best of 31 co-runners by a noisy prediction picks noise.
     for seed in (11, 12, 13):
         assert kept(calibrated(settings=(BLIND,)), seed, 0.9, setting)[KNOWN] < 0.86
         assert kept(calibrated(), seed, 0.9, setting)[KNOWN] >= 0.9

@@ -1,4 +1,4 @@
-"""Bounds on measured pairs of other people's GPUs, and in plans of the engine."""
+"""Bounds on published measurements of pairs, and in plans of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds that are solved again and again: without reasons, from the last round, and in time."""
+"""Repeated rounds: without reasons, from the last round, and within a time limit."""
 
 from __future__ import annotations
 

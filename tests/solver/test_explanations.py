@@ -1,4 +1,4 @@
-"""Why jobs wait: each reason on an instance made for it, and every remedy tried for real."""
+"""Reasons why jobs wait, each on an instance made for it; every remedy is applied and checked."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_capacity_by_choice_under_completion(slowed: float, slow: float, worth: 
 
 
 def test_completion():
-    """Beside x, new would end at 225 s; one after the other, both end by 200 s."""
+    """With x, new would end at 225 s; one after the other, both end by 200 s."""
     jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
     story = explained(waits(*jobs, slowdowns=[pair(2.0, 2.5)]), objective="completion")
     assert story.category == "completion"

@@ -1,4 +1,4 @@
-"""Measured slowdowns of other people's GPUs: the best throughput, through every exact solver.
+"""Published slowdowns: the best throughput by every exact solver.
 
 The data lie next to the checkout. The figures are the optima of the published pairs, one job of
 each type, found with other code.
@@ -68,7 +68,7 @@ def test_lucid(gpus, solver):
 
 
 def test_greedy_stays_below():
-    """Queue order leaves something on every table; how much is for the benchmarks to say."""
+    """Queue order is below the optimum on every table; the benchmarks measure by how much."""
     rounds = [(gavel(device), best) for device, best in GAVEL.items()]
     rounds += [(lucid(gpus), best) for gpus, best in LUCID.items()]
     for instance, best in rounds:

@@ -1,4 +1,4 @@
-"""Objectives and solvers of a user's own, as classes and by the path to import them by."""
+"""Custom objectives and solvers, as classes and by import path."""
 
 from __future__ import annotations
 

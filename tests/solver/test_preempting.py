@@ -89,7 +89,7 @@ def test_a_job_that_moves_starts_and_the_others_say_that_they_stay():
 
 
 def test_of_a_gang_and_a_job_that_part_the_gang_stays():
-    # Beside x the gang is too slow for its gSLA. Whoever leaves g-0, one process moves.
+    # With x the gang is too slow for its gSLA. Whichever job leaves g-0, one process moves.
     jobs = [
         running("gang", "g-2", "g-0", gsla=1.1),
         running("x", "g-0", workload="b"),

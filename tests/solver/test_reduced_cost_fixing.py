@@ -1,4 +1,4 @@
-"""Tightened bounds lose no solution of the value asked for, and are worth their name."""
+"""Tightened bounds lose no solution of the value asked for, and are tighter."""
 
 from __future__ import annotations
 

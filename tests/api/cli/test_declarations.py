@@ -1,4 +1,4 @@
-"""Every declared command: it can be run, helped with and parsed as declared."""
+"""Every declared command runs, has help, and is parsed as declared."""
 
 from importlib import import_module
 

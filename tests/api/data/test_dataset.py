@@ -1,4 +1,4 @@
-"""``dovetail dataset`` as its users meet it."""
+"""``dovetail dataset`` from end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service in this process, shared by the tests of a module that start with no jobs in the way."""
+"""A service in this process, shared by the tests of a module, without jobs at the start of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real services for tests of the faces: in this process, or started by ``dovetail serve``."""
+"""Real services for tests of the interfaces: in this process, or started by ``dovetail serve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of live mode as their users meet them: real services, real processes."""
+"""The commands of live mode from end to end: real services, real processes."""
 
 from __future__ import annotations
 

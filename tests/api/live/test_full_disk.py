@@ -1,4 +1,4 @@
-"""A service whose state directory is on a disk that is full: a real file system of 32 MiB."""
+"""A service with its state directory on a full disk: a real file system of 32 MiB."""
 
 from __future__ import annotations
 

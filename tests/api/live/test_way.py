@@ -1,4 +1,4 @@
-"""The diagram of ``docs/internals/live-service.md`` is the way that a submission takes."""
+"""The diagram of ``docs/internals/live-service.md`` shows the path of a submission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dovetail measure`` on a processor core: a stand-in, and no figure of it is one of a GPU."""
+"""``dovetail measure`` on a CPU core as a stand-in; no figure is of a GPU."""
 
 import json
 import os

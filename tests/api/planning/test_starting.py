@@ -1,4 +1,4 @@
-"""Commands that start a plan by hand: each line, run by a shell, gives the process its share."""
+"""Shell commands that start a plan: each line gives its process the planned share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dovetail predictors`` as its users meet it."""
+"""``dovetail predictors`` from end to end."""
 
 from __future__ import annotations
 

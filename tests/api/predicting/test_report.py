@@ -1,4 +1,4 @@
-"""The page on predictors: complete in itself, readable without seeing it, shown by a browser."""
+"""The page on predictors is self-contained, accessible, and rendered by a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor: on this machine as it is, and with made-up GPUs through the real ``pynvml``."""
+"""The doctor on this machine, and with made-up GPUs through the real ``pynvml``."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The doctor before made-up GPUs, through the real ``pynvml``: no value here is a GPU's own."""
+"""The doctor with made-up GPUs, through the real ``pynvml``; no value is of a real GPU."""
 
 import os
 import sys

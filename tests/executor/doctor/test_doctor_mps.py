@@ -1,4 +1,4 @@
-"""The doctor before NVIDIA's real control daemon, which runs without a GPU."""
+"""The doctor with NVIDIA's real control daemon, which runs without a GPU."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The doctor before sockets, ports and locks, all of them real."""
+"""The doctor with real sockets, ports and locks."""
 
 import os
 import socket

@@ -47,7 +47,7 @@ def test_block_level_scheduling_waits_for_a_block():
 
 
 def test_work_is_conserved():
-    """With all forms, as much is executed as an idle GPU has time for."""
+    """With all forms, the executed work equals the time of an idle GPU."""
     for sharing in ("mps", "mps-priority", "tally"):
         found = _run(sharing, worker_overhead=0.0)
         busy_s = len(found.latencies_s) * 2e-3 + found.passes[0] * 100e-3

@@ -209,7 +209,7 @@ class TestCheckpoints:
             journal.checkpoint(journal.replay(), every=1)
             story.start()
             journal.append(story.happened[-1:])
-        # Nobody reads the first event, which is torn, any more.
+        # The first event, which is torn, is never read again.
         change(folder, "UPDATE event SET text = 'torn' WHERE sequence = 1")
         with Journal(folder) as journal:
             assert journal.replay() == story.machine

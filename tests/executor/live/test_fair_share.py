@@ -38,7 +38,7 @@ def order_of_starts(service):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
-    """Bob's are shorter, earlier and weigh more: whatever a policy goes by, they would be first."""
+    """Bob's jobs are shorter, earlier and weigh more, so any policy would start them first."""
     many = [live_spec(work_s=20, owner=BOB, weight=9.0, estimate_s=20.0) for _ in range(40)]
     one = live_spec(work_s=40, owner=EVA, estimate_s=40.0)
     with service_in(tmp_path, policy=policy, limits=Limits(any_user=True)) as service:
@@ -70,8 +70,8 @@ def test_users_take_turns_on_one_device(tmp_path):
 
 
 @pytest.mark.parametrize("policy", STAYING)
-def test_a_users_jobs_start_in_the_order_that_he_gave_them(tmp_path, policy):
-    """Those that any policy would start first, by age, length and weight, are to be last."""
+def test_a_users_jobs_start_in_the_order_the_user_gave(tmp_path, policy):
+    """The last jobs in order are those that any policy would start first."""
     with service_in(tmp_path, policy=policy) as service:
         service.api.submit([live_spec(work_s=4, workers=2)], ME)
         wait_until(lambda: service.api.job("j1").runs)
@@ -99,7 +99,7 @@ def test_a_users_order_is_nothing_to_others(tmp_path):
 
 
 def test_the_bound_on_waits_holds_whatever_the_order(tmp_path):
-    """A gang that is to come last, behind more single jobs than its patience lasts."""
+    """A gang is last, behind more single jobs than its maximum wait allows."""
     with service_in(tmp_path, policy="dovetail:patience_s=2,patience_stretch=0") as service:
         service.api.submit([live_spec(work_s=5, workers=2)], ME)
         wait_until(lambda: service.api.job("j1").runs)

@@ -1,4 +1,4 @@
-"""Very many jobs in their short form; ``benchmarks/live/many_jobs.py`` is the long one."""
+"""The benchmark of many jobs in short form; ``benchmarks/live/many_jobs.py`` is the long one."""
 
 import os
 from pathlib import Path

@@ -70,7 +70,7 @@ def test_a_plan_of_dovetail_reports_the_objective_of_the_policy():
 
 
 def test_a_decision_that_breaks_a_rule_of_the_objective_is_valued_as_throughput():
-    """Beside x at 3 both would end at 300 s, later than the 200 s of one after the other."""
+    """With x at 3 both would end at 300 s, later than the 200 s of one after the other."""
     start = Start(Job(1, "new", 1, 1, 100.0, 0.0), (0,))
     plan = waiting_beside(3.0, Decision(starts=(start,)))
     assert plan.objective is not None

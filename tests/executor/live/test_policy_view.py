@@ -1,4 +1,4 @@
-"""The state of policies and the instance, held against the state machine that they are made of."""
+"""The state of policies and the instance, compared with the state machine behind them."""
 
 from __future__ import annotations
 

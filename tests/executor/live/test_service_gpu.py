@@ -289,7 +289,7 @@ def test_a_gpu_that_falls_silent_is_sick_until_it_answers(machine):
 
 
 def test_a_refusal_of_mps_fails_no_job(machine, monkeypatch):
-    """MPS of others is on the GPU: jobs wait until it has gone."""
+    """Jobs wait while another user's MPS is on the GPU."""
     from dovetail.executor.mps.control import Control
 
     foreign = machine.place / "foreign"

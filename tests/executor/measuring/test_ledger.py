@@ -95,7 +95,7 @@ def test_a_damaged_one_is_refused_and_left_as_it_is(tmp_path):
     assert (tmp_path / REPOSITORY).read_bytes() == content
 
 
-# Who may go on.
+# Campaigns that may go on.
 
 
 @pytest.mark.parametrize(

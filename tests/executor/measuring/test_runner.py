@@ -1,4 +1,4 @@
-"""Campaigns with real workers on a processor core; none of their figures is one of a GPU."""
+"""Campaigns with real workers on a CPU core; no figure is of a GPU."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The pool of processor cores: the contract, and shares that the kernel keeps."""
+"""The pool of CPU cores: the contract, and shares enforced by the kernel."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""The spare shim that is there before its rank: killed, stopped, left alone, and for users."""
+"""The spare shim that waits for its rank: killed, stopped, orphaned, and for other users."""
 
 import os
 import signal

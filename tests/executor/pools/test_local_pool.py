@@ -1,4 +1,4 @@
-"""The launcher, with real processes: a rank's whole life, seen from outside."""
+"""The launcher with real processes: the whole life of a rank, observed from outside."""
 
 import errno
 import json
@@ -396,7 +396,7 @@ class TestStopping:
         first.pool.stop("j1.1", 0.5)
         wait_until((state / "runs/j1.1/stop.json").exists)
         second = make(run)
-        # Nobody gives the order again.
+        # The order is not given again.
         ended = second.wait_for("rank_ended")
         assert (ended.status, ended.asked) == (-9, True)
 
@@ -837,7 +837,7 @@ def test_only_what_was_released_long_ago_is_removed(make, state):
     pool.pool.prune(keep_s=3600.0)
     assert not (state / "runs/j1.1").exists()
     assert {path.name for path in (state / "runs").iterdir()} == {"j2.1", "j3.1", "j4.1", "no run"}
-    # Nobody keeps it: only its specification says that it was not released.
+    # No service keeps it: only its specification says that it was not released.
     pool.pool.close()
     pool.pool.prune(keep_s=3600.0)
     assert (state / "runs/j3.1").exists()

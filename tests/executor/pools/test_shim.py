@@ -1,4 +1,4 @@
-"""Parts of the shim by themselves: the claim that only one can make, and its log."""
+"""Parts of the shim by themselves: its exclusive claim, and its log."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Programs that are given to a pool without a service: real processes on a processor core."""
+"""Programs submitted to a pool without a service: real processes on a CPU core."""
 
 import os
 import signal

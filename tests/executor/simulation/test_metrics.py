@@ -24,8 +24,8 @@ class Together:
         return Decision(starts=tuple(Start(job, (0,)) for job in state.pending.values()))
 
 
-# Two GPUs, one of them used. j0 (100 s, gSLA 1.2) comes at 0, j1 (100 s, gSLA 1.8) at 40. Beside
-# each other both are slowed to 1.5. j0 has 60 s left at 40 and ends at 40 + 90 = 130. j1 has done
+# Two GPUs, one of them used. j0 (100 s, gSLA 1.2) comes at 0, j1 (100 s, gSLA 1.8) at 40.
+# Together both are slowed to 1.5. j0 has 60 s left at 40 and ends at 40 + 90 = 130. j1 has done
 # 90 / 1.5 = 60 s by then and ends at 170.
 SHARED = trace((0, 1, 100, "a", 1.2), (40, 1, 100, "b", 1.8))
 

@@ -1,4 +1,4 @@
-"""Data sets with odd names and numbers, to see whether files and repositories keep them."""
+"""Data sets with odd names and numbers, to check that files and repositories keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads and gSLAs that are drawn: kept where known, by seed, each from its own stream."""
+"""Drawn workloads and gSLAs: known values stay, and each field has its own seeded stream."""
 
 from __future__ import annotations
 

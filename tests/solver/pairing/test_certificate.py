@@ -64,7 +64,7 @@ def test_wrong(wrong, error):
 
 
 def test_jobs_of_one_size_in_two_classes():
-    """Their pairs would be in neither."""
+    """Pairs of these jobs would be in neither class."""
     alone = tuple(Dual(np.array([k]), 1.0, np.zeros(1), ()) for k in range(3))
     wrong = replace(RIGHT, mate=np.array([0, 1, -1]), value=2.0, bound=2.0)
     wrong = replace(wrong, certificate=Certificate(alone))

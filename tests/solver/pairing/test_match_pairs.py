@@ -158,7 +158,7 @@ def test_numbers_of_numpy_are_taken():
     [([10**8] * 4, "optimal"), ([10**8, 2 * 10**8] * 2, "optimal"), ([10**8, 10**8 - 1] * 2, "")],
 )
 def test_memory_does_not_grow_with_the_sizes(size, status):
-    """Sizes are counted in what they have in common; else the gap is left, and said."""
+    """Sizes are divided by their common divisor; otherwise the gap stays and is reported."""
     arguments = (np.full((4, 4), 3.0), np.full(4, 2.0), 25 * 10**7, np.array(size))
     tracemalloc.start()
     found = match_pairs(*arguments)

@@ -180,7 +180,7 @@ def test_the_better_of_sharing_and_waiting_is_chosen(slowdowns, left, stretch, h
 def test_a_latency_critical_gang_keeps_its_gsla_at_the_smallest_sub_batch_of_its_hosts(
     gsla, together
 ):
-    # With a, b fits at half its batch: 1.1 x 10/9 = 1.22. Beside c it fits at a quarter:
+    # With a, b fits at half its batch: 1.1 x 10/9 = 1.22. With c it fits at a quarter:
     # 0.96 x 12/9 = 1.28. One batch for both is a quarter, which is 1.1 x 12/9 = 1.47 with a.
     where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.1), ("c", "b", 1.1, 0.96)], workloads="abc")
     where = with_batch(where, {"a": 12000.0, "b": 8000.0, "c": 14000.0})

@@ -43,7 +43,7 @@ def test_partners_are_chosen_together():
 
 @pytest.mark.parametrize(("needs", "finish"), [(10, [10, 110]), (1000, [1100, 201])])
 def test_a_job_waits_where_that_ends_both_earlier(needs, finish):
-    # Both are slowed to half. At 1, a has run for a second and b comes, which needs 100. Beside
+    # Both are slowed to half. At 1, a has run for a second and b comes, which needs 100. With
     # an a that needs 9 s still, a would end at 19 and b at 19 + 91; one after the other, a at 10
     # and b at 110: b waits. An a that needs 999 s would keep b waiting until 1,000; sharing, b
     # ends at 201 and a at 201 + 899.
@@ -53,7 +53,7 @@ def test_a_job_waits_where_that_ends_both_earlier(needs, finish):
 
 
 def test_the_upper_bound_keeps_the_gsla():
-    # Beside a, b is believed to slow to 1.2, and surely to no more than 1.6; it accepts 1.5.
+    # With a, b is predicted to slow to 1.2, with an upper bound of 1.6; it accepts 1.5.
     where = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])
     jobs = trace((0, 1, 1000, "a"), (0, 1, 100, "b", 1.5))
     table = SlowdownTable.of(where)

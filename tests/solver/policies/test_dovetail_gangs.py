@@ -24,7 +24,7 @@ def test_a_gang_leaves_the_host_that_would_slow_it_most():
 
 
 def test_a_gang_takes_an_idle_gpu_and_one_of_a_host():
-    # Beside the idle GPU it would do without hosts, but a gang of two needs one.
+    # With the idle GPU alone it would need no hosts, but a gang of two needs one.
     assert gang_beside("a", gpus=2) == 10 + 11
 
 

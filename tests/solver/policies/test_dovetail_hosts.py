@@ -1,4 +1,4 @@
-"""Dovetail's own policy on nodes whose hosts may fall short, in simulations that are checked."""
+"""Dovetail's own policy on nodes with scarce host resources, in checked simulations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dovetail's own policy in random worlds: whatever is drawn, its decisions can be carried out."""
+"""Dovetail's own policy in random worlds: all its decisions can be carried out."""
 
 import numpy as np
 import pytest

@@ -10,7 +10,7 @@ def needs(**mib):
 
 def test_a_job_that_fills_a_gpu_leaves_the_idle_one_whole():
     # The mix is a and b, half each. Before, the 6,000 next to j0 are lost to a: 3/16 of a GPU is
-    # expected to be a fragment. Beside j0, j1 leaves none; on the idle GPU, it changes nothing.
+    # expected to be a fragment. With j0, j1 leaves none; on the idle GPU, it changes nothing.
     where = profiled(needs(a=10000, b=6000, c=16000), gpus=2)
     jobs = trace((0, 1, 1000, "a"), (1, 1, 1000, "b"), (2, 1, 10, "c"))
     history = run(jobs, where, policy_named("fgd"))

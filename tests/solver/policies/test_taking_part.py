@@ -1,4 +1,4 @@
-"""Jobs that take no part in a round of the policy ``dovetail`` would not have started in it."""
+"""Jobs left out of a round of the policy ``dovetail`` would not have started in it."""
 
 import random
 
