@@ -242,7 +242,7 @@ class TestCopies:
         assert not (tmp_path / "elsewhere").exists()
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run as another user")
-    def test_it_is_the_user_who_writes(self, server, rank, tmp_path, open_folder):
+    def test_it_writes_as_the_user(self, server, rank, tmp_path, open_folder):
         theirs = open_folder / "theirs"
         theirs.mkdir()
         theirs.chmod(0o777)
