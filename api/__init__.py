@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from dovetail.instances.instance import Instance, Job
     from dovetail.instances.plan import Plan
     from dovetail.predictors import predict
-    from dovetail.solver.rounds import Result, solve
+    from dovetail.solver.result import Result
+    from dovetail.solver.rounds import solve
     from dovetail.solver.types import Answer
 
 __version__ = VERSION
@@ -79,7 +80,8 @@ _HOME = {
     "dovetail.instances.instance": ("Instance", "Job"),
     "dovetail.instances.plan": ("Plan",),
     "dovetail.predictors": ("predict",),
-    "dovetail.solver.rounds": ("Result", "solve"),
+    "dovetail.solver.result": ("Result",),
+    "dovetail.solver.rounds": ("solve",),
     "dovetail.solver.types": ("Answer",),
 }
 

@@ -34,7 +34,7 @@ from dovetail.instances.instance import Job
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Plan
 from dovetail.solver.pairing import compile_kernels
-from dovetail.solver.rounds import Result
+from dovetail.solver.result import Result
 
 GPUS = 256
 WORKLOADS = 26

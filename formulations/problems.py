@@ -8,8 +8,9 @@ from functools import cached_property
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.entries import Book
-from dovetail.formulations.groups import Groups, idle_counts, list_groups
+from dovetail.formulations.groups import Groups, idle_counts
 from dovetail.formulations.integer_program import RoundProgram, build
+from dovetail.formulations.listing import list_groups
 from dovetail.formulations.objectives import Objective, job_values
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.pair_tables import PairTables, pair_tables

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,11 +30,10 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.instances.plan import Stopped
-from dovetail.solver.integer_scaling import integer_weights
+from dovetail.solver.integer_scaling import integer_weights, power_of_two
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.pairing.result import Dual, Matching, Prices
 from dovetail.solver.pairing_problem import PairingProblem
-from dovetail.solver.stages import WeightPrice
 from dovetail.solver.types import Limits, Maximum
 
 WEIGHT_BITS = 28
@@ -203,3 +203,64 @@ def _largest(gains: NDArray[np.floating[Any]], which: Bools) -> float:
     """Return the largest magnitude of some gains."""
     highest, lowest = (f(gains, where=which, initial=0.0) for f in (np.max, np.min))
     return float(max(highest, -lowest))
+
+
+_FIRST_FACTOR = 4.0
+"""The price of weight to begin with: what the largest weight counts in terms of the largest
+gain."""
+
+
+_RAISE = 8.0
+
+
+_LARGEST_FACTOR = 2.0**20
+"""Beyond this factor the gains have too few of the engine's bits left."""
+
+
+class WeightPrice:
+    """Demands a placed weight of what can only be maximised, by a Lagrangean relaxation.
+
+    The gain is maximised plus a price R >= 0 times the weight. Whatever R is, a choice that
+    places W or more gains at most bound(R) - R W; and if the one found places W, that is its
+    gain (up to rounding) and it is the best. If it places less, R grows, also for later calls.
+    """
+
+    def __init__(self) -> None:
+        self._factor = _FIRST_FACTOR
+
+    def maximise(
+        self,
+        start: Maximum,
+        gain: float,
+        at: Callable[[float], tuple[Maximum, float]],
+        scale: float,
+        in_time: Callable[[], bool],
+    ) -> Maximum:
+        """Return what gains most of what places the weight demanded, or the best found.
+
+        Parameters
+        ----------
+        start : Maximum
+            Something of that weight.
+        gain : float
+            What it gains.
+        at : callable
+            Maximises at a price. Returns what was found, with the bound on gains that follows,
+            and what it gains, -inf where it does not place the weight.
+        scale : float
+            The largest gain in terms of the largest weight.
+        in_time : callable
+            Whether there is time for a search.
+        """
+        best, bound = start, math.inf
+        while in_time():
+            price = power_of_two(self._factor * scale)
+            found, reached = at(price)
+            bound = min(bound, found.bound)
+            if reached > gain:
+                best, gain = found, reached
+            last = not price or self._factor >= _LARGEST_FACTOR
+            if reached > -math.inf or last or found.stopped != "complete":
+                return replace(best, bound=max(bound, gain), stopped=found.stopped)
+            self._factor *= _RAISE
+        return replace(best, bound=max(bound, gain), stopped="time_limit")

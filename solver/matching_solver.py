@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from dovetail.formulations.pair_graph import PartialSharingError
 from dovetail.formulations.problems import Problem
-from dovetail.instances.errors import UnsupportedError
-from dovetail.solver.array_solver import settled
-from dovetail.solver.exact_pairs import best_matching
+from dovetail.solver.array_search import settled
+from dovetail.solver.exact_pairs import best_matching, paired_counts
 from dovetail.solver.partial_pairs import best_partial_sharing
-from dovetail.solver.types import Choice, Limits
-
-
-@contextmanager
-def refusals_of(solver: str) -> Iterator[None]:
-    """Let refusals name the solver, and those to take instead."""
-    try:
-        yield
-    except UnsupportedError as refusal:
-        others = "auto, cpsat, highs or milp"
-        raise UnsupportedError(
-            f"solver {solver} cannot take this instance, {others} can: {refusal}"
-        ) from None
+from dovetail.solver.types import Choice, Limits, refusals_of
 
 
 class MatchingSolver:
@@ -57,5 +41,5 @@ def best_in_pairs(problem: Problem, limits: Limits) -> Choice:
     try:
         choice = best_matching(problem, limits)
     except PartialSharingError:
-        choice = best_partial_sharing(problem, limits)
+        choice = best_partial_sharing(problem, limits, paired_counts(problem, limits))
     return settled(problem, choice, limits)

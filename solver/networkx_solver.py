@@ -36,9 +36,8 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.integer_scaling import IntegerWeights, integer_scale
-from dovetail.solver.matching_solver import refusals_of
 from dovetail.solver.stages import Search, solve_in_stages, weight_units
-from dovetail.solver.types import Choice, Limits, Maximum
+from dovetail.solver.types import Choice, Limits, Maximum, refusals_of
 
 Edge: TypeAlias = frozenset[int]
 """Its two nodes: two jobs, or one and its own."""

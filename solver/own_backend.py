@@ -13,9 +13,8 @@ from dovetail.formulations.arrays import Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
-from dovetail.solver.array_solver import Backend
 from dovetail.solver.outside import path_of
-from dovetail.solver.types import Answer, Limits
+from dovetail.solver.types import Answer, Backend, Limits
 
 _ROUNDING: Final = 1e-6
 """Relative error that floating point may leave in a bound, or in a row of a solution."""

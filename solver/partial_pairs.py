@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.worker_graph import WorkerGraph
-from dovetail.solver.exact_pairs import paired_counts
 from dovetail.solver.gang_search import GangSearch
 from dovetail.solver.integer_scaling import IntegerWeights
-from dovetail.solver.lexicographic import WEIGHT_BITS
+from dovetail.solver.lexicographic import WEIGHT_BITS, WeightPrice
 from dovetail.solver.pairing.result import Prices
-from dovetail.solver.stages import Search, WeightPrice, solve_in_stages, weight_units
+from dovetail.solver.stages import Search, solve_in_stages, weight_units
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
+def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
 
     Parameters
@@ -32,13 +31,15 @@ def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
         A round of interchangeable GPUs with at most two jobs on one.
     limits : Limits
         When to stop.
+    start : (n,) int
+        A choice of groups to begin with.
 
     Raises
     ------
     UnsupportedError
         Where the round is of another kind.
     """
-    return solve_in_stages(_PartialSearch(problem, limits, paired_counts(problem, limits)))
+    return solve_in_stages(_PartialSearch(problem, limits, start))
 
 
 class _PartialSearch(Search):

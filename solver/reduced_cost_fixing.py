@@ -22,8 +22,7 @@ from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.solver import _child
 from dovetail.solver._interruptible import interruptible
-from dovetail.solver.array_solver import Backend
-from dovetail.solver.types import Answer, Limits
+from dovetail.solver.types import Answer, Backend, Limits
 
 _TOLERANCE = 1e-9
 

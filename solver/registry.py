@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from dovetail.formulations.problems import Problem
 from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
-from dovetail.solver.array_solver import ArraySolver, Backend
+from dovetail.solver.array_solver import ArraySolver
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.greedy import Greedy
 from dovetail.solver.highs import Highs
@@ -20,7 +20,7 @@ from dovetail.solver.outside import PREFIX, class_at, path_of
 from dovetail.solver.own_backend import OwnBackend
 from dovetail.solver.own_best import own_best
 from dovetail.solver.reduced_cost_fixing import ReducedCostFixing
-from dovetail.solver.types import Choice, Limits
+from dovetail.solver.types import Backend, Choice, Limits
 
 
 class Solver(Protocol):

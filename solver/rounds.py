@@ -15,30 +15,34 @@ from typing import TypeGuard
 
 import numpy as np
 
-from dovetail.formulations.entries import Book
 from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.objectives import Objective, objective_name
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round
-from dovetail.instances._frames import html
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import ArgumentError, InputError, UnsupportedError, require_type
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
-from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Status, Stopped
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stopped
 from dovetail.instances.raw_files import write_text
-from dovetail.solver.array_solver import Backend
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
 from dovetail.solver.outside import path_of
 from dovetail.solver.pairing.compilation import can_compile
-from dovetail.solver.pairing.result import Prices
 from dovetail.solver.plans import assignments
 from dovetail.solver.registry import Solver, round_solver, solver_named
+from dovetail.solver.result import Result, RoundPrices
 from dovetail.solver.tie_break import assigned
-from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
+from dovetail.solver.types import (
+    MATCHING,
+    OPTIMAL_GAP,
+    Backend,
+    Choice,
+    Limits,
+    relative_gap,
+)
 
 _NAMED = 3
 """As many pairs of unknown slowdown are named in a note."""
@@ -54,82 +58,6 @@ _SEARCH = 0.8
 
 _LATE, _LATE_S = 1.1, 0.2
 """A plan says so if it took longer than so many times the limit, and so many seconds."""
-
-
-@dataclass(frozen=True)
-class RoundPrices:
-    """The prices of a round's jobs under an objective.
-
-    Attributes
-    ----------
-    objective : str
-        The name of the objective.
-    jobs : tuple of str
-        The ids of the jobs.
-    prices : Prices
-        Of these jobs, in their order.
-    """
-
-    objective: str
-    jobs: tuple[str, ...]
-    prices: Prices
-
-    def of(self, instance: Instance, objective: str) -> Prices | None:
-        """Return the prices of another round's jobs; None under another objective."""
-        if objective != self.objective:
-            return None
-        place = {job: k for k, job in enumerate(self.jobs)}
-        index = [place.get(job.id, -1) for job in instance.jobs]
-        return self.prices.reindexed(np.array(index, dtype=np.int64))
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """The outcome of a round.
-
-    Attributes
-    ----------
-    status : str
-        What we have: ``optimal`` (gap <= 1e-6), ``feasible``, or ``unknown`` where an answer
-        failed its check and everything waits.
-    stopped : str
-        Why the search ended: ``complete``, ``time_limit``, ``gap_reached`` or ``error``.
-    plan : Plan
-        The plan, which the independent checker has passed.
-    objective : float
-        Its value as the checker computes it.
-    bound : float or None
-        Proven bound on the value of any plan; None where there is none.
-    gap : float or None
-        |bound - objective| / max(|bound|, |objective|).
-    runtime_s : float
-        Seconds from the call to the checked plan.
-    proof : callable or None
-        Checks the certificate of the bound, where the solver left one (see ``verify``).
-    prices : RoundPrices or None
-        What the next round may begin with, where the solver left it (``matching`` under
-        ``throughput``, ``jct`` and ``completion``).
-    book : Book or None
-        What is known of the slowdowns, for a next round with the same ones.
-    """
-
-    status: Status
-    stopped: Stopped
-    plan: Plan
-    objective: float
-    bound: float | None
-    gap: float | None
-    runtime_s: float
-    proof: Proof | None = None
-    prices: RoundPrices | None = None
-    book: Book | None = None
-
-    def __repr__(self) -> str:
-        """Return status and plan; what later rounds begin with fills many screens."""
-        return f"<Result {self.status} ({self.stopped}) in {self.runtime_s:.2g} s: {self.plan!r}>"
-
-    def _repr_html_(self) -> str:
-        return html(self, self.plan.to_frame())
 
 
 def solve(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.groups import Groups, idle_counts, list_chosen
+from dovetail.formulations.groups import Groups, idle_counts
+from dovetail.formulations.listing import list_chosen
 from dovetail.formulations.pair_tables import PairTables
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
+from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import gain_ceiling
+from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
 
 if TYPE_CHECKING:
@@ -212,3 +215,25 @@ def relative_gap(bound: float, value: float) -> float:
     """Return |bound - value| / max(|bound|, |value|), 0 where both are 0."""
     largest = max(abs(bound), abs(value))
     return 0.0 if largest == 0 else abs(bound - value) / largest
+
+
+class Backend(Protocol):
+    """A solver of integer programs; one file each."""
+
+    name: str
+
+    def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
+        """Maximise; ``start`` is a feasible solution that the backend may begin with."""
+        ...
+
+
+@contextmanager
+def refusals_of(solver: str) -> Iterator[None]:
+    """Let refusals name the solver, and those to take instead."""
+    try:
+        yield
+    except UnsupportedError as refusal:
+        others = "auto, cpsat, highs or milp"
+        raise UnsupportedError(
+            f"solver {solver} cannot take this instance, {others} can: {refusal}"
+        ) from None

@@ -10,7 +10,7 @@ from dovetail.instances.checker import check
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Verification
-from dovetail.solver.rounds import Result
+from dovetail.solver.result import Result
 
 _TOLERANCE = 1e-9
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dovetail.instances.objectives import ObjectiveName
     from dovetail.instances.plan import Plan
     from dovetail.live.client import Client
-    from dovetail.solver.rounds import Result
+    from dovetail.solver.result import Result
 
 _MOST_ASKED = 5
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dovetail.formulations.groups import list_groups
+from dovetail.formulations.listing import list_groups
 from dovetail.formulations.objectives import job_values
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round

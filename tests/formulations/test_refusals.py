@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations.groups import list_groups
+from dovetail.formulations.listing import list_groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.refusals import NO_LEAVER, Refusal, Refusals, sites_of
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName

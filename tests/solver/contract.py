@@ -18,7 +18,8 @@ from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
-from dovetail.solver.rounds import Result, solve
+from dovetail.solver.result import Result
+from dovetail.solver.rounds import solve
 from dovetail.solver.types import relative_gap
 from tests.data import vectors
 from tests.oracle import TWO_STAGE, optimum

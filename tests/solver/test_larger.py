@@ -7,7 +7,8 @@ import pytest
 from dovetail.instances.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
-from dovetail.solver.rounds import Result, solve
+from dovetail.solver.result import Result
+from dovetail.solver.rounds import solve
 
 LONG = pytest.mark.long
 

@@ -16,7 +16,8 @@ from dovetail.instances.importers.gavel import import_gavel
 from dovetail.instances.importers.lucid import import_lucid
 from dovetail.instances.importers.pairs import import_pairs
 from dovetail.instances.instance import Instance
-from dovetail.solver.rounds import Result, solve
+from dovetail.solver.result import Result
+from dovetail.solver.rounds import solve
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 EXACT = ("auto", "highs", "cpsat", "networkx")

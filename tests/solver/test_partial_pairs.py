@@ -12,6 +12,7 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
+from dovetail.solver.exact_pairs import paired_counts
 from dovetail.solver.partial_pairs import best_partial_sharing
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import OPTIMAL_GAP, Limits, relative_gap
@@ -29,7 +30,7 @@ def test_equals_enumeration(objective):
             _ = problem.graph
             continue
         except PartialSharingError:
-            choice = best_partial_sharing(problem, Limits())
+            choice = best_partial_sharing(problem, Limits(), paired_counts(problem, Limits()))
         best = optimum(instance, objective)
         value = -choice.value if problem.values.minimised else choice.value
         assert value == pytest.approx(best.value, rel=1e-6)
@@ -112,7 +113,8 @@ def test_a_gang_of_no_weight_is_placed_for_what_its_partner_gains():
     entry = {"pair": ["a", "b"], "slowdown": [0.5, 0.9]}
     instance = small(jobs, [entry], gpus=2)
     for objective in OBJECTIVES[:3]:
-        choice = best_partial_sharing(Problem.of(instance, objective), Limits())
+        problem = Problem.of(instance, objective)
+        choice = best_partial_sharing(problem, Limits(), paired_counts(problem, Limits()))
         best = optimum(instance, objective)
         assert abs(choice.value) == pytest.approx(best.value)
         assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP

@@ -10,8 +10,9 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling
 from dovetail.instances import library
 from dovetail.instances.checker import check
+from dovetail.solver.lexicographic import WeightPrice
 from dovetail.solver.rounds import solve
-from dovetail.solver.stages import Search, WeightPrice, solve_in_stages, weight_units
+from dovetail.solver.stages import Search, solve_in_stages, weight_units
 from dovetail.solver.types import Limits, Maximum, Proven
 from tests.data import small
 

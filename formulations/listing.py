@@ -1,0 +1,440 @@
+"""Listing every group of jobs that may hold one GPU together.
+
+Hard constraints that concern one GPU alone (entries, shares, memory, gSLA, the jct rule) are
+settled here, once: a group that breaks one is never listed. Neither is a group that another
+group of the same jobs equals or beats in every respect.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.formulations._row_rules import RowRules
+from dovetail.formulations._rows import (
+    ROWS_IN_TIME,
+    Rows,
+    Seatings,
+    distinct,
+    in_chunks,
+    in_order,
+    joined_floats,
+    joined_ints,
+    packed,
+    pareto,
+)
+from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.entries import Combination, Member, Template
+from dovetail.formulations.groups import NO_SHARE, Groups
+from dovetail.formulations.paces import paced
+from dovetail.formulations.rounds import Resident, Round
+from dovetail.formulations.rules import share_of
+from dovetail.formulations.values import JobValues
+
+
+def list_groups(
+    compiled: Round, values: JobValues, deadline: float = math.inf, at_paces: bool = False
+) -> Groups:
+    """Return every group that some best plan may need, or what was listed in time.
+
+    Under a deadline the combinations that slow jobs least come first; jobs alone and residents
+    that no job joins are always listed.
+
+    Parameters
+    ----------
+    compiled : Round
+        The instance.
+    values : JobValues
+        The objective, which says when one group beats another.
+    deadline : float
+        When to stop, on the clock of ``time.monotonic``.
+    at_paces : bool
+        List gangs that share some of their GPUs at a few paces only (``paced``).
+    """
+    return _Lister(compiled, values, deadline).groups(at_paces)
+
+
+def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
+    """Return the groups of one job, those of running jobs that no job joins, and these pairs.
+
+    Parameters
+    ----------
+    compiled : Round
+        The instance; its GPUs are interchangeable but for residents, and no job has variants.
+    values : JobValues
+        The objective.
+    pairs : (m, 2) int
+        Pairs of jobs that some best plan needs. A running one is alone on its GPUs.
+    shares : (m, 2) int
+        Their shares.
+    """
+    return _Lister(compiled, values).chosen(pairs, shares)
+
+
+class _Joins(NamedTuple):
+    """Rows of a template on classes of GPUs, in addition to the variants that are there.
+
+    ``classes`` and ``row``, (s,); ``residents``, (s, held).
+    """
+
+    classes: Ints
+    residents: Ints
+    template: Template
+    row: Ints
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Joins]) -> _Joins:
+        """Return the rows of all parts, which have as many residents and free places."""
+        sizes = [len(part.template.free) for part in parts]
+        first = np.cumsum(sizes) - sizes
+        return cls(
+            np.concatenate([part.classes for part in parts]),
+            np.concatenate([part.residents for part in parts]),
+            Template.joined([part.template for part in parts]),
+            np.concatenate([part.row + at for part, at in zip(parts, first, strict=True)]),
+        )
+
+
+class _Lister(RowRules):
+    def __init__(self, compiled: Round, values: JobValues, deadline: float = math.inf) -> None:
+        super().__init__(compiled, values)
+        self.deadline = deadline
+        self.complete = True
+        self.pool, self.starts, self.counts = self._pool()
+
+    def groups(self, at_paces: bool) -> Groups:
+        parts = [*self._least(), *map(self._together, self._seatings())]
+        if at_paces and self.round.machines.rules.gang_sharing == "partial":
+            parts, variants = paced(self.round, self.values, parts, self.variants)
+            self.variants = tuple(variants)
+            self.job = np.array([v.job for v in variants], dtype=np.int64)
+        return self._flattened(parts)
+
+    def chosen(self, pairs: Ints, shares: Ints) -> Groups:
+        """Jobs have one variant each."""
+        place = {c.residents: k for k, c in enumerate(self.round.classes)}
+        classes, jobs, known = [], [], []
+        for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
+            order = sorted(zip(members, held, strict=True), key=lambda m: self.pending[m[0]])
+            job, share = order[0]
+            resident = Resident(self.variants[job], share_of(share))
+            classes.append(place[() if self.pending[job] else (resident,)])
+            jobs.append([job for job, _ in order])
+            known.append(self._known(classes[-1], order))
+        if not known:
+            return self._flattened(self._least())
+        seatings = self._joining(
+            np.array(classes, dtype=np.int64),
+            np.array(jobs, dtype=np.int64),
+            Template.of(known, 2, {}),
+            np.arange(len(known)),
+        )
+        return self._flattened([*self._least(), self._together(seatings)])
+
+    def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
+        """Return what is known of jobs at their shares on a class."""
+        names = tuple((self._name(job), share_of(share)) for job, share in members)
+        known = self.round.entries.find(self.round.classes[index].model, names)
+        if known is None:
+            raise AssertionError("a chosen pair has a known slowdown")
+        return known
+
+    def _least(self) -> Iterator[Rows]:
+        """Yield the groups of one job each, and those of running jobs as they are."""
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for index, gpu_class in enumerate(self.round.classes):
+            by_size[len(gpu_class.residents)].append(index)
+        for size, classes in sorted(by_size.items()):
+            if size:
+                yield self._undominated(self._untouched(classes))
+            else:
+                yield from (self._undominated(self._alone(index)) for index in classes)
+
+    def _pool(self) -> tuple[Ints, Ints, Ints]:
+        """Return all variants followed by the pending ones, by workload; and where each begins.
+
+        Start and number of its pending variants are by the index of the workload.
+        """
+        pending = np.flatnonzero(self.pending)
+        of = self.round.jobs.workload[self.job[pending]]
+        pool = np.concatenate(
+            [np.arange(len(self.variants)), pending[np.argsort(of, kind="stable")]]
+        )
+        counts = np.bincount(of, minlength=len(self.round.workloads)).astype(np.int64)
+        starts = len(self.variants) + np.cumsum(counts) - counts
+        return pool.astype(np.int64), starts, counts
+
+    def _seatings(self) -> Sequence[Seatings]:
+        """Return all ways for jobs to join others, by the number of jobs."""
+        alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
+        for index, gpu_class in enumerate(self.round.classes):
+            if gpu_class.open:
+                members = tuple((self._name(r.variant.job), r.share) for r in gpu_class.residents)
+                alike[gpu_class.model, members].append(index)
+        ways: dict[tuple[int, int], list[_Joins]] = defaultdict(list)
+        # Empty GPUs first: what the time does not suffice for is to join running jobs.
+        kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
+        for nth, ((model, held), classes) in enumerate(kinds):
+            if nth and time.monotonic() > self.deadline:
+                self.complete = False
+                break
+            residents = self._residents(classes)
+            for template in self.round.entries.templates(model, held):
+                waiting = self.counts[template.free]
+                able = np.flatnonzero((waiting >= template.wanted).all(axis=1))
+                if len(able):
+                    holder = np.repeat(np.arange(len(classes)), len(able))
+                    joins = _Joins(
+                        np.array(classes, dtype=np.int64)[holder],
+                        residents[holder],
+                        template,
+                        np.tile(able, len(classes)),
+                    )
+                    ways[template.share.shape[1], len(held)].append(joins)
+        by_size: dict[int, list[Seatings]] = defaultdict(list)
+        for (size, _), parts in ways.items():
+            by_size[size].append(self._joining(*_Joins.joined(parts)))
+        found = [Seatings.joined(parts).numbered() for _, parts in sorted(by_size.items())]
+        return [self._as_measured(seatings) for seatings in found]
+
+    def _as_measured(self, seatings: Seatings) -> Seatings:
+        """Return the seatings, running jobs slowed as much as they are measured to be already.
+
+        One that shares GPUs outside of the round is slowed by the worse of its co-runners. Any
+        other is slower than known alone, and is so too with others.
+        """
+        least, factor = self.round.measured
+        if not len(least):
+            return seatings
+        running = seatings.first < len(self.variants)
+        job = self.job[np.where(running, seatings.first, 0)]
+        least, factor = np.where(running, least[job], 0.0), np.where(running, factor[job], 1.0)
+        return replace(
+            seatings,
+            slowdown=np.maximum(seatings.slowdown * factor, least),
+            upper=np.maximum(seatings.upper, least),
+            tail=np.maximum(seatings.tail, least),
+        )
+
+    def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
+        """Return the seatings of rows of a template, on these classes next to these variants."""
+        free = template.free[row]
+        first = np.concatenate([residents, self.starts[free]], axis=1)
+        count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
+        return self.seatings(classes, first, count, template, row)
+
+    def _name(self, job: int) -> str:
+        """Return the name of the job's workload."""
+        return self.round.names[int(self.round.jobs.workload[job])]
+
+    def _residents(self, classes: Sequence[int]) -> Ints:
+        """Return the variants of the residents of classes with as many each, a row a class."""
+        # A running job has one variant.
+        jobs = [[r.variant.job for r in self.round.classes[k].residents] for k in classes]
+        return self.first_of_job[np.array(jobs, dtype=np.int64).reshape(len(classes), -1)]
+
+    def _untouched(self, classes: Sequence[int]) -> Rows:
+        """Return for each class the one group of its residents without a newcomer."""
+        held = [self.round.classes[k] for k in classes]
+        residents = self._residents(classes)
+        alone = self.round.jobs.slowdown[self.job[residents]]
+        for k in np.flatnonzero(np.isnan(alone).any(axis=1)):
+            alone[k] = self.round.resident_slowdowns(held[k].gpus[0])
+        power = [_or_nan(self.round.resident_power(c.gpus[0])) for c in held]
+        return Rows(
+            np.array(classes, dtype=np.int64),
+            residents,
+            np.array([[r.share or NO_SHARE for r in c.residents] for c in held], dtype=np.int64),
+            alone,
+            np.array(power, dtype=np.float64),
+        )
+
+    def _alone(self, index: int) -> Rows:
+        """Return the groups of one job, uncapped or (with ``start_capped``) at a share."""
+        found = [
+            (k, share or NO_SHARE, slowdown, _or_nan(self.round.workload(job).power_w))
+            for k, job in enumerate(self.job.tolist())
+            if self.pending[k]
+            for share in self.round.shares_alone
+            if (slowdown := self.round.alone(self.variants[k], share)) is not None
+        ]
+        variant = np.array([row[0] for row in found], dtype=np.int64)
+        alone = np.array([row[2] for row in found], dtype=np.float64)
+        if self.round.hosts is not None:
+            alone *= self.round.hosts.beyond(np.full(len(found), index), self.job[variant])
+        keep = alone <= self.accepted[variant]
+        keep &= self.memory[variant] <= self.room[index]
+        return Rows(
+            np.full(len(found), index, dtype=np.int64),
+            variant[:, None],
+            np.array([row[1] for row in found], dtype=np.int64)[:, None],
+            alone[:, None],
+            np.array([row[3] for row in found], dtype=np.float64),
+        ).take(keep)
+
+    def _together(self, seatings: Seatings) -> Rows:
+        """Return the groups of two or more jobs that some best plan may need."""
+        found = [self._seated(part) for part in self._in_time(seatings)]
+        rows = Rows.joined([rows for rows, _ in found])
+        # In the order of the seatings, so that it does not depend on the chunks.
+        order = np.argsort(np.concatenate([index for _, index in found]), kind="stable")
+        return self._undominated(self._ordered(rows.take(order)))
+
+    def _in_time(self, seatings: Seatings) -> Iterator[Seatings]:
+        """Yield the seatings in pieces, one at least, until the deadline."""
+        if self.deadline == math.inf:
+            yield from in_chunks(seatings.take(seatings.families()))
+            return
+        promising = seatings.take(seatings.families((1 / seatings.slowdown).sum(axis=1)))
+        for k, part in enumerate(in_chunks(promising, ROWS_IN_TIME)):
+            if k and time.monotonic() > self.deadline:
+                self.complete = False
+                return
+            yield part
+
+    def _seated(self, seatings: Seatings) -> tuple[Rows, Ints]:
+        """Return rows of the seatings that break no rule, and the index of the seating of each.
+
+        Ways to seat the same jobs are gone through one after the other. Of jobs of one GPU only
+        the way of the largest gain is kept; of others all, for ``_undominated`` to choose from.
+        """
+        first, at = seatings.alike()
+        family, place = seatings.take(first).product()
+        variant = self.pool[place]
+        gpu_class = seatings.gpu_class[first][family]
+        keep = distinct(self.job[variant])
+        keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
+        if self.round.hosts is not None:
+            keep &= self.round.hosts.bears(gpu_class, self.job[variant])
+        if self.round.machines.rules.gang_sharing == "whole":
+            keep &= (self.workers[variant] == self.workers[variant[:, :1]]).all(axis=1)
+        family, variant = family[keep], variant[keep]
+        several = np.asarray((self.workers[variant] > 1).any(axis=1) | self.values.ratio)
+        best, chosen = np.full(len(family), -np.inf), np.full(len(family), -1)
+        every: list[tuple[Ints, Ints]] = []
+        for nth in at:
+            row, seating, gain = self._allowed(seatings, nth[family], variant)
+            more = ~several[row] & (gain > best[row])
+            best[row[more]], chosen[row[more]] = gain[more], seating[more]
+            every.append((row[several[row]], seating[several[row]]))
+        single = np.flatnonzero(chosen >= 0)
+        row = np.concatenate([single, *(row for row, _ in every)])
+        seating = np.concatenate([chosen[single], *(seating for _, seating in every)])
+        index = seatings.index[seating]
+        order = np.lexsort((row, index))
+        rows = self.rows(seatings, seating[order], variant[row[order]])
+        return rows, index[order]
+
+    def _allowed(
+        self, seatings: Seatings, seating: Ints, variant: Ints
+    ) -> tuple[Ints, Ints, Floats]:
+        """Return the rows that break no rule, their seatings, and the sum of their gains.
+
+        Parameters
+        ----------
+        seatings : Seatings
+            The seatings.
+        seating : (n,) int
+            That of each row, -1 for none.
+        variant : (n, size) int
+            Who takes its places.
+        """
+        keep = seating >= 0
+        for k, of_place in enumerate(variant.T):
+            keep &= self.bound(seatings, k, seating, of_place) <= self.accepted.take(of_place)
+        row = np.flatnonzero(keep)
+        seating, variant = seating[row], variant[row]
+        found = self.rows(seatings, seating, variant)
+        keep = in_order(self.job[variant], seatings.twin[seating])
+        if self.values.objective == "jct":
+            keep &= self.shortens(found)
+        row, seating, worth = row[keep], seating[keep], self._worth(found.take(keep))
+        able = ~np.isnan(worth)
+        return row[able], seating[able], worth[able]
+
+    def _ordered(self, rows: Rows) -> Rows:
+        """Return the rows with their members in the order of the jobs."""
+        order = np.argsort(self.job[rows.variant], axis=1)
+        return Rows(
+            rows.gpu_class,
+            np.take_along_axis(rows.variant, order, axis=1),
+            np.take_along_axis(rows.share, order, axis=1),
+            np.take_along_axis(rows.slowdown, order, axis=1),
+            rows.power_w,
+        )
+
+    def _undominated(self, rows: Rows) -> Rows:
+        """Drop each group that may not be, or that another of the same jobs equals or beats.
+
+        Single-GPU jobs count by the sum of their gains, at whichever sub-batch; a gang counts
+        by its gain, and only against the same sub-batch, because its other GPUs may need
+        that one.
+        """
+        gang = self.workers[rows.variant] > 1
+        job = self.job[rows.variant]
+        value = self._value(rows, job)
+        able = ~np.isnan(value)
+        if not able.all():
+            return self._undominated(rows.take(able))
+        gain = self.values.gains(rows, job)
+        single = np.where(gang, 0.0, gain).sum(axis=1) + value
+        criteria = [-single, *(-gain[:, k] * gang[:, k] for k in np.flatnonzero(gang.any(axis=0)))]
+        if self.values.ratio:
+            criteria.append(rows.power_w)
+        alike = np.where(gang, len(self.round) + rows.variant, job)
+        key = packed(np.column_stack([rows.gpu_class, alike]))
+        return rows.take(pareto(key, criteria))
+
+    def _worth(self, rows: Rows) -> Floats:
+        """Return the sum of each group's gains and its value; NaN where it may not be."""
+        job = self.job[rows.variant]
+        worth: Floats = self.values.gains(rows, job).sum(axis=1) + self._value(rows, job)
+        return worth
+
+    def _value(self, rows: Rows, job: Ints) -> Floats:
+        """Return the value of each group, less what it costs the other jobs of its node."""
+        value, hosts = self.values.value(rows, job), self.round.hosts
+        if hosts is None or job.shape[1] > 1 or not len(job):
+            return value
+        starts = ~self.round.jobs.running[job[:, 0]]
+        lost = np.zeros(len(job))
+        lost[starts] = hosts.harm(self.values, rows.gpu_class[starts], job[starts, 0])
+        return value - lost
+
+    def _flattened(self, parts: Iterable[Rows]) -> Groups:
+        """Return the rows as groups, class by class and in their order within a class."""
+        parts = list(parts)
+        of = [(part, self.job[part.variant]) for part in parts]
+        worth = [(self.values.gains(p, j).ravel(), self._value(p, j)) for p, j in of]
+        sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
+        gpu_class = joined_ints([p.gpu_class for p in parts])
+        order = np.argsort(gpu_class, kind="stable")
+        before = (np.cumsum(sizes) - sizes)[order]
+        sizes = sizes[order]
+        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        member = np.arange(start[-1]) + np.repeat(before - start[:-1], sizes)
+        variant = joined_ints([p.variant.ravel() for p in parts])[member]
+        return Groups(
+            round=self.round,
+            gpu_class=gpu_class[order],
+            start=start,
+            variant=variant,
+            job=self.job[variant],
+            share=joined_ints([p.share.ravel() for p in parts])[member],
+            slowdown=joined_floats([p.slowdown.ravel() for p in parts])[member],
+            power_w=joined_floats([p.power_w for p in parts])[order],
+            gain=joined_floats([gain for gain, _ in worth])[member],
+            value=joined_floats([value for _, value in worth])[order],
+            variants=self.variants,
+            complete=self.complete,
+        )
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
