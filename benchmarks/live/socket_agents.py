@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
-from dovetail.executor.nodes.agent import Agent, Method, started
+from dovetail.executor.nodes.agent import Agent, started
 from dovetail.executor.nodes.caller import Call, Caller, no_answer
+from dovetail.executor.nodes.messages import Method
 from dovetail.executor.nodes.ray_finder import NodeInfo
 
 _FORKED = multiprocessing.get_context("forkserver")

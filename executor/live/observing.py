@@ -13,7 +13,7 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.findings import power_w
 from dovetail.executor.live.policy_view import PolicyView
-from dovetail.executor.live.readings import LastReading, Reading
+from dovetail.executor.live.readings import LastReading
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.watch import Watch, watched
 from dovetail.executor.pools.pool import NodePool, Usage
@@ -39,14 +39,12 @@ class Observer:
 
     Attributes
     ----------
-    readings : mapping of str to Reading
-        What the last sample showed of each run.
     usage : mapping of str to Usage
         Of each device.
     power_w : mapping of str to float
         Of each device, where it is known.
     last : LastReading
-        What runs showed last, also those that are over.
+        What runs show, and what those that are over showed last.
     """
 
     def __init__(
@@ -63,7 +61,6 @@ class Observer:
         self._every_s = every_s
         self._sampled_s = -math.inf
         self._library_seen: set[str] = set()
-        self.readings: Mapping[str, Reading] = {}
         self.usage: Mapping[str, Usage] = {}
         self.power_w: Mapping[str, float] = {}
         self.last = LastReading()
@@ -74,7 +71,7 @@ class Observer:
 
         One more is taken after the last run has ended, to draw conclusions from it.
         """
-        runs = watched(self._machine) or self.readings
+        runs = watched(self._machine) or self.last.now
         return self._sampled_s + self._every_s if runs else math.inf
 
     def note_ends(self, happened: Iterable[AnyEvent]) -> None:
@@ -100,12 +97,12 @@ class Observer:
         self.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
         found = self._watch.observe(self._machine, progress, self.usage, now_s, boot_s)
         loaded = list(self._libraries(runs, now_s))
-        self.readings = {
+        self.last.now = {
             run: self._watch.reading(run)._replace(upper=self._view.upper(run.rpartition(".")[0]))
             for run in runs
         }
         shared = self._sharing()
-        for run, reading in self.readings.items():
+        for run, reading in self.last.now.items():
             self.last.note(run, reading, run in shared)
             if reading.iterations is not None:
                 job = run.rpartition(".")[0]

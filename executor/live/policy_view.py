@@ -144,7 +144,7 @@ class PolicyView:
             if job.phase == "running":
                 job.done_s, job.since_s = job.done(now_s), max(job.since_s, now_s)
         finished = self._follow()
-        layout = Layout.of(self.machine, self._gpus, self.machine.holding.values())
+        layout = Layout.of(self.machine.devices, self._gpus, self.machine.holding.values())
         basis = (layout.troubled, self.machine.apart, self.machine.broken)
         if basis != self._basis:
             self._basis, self._stale = basis, True

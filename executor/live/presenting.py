@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
-from dovetail.executor.live.planning import Lacks
+from dovetail.executor.live.lacking import Lacks
 from dovetail.executor.live.readings import NOTHING, Reading
 from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
 from dovetail.executor.pools.pool import Usage

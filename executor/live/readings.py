@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from dovetail.executor.pools.pool import Progress
@@ -46,11 +46,14 @@ class LastReading:
 
     Attributes
     ----------
+    now : mapping of str to Reading
+        What the last sample showed of each run that is watched.
     readings : dict of str to Reading
         By run, without rates; ``slowdown`` and ``predicted`` are the last while it shared.
     """
 
     def __init__(self, most: int = MOST) -> None:
+        self.now: Mapping[str, Reading] = {}
         self.readings: dict[str, Reading] = {}
         self._most = most
 

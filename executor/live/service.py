@@ -185,7 +185,7 @@ class Service:
             requests=self._requests,
             pool=pool,
             devices=self._devices,
-            observer=self._observer,
+            seen=self._observer.last,
             decider=self._decider,
             known=self._knowledge.known,
             show=self._shown,

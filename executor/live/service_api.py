@@ -27,9 +27,10 @@ from dovetail.executor.live.admission import (
 from dovetail.executor.live.deciding import Decider, Round
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.observing import Observer
-from dovetail.executor.live.planning import Lacks, of_job, of_round
+from dovetail.executor.live.lacking import Lacks, of_job
+from dovetail.executor.live.planning import of_round
 from dovetail.executor.live.presenting import job_views, listed
+from dovetail.executor.live.readings import LastReading
 from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
 from dovetail.executor.pools.pool import NodePool, awaited_text
@@ -61,7 +62,7 @@ class ServiceApi:
         Brings requests to the service's thread.
     pool, devices
         Where jobs run.
-    observer : Observer
+    seen : LastReading
         What was seen of them.
     decider : Decider
         Its decisions; here it only previews them.
@@ -86,7 +87,7 @@ class ServiceApi:
         requests: RequestQueue,
         pool: NodePool,
         devices: Devices,
-        observer: Observer,
+        seen: LastReading,
         decider: Decider,
         known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
         show: Callable[[], ServiceView],
@@ -96,7 +97,7 @@ class ServiceApi:
     ) -> None:
         self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
         self._pool, self._devices = pool, devices
-        self._observer, self._decider, self._known = observer, decider, known
+        self._seen, self._decider, self._known = seen, decider, known
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
         self.service = show
 
@@ -278,8 +279,7 @@ class ServiceApi:
         return replace(view, log=self._log_file(view.run))
 
     def _views(self, jobs: Iterable[LiveJob], history: bool = False) -> list[JobView]:
-        seen = self._observer
-        return job_views(self._lacks(), jobs, seen.readings, seen.last.readings, history)
+        return job_views(self._lacks(), jobs, self._seen.now, self._seen.readings, history)
 
     def _log_file(self, run: str | None) -> str:
         """Return the path of the output of a run's first rank; empty if it is not here."""

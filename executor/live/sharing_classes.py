@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.live_jobs import Device, LiveJob
 from dovetail.executor.jobs.specs import JobSpec
-from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.instances.instance import Cluster, Node
 
 _LONGEST_NAME: Final = 160
@@ -82,8 +81,13 @@ class Layout(NamedTuple):
     hidden: frozenset[str]
 
     @classmethod
-    def of(cls, machine: StateMachine, gpus: Iterable[str], jobs: Iterable[LiveJob]) -> Layout:
-        """Return the layout of a pool's devices, of which some are held by these jobs."""
+    def of(
+        cls, known: Mapping[str, Device], gpus: Iterable[str], jobs: Iterable[LiveJob]
+    ) -> Layout:
+        """Return the layout of a pool's devices, of which some are held by these jobs.
+
+        ``known`` are the devices of the state machine.
+        """
         there = set(gpus)
         held = {job.id: job.devices for job in jobs if job.devices}
         hidden: set[str] = set()
@@ -95,7 +99,6 @@ class Layout(NamedTuple):
         }:
             hidden |= more
             out |= {gpu for name in more for gpu in held[name]}
-        known = machine.devices
         troubled = {gpu for gpu in there if gpu in out or gpu not in known or known[gpu].trouble}
         closed = {name for name, devices in held.items() if devices & troubled}
         return cls(frozenset(troubled), frozenset(closed), frozenset(hidden))

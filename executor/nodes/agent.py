@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from dovetail.executor.jobs.events import DeviceHealed, DeviceSick, RankEvent, RankRefused
 from dovetail.executor.jobs.specs import Owner
@@ -27,6 +26,8 @@ from dovetail.executor.nodes.messages import (
     Answer,
     Facts,
     FencedError,
+    Kind,
+    Method,
     Request,
     State,
     Want,
@@ -35,15 +36,11 @@ from dovetail.executor.nodes.messages import (
 from dovetail.executor.nodes.rank_log import RankLog
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.opening import opener
 from dovetail.executor.pools.parts import Part, Prepared
 from dovetail.executor.pools.run_files import KEEP_S, PASS_THROUGH, PRUNE_S
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import require_own
 from dovetail.instances.errors import InputError
-
-Method = Literal["exchange", "log"]
-Kind = Literal["answer", "fenced", "error"]
 
 
 class Agent:
@@ -297,22 +294,22 @@ def _mark(request: Request) -> Mark:
     return Mark(home=request.home, epoch=request.epoch)
 
 
-def started(directory: Path, pool: str, address: str) -> Agent:
+def started(directory: Path, open_pool: Callable[[Path], LocalPool], address: str) -> Agent:
     """Return the agent of this node, the only one of its directory until this process ends.
 
     Parameters
     ----------
     directory : path
         The agent's state directory.
-    pool : str
-        The name and options of its pool (``opening.opener``).
+    open_pool : callable
+        As ``Agent`` takes it.
     address : str
         The address at which other nodes reach this one.
 
     Raises
     ------
     InputError
-        When there is no such pool, or the directory cannot be used.
+        When the directory cannot be used.
     """
     require_own(directory)
     try:
@@ -324,7 +321,7 @@ def started(directory: Path, pool: str, address: str) -> Agent:
     lock = os.open(directory / "lock", flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        agent = Agent(directory, opener(pool, directory), address)
+        agent = Agent(directory, open_pool, address)
     except Exception as error:
         os.close(lock)
         if isinstance(error, BlockingIOError):

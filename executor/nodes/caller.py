@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from dovetail.executor.nodes.agent import Kind, Method
-from dovetail.executor.nodes.messages import FencedError, NoAnswerError
+from dovetail.executor.nodes.messages import FencedError, Kind, Method, NoAnswerError
 
 Call = tuple[int, str, Method, str]
 """The number of a call, its node, and the arguments of ``Agent.call``."""

@@ -37,6 +37,13 @@ ANSWER_S: Final = 3.0
 Number0 = Annotated[StrictInt, Field(ge=0)]
 
 
+Method = Literal["exchange", "log"]
+"""The calls of an agent (``Agent.call``)."""
+
+Kind = Literal["answer", "fenced", "error"]
+"""What an agent returns: an answer, or one line that says why there is none."""
+
+
 class NoAnswerError(DovetailError):
     """An agent has not answered, or refused."""
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.nodes.lease import LEASE_S, LEAST_S
-from dovetail.executor.pools.opening import opener
+from dovetail.executor.pools.names import pool_options
 from dovetail.instances.errors import InputError
 
 MOST_LEASE_S: Final = 30
@@ -16,6 +15,14 @@ MOST_LEASE_S: Final = 30
 
 IDLE_S: Final = 600.0
 """Seconds without a job after which a pilot that is not needed is cancelled, by default."""
+
+KILLS: Final = "RAY_kill_child_processes_on_worker_exit"
+"""A setting of Ray: if true, Ray kills the shims of the jobs when the agent ends."""
+
+OWN_DIRECTORY: Final = "DOVETAIL_AGENT_DIRECTORY"
+
+OWN_POOL: Final = "DOVETAIL_AGENT_POOL"
+"""Variables that replace the plan's directory and pool on one node (GPUs that Slurm gave it)."""
 
 _FLAG: Final = "--pool"
 _OF_RAY: Final = ("label", "resource", "directory", "lease", "open", "pool")
@@ -169,7 +176,7 @@ def _parts(text: str) -> tuple[str, dict[str, str], str]:
     """
     text, has_pool, pool = text.partition("pool=")
     if has_pool:
-        opener(pool, Path())
+        pool_options(pool)
     first, given, last = "", dict[str, str](), ""
     for piece in filter(None, text.split(",")):
         name, equals, value = piece.partition("=")

@@ -11,16 +11,12 @@ import os
 from pathlib import Path
 from typing import Final, TypedDict
 
-from dovetail.executor.nodes.agent import Agent, Kind, Method, started
+from dovetail.executor.nodes.agent import Agent, started
+from dovetail.executor.nodes.messages import Kind, Method
+from dovetail.executor.nodes.options import KILLS, OWN_DIRECTORY, OWN_POOL
+from dovetail.executor.pools.opening import opener
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError
-
-KILLS: Final = "RAY_kill_child_processes_on_worker_exit"
-"""A setting of Ray: if true, Ray kills the shims of the jobs when the agent ends."""
-
-OWN_DIRECTORY: Final = "DOVETAIL_AGENT_DIRECTORY"
-OWN_POOL: Final = "DOVETAIL_AGENT_POOL"
-"""Variables that replace the plan's directory and pool on one node (GPUs that Slurm gave it)."""
 
 _LEAKED: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 """Variables that Ray sets for its own workers; jobs and MPS daemons must not inherit them."""
@@ -76,7 +72,8 @@ class RayAgent:
 def _started(plan: AgentPlan) -> Agent:
     directory = agents_directory(plan["directory"]) / plan["node"]
     own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, plan["pool"])
-    return started(Path(own or directory), pool, plan["address"])
+    place = Path(own or directory)
+    return started(place, opener(pool, place), plan["address"])
 
 
 def warnings() -> list[str]:

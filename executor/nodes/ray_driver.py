@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
-from dovetail.executor.nodes.agent import Kind, Method
 from dovetail.executor.nodes.caller import Call
+from dovetail.executor.nodes.messages import Kind, Method
 from dovetail.executor.nodes.options import RayPlan
 from dovetail.executor.nodes.ray_agent import AgentPlan, RayAgent
 from dovetail.executor.nodes.ray_finder import ClusterReport, NodeInfo

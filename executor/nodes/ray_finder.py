@@ -13,8 +13,8 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.nodes.agent import Method
 from dovetail.executor.nodes.caller import Caller, no_answer
+from dovetail.executor.nodes.messages import Method
 from dovetail.executor.nodes.options import RayPlan, host_and_port
 from dovetail.instances._children import module_command
 from dovetail.instances.errors import UnsupportedError

@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.nodes.agent import Method
 from dovetail.executor.nodes.caller import no_answer
+from dovetail.executor.nodes.messages import Method
 from dovetail.executor.nodes.options import RayPlan, SlurmPlan, host_and_port
 from dovetail.executor.nodes.ray_finder import ClusterReport, NodeInfo, RayFinder
 from dovetail.executor.nodes.slurm_commands import (

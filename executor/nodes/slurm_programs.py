@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.gpus.nvml import Nvml, NvmlError
-from dovetail.executor.nodes.options import host_and_port
-from dovetail.executor.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
+from dovetail.executor.nodes.options import OWN_DIRECTORY, OWN_POOL, host_and_port
 from dovetail.executor.nodes.ray_finder import unreachable
 from dovetail.executor.nodes.slurm_ray import (
     RESOURCE,

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.nodes.ray_agent import KILLS
+from dovetail.executor.nodes.options import KILLS
 from dovetail.executor.pools.shim.kernel import PR_SET_PDEATHSIG
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._children import module_command

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dovetail.executor.pools.names import Enforcement
 from dovetail.executor.pools.processes import Process, runs
 from dovetail.executor.pools.shim.kernel import stat_of
 
@@ -20,6 +21,14 @@ PERIOD_US: Final = 100_000
 """Over which a quota is counted. One per cent of a core, the kernel's least quota, fits it."""
 
 _LEAST_QUOTA_US: Final = 1_000
+
+
+KEPT_BY: Final[Mapping[Enforcement, str]] = {
+    "quota": "shares are quotas of CPU time",
+    "affinity": "shares are numbers of cores",
+    "none": "no shares: neither a quota nor a second core is to be had",
+}
+"""How shares are kept, in words."""
 
 
 class CpuGroups:
@@ -156,6 +165,21 @@ def find_groups(name: str) -> CpuGroups | None:
         if groups is not None:
             return groups
     return None
+
+
+def shares_here(cores_per_device: int = 1) -> Enforcement:
+    """Return by what a pool would keep shares here; a control group is made and removed again."""
+    groups = find_groups(f"dovetail-trial-{os.getpid()}")
+    if groups is not None:
+        groups.close()
+    return best_enforcement(groups, cores_per_device)
+
+
+def best_enforcement(groups: CpuGroups | None, cores_per_device: int) -> Enforcement:
+    """Return the best way to keep shares with these control groups, or without any."""
+    if groups is not None:
+        return "quota"
+    return "affinity" if cores_per_device > 1 else "none"
 
 
 def places(mounts: str, own: str) -> Iterator[Place]:

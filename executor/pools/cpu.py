@@ -10,37 +10,27 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.cgroups import CpuGroups, find_groups
+from dovetail.executor.pools.cgroups import KEPT_BY, best_enforcement, find_groups
 from dovetail.executor.pools.hooks import Bounds
 from dovetail.executor.pools.local import LocalPool
+from dovetail.executor.pools.names import Enforcement
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process
 from dovetail.executor.pools.run_files import DamagedError, home_token
 from dovetail.executor.pools.shim.kernel import descendants, every_process
 from dovetail.executor.pools.start_barrier import LaunchError
 from dovetail.executor.system.clock import boot_s
-from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Gpu, Node
 
-Enforcement = Literal["quota", "affinity", "none"]
-"""By what a share is kept: CPU time of a cgroup, cores, or not at all (then there are none)."""
-
 SOURCE: Final = "CPU time as a stand-in; memory traffic and bus, not measured, are given as 0"
 
-KEPT_BY: Final[Mapping[Enforcement, str]] = {
-    "quota": "shares are quotas of CPU time",
-    "affinity": "shares are numbers of cores",
-    "none": "no shares: neither a quota nor a second core is to be had",
-}
-"""How shares are kept, in words."""
 
 QUOTA_SHARES: Final = tuple(range(10, 100, 10))
 
-_OPTIONS: Final = ("cores_per_device", "devices", "shares")
 _NOTICE: Final = "processor cores stand in for GPUs: no figure of this pool is one of a GPU"
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 _AT_WORK: Final = (0, 1, 2, 5, 6, 7)
@@ -81,7 +71,7 @@ class CpuPool(LocalPool):
             raise InputError("shares must not be affinity where a device is one core", "--pool")
         super().__init__(directory)
         self._groups = find_groups(f"dovetail-{home_token(directory)}")
-        self.shares = shares or _best(self._groups, cores_per_device)
+        self.shares = shares or best_enforcement(self._groups, cores_per_device)
         if self.shares == "quota" and self._groups is None:
             raise InputError("shares must not be quota: no cgroup can be limited here", "--pool")
         kept_by = "no shares, as was asked" if shares == "none" else KEPT_BY[self.shares]
@@ -213,20 +203,6 @@ class CpuPool(LocalPool):
                     capped = seat.share is not None
                     found.append(_Guarded(run.id, rank, seat.gpu, started.shim, capped))
         return found
-
-
-def shares_here(cores_per_device: int = 1) -> Enforcement:
-    """Return by what a pool would keep shares here; a control group is made and removed again."""
-    groups = find_groups(f"dovetail-trial-{os.getpid()}")
-    if groups is not None:
-        groups.close()
-    return _best(groups, cores_per_device)
-
-
-def _best(groups: CpuGroups | None, cores_per_device: int) -> Enforcement:
-    if groups is not None:
-        return "quota"
-    return "affinity" if cores_per_device > 1 else "none"
 
 
 class _Guarded(NamedTuple):
@@ -361,30 +337,3 @@ def _devices(cores_per_device: int, devices: int | None) -> dict[str, tuple[int,
 
 def _group(run: Run, rank: int) -> str:
     return f"{run.id}-{rank}"
-
-
-def cpu_options(text: str) -> tuple[int, int | None, Enforcement | None]:
-    """Return the cores of a device, the devices and the shares that options ask for.
-
-    Parameters
-    ----------
-    text : str
-        ``cores_per_device=1,devices=2,shares=affinity``, any of them.
-
-    Raises
-    ------
-    InputError
-        When an option is unknown, or its value cannot be.
-    """
-    options = [part.partition("=") for part in text.split(",") if part]
-    given = {name.strip(): value.strip() for name, _, value in options}
-    for name, value in given.items():
-        if name not in _OPTIONS:
-            raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {name!r}", "--pool")
-        if name != "shares" and not re.fullmatch(r"0*[1-9][0-9]{0,5}", value):
-            raise InputError(f"{name} must be a whole number >= 1, got {shown(value)}", "--pool")
-    devices, shares = given.get("devices"), given.get("shares")
-    if shares not in (None, "quota", "affinity", "none"):
-        raise InputError(f"shares must be quota, affinity or none, got {shares!r}", "--pool")
-    kept_by = cast("Enforcement | None", shares)
-    return int(given.get("cores_per_device", 1)), int(devices) if devices else None, kept_by

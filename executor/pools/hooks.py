@@ -9,7 +9,6 @@ from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.parts import Part, Rendezvous
 from dovetail.executor.pools.processes import Process
 from dovetail.executor.pools.run_files import RunFiles
-from dovetail.executor.pools.start_barrier import ForkServer
 
 
 class Bounds(NamedTuple):
@@ -35,13 +34,10 @@ class Hooks:
 
     Attributes
     ----------
-    fork_server : ForkServer
-        Forks the shims of ranks.
     quick_hooks : bool
         Whether ``rank_environment`` and ``rank_bounds`` never wait, so that any thread may call.
     """
 
-    fork_server: ForkServer
     quick_hooks = False
 
     def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:

@@ -18,6 +18,10 @@ KILL_S: Final = 5.0
 """Seconds between a lapse, when ranks are asked to end, and the kill of what is left of them."""
 
 
+SHIM_KILL_S: Final = 10.0
+"""Seconds that a shim has to kill what it guards, before it is killed itself."""
+
+
 class Lease:
     """The lease of this node, written by one process; renewing it is safe from any thread.
 

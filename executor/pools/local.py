@@ -362,7 +362,7 @@ class LocalPool(Hooks):
 
     def _keep(self, part: Part, bring: bool = False) -> None:
         supervisor = self._supervisors[part.run.id] = RunSupervisor(
-            part, self.files(part.run.id), self, self._report, self._lease
+            part, self.files(part.run.id), self, self.fork_server, self._report, self._lease
         )
         supervisor.start(bring)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from dovetail.executor.pools.local import LocalPool
-from dovetail.instances.errors import InputError, UnsupportedError
-
-_FLAG: Final = "--pool"
+from dovetail.executor.pools.names import CpuOptions, pool_options
+from dovetail.instances.errors import UnsupportedError
 
 
 def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Path], LocalPool]:
@@ -18,7 +16,7 @@ def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Pat
     Parameters
     ----------
     text : str
-        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or ``cpu:cores_per_device=N,devices=N,shares=HOW``.
+        As ``pool_options`` takes it.
     directory : path
         Has the evidence of splits, which belongs to the machine.
     mps : path, optional
@@ -29,25 +27,20 @@ def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Pat
     InputError
         When there is no such pool, or no such option of the cpu pool.
     """
-    name, _, options = text.partition(":")
-    match name:
-        case "cpu":
-            from dovetail.executor.pools.cpu import CpuPool, cpu_options
+    asked = pool_options(text)
+    if isinstance(asked, CpuOptions):
+        from dovetail.executor.pools.cpu import CpuPool
 
-            asked = cpu_options(options)
-            return lambda files: CpuPool(files, *asked)
-        case "gpu":
-            return lambda files: _gpu(files, options, directory, mps or directory / "mps")
-    raise InputError(f"must be one of cpu, gpu, got {name!r}", _FLAG)
+        return lambda files: CpuPool(files, *asked)
+    return lambda files: _gpu(files, asked.only, directory, mps or directory / "mps")
 
 
-def _gpu(files: Path, options: str, directory: Path, mps: Path) -> LocalPool:
+def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalPool:
     from dovetail.executor.gpus.nvml import Nvml, NvmlError
     from dovetail.executor.gpus.splits import read_splits
     from dovetail.executor.mps.manager import MpsManager
     from dovetail.executor.pools.gpu import GpuPool
 
-    only = [part for part in options.split(",") if part]
     manager = MpsManager(mps)
     try:
         nvml = Nvml()

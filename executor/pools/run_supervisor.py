@@ -21,13 +21,14 @@ from typing import Final, NamedTuple
 
 from dovetail.executor.jobs import events
 from dovetail.executor.pools.hooks import Hooks
-from dovetail.executor.pools.lease import Lease
+from dovetail.executor.pools.lease import SHIM_KILL_S, Lease
 from dovetail.executor.pools.parts import Part, Prepared
 from dovetail.executor.pools.processes import Process, holders, session
 from dovetail.executor.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
 from dovetail.executor.pools.shim.kernel import descendants, send
 from dovetail.executor.pools.shim.lease import LAPSED
 from dovetail.executor.pools.start_barrier import (
+    ForkServer,
     LaunchError,
     NotNowError,
     StartBarrier,
@@ -42,8 +43,6 @@ PREPARE_S: Final = 60.0
 COMMIT_S: Final = 60.0
 """Seconds for which ranks are held at the start barrier before they are given up."""
 
-SHIM_KILL_S: Final = 10.0
-"""Seconds that a shim has to kill what it guards, before it is killed itself."""
 
 LEAVE_S: Final = 5.0
 """Seconds that a run's thread has to end; one that hangs in a hook is left behind."""
@@ -126,6 +125,8 @@ class RunSupervisor:
         The run's files.
     hooks : Hooks
         The pool that it belongs to.
+    fork_server : ForkServer
+        Forks the shims of ranks.
     report : callable
         Takes events, and what has been prepared; the reader sets ``at_s``.
     lease : Lease, optional
@@ -137,11 +138,12 @@ class RunSupervisor:
         part: Part,
         files: RunFiles,
         hooks: Hooks,
+        fork_server: ForkServer,
         report: Callable[[events.AnyEvent | Prepared], None],
         lease: Lease | None = None,
     ) -> None:
         self.part, self.kept = part, part.run
-        self._files, self._hooks = files, hooks
+        self._files, self._hooks, self._fork_server = files, hooks, fork_server
         self._report, self._lease = report, lease
         self._orders, self._ordering = _Orders(), threading.Lock()
         self._leaving, self._failure = False, ""
@@ -393,7 +395,7 @@ class RunSupervisor:
             for rank, spec in zip(idle, specs, strict=True):
                 rank.files.write_spec(spec)
                 try:
-                    rank.barrier = StartBarrier(self._hooks.fork_server, rank.files)
+                    rank.barrier = StartBarrier(self._fork_server, rank.files)
                 except ConnectionError as error:
                     raise NotNowError(f"rank {rank.number}: {complaint('')}") from error
             if together or len(idle) > 1:

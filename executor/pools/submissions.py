@@ -22,8 +22,8 @@ from typing import Final, Literal
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.pools.lease import SHIM_KILL_S
 from dovetail.executor.pools.pool import NodePool
-from dovetail.executor.pools.run_supervisor import SHIM_KILL_S
 
 _LOOK_S: Final = 0.2
 _LAST_BYTES: Final = 2**16

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dovetail import check, solve
-from dovetail.formulations import groups as listing
+from dovetail.formulations import listing
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import gain_ceiling, score
 from dovetail.instances import library

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from dovetail.executor.nodes.messages import NoAnswerError
-from dovetail.executor.nodes.options import RayPlan, ray_plan
-from dovetail.executor.nodes.ray_agent import KILLS, agents_directory, warnings
+from dovetail.executor.nodes.options import KILLS, RayPlan, ray_plan
+from dovetail.executor.nodes.ray_agent import agents_directory, warnings
 from dovetail.executor.nodes.ray_driver import selected_nodes
 from dovetail.executor.nodes.ray_finder import RayFinder
 from dovetail.instances.errors import InputError, UnsupportedError

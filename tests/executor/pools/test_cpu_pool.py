@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.pools.cpu import CpuPool, cpu_options
+from dovetail.executor.pools.cpu import CpuPool
+from dovetail.executor.pools.names import cpu_options
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.pools.processes import runs
 from dovetail.executor.pools.shim.kernel import stat_of

@@ -1,0 +1,125 @@
+"""What waiting jobs lack besides a place in the round, as ``dovetail jobs`` has it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Self
+
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.states import QUEUED, JobState
+from dovetail.executor.live.fair_share import Precedence
+from dovetail.instances._record import listed
+
+_NAMED: Final = 4
+"""Devices and jobs that are named; of more, only the number."""
+
+
+def of_job(job: LiveJob, machine: StateMachine) -> str:
+    """Return the state of a job and, if it waits, what it waits for besides the round."""
+    lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
+    if job.state not in QUEUED:
+        return lines[0]
+    if job.barred:
+        return f"{lines[0]}\nit waits for {_barred(job)}"
+    if job.alone_only:
+        lines.append(f"it may run alone only: {job.alone_only}")
+    elif job.state is JobState.SUBMITTED:
+        lines.append("it starts alone: its workload has no profile yet")
+    return "\n".join([*lines, *_taking_none(machine, machine.devices)])
+
+
+def _barred(job: LiveJob) -> str:
+    """Return what a job waits for other than devices."""
+    need = [name for name in job.awaits if name in job.spec.after]
+    ends = [name for name in job.awaits if name not in need]
+    return ", and ".join(
+        filter(
+            None,
+            [
+                f"its release (held by {job.held}: dovetail release {job.id})" if job.held else "",
+                f"{_few(need)} to finish" if need else "",
+                f"{_few(ends)} to end" if ends else "",
+                f"others of its array, of which {job.spec.most_running} may run at once"
+                if job.crowded
+                else "",
+            ],
+        )
+    )
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _taking_none(machine: StateMachine, devices: Iterable[str]) -> list[str]:
+    """Return which of these devices of the pool take no jobs, a line for each reason."""
+    by_reason: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in devices:
+        device = machine.devices[name]
+        if device.present and device.trouble:
+            by_reason[device.sick, device.trouble].append(name)
+    return [
+        f"{listed(names)} take no jobs: {sick or f'each {trouble}'}"
+        if len(names) > 1
+        else f"{names[0]} takes no jobs: {sick or f'it {trouble}'}"
+        for (sick, trouble), names in by_reason.items()
+    ]
+
+
+class Lacks(NamedTuple):
+    """What waiting jobs lack, in a few words.
+
+    Attributes
+    ----------
+    machine : StateMachine
+        Jobs and devices.
+    closed : bool
+        Whether no device takes jobs.
+    dry_run : bool
+        Whether nothing is started at all.
+    before : Precedence
+        The order of users.
+    unused : str
+        The idle devices that take no jobs; empty if there are none.
+    """
+
+    machine: StateMachine
+    closed: bool
+    dry_run: bool
+    before: Precedence
+    unused: str
+
+    @classmethod
+    def of(cls, machine: StateMachine, dry_run: bool) -> Self:
+        """Read the devices."""
+        closed = all(device.trouble for device in machine.devices.values())
+        held = machine.residents()
+        idle = [name for name in machine.devices if not held[name]]
+        unused = "; ".join(_taking_none(machine, idle))
+        return cls(machine, closed, dry_run, Precedence.of(machine), unused)
+
+    def of_job(self, job: LiveJob) -> str:
+        """Return what a job lacks; empty unless it waits."""
+        if job.state not in QUEUED:
+            return ""
+        if job.barred:
+            return _barred(job)
+        if self.dry_run:
+            return "a service that starts jobs: this is a dry run"
+        return "; ".join(filter(None, [self._devices_for(job), self.unused]))
+
+    def _devices_for(self, job: LiveJob) -> str:
+        if self.closed:
+            return "a device that takes jobs"
+        if job.id in self.machine.reserved:
+            gpus = self.machine.reserved[job.id].gpus
+            named = ", ".join(gpus) if len(gpus) <= _NAMED else f"{len(gpus)} devices"
+            return f"{named}: reserved for it, as it has waited too long"
+        devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
+        if self.machine.may_share(job):
+            devices = f"{devices}, or room next to others"
+        before = self.before.ahead(job)
+        return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices

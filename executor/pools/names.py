@@ -1,0 +1,78 @@
+"""The pools of this machine by name, with their options."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, NamedTuple, cast
+
+from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
+
+Enforcement = Literal["quota", "affinity", "none"]
+"""By what a share is kept: CPU time of a cgroup, cores, or not at all (then there are none)."""
+
+_FLAG: Final = "--pool"
+_OPTIONS: Final = ("cores_per_device", "devices", "shares")
+
+
+class CpuOptions(NamedTuple):
+    """The options of a ``cpu`` pool: the cores of a device, the devices, how shares are kept."""
+
+    cores_per_device: int = 1
+    devices: int | None = None
+    shares: Enforcement | None = None
+
+
+class GpuOptions(NamedTuple):
+    """The options of a ``gpu`` pool: the ids of its GPUs, none for all."""
+
+    only: tuple[str, ...] = ()
+
+
+def pool_options(text: str) -> CpuOptions | GpuOptions:
+    """Return the options of the pool that a text names.
+
+    Parameters
+    ----------
+    text : str
+        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or ``cpu:cores_per_device=N,devices=N,shares=HOW``.
+
+    Raises
+    ------
+    InputError
+        When there is no such pool, or no such option of the cpu pool.
+    """
+    name, _, options = text.partition(":")
+    if name == "cpu":
+        return cpu_options(options)
+    if name == "gpu":
+        return GpuOptions(tuple(part for part in options.split(",") if part))
+    raise InputError(f"must be one of cpu, gpu, got {name!r}", _FLAG)
+
+
+def cpu_options(text: str) -> CpuOptions:
+    """Return the options of a ``cpu`` pool.
+
+    Parameters
+    ----------
+    text : str
+        ``cores_per_device=1,devices=2,shares=affinity``, any of them.
+
+    Raises
+    ------
+    InputError
+        When an option is unknown, or its value cannot be.
+    """
+    options = [part.partition("=") for part in text.split(",") if part]
+    given = {name.strip(): value.strip() for name, _, value in options}
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {name!r}", _FLAG)
+        if name != "shares" and not re.fullmatch(r"0*[1-9][0-9]{0,5}", value):
+            raise InputError(f"{name} must be a whole number >= 1, got {shown(value)}", _FLAG)
+    devices, shares = given.get("devices"), given.get("shares")
+    if shares not in (None, "quota", "affinity", "none"):
+        raise InputError(f"shares must be quota, affinity or none, got {shares!r}", _FLAG)
+    kept_by = cast("Enforcement | None", shares)
+    cores = int(given.get("cores_per_device", 1))
+    return CpuOptions(cores, int(devices) if devices else None, kept_by)
