@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -23,6 +24,7 @@ from dovetail.formulations.refusals import (
 )
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.formulations.rules import share_of, share_total
+from dovetail.instances._record import listed
 from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
@@ -124,6 +126,17 @@ class Finding:
         """The limits that keep the job out."""
         return self.binding.level
 
+    @property
+    def figures(self) -> str:
+        """Its share, sub-batch and slowdown in words, in parentheses, where there is any."""
+        shares = {pick.share for pick in self.picks}
+        parts = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
+        if self.variant.stretch != 1:
+            parts.append(f"sub-batch {self.variant.sub_batch}")
+        slowdown = max(pick.slowdown for pick in self.picks)
+        parts += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
+        return f" ({', '.join(parts)})" if parts else ""
+
 
 class Finder:
     """Finds the best GPUs for waiting jobs.
@@ -155,6 +168,16 @@ class Finder:
     def name(self, occupant: Resident) -> str:
         """Return the id of a placed job."""
         return self.jobs[occupant.variant.job].id
+
+    def place_text(self, finding: Finding) -> str:
+        """Return where a job would run: with which co-runners, on which GPUs."""
+        gpus: list[str] = []
+        others: dict[str, None] = {}
+        for pick in finding.picks:
+            gpus += pick.site.gpus[: pick.number]
+            others |= dict.fromkeys(map(self.name, pick.others))
+        company = f"with {listed(others, 3)}" if others else "alone"
+        return f"{company} on {listed(gpus, 4)}"
 
     def starts(self, occupant: Resident) -> bool:
         """Tell whether a placed job starts, so that its share may still be changed."""
@@ -280,6 +303,17 @@ class Finder:
         change = math.fsum([*parts, worth_after - worth_before])
         largest = max(map(abs, [*after.values(), *before.values(), worth_after]))
         return 0.0 if abs(change) <= _ROUNDING * largest else change
+
+    def cost_text(self, index: int, finding: Finding) -> str:
+        """Return why a plan may be better off without a job that starts as found; else nothing."""
+        if self.values.two_stage:
+            return ", but its weight is 0" if self.round.jobs.weight[index] == 0 else ""
+        change = self.change(index, finding)
+        if change > 0:
+            return ""
+        if change == 0:
+            return f", but {self.values.name} would not rise"
+        return f", but {self.values.name} would fall by {Decimal(f'{-change:.2g}'):f}"
 
     def _gains(self, held: Iterable[_Held]) -> tuple[dict[int, float], float]:
         """Return the least gain of each job, and what the groups are worth in addition."""

@@ -38,15 +38,7 @@ from dovetail.instances.isolated import isolated_entry
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver._findings import Finder, Finding, Pick, with_shares
-from dovetail.solver._wording import (
-    accepting,
-    cost,
-    figure,
-    measured,
-    mib,
-    placed_at,
-    slowdown_of,
-)
+from dovetail.solver._phrases import accepting, figure, measured, mib
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
@@ -151,7 +143,7 @@ class _Outcome:
 
     def remedy(self, change: Change, where: str, condition: str) -> Remedy:
         """Return the remedy that a change is; what costs the objective more only could start."""
-        lost = cost(self.finder, self.index, self.finding)
+        lost = self.finder.cost_text(self.index, self.finding)
         text = f"{'could' if lost else 'would'} start{where} {condition}{lost}"
         return Remedy(text=text, change=change, assignments=self.assignments)
 
@@ -183,7 +175,7 @@ class Remedies:
         """Return the remedies, the cheapest first; those of figures by how little they change."""
         tried = self._tried(Change())
         if tried is not None:
-            where = f"{placed_at(tried.finder, tried.finding)}{slowdown_of(tried.finding)}"
+            where = f"{tried.finder.place_text(tried.finding)}{tried.finding.figures}"
             text = f"can start {where} with nothing changed"
             return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
         found = [self._of_measuring(), *self._of_figures(), self._of_sub_batch()]
@@ -237,8 +229,8 @@ class Remedies:
         tried = self._tried(change)
         if tried is None:
             return None
-        known = "" if change.measured else slowdown_of(tried.finding)
-        where = f" {placed_at(tried.finder, tried.finding)}{known}"
+        known = "" if change.measured else tried.finding.figures
+        where = f" {tried.finder.place_text(tried.finding)}{known}"
         return tried.remedy(change, where, condition)
 
     # -- gSLAs and memory -------------------------------------------------------------------

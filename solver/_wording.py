@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from decimal import Decimal
 from functools import cached_property
 from typing import Literal
 
 from dovetail.formulations.refusals import Refusal
-from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound, room_mib
+from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.instances._record import listed
-from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Nearest
 from dovetail.solver._findings import Finder, Finding, Pick
+from dovetail.solver._phrases import compared, measured, mib
 
 Category = Literal[
     "size", "memory", "unknown", "gsla", "host", "jct", "completion", "closed", "capacity"
@@ -67,7 +65,7 @@ class Wording:
         if unknown is None or finding.level == Refusal.NONE:
             return ""
         pairs = measured(self._finder.missing(index, unknown))
-        return f"; it could start {placed_at(self._finder, unknown)} if {pairs}"
+        return f"; it could start {self._finder.place_text(unknown)} if {pairs}"
 
     def _nearest_free(self, index: int, taken: Finding) -> Finding:
         """Return the GPUs where only figures are in the way, else those in others' places."""
@@ -127,9 +125,9 @@ class Wording:
                 return "closed", self._closed_text(way)
 
     def _possible_text(self, index: int, finding: Finding) -> str:
-        where = f"{placed_at(self._finder, finding)}{slowdown_of(finding)}"
+        where = f"{self._finder.place_text(finding)}{finding.figures}"
         better = "; a plan with it would be better, if by less than the gap shown"
-        return f"it could start {where}{cost(self._finder, index, finding) or better}"
+        return f"it could start {where}{self._finder.cost_text(index, finding) or better}"
 
     def _taken_text(self, index: int, way: Pick, near: Finding) -> str:
         if near.level == Refusal.FIGURES:
@@ -187,65 +185,6 @@ class Wording:
         return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=way.site.gpus[0])
 
 
-def placed_at(finder: Finder, finding: Finding) -> str:
-    """Return where a job would run: its co-runners, GPUs, share and slowdown."""
-    gpus: list[str] = []
-    others: dict[str, None] = {}
-    for pick in finding.picks:
-        gpus += pick.site.gpus[: pick.number]
-        others |= dict.fromkeys(map(finder.name, pick.others))
-    company = f"with {listed(others, 3)}" if others else "alone"
-    return f"{company} on {listed(gpus, 4)}"
-
-
-def slowdown_of(finding: Finding) -> str:
-    """Return share, sub-batch and slowdown of a job in parentheses, where there is any."""
-    shares = {pick.share for pick in finding.picks}
-    parts = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
-    if finding.variant.stretch != 1:
-        parts.append(f"sub-batch {finding.variant.sub_batch}")
-    slowdown = max(pick.slowdown for pick in finding.picks)
-    parts += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
-    return f" ({', '.join(parts)})" if parts else ""
-
-
-def cost(finder: Finder, index: int, finding: Finding) -> str:
-    """Return why a plan may be better off without a job that starts as found; else nothing."""
-    if finder.values.two_stage:
-        return ", but its weight is 0" if finder.round.jobs.weight[index] == 0 else ""
-    change = finder.change(index, finding)
-    if change > 0:
-        return ""
-    if change == 0:
-        return f", but {finder.values.name} would not rise"
-    return f", but {finder.values.name} would fall by {Decimal(f'{-change:.2g}'):f}"
-
-
-def measured(entries: Iterable[SlowdownEntry]) -> str:
-    """Return the condition that these combinations of workloads were measured."""
-    names = dict.fromkeys(" + ".join(entry.workloads) for entry in entries)
-    return f"{listed(names, 2)} were measured"
-
-
-def accepting(bound: float) -> float:
-    """Return the least gSLA of two decimals that a bound meets."""
-    return max(1.0, math.ceil(round(bound * 100, 6)) / 100)
-
-
-def figure(gsla: float) -> str:
-    """Return a gSLA as users wrote it, with two decimals at least."""
-    return f"{gsla:.2f}" if round(gsla, 2) == gsla else f"{gsla:.10g}"
-
-
-def compared(whose: str, job: Job, slowdown: float, bound: float) -> str:
-    """Return a job's slowdown, or the growth of its p99, against the gSLA that it exceeds."""
-    verb = "would be" if bound == slowdown else "could reach"
-    text = f"{whose} slowdown {verb} {accepting(bound):.2f}"
-    if job.priority == "latency":
-        text = f"{whose} p99 latency could grow {accepting(bound):.2f} times"
-    return f"{text}, above its gSLA {figure(job.gsla or math.inf)}"
-
-
 def _host_text(node: str, resource: str, asked: float, needed: float) -> str:
     left = max(0.0, 1 - asked)
     return (
@@ -257,8 +196,3 @@ def _host_text(node: str, resource: str, asked: float, needed: float) -> str:
 
 def _missing(way: Pick) -> str:
     return f"{mib(way.short_mib)} of memory would be missing"
-
-
-def mib(amount: float) -> str:
-    """Return an amount of memory, rounded up to whole MiB."""
-    return f"{math.ceil(amount - MEMORY_TOLERANCE_MIB):,} MiB"

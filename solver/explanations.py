@@ -42,8 +42,9 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Nearest, Plan, Waiting
 from dovetail.solver._findings import Finder
+from dovetail.solver._phrases import accepting, figure
 from dovetail.solver._remedies import Change, Remedies, Remedy
-from dovetail.solver._wording import Category, Wording, accepting, figure
+from dovetail.solver._wording import Category, Wording
 
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
 

@@ -17,11 +17,8 @@ from typing import Final, NamedTuple
 import uvicorn
 from fastapi import FastAPI
 
-from dovetail.executor.live.service_api import ServiceApi
 from dovetail.instances.errors import InputError
-from dovetail.live.application import application
 from dovetail.live.connections import Connection, Room
-from dovetail.live.peers import Tokens
 from dovetail.live.places import checked_socket
 
 _BACKLOG: Final = 1024
@@ -42,21 +39,15 @@ class Listening(NamedTuple):
         Whether every user of the machine may connect there.
     address : tuple of str and int, optional
         Host and port; port 0 takes a free one.
-    tokens : Tokens, optional
-        Tokens of the users that may connect there; needed with an address.
-    private : bool
-        Whether users see no commands of others.
     """
 
     path: Path
     everybody: bool
     address: tuple[str, int] | None = None
-    tokens: Tokens | None = None
-    private: bool = False
 
 
 @contextmanager
-def serving(api: ServiceApi, where: Listening, ready: threading.Event) -> Iterator[int | None]:
+def serving(answering: FastAPI, where: Listening, ready: threading.Event) -> Iterator[int | None]:
     """Answer requests in another thread while the block runs; yields the TCP port.
 
     The socket's file is there as long as the block runs. A socket that is there before and that
@@ -64,8 +55,8 @@ def serving(api: ServiceApi, where: Listening, ready: threading.Event) -> Iterat
 
     Parameters
     ----------
-    api : ServiceApi
-        Who answers.
+    answering : FastAPI
+        What answers (``application``).
     where : Listening
         Where requests come in.
     ready : Event
@@ -83,7 +74,7 @@ def serving(api: ServiceApi, where: Listening, ready: threading.Event) -> Iterat
             sockets.append(open_sockets.enter_context(_tcp_socket(*where.address)))
         port = sockets[-1].getsockname()[1] if where.address else None
         try:
-            with _running(application(api, where.tokens, where.private), sockets, ready):
+            with _running(answering, sockets, ready):
                 yield port
         finally:
             where.path.unlink(missing_ok=True)

@@ -31,6 +31,7 @@ from dovetail.live.places import SERVICE_FILE, default_directory, default_socket
 from dovetail.live.pools import pool_named
 
 if TYPE_CHECKING:
+    from dovetail.live.peers import Tokens
     from dovetail.live.server import Listening
     from dovetail.predictors.trained import TrainedPredictor
 
@@ -47,9 +48,10 @@ def serve(options: Namespace) -> int:
     """Run a service until it gets a signal; its jobs run on."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = Path(os.path.abspath(options.directory or default_directory()))
-    where = _listening(options, directory)
+    where, tokens = _listening(options, directory)
     watching, sample_s = _watching(options.watch or ())
     take_all()
+    from dovetail.live.application import application
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
@@ -69,10 +71,11 @@ def serve(options: Namespace) -> int:
             max_jobs_per_gpu=options.max_jobs_per_gpu,
             notify=options.notify,
         )
+        answering = application(service.api, tokens, options.private)
         with (
             _ended_by_signals(service.stop),
             compiling_ahead(),
-            serving(service.api, where, service.ready) as port,
+            serving(answering, where, service.ready) as port,
             announced(directory, where.path),
         ):
             _tell(options, pool, where, port)
@@ -80,7 +83,7 @@ def serve(options: Namespace) -> int:
     return 0
 
 
-def _listening(options: Namespace, directory: Path) -> Listening:
+def _listening(options: Namespace, directory: Path) -> tuple[Listening, Tokens | None]:
     try:
         from dovetail.live.server import Listening
     except ModuleNotFoundError as error:
@@ -93,7 +96,7 @@ def _listening(options: Namespace, directory: Path) -> Listening:
         raise InputError("is required, too: over TCP, a token identifies the user", missing)
     path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
     tokens = Tokens.read(options.tokens) if options.tokens else None
-    return Listening(path, os.geteuid() == 0, options.listen, tokens, options.private)
+    return Listening(path, os.geteuid() == 0, options.listen), tokens
 
 
 def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float]:

@@ -34,6 +34,7 @@ from dovetail.executor.system import clock
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Instance
+from dovetail.live.application import application
 from dovetail.live.server import Listening, serving
 
 POINTS = "points"
@@ -266,7 +267,8 @@ def _serve(setup: Setup, pipe: Connection) -> None:
     if setup.socket is None:
         service.run()
         return
-    with serving(service.api, Listening(setup.socket, everybody=False), service.ready):
+    where = Listening(setup.socket, everybody=False)
+    with serving(application(service.api), where, service.ready):
         service.run()
 
 

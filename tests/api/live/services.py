@@ -18,6 +18,7 @@ from dovetail.executor.live.service import Service
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
+from dovetail.live.application import application
 from dovetail.live.client import Client
 from dovetail.live.peers import Tokens
 from dovetail.live.server import Listening, serving
@@ -60,17 +61,18 @@ def service_here(directory, socket, everybody=False, private=False):
     tokens.write_text("".join(f"{user} {token}\n" for user, token in TOKENS.items()))
     tokens.chmod(0o600)
     pool = SimulatedNode(directory, Instance.from_data(TRUTH))
-    listening = Listening(socket, everybody, ("127.0.0.1", 0), Tokens.read(str(tokens)), private)
+    listening = Listening(socket, everybody, ("127.0.0.1", 0))
     with Journal(directory) as journal:
         repository = Repository(directory / "repository.db")
         service = Service(
             journal, pool, repository, directory=directory, limits=Limits(any_user=True)
         )
+        answering = application(service.api, Tokens.read(str(tokens)), private)
         thread = threading.Thread(target=service.run)
         thread.start()
         try:
             with (
-                serving(service.api, listening, service.ready) as port,
+                serving(answering, listening, service.ready) as port,
                 Client(str(socket)) as client,
                 Client(f"http://127.0.0.1:{port}", TOKENS[ME]) as mine,
                 Client(f"http://127.0.0.1:{port}", TOKENS[OTHER]) as other,

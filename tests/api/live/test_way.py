@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.live.application import application
 from dovetail.live.client import Client
 from dovetail.live.server import Listening, serving
 from tests.executor.live.test_service_cpu import ENV, service_on_cores
@@ -59,7 +60,7 @@ def test_a_submission_goes_through_the_functions_of_the_diagram(directory, calle
     where = Listening(directory / "api.sock", everybody=False)
     with (
         service_on_cores(directory) as service,
-        serving(service.api, where, service.ready),
+        serving(application(service.api), where, service.ready),
         Client(str(where.path)) as client,
     ):
         called.clear()
