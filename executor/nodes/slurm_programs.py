@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 keep_head(options.files, *options.address)
             case "node":
                 keep_node(options.files, options.name, options.pool, options.scratch)
-    except DovetailError as error:
+    except (DovetailError, OSError) as error:
         print(f"{ERROR}{error}", file=sys.stderr)
         return 2
     return 0

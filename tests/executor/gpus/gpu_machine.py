@@ -7,7 +7,6 @@ attach to MPS as CUDA would (``client.py``'s protocol), compute nothing, and pri
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -163,10 +162,9 @@ class GpuMachine:
         """Put the stand-in daemon of a GPU into a mood."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.pipes(gpu) / "control"))
-            with connection.makefile("rw") as stream:
-                stream.write(json.dumps({"commands": [f"standin {word}"]}) + "\n")
-                stream.flush()
-                stream.readline()
+            connection.sendall(f"standin {word}\n".encode())
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)  # its end: there is no answer
 
     def daemons(self):
         """Return the pids of the stand-in daemons."""

@@ -1,7 +1,6 @@
 """The program of the split gate: its arithmetic on the CPU, and the parsing of its answers."""
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from dovetail.executor.measuring.split_measuring import GateError, measure_share
 from dovetail.executor.measuring.workloads import products
 from dovetail.executor.pools.processes import tokens
 from tests.executor.waiting import LIMIT_S
+from tests.pytorch import TORCH_PYTHON, needs_torch
 
 from .probes import probed
 
@@ -40,12 +40,9 @@ def test_an_element_that_was_not_written_is_a_fault():
     assert products.worst(result, np.full(10, 2048.0), HALF_UNIT) is None
 
 
+@needs_torch
 def test_the_program_on_the_cpu():
-    python = os.environ.get("DOVETAIL_TORCH_PYTHON")
-    if python is None:
-        pytest.importorskip("torch", reason="needs PyTorch (a CPU build is enough)")
-        python = sys.executable
-    command = [python, "-I", str(split_measuring.PROGRAM), "cpu", "small", "wait"]
+    command = [TORCH_PYTHON, "-I", str(split_measuring.PROGRAM), "cpu", "small", "wait"]
     done = subprocess.run(command, capture_output=True, check=True)
     report = json.loads(done.stdout)
     assert len(report["products"]) == 2 * len(products.SMALL) * len(products.KINDS)

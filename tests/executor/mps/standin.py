@@ -22,14 +22,45 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 
 NAME = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
 
 
+DAEMON = "standin.py"
+
+# It is run many times, and imports no more than it needs.
+PROGRAM = f"""
+import _socket, os, sys
+
+def daemon():
+    path = os.path.join(os.path.dirname(__file__), {DAEMON!r})
+    with open(path) as file:
+        exec(compile(file.read(), path, "exec"), {{"__file__": path, "__name__": "__main__"}})
+
+def front_end():
+    commands = sys.stdin.read().split(chr(10))
+    connection = _socket.socket(_socket.AF_UNIX)
+    try:
+        connection.connect(os.path.join(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "control"))
+    except OSError:
+        sys.exit("Cannot find MPS control daemon process")
+    connection.sendall("".join(line + chr(10) for line in commands if line.strip()).encode())
+    connection.shutdown(_socket.SHUT_WR)
+    while answer := connection.recv(65536):
+        sys.stdout.buffer.write(answer)
+        sys.stdout.flush()
+
+daemon() if sys.argv[1:] == ["-d"] else front_end()
+"""
+"""Sends the commands on standard input to the daemon, or starts it."""
+
+
 def install(folder, version):
     """Put the stand-in and its server into ``folder/version`` and return the program's path."""
+    # Imported here, as the daemon has to start fast.
     import shutil
     from pathlib import Path
 
@@ -38,7 +69,8 @@ def install(folder, version):
     # The system's can be run by every user; the one that runs the tests may be in a private home.
     python = shutil.which("python3", path="/usr/bin") or os.path.realpath(sys.executable)
     program, server = place / NAME, place / SERVER
-    program.write_text(f"#!{python} -IS\n" + Path(__file__).read_text())
+    program.write_text(f"#!{python} -IS\n{PROGRAM}")
+    shutil.copy(__file__, place / DAEMON)
     server.write_text(f"#!{python} -IS\nimport signal\nwhile True:\n    signal.pause()\n")
     for path in (program, server):
         path.chmod(0o755)
@@ -55,11 +87,7 @@ class Daemon:
         self.clients = {}
         self.fault = False
         self.moods = set()
-        # Imported here, as the front end has to start fast.
-        import threading
-
         self.lock = threading.Lock()
-        self.thread = threading.Thread
 
     def listen(self):
         """Listen, give back control once, and serve until ``quit``."""
@@ -75,18 +103,18 @@ class Daemon:
             yield
             while True:
                 connection, _ = listener.accept()
-                self.thread(target=self.serve, args=(connection,), daemon=True).start()
+                threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
 
     def serve(self, connection):
         with connection, connection.makefile("rw") as stream:
-            first = json.loads(stream.readline())
-            if "client" in first:
-                self.serve_client(first["client"], stream)
+            line = stream.readline()
+            if line.startswith("{"):
+                self.serve_client(json.loads(line)["client"], stream)
                 return
-            for command in first["commands"]:
-                out = self.answer(command.split())
-                stream.write(json.dumps(out) + "\n")
+            while line:
+                stream.write(self.answer(line.split()))
                 stream.flush()
+                line = stream.readline()
 
     def serve_client(self, pid, stream):
         with self.lock:
@@ -94,7 +122,7 @@ class Daemon:
                 tell(stream, "807")
                 return
             if self.server is None:
-                import subprocess
+                import subprocess  # as late as that, too
 
                 self.server = subprocess.Popen([os.path.join(os.path.dirname(__file__), SERVER)])
             self.clients[pid] = stream
@@ -212,26 +240,5 @@ def start(pipes):
     return 0
 
 
-def front_end(pipes):
-    """Send the commands on standard input to the daemon."""
-    commands = [line for line in sys.stdin.read().splitlines() if line.strip()]
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(os.path.join(pipes, "control"))
-        except OSError:
-            print("Cannot find MPS control daemon process", file=sys.stderr)
-            return 1
-        with connection.makefile("rw") as stream:
-            tell(stream, json.dumps({"commands": commands}))
-            for line in stream:
-                print(json.loads(line), end="")
-    return 0
-
-
-def main():
-    pipes = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
-    return start(pipes) if sys.argv[1:] == ["-d"] else front_end(pipes)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start(os.environ["CUDA_MPS_PIPE_DIRECTORY"]))

@@ -13,6 +13,11 @@ from tests.executor.waiting import wait_until
 from .network import UnavailableError
 from .ray_cluster import RayCluster, RayService
 
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None,
+    reason="needs the extra: pip install './dovetail[ray]'",
+)
+
 
 @contextmanager
 def running_ray(nodes, stored=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ class Bench(NamedTuple):
     home: Path
 
     def start(self, pool=PILOT, *options):
-        """Start a service and wait until it serves."""
+        """Start a service and wait until it serves, with all nodes that are certain to join."""
         path = self.home / f"service-{time.monotonic_ns()}.log"
         with path.open("wb") as log:
             process = subprocess.Popen(
@@ -65,7 +66,7 @@ class Bench(NamedTuple):
             lambda: "serving the slurm pool" in path.read_text() or process.poll() is not None
         )
         assert process.poll() is None, path.read_text()
-        if "pilots=" not in pool and "hold=" not in pool:
+        if not re.search(r"pilots=|hold=|SLURMD_NODENAME", pool):
             wait_until(lambda: not self.awaited(), "all nodes")
         return process
 

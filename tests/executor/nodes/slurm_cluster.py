@@ -219,7 +219,7 @@ class _free_ports(ExitStack):  # noqa: N801 - used as a function
 
 def agents_on(node: str, home: Path) -> list[psutil.Process]:
     """Return the agents of a node with files in a folder, as they lock their directories."""
-    locks = [path.stat().st_ino for path in home.glob(f"scratch/*/{node}/lock")]
+    locks = [path.stat().st_ino for path in home.glob(f"scratch/**/{node}/lock")]
     found = []
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()

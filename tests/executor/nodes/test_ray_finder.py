@@ -12,6 +12,8 @@ from dovetail.executor.nodes.ray_driver import selected_nodes
 from dovetail.executor.nodes.ray_finder import RayFinder
 from dovetail.instances.errors import InputError, UnsupportedError
 
+from .conftest import needs_ray
+
 
 def test_options_and_the_pool_with_its_own_options_last():
     text = (
@@ -102,9 +104,9 @@ def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
         RayFinder(tmp_path, RayPlan(address="127.0.0.1:1")).start()
 
 
+@needs_ray
 @pytest.mark.usefixtures("shadowed")
 def test_a_cluster_that_does_not_answer_is_reported_in_one_line(tmp_path, caplog):
-    pytest.importorskip("ray", reason="needs the extra: pip install './dovetail[ray]'")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

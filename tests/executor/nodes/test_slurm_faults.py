@@ -6,6 +6,7 @@ while brief ones wait. Times are printed (``pytest -s``) for ``docs/evidence/nod
 
 from __future__ import annotations
 
+import re
 import time
 from typing import NamedTuple
 
@@ -24,11 +25,11 @@ from .slurm_intruder import assert_refuses_what_lacks_the_token
 from .witness import assert_one_after_the_other, copies, left_running, runs_of, witness
 
 PATIENT = PILOT.replace(POOL, PATIENT_POOL)
-PATIENT_FILES = f"scratch={{scratch}},{PATIENT_POOL}"
+PATIENT_FILES = f"scratch={{scratch}}/$SLURMD_NODENAME,{PATIENT_POOL}"
 
 
 class Load(NamedTuple):
-    """The jobs of the campaign: a gang of two, a single job, and two brief ones."""
+    """The jobs of the campaign: a gang of two, a single job (maybe), and two brief ones."""
 
     gang: str
     single: str
@@ -36,18 +37,20 @@ class Load(NamedTuple):
 
     @property
     def held(self):
-        return {self.gang: 2, self.single: 1}
+        return {self.gang: 2, **({self.single: 1} if self.single else {})}
 
 
-def submitted(bench, stubborn=True, **fields):
+def submitted(bench, stubborn=True, single=True, **fields):
     """Submit the jobs, and return them once the gang and the single job have started."""
     waits = witness(bench.home, stubborn=stubborn)
     (gang,) = bench.submit_program(waits, 2, **fields)
     wait_until(lambda: len(copies(bench.home, gang)) == 2, "the gang has started")
-    (single,) = bench.submit_program(waits, 1, **fields)
-    wait_until(lambda: copies(bench.home, single), "the single job has started")
+    alone = ""
+    if single:
+        (alone,) = bench.submit_program(waits, 1, **fields)
+        wait_until(lambda: copies(bench.home, alone), "the single job has started")
     brief = bench.submit_program(witness(bench.home, brief=True), 1, 2, **fields)
-    return Load(gang, single, tuple(brief))
+    return Load(gang, alone, tuple(brief))
 
 
 def alive(bench, load):
@@ -91,10 +94,17 @@ def finish(bench, load, frozen=False):
 
 @pytest.mark.parametrize("lent", ["allocation", pytest.param("pilot", marks=pytest.mark.slow)])
 def test_jobs_run_on_whatever_else_is_killed(bench, lent):
-    """Kill controller, agent, head, slurmd and slurmctld in turn; all processes run on."""
+    """Kill controller, agent, head, slurmd and slurmctld in turn; all processes run on.
+
+    The third node of the allocation cannot join, and says why.
+    """
     pool = PATIENT if lent == "pilot" else f"slurm:{allocation(bench)},{PATIENT_FILES}"
     service = bench.start(pool)
-    load = submitted(bench)
+    load = submitted(bench, single=lent == "pilot")
+    if lent == "allocation":
+        with bench.client() as client:
+            why = r"n3 \(.*Not a directory: '\S*/scratch/n3/\S+'\)"
+            wait_until(lambda: re.search(why, client.service().notice), "why n3 does not join")
     before = alive(bench, load)
     assert_refuses_what_lacks_the_token(bench)
 
@@ -146,7 +156,9 @@ def test_jobs_run_on_whatever_else_is_killed(bench, lent):
 
 
 def allocation(bench):
-    """Return an allocation of all nodes that somebody else holds."""
+    """Return an allocation of all nodes that somebody else holds; the third has no scratch."""
+    (bench.home / "scratch").mkdir()
+    (bench.home / "scratch" / "n3").touch()
     job = bench.slurm.ask(
         *("sbatch", "--parsable", "--nodes=3", "--no-kill", "--ntasks-per-node=1", "--time=60"),
         *("--output=/dev/null", "--wrap", "sleep 3600"),

@@ -17,6 +17,8 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from tests.executor.gpus.injected_nvml import injected
 from tests.executor.waiting import LIMIT_S, wait_until
 
+from .conftest import needs_ray
+
 
 @pytest.mark.parametrize(
     ("text", "plan"),
@@ -120,8 +122,8 @@ sys.exit(slurm_programs.main())
 """
 
 
+@needs_ray
 def test_a_head_ends_some_time_after_its_service(tmp_path):
-    pytest.importorskip("ray", reason="needs the extra: pip install './dovetail[ray]'")
     files = tmp_path / "slurm"
     files.mkdir()
     make_secrets(files)

@@ -168,7 +168,7 @@ def all_there_until(state, due_s):
         if boot_s() >= due_s:
             return
         assert len(seen) >= 4, due_s - boot_s()
-        time.sleep(0.05)
+        time.sleep(min(0.2, max(0.0, due_s - boot_s())))
 
 
 def all_gone_s(state):
@@ -354,7 +354,7 @@ class TestWhatIsInTheWay:
             rank = record(state)
             if not [p for p in left_over(state) if p.pid != rank["shim"]]:
                 break
-            time.sleep(0.05)
+            time.sleep(0.2)
         assert until_s + lease.kill_s <= boot_s() < until_s + lease.kill_s + SLACK_S
         # Its guard waits for its log still, and has nothing left to guard.
         assert [p.pid for p in left_over(state)] == [rank["shim"]]

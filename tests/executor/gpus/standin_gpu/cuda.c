@@ -151,7 +151,8 @@ static void fault(int mine) {
     int connection = under_mps ? pipe_socket() : -1;
     broken = mine;
     if (connection < 0) return;
-    dprintf(connection, "{\"commands\": [\"standin fault\"]}\n");
+    dprintf(connection, "standin fault\n");
+    shutdown(connection, SHUT_WR);
     char answer[64];
     (void)!read(connection, answer, sizeof answer);
     close(connection);
