@@ -44,7 +44,7 @@ HARMLESS = {
     **dict.fromkeys(("memory-limit", "context-cost", "cap"), AS_TAKEN),
     # The daemon of the stand-in knows no settings of servers, made-up NVML lists no client.
     **dict.fromkeys(("settings", "nvml-lists", "gpm"), OTHERWISE),
-    **dict.fromkeys(("energy", "expandable"), NOT_TRIED),
+    "energy": NOT_TRIED,
 }
 FAULTS = {
     **dict.fromkeys(("terminate", "fault-partner", "ladder-stay", "ladder-gone"), AS_TAKEN),
@@ -184,26 +184,31 @@ def test_a_run_is_kept_and_gone_on_with(suite):
     suite("--minutes", "0.7", suite=both, status=6)
     assert list(suite.verdicts()) == ["programs"]
     before = suite.checks()["programs"]
-    assert "1 passed, 1 deselected" in suite(suite=both, status=0)
-    assert list(suite.verdicts()) == ["programs", "shares"]
+    assert "1 passed, 1 deselected" in suite(suite=chosen("programs", "attribute"), status=0)
+    assert list(suite.verdicts()) == ["programs", "attribute"]
     assert suite.checks()["programs"] == before
     suite("--again", suite=both[:1], status=0)
     assert suite.checks()["programs"] != before
 
 
-def test_what_cannot_be_gone_on_with_is_refused(suite):
-    machine = {"stand_in": f"{suite.program} is a script, not NVIDIA's program"}
-    known = {**machine, "gpu_model": "Injected H200", "driver": "590"}
+def test_what_cannot_be_gone_on_with_is_refused(suite, tmp_path):
+    stand_in = {"stand_in": "a script", "gpu_model": "H200", "driver": "580"}
     for written, rule in (
-        (json.dumps({"format": proofs.FORMAT, "machine": known}), "machine.driver: is of '590', "),
+        (
+            json.dumps({"format": proofs.FORMAT, "machine": {**stand_in, "driver": "590"}}),
+            "machine.driver: is of '590', here is '580'",
+        ),
         (json.dumps({"format": proofs.FORMAT, "machine": {}}), "machine.stand_in: is of None, "),
         (json.dumps({"machine": {}}), "format: must be 'dovetail-proof/1'"),
-        ("{", "is not valid JSON at line 1"),
     ):
-        suite.proof.write_text(written)
-        (line,) = suite(status=4).strip().splitlines()
-        assert line.startswith(f"ERROR: {suite.proof}: {rule}")
-        assert suite.proof.read_text() == written
+        (tmp_path / "other.json").write_text(written)
+        with pytest.raises(pytest.UsageError) as error:
+            proofs.begun(tmp_path / "other.json", stand_in)
+        assert str(error.value).startswith(f"{tmp_path}/other.json: {rule}")
+    suite.proof.write_text("{")
+    (line,) = suite(status=4).strip().splitlines()
+    assert line.startswith(f"ERROR: {suite.proof}: is not valid JSON at line 1")
+    assert suite.proof.read_text() == "{"
 
 
 def test_a_gpu_in_use_is_refused(suite):
