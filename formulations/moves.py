@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from dovetail.formulations.arrays import Ints
@@ -104,6 +103,9 @@ def _flows(
     columns = np.tile(np.arange(len(ways)), 2)
     room = [len(same) for same in (*wanted.values(), *held.values())]
     matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(room), len(ways)))
+    # It takes a quarter of a second to load, and most rounds move nothing.
+    from scipy.optimize import LinearConstraint, milp
+
     found = milp(-np.array(kept), constraints=LinearConstraint(matrix, ub=np.array(room)))
     return [round(times) for times in np.asarray(found.x, dtype=np.float64).tolist()]
 

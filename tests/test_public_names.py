@@ -19,7 +19,7 @@ def test_all_public_names_are_listed_before_they_are_used():
 
 
 def test_records_are_shown_in_one_line():
-    instance = generate(60, seed=1, gpus=12)
+    instance = generate(60, seed=1, gpus=12, shares=())
     result = dovetail.solve(instance, solver="greedy", explain=False)
     for shown in map(repr, (instance, result, result.plan)):
         assert len(shown) < 200, shown
@@ -30,7 +30,7 @@ def test_records_are_shown_in_one_line():
 
 
 def test_a_plan_is_a_frame_of_its_jobs():
-    instance = generate(60, seed=1, gpus=12)
+    instance = generate(60, seed=1, gpus=12, shares=())
     plan = dovetail.solve(instance, solver="greedy").plan
     frame = plan.to_frame()
     assert [*frame.job] == [row.job for row in (*plan.assignments, *plan.waiting)]
@@ -47,7 +47,7 @@ def test_a_comparison_is_a_frame_of_its_ways():
 
 
 def test_a_notebook_shows_a_table_of_at_most_twenty_jobs():
-    instance = generate(60, seed=1, gpus=12)
+    instance = generate(60, seed=1, gpus=12, shares=())
     instance = instance.replace(name="<b>bold</b>")
     result = dovetail.solve(instance, solver="greedy", explain=False)
     for shown in (instance._repr_html_(), result._repr_html_(), result.plan._repr_html_()):

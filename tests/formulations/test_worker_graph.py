@@ -46,7 +46,7 @@ def partial_rounds(count: int):
 
 def test_no_plan_exceeds_the_bound():
     loose = exact = 0
-    for instance in partial_rounds(120):
+    for instance in partial_rounds(60):
         try:
             graph = graph_of(instance)
         except UnsupportedError:
@@ -59,8 +59,8 @@ def test_no_plan_exceeds_the_bound():
             assert graph.value(seats) <= best + 1e-9
             exact += 1
         loose += most > best + 1e-6
-    assert exact > 20
-    assert loose > 5
+    assert exact > 10
+    assert loose > 2
 
 
 def test_the_triangle_of_gangs_is_found():

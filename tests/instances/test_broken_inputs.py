@@ -408,12 +408,12 @@ def test_only_some_of_the_known_names_are_listed(tmp_path):
     assert error_of(read_instance, tmp_path / "a.json", data) == message
 
 
-def test_a_hundred_thousand_errors_are_one_message(tmp_path):
+def test_ten_thousand_errors_are_one_message(tmp_path):
     data = example_data()
-    data["jobs"] = [{"colour": k} for k in range(100_000)]
+    data["jobs"] = [{"colour": k} for k in range(10_000)]
     start = process_time()
     assert error_of(read_instance, tmp_path / "a.json", data) == f"jobs[0].colour: {JOB_FIELDS}"
-    assert process_time() - start < 30
+    assert process_time() - start < 3
 
 
 PACKED = gzip.compress(b'{"a": 1}' * 1000, mtime=0)

@@ -322,7 +322,10 @@ def large_instance():
 # Three seconds of the processor's time where this was written.
 @pytest.mark.parametrize(
     ("name", "seconds"),
-    [("large.json", 20), pytest.param("large.yaml", 60, marks=pytest.mark.long)],
+    [
+        pytest.param("large.json", 20, marks=pytest.mark.slow),
+        pytest.param("large.yaml", 60, marks=pytest.mark.long),
+    ],
 )
 def test_a_large_instance_is_read_in_seconds(tmp_path, name, seconds):
     write_data(large_instance(), tmp_path / name)

@@ -54,12 +54,12 @@ def test_its_plans_are_valid_and_worth_what_it_says(
 def test_no_plan_that_the_checker_accepts_is_better(objective: ObjectiveName) -> None:
     """Every plan of tiny instances, valid or not."""
     asked = 0
-    for seed in range(60):
+    for seed in range(30):
         instance = random_instance(Random(seed), Shape(jobs=3, gpus=2, workloads=2))
         if number_of_plans(instance) <= 1000:
             asked += 1
             assert_nothing_better(instance, objective, seed)
-    assert asked > 40
+    assert asked > 20
 
 
 def assert_nothing_better(instance: Instance, objective: ObjectiveName, seed: int) -> None:

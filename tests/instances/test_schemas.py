@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 
 import jsonschema
 import pytest
@@ -17,6 +18,7 @@ from tests.instances.odd import odd_instances
 INSTANCE, PLAN = FILES
 
 
+@cache
 def validator(name):
     schema = json.loads((SHIPPED / name).read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -51,12 +53,9 @@ def test_examples_are_valid():
     validator(PLAN).validate(example_plan().to_data())
 
 
-VALIDATOR = validator(INSTANCE)
-
-
 @given(odd_instances())
 def test_every_written_instance_is_valid(instance):
-    VALIDATOR.validate(instance.to_data())
+    validator(INSTANCE).validate(instance.to_data())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_unknown_fields_are_refused_everywhere(where):
     for part in where:
         place = place[part]
     place["colour"] = 1
-    assert not VALIDATOR.is_valid(data)
+    assert not validator(INSTANCE).is_valid(data)
 
 
 @pytest.mark.parametrize(("name", "data"), [(INSTANCE, example_data()), (PLAN, dict(EXAMPLE_PLAN))])

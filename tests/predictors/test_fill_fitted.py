@@ -258,7 +258,7 @@ def test_too_many_entries_are_refused(monkeypatch):
 
 
 def test_sets_of_pairs_that_are_unknown_take_no_time():
-    sm = {f"w{k}": None for k in range(300)}
+    sm = {f"w{k}": None for k in range(200)}
     problem = instance(list(sm), sm=sm, max_jobs_per_gpu=9)
     assert predict(problem, simple(), sets=True) == problem
 

@@ -15,7 +15,8 @@ class TestAuto(ExactContract):
 
 class TestHighs(ExactContract):
     solver = "highs"
-    step = 2
+    families = ("shares", "sub-batches", "sets of three", "everything")
+    step = 5
 
 
 class TestCpSat(ExactContract):
@@ -26,7 +27,7 @@ class TestCpSat(ExactContract):
 
 class TestMatching(PairsContract):
     solver = "matching"
-    families = ("shares", "running whole gangs")
+    families = ("shares", "running gangs", "sub-batches")
     step = 2
 
 

@@ -63,7 +63,7 @@ def assert_exact(seed: int) -> int:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(seed, marks=[pytest.mark.long] * (seed >= 2 * ROUNDS_A_TEST))
+        pytest.param(seed, marks=[pytest.mark.long] * (seed >= ROUNDS_A_TEST))
         for seed in range(0, 5000, ROUNDS_A_TEST)
     ],
 )

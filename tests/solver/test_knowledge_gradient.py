@@ -67,7 +67,7 @@ def test_by_hand_one_uncertain_pair_of_four_jobs():
     assert found[1:] == pytest.approx(np.zeros(5), abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_correlated_beliefs_are_worth_what_drawn_outcomes_say(seed):
     draw = np.random.default_rng(seed)
     jobs, count = sharing(6, 3), 30

@@ -31,12 +31,12 @@ def assert_agree(instance: Instance, objective: str, *solvers: str) -> None:
 @pytest.mark.parametrize(
     ("jobs", "objective", "options"),
     [
-        (40, "throughput", {"gangs": False}),
-        (40, "energy", {"gangs": False, "workloads": 12}),
-        (60, "slowdown", {"gang_sharing": "whole", "seed": 3}),
-        (60, "throughput", {"gang_sharing": "whole", "weighted": True, "shares": ()}),
-        (40, "jct", {"gangs": False, "running": 0.3, "margin": 0.1}),
-        (40, "sensitivity", {"gangs": False, "running": 0.3}),
+        (20, "throughput", {"gangs": False}),
+        (20, "energy", {"gangs": False, "workloads": 12}),
+        (30, "slowdown", {"gang_sharing": "whole", "seed": 3}),
+        (30, "throughput", {"gang_sharing": "whole", "weighted": True, "shares": ()}),
+        (20, "jct", {"gangs": False, "running": 0.3, "margin": 0.1}),
+        (20, "sensitivity", {"gangs": False, "running": 0.3}),
         pytest.param(100, "throughput", {"gangs": False}, marks=LONG),
         pytest.param(100, "slowdown", {"gang_sharing": "whole", "weighted": True}, marks=LONG),
         pytest.param(100, "energy", {"gang_sharing": "whole"}, marks=LONG),
@@ -49,9 +49,9 @@ def test_where_plans_are_matchings(jobs, objective, options):
 @pytest.mark.parametrize(
     ("jobs", "objective", "options"),
     [
-        (40, "throughput", {"seed": 5, "shares": (30, 50, 70)}),
-        (40, "slowdown", {"seed": 5, "shares": (), "running": 0.3}),
-        (40, "throughput", {"seed": 2, "shares": (50,), "gpu_models": ("V100", "A100")}),
+        (20, "throughput", {"seed": 5, "shares": (30, 50, 70)}),
+        (20, "slowdown", {"seed": 5, "shares": (), "running": 0.3}),
+        (20, "throughput", {"seed": 2, "shares": (50,), "gpu_models": ("V100", "A100")}),
         pytest.param(60, "energy", {"seed": 1}, marks=LONG),
         pytest.param(100, "throughput", {"seed": 4}, marks=LONG),
         pytest.param(100, "jct", {"seed": 4, "running": 0.2}, marks=LONG),

@@ -54,7 +54,7 @@ def listed(problem, monkeypatch):
 @pytest.mark.parametrize("objective", ["slowdown", "sensitivity"])
 def test_two_stages_agree_with_the_listed_groups(objective, monkeypatch):
     tabled = 0
-    for problem in random_problems(PAIRS, range(80), objective):
+    for problem in random_problems(PAIRS, range(40), objective):
         large = table_pairs(problem)
         if large is None:
             continue
@@ -64,12 +64,12 @@ def test_two_stages_agree_with_the_listed_groups(objective, monkeypatch):
         assert found.value == pytest.approx(best.value, rel=1e-9)
         assert found.bound == pytest.approx(best.bound, rel=1e-6)
         tabled += 1
-    assert tabled > 15
+    assert tabled > 7
 
 
 def test_the_optimum_of_the_listed_groups(monkeypatch):
     tabled = joined = fixed = gangs = 0
-    for problem in random_problems(PAIRS, range(200)):
+    for problem in random_problems(PAIRS, range(100)):
         large = table_pairs(problem)
         if large is None:
             continue
@@ -86,7 +86,7 @@ def test_the_optimum_of_the_listed_groups(monkeypatch):
         joined += bool(
             (running & taken & np.repeat(found.groups.sizes == 2, found.groups.sizes)).any()
         )
-    assert tabled > 20
+    assert tabled > 10
     assert min(joined, fixed, gangs) > 0
 
 

@@ -133,21 +133,21 @@ def test_half_a_character_is_refused(live, change, path):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"jobs": [' + b"{}," * 13_000 + b"{}]}", "jobs[0]"),
+        (lambda: b'{"jobs": [' + b"{}," * 13_000 + b"{}]}", "jobs[0]"),
         (
-            b'{"jobs": [' + b"{}," * 2_700_000 + b"{}]}",
+            lambda: b'{"jobs": [' + b"{}," * 2_700_000 + b"{}]}",
             "must have at most 40000 mappings and lists",
         ),
-        (b"[" * 8_000_000, "must have at most 40000 mappings and lists"),
-        (b"[" * 30_000 + b"]" * 30_000, "must be JSON"),
-        (b'{"jobs": [' + b"9" * 8_000_000 + b"]}", "must be JSON"),
-        (b'"' + b'\\"' * 4_000_000, "must be JSON"),
+        (lambda: b"[" * 8_000_000, "must have at most 40000 mappings and lists"),
+        (lambda: b"[" * 30_000 + b"]" * 30_000, "must be JSON"),
+        (lambda: b'{"jobs": [' + b"9" * 8_000_000 + b"]}", "must be JSON"),
+        (lambda: b'"' + b'\\"' * 4_000_000, "must be JSON"),
         (
-            b'{"jobs": [{' + b", ".join(b'"%x": 1' % k for k in range(300_000)) + b"}]}",
+            lambda: b'{"jobs": [{' + b", ".join(b'"%x": 1' % k for k in range(300_000)) + b"}]}",
             "must be Submissions, breaks its rules 30000",
         ),
-        (b'{"jobs": [{"command": [' + b"1," * 1_000_000 + b"1]}]}", "jobs[0].command"),
-        (b'{"gpus": [' + b"1," * 1_000_000 + b"1]}", "gpus: unknown field"),
+        (lambda: b'{"jobs": [{"command": [' + b"1," * 1_000_000 + b"1]}]}", "jobs[0].command"),
+        (lambda: b'{"gpus": [' + b"1," * 1_000_000 + b"1]}", "gpus: unknown field"),
     ],
 )
 def test_a_large_body_is_refused_in_little_memory(live, body, message):
@@ -165,7 +165,7 @@ def test_a_large_body_is_refused_in_little_memory(live, body, message):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(application, "parsed", measured)
         with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket)) as raw:
-            answer = raw.post("http://d/v1/jobs", content=body, timeout=300)
+            answer = raw.post("http://d/v1/jobs", content=body(), timeout=300)
     assert (answer.status_code, answer.json()["kind"]) == (422, "input")
     assert answer.json()["error"].startswith(message)
     assert peaks < [200 * 2**20]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.data import small
 SECTIONS = {"where", "slowdowns", "waiting", "comparison", "settings"}
 
 
+@cache
 def lab_page() -> Page:
     return Page(report_html(*samples.lab()))
 
@@ -162,7 +164,7 @@ def test_gangs_shares_and_states_are_described_in_words():
 
 
 def test_gangs_never_have_the_red_of_broken_limits():
-    instance = generate(jobs=120, seed=3, gpus=300)
+    instance = generate(jobs=120, seed=3, gpus=300, shares=())
     plan = solve(instance).plan
     page = report_html(instance, plan, compare(instance, plan))
     hues = {int(hue) for hue in re.findall(r"--hue:(\d+)", page)}

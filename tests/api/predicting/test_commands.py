@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 def test_evaluate_prints_a_verdict_and_tables(run, folder):
-    path = folder(measured(families=3))
+    path = folder(measured(families=2))
     status, out, err = run("evaluate", path, "--models", "constant")
     assert (status, err) == (0, "")
     assert "constant errs least for workloads of a family that was never measured" in " ".join(
@@ -52,16 +52,16 @@ def test_evaluate_prints_a_verdict_and_tables(run, folder):
 
 
 def test_json_is_the_comparison(run, folder):
-    path = folder(measured(families=3))
+    path = folder(measured(families=2))
     status, out, _ = run("evaluate", path, "--models", "constant", "--json")
     found = json.loads(out)
-    assert (status, found["pairs"], found["workloads"]) == (0, 21, 6)
+    assert (status, found["pairs"], found["workloads"]) == (0, 10, 4)
     assert [each["setting"] for each in found["evaluations"]] == ["random", "family"]
 
 
 def test_report_writes_the_page(run, folder, tmp_path):
     page = tmp_path / "page.html"
-    path = folder(measured(families=3))
+    path = folder(measured(families=2))
     status, out, err = run("report", path, "--models", "constant", "-o", page)
     assert (status, out, err) == (0, f"data: report -> {page}\n", "")
     assert "<h1>constant predicts" in page.read_text()
@@ -185,7 +185,7 @@ def test_auto_without_the_extra_says_what_to_install(run, folder, tmp_path, monk
 
 
 def test_data_without_any_error_can_be_drawn(run, folder, tmp_path):
-    data = measured()
+    data = measured(families=2)
     even = [found.replace(slowdown=(1.0, 1.0)) for found in data.measurements]
     path = folder(data.replace(measurements=tuple(even)))
     page = tmp_path / "page.html"

@@ -175,7 +175,7 @@ def test_seeds_draw_what_the_trace_does_not_say(run, tmp_path):
 
 
 def test_the_same_in_processes_and_without(run, tmp_path):
-    common = ("compare", DAY, "--policies", "fifo,castor", "--seeds", 2, "--beliefs", "noise:0.2")
+    common = ("compare", DAY, "--policies", "castor", "--seeds", 2, "--beliefs", "noise:0.2")
     found = []
     for jobs in (1, 2):
         assert run(*common, "--jobs", jobs, "-o", tmp_path / str(jobs), "--json")[0] == 0

@@ -418,7 +418,7 @@ def test_many_policies_and_seeds_stay_small(several):
     many = [
         replace(r, policy=f"{r.policy}-{k}", seed=seed)
         for k in range(6)
-        for seed in range(10)
+        for seed in range(4)
         for r in runs
     ]
     html = simulation_page(many, "many", {}, several[1])

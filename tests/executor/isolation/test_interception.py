@@ -372,7 +372,7 @@ class TestCampaign:
     """Clients and schedulers are killed at random moments."""
 
     def test_short(self, start, place):
-        self._campaign(start, place, 40, seed=1)
+        self._campaign(start, place, 20, seed=1)
 
     @pytest.mark.long
     @pytest.mark.parametrize("seed", range(10))

@@ -41,7 +41,7 @@ def assert_optimal(case: Case, optimum: float) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_enumeration():
-    for case in random_cases(seed=1, count=300, most=9):
+    for case in random_cases(seed=1, count=100, most=9):
         assert_optimal(case, enumerated(case))
 
 

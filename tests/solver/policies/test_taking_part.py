@@ -31,13 +31,13 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
     jobs = [
         TraceJob(
             id=str(k),
-            arrival_s=draw.uniform(0, 4e3),
+            arrival_s=draw.uniform(0, 2.5e3),
             workers=draw.choice([1, 1, 1, 2, 4]),
             duration_s=draw.uniform(60, 3000),
             workload=draw.choice(names),
             gsla=draw.uniform(1, 2),
         )
-        for k in range(40)
+        for k in range(25)
     ]
     few, every_job = policy_named("dovetail"), policy_named("dovetail")
     may_join, fewer = dovetail.may_join, 0
