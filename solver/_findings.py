@@ -24,7 +24,7 @@ from dovetail.formulations.refusals import (
 )
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.formulations.rules import share_of, share_total
-from dovetail.instances._record import listed
+from dovetail.instances._record import IDLE, listed
 from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
@@ -389,9 +389,10 @@ class Finder:
         """Return the job and those it would join, the shares that may be chosen all alike."""
         held = [None if self.starts(o) else o.share or 0 for o in pick.others]
         rules = self.instance.cluster
-        # The largest share that all jobs that may still choose can have at once.
+        # The largest share that all jobs that may still choose can have at once. Not idle: no
+        # entry may have nothing but that.
         each = (rules.share_sum - share_total(held)) // (1 + held.count(None))
-        free = max((share for share in rules.shares if share <= each), default=None)
+        free = max((share for share in rules.shares if IDLE != share <= each), default=None)
         names = [self.jobs[o.variant.job].workload for o in pick.others]
         shares = [free if share is None else share_of(share) for share in held]
         return [(self.jobs[index].workload, free), *zip(names, shares, strict=True)]

@@ -150,12 +150,12 @@ def tampered(values, draw):
     return changed
 
 
-def tamper(predictor, workloads, place, arrays, path):
-    """Load the model 150 times, one of these arrays tampered: an error in a line, or numbers."""
+def tamper(predictor, workloads, place, arrays, path, times):
+    """Load the model so many times, one of these arrays tampered: an error in a line, or numbers."""
     draw = random.Random(3)
     save_model(predictor, path)
     parts = unpacked(path.read_bytes())
-    for _ in range(150):
+    for _ in range(times):
         name = draw.choice(sorted(arrays))
         entry = f"{place}/{name}.npy"
         other = unpacked(packed({entry: tampered(np.asarray(arrays[name]), draw)}))[entry]
@@ -172,17 +172,20 @@ def tamper(predictor, workloads, place, arrays, path):
 
 
 casts = pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+often = pytest.mark.parametrize("times", [50, pytest.param(500, marks=pytest.mark.slow)])
 
 
 @casts
-def test_tampered_forms_are_refused_or_give_numbers(fitted, tmp_path):
+@often
+def test_tampered_forms_are_refused_or_give_numbers(fitted, tmp_path, times):
     predictor, workloads = fitted
     arrays = predictor.fits[GPU].member.form.arrays()
-    tamper(predictor, workloads, "fits/0/member", arrays, tmp_path / "model.dovetail")
+    tamper(predictor, workloads, "fits/0/member", arrays, tmp_path / "model.dovetail", times)
 
 
 @casts
-def test_tampered_bounds_are_refused_or_give_numbers(calibrated, tmp_path):
+@often
+def test_tampered_bounds_are_refused_or_give_numbers(calibrated, tmp_path, times):
     predictor, workloads = calibrated
     arrays = predictor.fits[GPU].bound.arrays()
-    tamper(predictor, workloads, "fits/0/bound", arrays, tmp_path / "model.dovetail")
+    tamper(predictor, workloads, "fits/0/bound", arrays, tmp_path / "model.dovetail", times)

@@ -180,7 +180,8 @@ def test_totals_by_hand():
     assert rows.table.tolist() == [[7.0, 2.0, 2.0, 7.0, 2.0, 2.0]]
 
 
-def test_power_is_tested_on_pairs_that_were_left_out(data):
+def test_power_is_tested_on_pairs_that_were_left_out():
+    data = synthetic(workloads=7)
     pairs, families = power_accuracy(data)
     assert (pairs.setting, families.setting) == ("random", "family")
     assert pairs.pairs == sum(m.power_w is not None for m in data.measurements)

@@ -115,6 +115,17 @@ MORE = "would start if there were 1 more V100"
 ENDED = "would start alone on g-0 once x has ended"
 
 
+def test_no_pair_is_asked_for_at_which_both_jobs_are_idle():
+    # With a sum of 120 the number that stands for idle, 101, looks like a share that fits.
+    isolated = {"memory_mib": 1000.0, "isolation": "blocks"}
+    data = waits({"id": "x"}, slowdowns=[]).to_data()
+    data["cluster"] |= {"shares": ["idle"], "share_sum": 120}
+    data["workloads"] = dict.fromkeys("ab", isolated)
+    data["jobs"][0] |= {"state": "running", "gpus": ["g-0"], "share": ["idle"]}
+    story = explained(Instance.from_data(data))
+    assert "would start with x on g-0 if b + a were measured and broke no gSLA" in remedies(story)
+
+
 # -- each reason ------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ def test_equals_enumeration(objective):
         if objective in TWO_STAGE:
             assert choice.weight_bound == pytest.approx(best.placed_weight)
         searched += 1
-    assert searched > 7
+    assert searched >= 7
 
 
 @pytest.mark.parametrize(
