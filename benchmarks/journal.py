@@ -33,7 +33,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import JOURNAL, Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
-from dovetail.executor.jobs.state_machine import Brain
+from dovetail.executor.jobs.state_machine import StateMachine
 
 SUBMISSIONS = 10_000
 WAITING = 1_000
@@ -95,7 +95,7 @@ def starting(home: str, wanted: int) -> None:
 
 def written(home: str, wanted: int) -> tuple[int, float, float]:
     """Write a journal; return how many checkpoints there were, their mean and longest seconds."""
-    brain, taken = Brain(), []
+    brain, taken = StateMachine(), []
     with Journal(home) as journal:
         for batch in batches(brain, wanted):
             journal.append(batch)
@@ -105,7 +105,7 @@ def written(home: str, wanted: int) -> tuple[int, float, float]:
     return len(taken), sum(taken) / max(len(taken), 1), max(taken, default=0.0)
 
 
-def batches(brain: Brain, wanted: int) -> Iterator[Sequence[AnyEvent]]:
+def batches(brain: StateMachine, wanted: int) -> Iterator[Sequence[AnyEvent]]:
     """Yield events that the brain has taken in, up to so many."""
     batch: list[AnyEvent] = []
     for number, event in zip(range(1, wanted + 1), story(brain), strict=False):
@@ -116,7 +116,7 @@ def batches(brain: Brain, wanted: int) -> Iterator[Sequence[AnyEvent]]:
             batch = []
 
 
-def story(brain: Brain) -> Iterator[AnyEvent]:
+def story(brain: StateMachine) -> Iterator[AnyEvent]:
     """Yield what happens on a busy machine, for ever."""
     yield events.ServiceStarted(at_s=0.0, boot="b", pool="none", gpus=GPUS, version="1")
     yield events.WorkloadKnown(at_s=0.0, uid=SPEC.owner.uid, workload=SPEC.workload)
@@ -139,7 +139,7 @@ def story(brain: Brain) -> Iterator[AnyEvent]:
             yield events.RankEnded(at_s=moment, run=f"{ended.id}.1", rank=0, status=0)
 
 
-def submitted(brain: Brain) -> AnyEvent:
+def submitted(brain: StateMachine) -> AnyEvent:
     """Return the next job."""
     return events.Submitted(at_s=brain.now_s, job=brain.next_job_id(), spec=SPEC)
 
