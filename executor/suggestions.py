@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import room_mib
 from dovetail.instances.datasets.dataset import DataSet
@@ -35,9 +35,6 @@ from dovetail.solver.knowledge_gradient import (
     effects,
     knowledge_gradient,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CONFIDENCE: Final = 0.9
 """Of the bounds that gSLAs are checked against before a pair is measured."""

@@ -38,15 +38,12 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.prices import ROUNDING, Asks, Prices, layout
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CRITICAL = 2 / 3
 """Part of the least time to the end of all work from which on a job is critical for it."""

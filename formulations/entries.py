@@ -11,14 +11,10 @@ from operator import is_
 from typing import Final, NamedTuple, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rules import share_total
 from dovetail.instances.instance import Cluster, Instance, SlowdownEntry
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 T = TypeVar("T")
 

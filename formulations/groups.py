@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.rounds import Round, Variant
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 NO_SHARE = 0
 """Stands for "no cap" in share arrays."""

@@ -18,12 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows, joined_ints, packed
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rounds import Round, Variant
 from dovetail.formulations.values import JobValues
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Number = TypeVar("Number", bound=np.generic)
 
 _PACES = 4

@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 MOST_SPLITS = 255
 """Splits that a table may have; they fit a byte."""

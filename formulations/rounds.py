@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.entries import Book, Combination, SlowdownIndex
 from dovetail.formulations.hosts import RoundHosts
 from dovetail.formulations.machines import Machines
@@ -27,10 +28,6 @@ from dovetail.formulations.rules import most_bound, room_mib, share_total, slowd
 from dovetail.instances._record import IDLE
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Batch, Instance, Workload
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Variant(NamedTuple):

@@ -29,15 +29,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.pair_graph import fixed_counts, require_interchangeable
 from dovetail.instances.errors import UnsupportedError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 ANY = -1
 """In place of a sub-batch variant that is still open."""

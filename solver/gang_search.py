@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph
 from dovetail.instances.plan import Stopped
 from dovetail.solver.pairing.deadline import OutOfTimeError
@@ -32,9 +32,6 @@ from dovetail.solver.pairing.prices import Start
 from dovetail.solver.pairing.rematching import Rematching
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.types import Limits, Maximum
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _CLOSED = 2e-7
 """The relative gap at which a box is done with; plans are called optimal up to five times it."""

@@ -35,15 +35,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.special import ndtr
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.solver.pairing.matching import match_pairs
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 REACH: Final = 3.0
 """Standard errors by which a pair's worth may rise."""

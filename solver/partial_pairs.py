@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.worker_graph import WorkerGraph
 from dovetail.solver.gang_search import GangSearch
@@ -17,9 +17,6 @@ from dovetail.solver.lexicographic import WEIGHT_BITS, WeightPrice
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.stages import Search, solve_in_stages, weight_units
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choice:

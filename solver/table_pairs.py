@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.groups import Groups, idle_counts
 from dovetail.formulations.listing import list_chosen
 from dovetail.formulations.pair_tables import PairTables
@@ -15,9 +15,6 @@ from dovetail.formulations.scores import score
 from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.pairing_problem import PairingProblem, PairMatrix
 from dovetail.solver.types import MOST_GROUPS
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _LISTED_JOBS = 100
 """Jobs up to which listing all groups takes no time."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.jobs.events import Separated
+from dovetail.formulations.arrays import Floats
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Metrics, Workload
@@ -27,7 +28,6 @@ from dovetail.predictors.memory import next_mark
 from dovetail.predictors.predictor import UNCAPPED
 from dovetail.predictors.trained import TrainedPredictor
 
-Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 CONFIDENCE: Final = 0.9

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Floats, Source
+from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Source
 from dovetail.executor.live.sharing_classes import Kind, Layout
+from dovetail.formulations.arrays import Floats
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
 from dovetail.solver.policies.state import State

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.simulation.history import History, Stay
+from dovetail.formulations.arrays import Floats
 from dovetail.instances.traces.trace import Trace
 from dovetail.solver.types import OPTIMAL_GAP
 
 Table = dict[str, NDArray[Any]]
 """Columns of equal length by name."""
 
-Floats = NDArray[np.float64]
 
 SIZE_CLASSES: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
     {"1": (1, 1), "2_4": (2, 4), "5_8": (5, 8), "over_8": (9, np.inf)}

@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.entries import Book, Combination, Member, Template
 from dovetail.formulations.rules import share_of, share_total
 from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _KEPT = 0.9
 """The part of the slowdowns that bounds promise to keep."""

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats
 from dovetail.formulations.completion import Forecast, forecast_order
 from dovetail.formulations.prices import Asks
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
-
-Floats = NDArray[np.float64]
 
 
 class Queue(NamedTuple):

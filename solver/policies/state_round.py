@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.placement import place
 from dovetail.formulations.rounds import Jobs, Round
@@ -19,8 +19,6 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_forecast import remaining_work
 from dovetail.solver.policies.state import Job, State
 from dovetail.solver.types import Choice
-
-Bools = NDArray[np.bool_]
 
 
 class Host(NamedTuple):
