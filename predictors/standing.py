@@ -26,4 +26,4 @@ def standing(own_known: ArrayLike, other_known: ArrayLike) -> IntArray:
         Whether the job's workload and its co-runner's were measured in any pair.
     """
     own, other = np.asarray(own_known, np.bool_), np.asarray(other_known, np.bool_)
-    return np.where(own, np.where(other, 0, 1), 2).astype(np.int64)
+    return np.where(own, np.where(other, KNOWN, NEW_CO_RUNNER), NEW).astype(np.int64)
