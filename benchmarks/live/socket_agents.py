@@ -23,6 +23,7 @@ from dovetail.executor.nodes.agent import Agent, started
 from dovetail.executor.nodes.caller import Call, Caller, no_answer
 from dovetail.executor.nodes.messages import Method
 from dovetail.executor.nodes.ray_finder import NodeInfo
+from dovetail.executor.pools.opening import opener
 
 _FORKED = multiprocessing.get_context("forkserver")
 """Forks agents from a process that has imported all modules, so that they start quickly."""
@@ -101,7 +102,7 @@ def _serve_agent(
     node: str, directory: Path, pool: str, address: str, ready: Connection[bool, bool]
 ) -> None:
     async def run() -> None:
-        agents = {node: started(directory, pool, address)}
+        agents = {node: started(directory, opener(pool, directory), address)}
         await serve(directory, agents, lambda: ready.send(True))
 
     asyncio.run(run())

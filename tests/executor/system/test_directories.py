@@ -12,6 +12,7 @@ import pytest
 
 from dovetail.executor.jobs.journal import Journal, JournalError
 from dovetail.executor.nodes.agent import started
+from dovetail.executor.pools.opening import opener
 from dovetail.executor.system.directories import require_own
 from dovetail.instances.errors import InputError
 
@@ -21,7 +22,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def answered(directory):
-    started(directory, "cpu:devices=1,shares=none", "127.0.0.1")
+    started(directory, opener("cpu:devices=1,shares=none", directory), "127.0.0.1")
 
 
 @AS_ROOT
