@@ -151,7 +151,7 @@ def tampered(values, draw):
 
 
 def tamper(predictor, workloads, place, arrays, path, times):
-    """Load the model so many times, one of these arrays tampered: an error in a line, or numbers."""
+    """Load the model so often, one of these arrays tampered: an error in a line, or numbers."""
     draw = random.Random(3)
     save_model(predictor, path)
     parts = unpacked(path.read_bytes())

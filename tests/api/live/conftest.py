@@ -1,4 +1,4 @@
-"""A service in this process, shared by the tests of a module, without jobs at the start of each."""
+"""A service in this process, a new one for each test."""
 
 from __future__ import annotations
 

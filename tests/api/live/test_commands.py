@@ -116,9 +116,8 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
 
 def test_one_directory_has_one_service(simulated, home, run):
     first = json.loads((Path(home) / "service.json").read_text())["pid"]
-    with served(home, "--pool", f"simulated:{home}/truth.json") as (second, _):
-        assert second.wait(timeout=LIMIT_S) == 2
-        err = second.stderr.read()
+    status, out, err = run("serve", "--pool", f"simulated:{home}/truth.json")
+    assert (status, out) == (2, "")
     assert str(first) in err
     assert len(err.splitlines()) == 1
     assert run("queue")[0] == 0
@@ -127,14 +126,13 @@ def test_one_directory_has_one_service(simulated, home, run):
 def test_a_socket_is_neither_taken_from_a_service_nor_from_a_file(simulated, home, run, short_path):
     file = short_path / "plan.json"
     file.write_text("precious")
-    pool = ("--pool", f"simulated:{home}/truth.json")
-    for path, message in (
+    options = ("--pool", f"simulated:{home}/truth.json", "--directory", short_path / "other")
+    for path, error in (
         (f"{home}/api.sock", "another service listens there"),
         (file, "a file that is no socket is there"),
     ):
-        with served(short_path / "other", *pool, "--socket", path) as (second, _):
-            assert second.wait(timeout=LIMIT_S) == 2
-            assert second.stderr.read() == f"dovetail: {path}: --socket: {message}\n"
+        expected = (2, "", f"dovetail: {path}: --socket: {error}\n")
+        assert run("serve", *options, "--socket", path) == expected
     assert run("queue")[0] == 0
     assert file.read_text() == "precious"
 

@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from dovetail.executor.isolation.ptx import Function, Module, Statement, split_operands
@@ -41,6 +42,7 @@ class DivergedError(StuckError):
     """The threads of a block wait at different barriers."""
 
 
+@cache
 def bits_of(kind: str) -> int:
     """Return the width of a PTX type."""
     return _BITS.get(kind) or int(re.sub(r"\D", "", kind))
@@ -121,8 +123,9 @@ class Block:
         place = rng.randrange(len(self.runnable))
         thread = self.runnable[place]
         code, done = self.kernel.code, 0
+        end = len(code)
         while done < most and thread.waits is None and not thread.ended:
-            if thread.pc >= len(code):
+            if thread.pc >= end:
                 thread.ended = True
                 break
             operation = code[thread.pc]
