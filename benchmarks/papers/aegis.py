@@ -20,6 +20,9 @@ the measured completion times.
   in sum, among any number of jobs; Lucid starts jobs in the order of arrival, with the published
   sharing scores.
 
+A fourth trace ran on an older machine of eight RTX 2080 Ti. Its arrivals are published, its metrics
+are those of ``nvidia-smi``: time slices only.
+
 AEGIS's own policies decide by telemetry of running jobs, which is not published: they are not
 simulated. ``dovetail`` never ran on that machine.
 """
@@ -38,11 +41,12 @@ from typing import Final, NamedTuple
 from aegis_data import (
     GPU_MODEL,
     GPUS,
-    MEMORY_MIB,
+    OLDER,
     TRACES,
     Times,
     measured,
     measured_pairs,
+    older,
     profiled,
     trace_of,
 )
@@ -114,11 +118,12 @@ class LucidAsRun:
             rooms.start(job, gpus)
         return draft.decision()
 
-    def _cost(self, now: State, job: state.Job, residents: Sequence[state.Job], _: int) -> float:
+    def _cost(self, now: State, job: state.Job, residents: Sequence[state.Job], gpu: int) -> float:
         score = sum(self.scores[one.workload] for one in (job, *residents))
-        memory_mib = sum(now.needs_mib(one) for one in (job, *residents))
-        full = len(residents) > 1 or score > 2 or memory_mib > MEMORY_MIB - GUARD_MIB
-        return math.inf if residents and full else score * MEMORY_MIB + memory_mib
+        memory = sum(now.needs_mib(one) for one in (job, *residents)) / GUARD_MIB
+        most = now.machines.memory_mib[gpu] / GUARD_MIB
+        full = len(residents) > 1 or score > 2 or memory > most - 1
+        return math.inf if residents and full else score * most + memory
 
 
 def main() -> None:
@@ -143,12 +148,26 @@ def main() -> None:
     _print("measured", real)
     gaps = []
     for title, case in CASES.items():
-        run = partial(_simulated, world=worlds[case.slowdowns], case=case, scores=scores)
-        found = {name: _ratios(run(trace)) for name, trace in traces.items()}
+        runs = {
+            name: _simulated(trace, worlds[case.slowdowns], case, scores)
+            for name, trace in traces.items()
+        }
+        found = {name: _ratios(run) for name, run in runs.items()}
         _print(f"simulated, {title}", found)
         gaps.append([title, *_gaps(found, real)])
     head = ["simulated less measured, mean and largest amount", "makespan", "JCT", "execution"]
     print_table("gaps", head, gaps)
+    trace, machine, older_scores = older(folder)
+    case = Case("time slices", as_run=True)
+    runs[OLDER] = _simulated(trace, _filled(_sliced(machine)), case, older_scores)
+    times[OLDER] = measured(folder, OLDER)
+    _print("measured, older machine", {OLDER: _ratios(times[OLDER])})
+    _print("simulated, older machine, as run, time slices", {OLDER: _ratios(runs[OLDER])})
+    body = []
+    for name, run in runs.items():
+        both = zip(run["exclusive"], times[name]["exclusive"], strict=True)
+        body.append([name, *(f"{a / b:.2f}" for a, b in both)])
+    print_table("Exclusive, simulated over measured", ["trace", *head[1:]], body)
 
 
 def _filled(world: Instance, predictor: str | Predictor = "analytic") -> Instance:
@@ -210,17 +229,17 @@ def _ratios(times: Times) -> Times:
 
 def _print(title: str, found: Mapping[str, Times]) -> None:
     body = [
-        [policy, *(" / ".join(f"{x:.2f}" for x in found[trace][policy]) for trace in TRACES)]
-        for policy in found[TRACES[0]]
+        [policy, *(" / ".join(f"{x:.2f}" for x in ratios[policy]) for ratios in found.values())]
+        for policy in next(iter(found.values()))
     ]
-    print_table(f"{title}: makespan / JCT / execution over Exclusive", ["policy", *TRACES], body)
+    print_table(f"{title}: makespan / JCT / execution over Exclusive", ["policy", *found], body)
 
 
 def _gaps(found: Mapping[str, Times], real: Mapping[str, Times]) -> list[str]:
     rows = [
-        [abs(a - b) for a, b in zip(found[trace][policy], times, strict=True)]
-        for trace in TRACES
-        for policy, times in real[trace].items()
+        [abs(a - b) for a, b in zip(found[trace][policy], ratios, strict=True)]
+        for trace, policies in real.items()
+        for policy, ratios in policies.items()
     ]
     return [f"{fmean(column):.3f}, {max(column):.3f}" for column in zip(*rows, strict=True)]
 

@@ -14,20 +14,24 @@ from dovetail.instances.instance import Cluster, GpuModel, Instance, Metrics, No
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 TRACES: Final = ("philly", "saturn", "venus")
+OLDER: Final = "saturn_legacy"
 LABELS: Final = {"exclusive": "exclusive", "horus": "horus_baseline", "lucid": "lucid_baseline"}
 """The policies that the authors ran and Dovetail has, with their labels in the files."""
-GPUS, GPU_MODEL, MEMORY_MIB = 3, "A100", 40960.0
+GPUS, GPU_MODEL = 3, "A100"
 
-_RESULTS: Final = "evaluation/experiments/results/final_representative_evaluation_analysis"
-_LUCID: Final = "evaluation/lucid/results"
-_TIMES: Final = ("makespan_s", "jct_mean_s", "total_execution_time_mean_s")
+_EXPERIMENTS: Final = "evaluation/experiments"
+_RESULTS: Final = f"{_EXPERIMENTS}/results/final_representative_evaluation_analysis"
+_OLDER: Final = f"{_EXPERIMENTS}/results/final_representative_evaluation_legacy_zeus_analysis"
+_OLDER_TRACE: Final = f"{_EXPERIMENTS}/traces/legacy_rtx2080ti"
+_LUCID: Final = "evaluation/lucid"
+_TIMES: Final = ("makespan_s", "jct_mean_s", "successful_attempt_runtime_mean_s")
 Times = Mapping[str, Sequence[float]]
 """``_TIMES`` by policy."""
 
 
 def measured(folder: Path, trace: str) -> Times:
     """Return makespan, mean completion time and mean execution time in seconds, by policy."""
-    file = folder / _RESULTS / "all_run_summaries.csv"
+    file = folder / (_OLDER if trace == OLDER else _RESULTS) / "all_run_summaries.csv"
     found = {
         row.text("configuration_label"): [row.positive(name) for name in _TIMES]
         for row in read_csv(file, ["trace_name", "configuration_label", *_TIMES])
@@ -63,7 +67,7 @@ def trace_of(folder: Path, name: str, execution_s: float) -> Trace:
 
 def profiled(folder: Path) -> tuple[Instance, list[int]]:
     """Return the machine with the profiled workloads, and Lucid's scores of these."""
-    file = folder / _LUCID / "lucid_predictions_all_specs_with_tiny_safeguard.csv"
+    file = folder / _LUCID / "results/lucid_predictions_all_specs_with_tiny_safeguard.csv"
     columns = ["peak_memory_mib", "horus_gpu_util_mean", "avg_smact", "avg_drama"]
     workloads, scores = {}, []
     for row in read_csv(file, ["spec_name", *columns, "lucid_final_ss"]):
@@ -77,9 +81,36 @@ def profiled(folder: Path) -> tuple[Instance, list[int]]:
         memory_mib, family = row.number("peak_memory_mib"), name.partition("_bs")[0]
         workloads[name] = Workload(memory_mib=memory_mib, family=family, metrics=metrics)
         scores.append(row.count("lucid_final_ss", 0))
-    gpu = GpuModel(model=GPU_MODEL, memory_mib=MEMORY_MIB)
-    cluster = Cluster(nodes=(Node(id="n0", gpu_count=GPUS, gpu=gpu),))
-    return Instance(name="aegis", cluster=cluster, workloads=workloads, jobs=()), scores
+    return _machine(GPU_MODEL, GPUS, 40960.0, workloads), scores
+
+
+def older(folder: Path) -> tuple[Trace, Instance, list[int]]:
+    """Return the older machine's trace, its workloads without DCGM's metrics, and the scores."""
+    names = ["workload_id", "solo_runtime_s", "profile_peak_memory_mib", "lucid_ss"]
+    file = folder / _OLDER_TRACE / "mapper_inputs/legacy_11gb_workload_catalog.csv"
+    catalog = {_workload(row.text("workload_id")): row for row in read_csv(file, names)}
+    file = folder / _LUCID / "legacy_rtx2080ti/results/lucid_feature_table_all36.csv"
+    used = {
+        _workload(row.text("spec_name")): row.fraction("horus_gpu_util_mean")
+        for row in read_csv(file, ["spec_name", "horus_gpu_util_mean"])
+    }
+    workloads = {
+        name: Workload(
+            memory_mib=row.number("profile_peak_memory_mib"),
+            metrics=Metrics(gpu_util=used.get(name), pcie_rx_bytes_s=0.0),
+        )
+        for name, row in catalog.items()
+    }
+    jobs = f"mapper_outputs/{OLDER}_rtx2080ti_seed42_60jobs.execution.csv"
+    made = []
+    for k, row in enumerate(read_csv(folder / _OLDER_TRACE / jobs, ["submit_time_s", "task_path"])):
+        name = _workload(row.text("task_path"))
+        if name not in catalog:
+            raise row.broken("task_path", f"must be in the catalogue, got {name}")
+        solo_s = catalog[name].positive("solo_runtime_s")
+        made.append(TraceJob(f"{OLDER}-{k}", row.number("submit_time_s"), 1, solo_s, name))
+    scores = [row.count("lucid_ss", 0) for row in catalog.values()]
+    return Trace.of(OLDER, made), _machine("RTX 2080 Ti", 8, 11264.0, workloads), scores
 
 
 def measured_pairs(folder: Path, world: Instance) -> Iterator[Measurement]:
@@ -88,7 +119,7 @@ def measured_pairs(folder: Path, world: Instance) -> Iterator[Measurement]:
     for name in world.workloads:
         alike.setdefault(_without_epochs(name), []).append(name)
     times = ["solo_time_a_s", "solo_time_b_s", "pair_time_a_s", "pair_time_b_s"]
-    file = folder / _LUCID / "pairwise_results.csv"
+    file = folder / _LUCID / "results/pairwise_results.csv"
     for row in read_csv(file, ["spec_a_key", "spec_b_key", *times]):
         solo_a, solo_b, pair_a, pair_b = (row.positive(name) for name in times)
         shared = min(pair_a, pair_b)
@@ -102,6 +133,13 @@ def measured_pairs(folder: Path, world: Instance) -> Iterator[Measurement]:
                 yield row.record(
                     Measurement, workloads=(a, b), gpu_model=GPU_MODEL, slowdown=slowdown
                 )
+
+
+def _machine(
+    model: str, gpus: int, memory_mib: float, workloads: Mapping[str, Workload]
+) -> Instance:
+    node = Node(id="n0", gpu_count=gpus, gpu=GpuModel(model=model, memory_mib=memory_mib))
+    return Instance(name="aegis", cluster=Cluster(nodes=(node,)), workloads=workloads, jobs=())
 
 
 def _workload(path: str) -> str:

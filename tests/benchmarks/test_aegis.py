@@ -11,7 +11,9 @@ import pytest
 from tests.executor.waiting import LIMIT_S
 
 PAPERS = Path(__file__).parents[2] / "benchmarks" / "papers"
-RESULTS = "evaluation/experiments/results/final_representative_evaluation_analysis"
+EXPERIMENTS = "evaluation/experiments"
+RESULTS = f"{EXPERIMENTS}/results/final_representative_evaluation_analysis"
+OLDER = f"{EXPERIMENTS}/results/final_representative_evaluation_legacy_zeus_analysis"
 PAIRS = "evaluation/lucid/results/pairwise_results.csv"
 NAMES = [f"{model}_imagenet_bs{batch}" for model in ("a", "b", "c") for batch in (32, 64)]
 SOLO_S = 100.0
@@ -32,13 +34,26 @@ def write(file, header, rows):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Three traces of six jobs of 100 s that arrive 10 s apart, on three GPUs."""
-    header = "trace_name,configuration_label,makespan_s,jct_mean_s,total_execution_time_mean_s"
+    """Three traces of six jobs of 100 s, of which three wait, and the older machine's."""
+    header = (
+        "trace_name,configuration_label,makespan_s,jct_mean_s,successful_attempt_runtime_mean_s"
+    )
     labels = ("exclusive", "horus_baseline", "lucid_baseline")
     traces = ("philly", "saturn", "venus")
     rows = [(trace, label, 250, 120, SOLO_S) for trace in traces for label in labels]
     write(tmp_path / RESULTS / "all_run_summaries.csv", header, rows)
-    # Jobs 0 to 2 start as they arrive; jobs 3 to 5 wait for the ends at 100, 110 and 120 s.
+    rows = [("saturn_legacy", label, 200, 110, SOLO_S) for label in labels]
+    write(tmp_path / OLDER / "all_run_summaries.csv", header, rows)
+    older = tmp_path / EXPERIMENTS / "traces/legacy_rtx2080ti"
+    header = "workload_id,solo_runtime_s,profile_peak_memory_mib,lucid_ss"
+    catalog = [(f"{name}_1gpu", SOLO_S, 3000, 1) for name in NAMES]
+    write(older / "mapper_inputs/legacy_11gb_workload_catalog.csv", header, catalog)
+    jobs = [(k, f"yaml/{name}_1gpu.yaml") for k, name in enumerate(NAMES)]
+    name = "saturn_legacy_rtx2080ti_seed42_60jobs.execution.csv"
+    write(older / "mapper_outputs" / name, "submit_time_s,task_path", jobs)
+    used = tmp_path / "evaluation/lucid/legacy_rtx2080ti/results/lucid_feature_table_all36.csv"
+    rows = [(f"{name}_1gpu.yaml", 40) for name in NAMES]
+    write(used, "spec_name,horus_gpu_util_mean", rows)
     jcts = [100, 100, 100, 170, 170, 170]
     jobs = [
         ("exclusive", f"/x/{name}_1gpu.yaml", jct, SOLO_S)
@@ -75,6 +90,8 @@ def test_every_case_is_printed_next_to_the_measurement(checkout):
     assert "| lucid | 1.00 / 1.00 / 1.00 |" in done.stdout
     assert "### simulated, as run, pairs: makespan" in done.stdout
     assert "| as run, pairs, decisions every 30 s |" in done.stdout
+    # Six jobs of 100 s on eight GPUs, the last after 5 s: 105 s of 200, and 100 s of 110.
+    assert "| saturn_legacy | 0.53 | 0.91 | 1.00 |" in done.stdout
 
 
 def test_a_missing_file_is_one_line(checkout):
