@@ -20,6 +20,8 @@ from tests.data import small
 from tests.formulations.test_worker_graph import partial_rounds
 from tests.oracle import TWO_STAGE, optimum
 
+SLOW = pytest.mark.slow
+
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_equals_enumeration(objective):
@@ -61,7 +63,13 @@ def test_agrees_with_an_integer_program(jobs, objective, options):
     assert found.plan.objective.placed_weight == other.plan.objective.placed_weight
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(
+    "objective",
+    [
+        name if name in ("throughput", "slowdown", "energy") else pytest.param(name, marks=SLOW)
+        for name in OBJECTIVES
+    ],
+)
 def test_out_of_time_the_plan_is_valid_and_the_bounds_true(objective, monkeypatch):
     instance = generate(30, seed=7, weighted=True, running=0.2)
     best = solve(instance, objective, "matching")
