@@ -14,10 +14,11 @@ above its bound), the smallest level is taken with
 
 For a further group that is exchangeable with these and misses no more than the part ``worst``
 of its bounds, the expected part of misses is then at most 1 - confidence. The group is the
-hidden family, or the job's own where none is. With ``worst = 1`` nothing is
-assumed, and 10 families support no more than 90.9 %; with the default of a quarter they support
-97.7 %. Where families were hidden, ``worst`` is the largest of their misses at that level if that
-is more. That is the price of few families, and more is refused rather than promised.
+family of the workload that is new, the job's own where none is. Of a family that was never
+measured nothing is assumed, ``worst = 1``: 10 families support no more than 90.9 %. A new pair or
+a new workload of a measured family is thought to break a quarter of its bounds at most, with
+which 10 families support 97.7 %. That is the price of few families, and more is refused rather
+than promised.
 
 Jobs are not any jobs, but those that share in rounds as an optimiser plans them (``planned``), so
 that the luck of the best-looking pairs is in the misses; the level must hold for each way of
@@ -63,7 +64,7 @@ from dovetail.predictors.planned import (
 )
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import HeldOut, Rows
-from dovetail.predictors.standing import KNOWN, STANDINGS
+from dovetail.predictors.standing import KNOWN, OF_CO_RUNNERS, OF_NEW_FAMILIES, STANDINGS
 
 SETTINGS: Final = (BLIND, Setting(np.inf, 1.0), Setting(1.5, 0.8), Setting(1.2, 0.8))
 """The ways of picking pairs of which each must keep the promise."""
@@ -73,7 +74,6 @@ _STEP = 4  # Neighbouring levels that share the pairs which a gSLA lets be picke
 _TURNS = 4  # and the rounds in which each of these steps has its turn once.
 _WORTH = 10.0
 _HEAVIEST = 3.0
-_COUNTS = 0.5  # A group of half of _WORTH jobs and more may be the worst one.
 _LEAST_SPLITS = 3
 
 
@@ -95,14 +95,13 @@ class Evidence(NamedTuple):
     misses: FloatArray
     jobs: FloatArray
 
-    def risk(self, worst: float, hidden: bool = False) -> FloatArray:
+    def risk(self, worst: float) -> FloatArray:
         """Return the controlled risk, shape (gang sizes, levels).
 
         Jobs count, so a group that shares more often counts for more, up to threefold, and one
-        of fewer than 10 jobs for less; the group never seen has 10. Where no job shares, none is
-        broken. The group never seen misses ``worst`` or, where families were ``hidden``, as much
-        as the worst of them if that is more. The risk never rises with the level: a level that
-        keeps the promise by luck, below one that does not, is not taken.
+        of fewer than 10 jobs for less; the group never seen has 10 and misses ``worst``. Where no
+        job shares, none is broken. The risk never rises with the level: a level that keeps the
+        promise by luck, below one that does not, is not taken.
         """
         weight = np.minimum(_HEAVIEST, self.jobs / _WORTH)
         part = np.divide(self.misses, self.jobs, out=np.zeros_like(weight), where=self.jobs > 0)
@@ -111,9 +110,7 @@ class Evidence(NamedTuple):
         if groups == 0:
             return np.ones(weight.shape[::2])
         mean = (weight * part).sum(axis=1) / np.maximum(total, 1e-12)
-        largest = np.where(weight >= _COUNTS, part, 0.0).max(axis=1)
-        unseen = np.maximum(worst, largest) if hidden else worst
-        found = (groups * mean + unseen) / (groups + 1)
+        found = (groups * mean + worst) / (groups + 1)
         falling: FloatArray = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
         return falling
 
@@ -124,7 +121,7 @@ class Calibration:
 
     Attributes
     ----------
-    spread : ndarray of float, shape (3, 2)
+    spread : ndarray of float, shape (5, 2)
         For each standing, a and b of ``spread = a + b * max(0, prediction - 1)``; both are 0
         where the spread is the standard error of the prediction's logarithm.
     levels : ndarray of float, shape (levels,)
@@ -132,7 +129,8 @@ class Calibration:
     evidence : tuple of Evidence
         One for each standing; gang sizes are those of ``planned.GANGS``.
     worst : float
-        The largest part of broken bounds that is thought possible in a group never seen.
+        The largest part of broken bounds that is thought possible in a group never seen, where
+        no family is new; it is 1 where one is.
     splits : ndarray of float, shape (splits, 100)
         For each split that was hidden in turn, the 1, 2, ..., 100 % quantiles of measured over
         predicted slowdown.
@@ -146,8 +144,8 @@ class Calibration:
 
     @cached_property
     def risk(self) -> FloatArray:
-        """The risk at each level, shape (3, gang sizes, levels); larger gangs have no less."""
-        risk = np.stack([e.risk(self.worst, k != KNOWN) for k, e in enumerate(self.evidence)])
+        """The risk at each level, shape (5, gang sizes, levels); larger gangs have no less."""
+        risk = np.stack([e.risk(_worst(k, self.worst)) for k, e in enumerate(self.evidence)])
         rising: FloatArray = np.maximum.accumulate(risk, axis=1)
         return rising
 
@@ -204,11 +202,12 @@ class Calibration:
         """
         known = len(self.evidence[standing].groups)
         least = float(self.risk[standing, 0].min())
-        broken = max(0.0, (least * (known + 1) - self.worst) / known) if known else 0.0
+        worst = _worst(standing, self.worst)
+        broken = max(0.0, (least * (known + 1) - worst) / known) if known else 0.0
         spare = 1 - confidence - broken
         if spare <= 0:
             return "no number of families would do while as many bounds are broken"
-        families = math.ceil((self.worst - (1 - confidence)) / spare - 1e-9)
+        families = math.ceil((worst - (1 - confidence)) / spare - 1e-9)
         return f"pairs of {_families(max(families, known + 1))} would be needed"
 
     def spreads(
@@ -242,7 +241,7 @@ class Calibration:
         slowdown : array of float
             What is predicted for a job in a pair.
         standing : array of int
-            ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW`` (see ``standing``); broadcast.
+            What had been measured of the pair, one of ``standing.STANDINGS``; broadcast.
         confidence : float
             The promised part of jobs that stay below their bound.
         workers : int
@@ -359,8 +358,9 @@ def calibrate(
     rows : Rows
         What was measured.
     known, new : HeldOut
-        Predictions of pairs hidden at random (``random_folds``) and of workloads hidden with
-        their family (``family_folds``). NaN where the model has no answer.
+        Predictions of pairs hidden at random (``random_folds``), and of workloads hidden with
+        their family (``family_folds``) and without (``variant_folds``). NaN where the model has
+        no answer.
     settings : sequence of Setting
         The ways of picking pairs; ``(BLIND,)`` gives bounds that know nothing of picking.
     rounds : int
@@ -416,7 +416,8 @@ class _Tally:
         Of two families, each was hidden once; pairs are picked by the mean of what was predicted
         then, and each of the two predictions has its bound judged.
         """
-        table, hidden = all_new(found), found[1:]
+        table = all_new(found)
+        hidden = [one for one in found if one.standing.max() >= OF_NEW_FAMILIES]
         for jobs in draw_rounds(table, draw):
             for way, setting in enumerate(self._settings, len(self._settings)):
                 if not np.isinf(setting.gsla):
@@ -447,10 +448,9 @@ class _Tally:
 
     def _count(self, way: int, levels: slice, table: Table, found: Outcome) -> None:
         """Count the jobs whose pairs have a hidden workload; all, where none is hidden."""
-        hidden = table.new.any()
-        which = (found.standing != KNOWN) == hidden
-        own = table.family[found.workload[which]]
-        group = np.full(len(own), table.family[np.argmax(table.new)]) if hidden else own
+        which = (found.standing != KNOWN) == table.new.any()
+        own_new = ~np.isin(found.standing, OF_CO_RUNNERS)
+        group = table.family[np.where(own_new, found.workload, found.co_runner)[which]]
         cell = found.standing[which], np.searchsorted(GANGS, found.workers[which]), group
         missed = found.needed[which, None] > _LEVELS[None, levels]
         np.add.at(self._misses[way, ..., levels], cell, missed)
@@ -467,8 +467,8 @@ class _Tally:
         if not len(ways):
             return Evidence((), *np.zeros((2, len(GANGS), 0, len(_LEVELS))))
         each = zip(misses, jobs, strict=True)
-        hidden = code != KNOWN
-        risk = [Evidence(self._families, *_scaled(*counts)).risk(worst, hidden) for counts in each]
+        most = _worst(code, worst)
+        risk = [Evidence(self._families, *_scaled(*counts)).risk(most) for counts in each]
         hardest = np.argmax(risk, axis=0)[None, :, None]
         misses, jobs = (np.take_along_axis(c, hardest, axis=0)[0] for c in (misses, jobs))
         return Evidence(self._families, *_scaled(misses, jobs))
@@ -503,6 +503,11 @@ def _fit_spread(found: Sequence[Table], code: int) -> FloatArray:
     fitted = np.maximum(nnls(parts, np.abs(error))[0], [1e-6, 0.0])
     scaled: FloatArray = fitted * max(np.quantile(error / (parts @ fitted), 0.9), 1e-3)
     return scaled
+
+
+def _worst(code: int, of_known_families: float) -> float:
+    """Return the largest part of broken bounds that is thought possible in a group never seen."""
+    return 1.0 if code >= OF_NEW_FAMILIES else of_known_families
 
 
 def _families(count: int) -> str:

@@ -21,10 +21,17 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.bounds import calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import Fold, family_folds, fitted, random_folds, workload_folds
+from dovetail.predictors.folds import (
+    Fold,
+    family_folds,
+    fitted,
+    random_folds,
+    variant_folds,
+    workload_folds,
+)
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import HeldOut, Rows, measured_pairs
-from dovetail.predictors.standing import standing
+from dovetail.predictors.standing import novelty, standings
 from dovetail.predictors.training import Prepared, Tried, prepared, tried
 
 Setting = Literal["random", "workload", "family", "two_families", "gpu_model"]
@@ -289,11 +296,12 @@ def _tested(
         return
     rows = what.rows
     tries: dict[Setting, Tried] = {}
-    # Bounds are made of the errors in these two settings, whichever is tested.
+    # Bounds are made of the errors in these two settings and of variants, whichever is tested.
     for setting in dict.fromkeys((*_CALIBRATING, *settings)):
         told(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
         tries[setting] = _try(setting, what, data, gpu_models, seed)
-    known, new = (tries[setting].held for setting in _CALIBRATING)
+    known, family = (tries[setting].held for setting in _CALIBRATING)
+    unseen = family.joined(tried(what, variant_folds(rows), seed).held)
     confidences = tuple(sorted({*LEVELS, confidence}))
     for k, setting in enumerate(settings):
         told(f"{name}: bounds, {SETTING_NAMES[setting]}", k)
@@ -302,7 +310,7 @@ def _tested(
             reason = "has no answer for what is new" if len(held.row) else _TOO_FEW[setting]
             yield NotApplicable(model=name, setting=setting, reason=reason)
             continue
-        uppers = cross_calibrated(rows, folds, held, known, new, confidences, rounds, seed)
+        uppers = cross_calibrated(rows, folds, held, known, unseen, confidences, rounds, seed)
         yield Trial(name, what.spec, setting, what.features, rows, folds, held, confidences, uppers)
 
 
@@ -476,7 +484,7 @@ def cross_calibrated(
     folds: Sequence[Fold],
     held: HeldOut,
     known: HeldOut,
-    new: HeldOut,
+    unseen: HeldOut,
     confidences: Sequence[float],
     rounds: int = 8,
     seed: int = 0,
@@ -494,24 +502,26 @@ def cross_calibrated(
         What was measured.
     folds, held
         What was left out together, and the predictions of it.
-    known, new : HeldOut
-        Predictions of pairs left out at random and with a family, as ``calibrate`` takes them.
+    known, unseen : HeldOut
+        Predictions of pairs left out at random and with a workload, as ``calibrate`` takes them.
     confidences : sequence of float
         The promises. Where the rows cannot support one the bound is NaN.
     rounds, seed : int
         As ``calibrate`` takes them.
     """
     uppers = np.full((len(confidences), len(held.row)), np.nan)
+    family = np.unique(np.array(rows.families), return_inverse=True)[1]
     for k, fold in enumerate(folds):
         of_fold = held.fold == k
         inside = _among(fold.train, rows)
         calibration = calibrate(
-            inside.rows, inside.of(known), inside.of(new), rounds=rounds, seed=seed
+            inside.rows, inside.of(known), inside.of(unseen), rounds=rounds, seed=seed
         )
         seen = np.zeros(len(rows.names), dtype=np.bool_)
         seen[rows.own_workload[fold.train]] = True
         row = held.row[of_fold]
-        kinds = standing(seen[rows.own_workload[row]], seen[rows.other_workload[row]])
+        new = novelty(seen, family)
+        kinds = standings(new[rows.own_workload[row]], new[rows.other_workload[row]])
         for j, confidence in enumerate(confidences):
             uppers[j, of_fold] = calibration.upper(
                 held.slowdown[of_fold], kinds, confidence, error=held.error[of_fold]

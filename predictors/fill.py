@@ -193,10 +193,10 @@ def unsupported(
 
 def _supported(instance: Instance, predictor: TrainedPredictor) -> Mapping[str, float]:
     """Return the largest confidence of each kind of job, the least of the GPU models."""
-    names = [name for name, w in used(instance).items() if not predictor.lacks(name, w)]
+    known = {n: w for n, w in used(instance).items() if not predictor.lacks(n, w)}
     found: dict[str, float] = {}
     for gpu_model in _gpu_models(instance, predictor):
-        for kind, most in predictor.supported(names, gpu_model).items():
+        for kind, most in predictor.supported(known, gpu_model).items():
             found[kind] = min(most, found.get(kind, most))
     return found
 

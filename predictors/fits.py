@@ -35,7 +35,7 @@ class Bound(Protocol):
     ) -> FloatArray:
         """Return the bound of each slowdown, for jobs of so many workers.
 
-        ``standing`` says what was known of each pair, see ``standing.standing``; ``error`` is the
+        ``standing`` says what was measured of each pair, see ``standing.STANDINGS``; ``error`` is the
         standard error of the logarithm of each, where the model has one. NaN where the confidence
         is more than the data support.
         """
@@ -98,6 +98,8 @@ class ModelFit:
         The model.
     measured : tuple of str
         The workloads that were measured in pairs.
+    families : tuple of str
+        The family of each of them.
     splits : tuple of Split
         The caps at which pairs were measured; see ``answered``.
     limits : tuple of float
@@ -119,6 +121,7 @@ class ModelFit:
 
     member: Member
     measured: tuple[str, ...]
+    families: tuple[str, ...]
     splits: tuple[Split, ...]
     limits: tuple[float, float]
     bound: Bound | None = None
@@ -127,10 +130,24 @@ class ModelFit:
 
     def __post_init__(self) -> None:
         lowest, highest = self.limits
+        if len(self.families) != len(self.measured):
+            raise InputError("must have one for each of measured", "families")
         if any(not 0 <= end < len(self.measured) for pair in self.pairs for end in pair):
             raise InputError("must be positions in measured", "pairs")
         if not 0 < lowest <= highest < np.inf:
             raise InputError(f"must be 0 < lowest <= highest, got {lowest}, {highest}", "limits")
+
+    def novelty(self, workloads: Mapping[str, Workload]) -> IntArray:
+        """Return what is new of each workload, see ``standing.novelty``.
+
+        A workload without a family is its own.
+        """
+        known = dict(zip(self.measured, self.families, strict=True))
+        own = (w.family or known.get(name, name) for name, w in workloads.items())
+        seen = set(self.families)
+        pairs = zip(workloads, own, strict=True)
+        each = (0 if name in known else 1 if family in seen else 2 for name, family in pairs)
+        return np.fromiter(each, np.int64, len(workloads))
 
     def together(self, names: Sequence[str]) -> BoolArray:
         """Return which of these workloads were measured together, shape (names, names)."""

@@ -11,6 +11,8 @@ from dovetail.predictors.estimators.registry import HoldingBack, ModelSpec, Pair
 from dovetail.predictors.predictor import BoolArray, IntArray
 from dovetail.predictors.rows import HeldOut, Rows
 
+_VARIANT_FOLDS = 5
+
 
 class Fold(NamedTuple):
     """Two disjoint sets of rows, as masks of shape (rows,)."""
@@ -50,6 +52,24 @@ def workload_folds(rows: Rows) -> Iterator[Fold]:
     Other workloads of its family may be seen in training.
     """
     yield from group_folds(rows.own_workload, rows.other_workload)
+
+
+def variant_folds(rows: Rows) -> Iterator[Fold]:
+    """Yield up to five folds, each of about a fifth of the workloads, whose families stay known.
+
+    Workloads that are alone in their family are never hidden.
+    """
+    families = np.unique(np.array(rows.families), return_inverse=True)[1]
+    alone = (np.bincount(families) == 1)[families]
+    part = np.full(len(families), -1)
+    variants = np.argsort(families, kind="stable")
+    variants = variants[~alone[variants]]
+    part[variants] = np.arange(len(variants)) % _VARIANT_FOLDS
+    own, other = part[rows.own_workload], part[rows.other_workload]
+    for k in range(_VARIANT_FOLDS):
+        test = np.asarray((own == k) | (other == k))
+        if test.any() and not test.all():
+            yield Fold(~test, test)
 
 
 def split_folds(rows: Rows) -> Iterator[Fold]:

@@ -70,6 +70,7 @@ class FitRecord(Record):
     gpu_model: Name
     member: MemberRecord
     measured: tuple[Name, ...]
+    families: tuple[Name, ...]
     splits: tuple[tuple[_Cap, _Cap], ...]
     limits: tuple[Slowdown, Slowdown]
     bound: tuple[ArrayName, ...] | None = None
@@ -149,6 +150,7 @@ def _fit_record(gpu_model: str, fit: ModelFit) -> FitRecord:
         gpu_model=gpu_model,
         member=_member_record(fit.member),
         measured=fit.measured,
+        families=fit.families,
         splits=fit.splits,
         limits=fit.limits,
         bound=None if fit.bound is None else tuple(sorted(fit.bound.arrays())),
@@ -262,6 +264,7 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
     return ModelFit(
         member=member,
         measured=record.measured,
+        families=record.families,
         splits=record.splits,
         limits=record.limits,
         bound=bound or None,

@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import HeldOut, Rows
-from dovetail.predictors.standing import KNOWN, NEW, NEW_CO_RUNNER
+from dovetail.predictors.standing import KNOWN, NEW_FAMILY, OF_NEW_FAMILIES, novelty, standings
 
 GANGS: Final = (1, 2, 4, 8)
 """The numbers of workers that jobs of a drawn round have."""
@@ -34,7 +34,7 @@ class Table(NamedTuple):
     error : ndarray of float, shape (workloads, workloads)
         Standard error of the prediction's logarithm; NaN where the model has none.
     standing : ndarray of int, shape (workloads, workloads)
-        ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW``: what the model had seen when it predicted.
+        What the model had seen when it predicted, one of ``STANDINGS``.
     new : ndarray of bool, shape (workloads,)
         The workloads that the model had never seen.
     family : ndarray of int, shape (workloads,)
@@ -89,8 +89,10 @@ class Outcome(NamedTuple):
     ----------
     workload, workers : ndarray of int
         The job's workload, and how many workers it has.
+    co_runner : ndarray of int
+        The co-runner's workload in its least known pair.
     standing : ndarray of int
-        The least known of its pairs: the highest of ``KNOWN``, ``NEW_CO_RUNNER``, ``NEW``.
+        That of its least known pair, one of ``STANDINGS``.
     needed : ndarray of float
         How many spreads its bound must lie above the prediction to cover the job's slowdown,
         which is that of its slowest worker, as the bound is the largest of its workers'.
@@ -98,6 +100,7 @@ class Outcome(NamedTuple):
 
     workload: IntArray
     workers: IntArray
+    co_runner: IntArray
     standing: IntArray
     needed: FloatArray
 
@@ -117,7 +120,7 @@ def tables(
     known : HeldOut
         Predictions of pairs whose workloads were seen in other pairs (``random_folds``).
     new : HeldOut
-        Predictions of pairs with a workload that was hidden (``family_folds``).
+        Predictions of pairs with a workload that was hidden (``family_folds``, ``variant_folds``).
     draw : Generator, optional
         Draws one of the measurements of each two workloads; the first by default.
     """
@@ -168,8 +171,8 @@ def _hidden(base: Table, rows: Rows, found: HeldOut, taken: BoolArray) -> Iterat
         part = found.take(found.fold == fold)
         seen = np.delete(rows.own_workload, part.row)
         new = np.isin(np.arange(len(rows.names)), np.setdiff1d(rows.own_workload, seen))
-        standing = np.where(new[:, None] | new[None, :], NEW_CO_RUNNER, KNOWN)
-        standing[new] = NEW
+        what = novelty(~new, base.family)
+        standing = standings(what[:, None], what[None, :])
         slowdown, error = _of_pairs(rows, part, taken)
         yield base._replace(
             prediction=np.where(standing == KNOWN, base.prediction, slowdown),
@@ -180,21 +183,21 @@ def _hidden(base: Table, rows: Rows, found: HeldOut, taken: BoolArray) -> Iterat
 
 
 def all_new(found: Sequence[Table]) -> Table:
-    """Return what would be predicted if every workload were new, as nearly as is known.
+    """Return what would be predicted if every family were new, as nearly as is known.
 
-    The mean of what was predicted for a pair whenever a workload of it was hidden.
+    The mean of what was predicted for a pair whenever a family of it was hidden.
 
     Parameters
     ----------
     found : sequence of Table
         As ``tables`` returns them.
     """
-    each = [np.where(one.standing == KNOWN, np.nan, one.prediction) for one in found]
+    each = [np.where(one.standing < OF_NEW_FAMILIES, np.nan, one.prediction) for one in found]
     count = np.isfinite(each).sum(axis=0)
     total = np.nansum(each, axis=0)
     mean = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
     nothing = np.zeros(len(count), dtype=np.bool_)
-    return found[0]._replace(prediction=mean, standing=np.full_like(count, NEW), new=nothing)
+    return found[0]._replace(prediction=mean, standing=np.full_like(count, NEW_FAMILY), new=nothing)
 
 
 def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[Round]:
@@ -296,14 +299,16 @@ def outcome(
     if logarithms:
         table = table._replace(prediction=np.log(table.prediction), truth=np.log(table.truth))
     share = np.flatnonzero(partner != np.arange(len(partner)))
-    own, job = jobs.workload[share], jobs.job[share]
-    cell = own, jobs.workload[partner[share]]
+    own, other, job = jobs.workload[share], jobs.workload[partner[share]], jobs.job[share]
+    cell = own, other
     workers = np.bincount(jobs.job)
     slowest = np.full(len(workers), -np.inf)
     np.maximum.at(slowest, job, table.truth[cell])
     needed = np.full(len(workers), np.inf)
     np.minimum.at(needed, job, (slowest[job] - table.prediction[cell]) / spread[cell])
-    standing = np.zeros(len(workers), dtype=np.int64)
-    np.maximum.at(standing, job, table.standing[cell])
-    present, first = np.unique(job, return_index=True)
-    return Outcome(own[first], workers[present], standing[present], needed[present])
+    # The least known pair of each job comes first.
+    order = np.lexsort((-table.standing[cell], job))
+    present, first = np.unique(job[order], return_index=True)
+    least = order[first]
+    ends = own[least], workers[present], other[least]
+    return Outcome(*ends, table.standing[cell][least], needed[present])

@@ -205,6 +205,11 @@ class HeldOut(NamedTuple):
     slowdown: FloatArray
     error: FloatArray
 
+    def joined(self, other: HeldOut) -> HeldOut:
+        """Return the predictions of these folds, then those of others."""
+        after = other._replace(fold=other.fold + self.fold.max(initial=-1) + 1)
+        return HeldOut(*map(np.concatenate, zip(self, after, strict=True)))
+
     def take(self, tests: IntArray | BoolArray | slice) -> HeldOut:
         """Return some of the predictions, by position, mask or range."""
         ends = self.row[tests], self.fold[tests]

@@ -6,7 +6,7 @@ numpy runs it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -22,8 +22,7 @@ from dovetail.predictors.features import Features
 from dovetail.predictors.fits import CAPS, Bound, Member, ModelFit
 from dovetail.predictors.forms.hierarchy import Hierarchy
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction, Split
-from dovetail.predictors.standing import KNOWN, NEW_CO_RUNNER, STANDINGS, standing
-from dovetail.predictors.standing import NEW as NEW_WORKLOAD
+from dovetail.predictors.standing import STANDINGS, standings
 
 _BLOCK_ROWS = 2**20
 """Rows that a form is given at once: a form works on states first, so not too few."""
@@ -131,13 +130,13 @@ class TrainedPredictor:
         return min((fit.member.lacks(name, workload) for fit in self.fits.values()), key=len)
 
     def supported(
-        self, workloads: Collection[str], gpu_model: str | None = None
+        self, workloads: Mapping[str, Workload], gpu_model: str | None = None
     ) -> Mapping[str, float]:
         """Return the largest confidence of ``upper`` for each kind of job these workloads make.
 
         Parameters
         ----------
-        workloads : collection of str
+        workloads : mapping of str to Workload
             Workloads by name, any two of which may share a GPU.
         gpu_model : str, optional
             As in ``predict``.
@@ -151,13 +150,12 @@ class TrainedPredictor:
         fit = self.fit(gpu_model)
         if fit.bound is None:
             return {}
-        new = not set(workloads) <= set(fit.measured)
+        new = fit.novelty(workloads)
+        met = standings(new, np.unique([0, *new]))
         found = {}
-        for name in workloads:
-            known = name in fit.measured
+        for name, kinds in zip(workloads, met, strict=True):
             workers = self.workers.get(name, 1)
-            kinds = (KNOWN, NEW_CO_RUNNER) if new else (KNOWN,)
-            for kind in kinds if known else (NEW_WORKLOAD,):
+            for kind in kinds.tolist():
                 words = f"{STANDINGS[kind]} ({workers} worker{'s' * (workers > 1)})"
                 found[words] = fit.bound.largest_confidence(kind, workers)
         return found
@@ -257,8 +255,6 @@ class TrainedPredictor:
         self, fit: ModelFit, workloads: Mapping[str, Workload], which: IntArray, caps: IntArray
     ) -> _States:
         names = list(workloads)
-        known = set(fit.measured)
-        measured = np.array([name in known for name in names], dtype=np.bool_)
         workers = np.array([self.workers.get(name, 1) for name in names], dtype=np.int64)
         seen = {
             member.features: member.features.states(workloads, which, caps)
@@ -266,7 +262,8 @@ class TrainedPredictor:
         }
         together = fit.together(names) if self.measured_only else None
         ends = which, together
-        return _States(fit, self.confidence, seen, measured[which], workers[which], caps, *ends)
+        new = fit.novelty(workloads)[which]
+        return _States(fit, self.confidence, seen, new, workers[which], caps, *ends)
 
 
 @dataclass(frozen=True)
@@ -276,7 +273,7 @@ class _States:
     fit: ModelFit
     confidence: float
     seen: Mapping[Features, FloatArray]
-    measured: BoolArray
+    novelty: IntArray
     workers: IntArray
     caps: IntArray
     workload: IntArray
@@ -348,13 +345,13 @@ class _States:
     ) -> FloatArray:
         found = np.full(len(own), np.nan)
         known = ~np.isnan(slowdown)
-        known_of = standing(self.measured[own], self.measured[other])
+        standing = standings(self.novelty[own], self.novelty[other])
         workers = self.workers[own]
         for size in self._gang_sizes:
             rows = known & (workers == size)
             if rows.any():
                 value = bound.upper(
-                    slowdown[rows], known_of[rows], self.confidence, size, error[rows]
+                    slowdown[rows], standing[rows], self.confidence, size, error[rows]
                 )
                 found[rows] = np.maximum(value, slowdown[rows])
         if self.fit.member.partial:

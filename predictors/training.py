@@ -25,11 +25,12 @@ from dovetail.predictors.folds import (
     held_out,
     random_folds,
     split_folds,
+    variant_folds,
 )
 from dovetail.predictors.forms.hierarchy import Hierarchy
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray, Split
 from dovetail.predictors.rows import UNPROFILED, HeldOut, Rows, measured_pairs, training_rows
-from dovetail.predictors.standing import NEW_CO_RUNNER, STANDINGS, standing
+from dovetail.predictors.standing import OF_CO_RUNNERS, STANDINGS, standings
 from dovetail.predictors.trained import TrainedPredictor
 
 NAMES: Final = (*MODELS, AUTO)
@@ -252,6 +253,7 @@ def measured_fit(
         fit,
         member=member,
         measured=rows.names,
+        families=rows.families,
         splits=_splits(data, gpu_model),
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
         pairs=_pairs(rows),
@@ -276,21 +278,23 @@ def _fitted(
         what = _searched(what, search_s, seed, progress)
     rows = what.rows
     known = tried(what, random_folds(rows, seed=seed), seed).held
-    new = tried(what, family_folds(rows), seed).held
-    bound = calibrate(rows, known, new, seed=seed)
+    family = tried(what, family_folds(rows), seed).held
+    variant = tried(what, variant_folds(rows), seed).held
+    bound = calibrate(rows, known, family.joined(variant), seed=seed)
     if what.spec.partial:
         bound = replace(bound, splits=_split_quantiles(what, seed))
     _require_support(bound, confidence, gpu_model)
     fit = ModelFit(
         member=Member(what.name, what.features, fitted(what.spec, rows, seed).to_form()),
         measured=rows.names,
+        families=rows.families,
         splits=_splits(data, gpu_model),
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
         bound=bound,
         power=_power(data, gpu_model, seed),
         pairs=_pairs(rows),
     )
-    errors = {f"{gpu_model}: random": known, f"{gpu_model}: family": new}
+    errors = {f"{gpu_model}: random": known, f"{gpu_model}: family": family}
     return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})
 
 
@@ -449,18 +453,19 @@ def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: Dat
     shares = np.array([[share or UNCAPPED for share in m.shares] for m in found], dtype=np.int64)
     prediction = predictor.predict(workloads, pairs, shares, gpu_model)
     upper = np.full_like(prediction.slowdown, np.nan)
-    known = np.isin(names, predictor.fits[gpu_model].measured)[pairs]
+    new = predictor.fits[gpu_model].novelty(workloads)[pairs]
     return _Said(
         prediction.slowdown.T.ravel(),
         (upper if prediction.upper is None else prediction.upper).T.ravel(),
         None if prediction.error is None else prediction.error.T.ravel(),
-        standing(known.T.ravel(), known[:, ::-1].T.ravel()),
+        standings(new.T.ravel(), new[:, ::-1].T.ravel()),
     )
 
 
 def _groups(rows: Rows, said: _Said) -> list[str]:
     """Return whose luck each row shares: see ``Calibration.updated``."""
-    side = np.where(said.standing == NEW_CO_RUNNER, rows.other_workload, rows.own_workload)
+    of_other = np.isin(said.standing, OF_CO_RUNNERS)
+    side = np.where(of_other, rows.other_workload, rows.own_workload)
     return [rows.families[k] for k in side.tolist()]
 
 
