@@ -26,10 +26,10 @@ from dovetail.instances.importers.lucid import GPU_MODEL, import_lucid
 from dovetail.instances.instance import Instance
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
-from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds
+from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds, variant_folds
 from dovetail.predictors.planned import BLIND, GANGS, Table, draw_round, tables
 from dovetail.predictors.rows import HeldOut, Rows, training_rows
-from dovetail.predictors.standing import STANDINGS
+from dovetail.predictors.standing import KNOWN, STANDINGS
 from dovetail.solver.rounds import solve
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "lucid"
@@ -162,7 +162,8 @@ def predicted(rows: Rows, model: ModelSpec, test: NDArray[np.bool_]) -> HeldOut:
 
 
 def made(rows: Rows, known: HeldOut, model: ModelSpec) -> dict[str, Bounds]:
-    new = held_out(model, rows, family_folds(rows))
+    family, variant = (held_out(model, rows, f(rows)) for f in (family_folds, variant_folds))
+    new = family.joined(variant)
     corrected = calibrate(rows, known, new)
     return {
         "plain": Plain(corrected, scores(corrected, tables(rows, known, new))),
@@ -176,7 +177,7 @@ def scores(calibration: Calibration, found: Sequence[Table]) -> tuple[FloatArray
     for k, table in enumerate(found):
         spread = calibration.spreads(table.prediction, table.standing, table.error)
         score = calibration.needed(table.prediction, table.truth, spread)
-        for code in (1, 2) if k else (0,):
+        for code in range(1, len(STANDINGS)) if k else (KNOWN,):
             values = score[table.standing == code]
             each[code].append(values[~np.isnan(values)])
     return tuple(np.concatenate(values) for values in each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol
@@ -35,9 +35,9 @@ class Bound(Protocol):
     ) -> FloatArray:
         """Return the bound of each slowdown, for jobs of so many workers.
 
-        ``standing`` says what was measured of each pair, see ``standing.STANDINGS``; ``error`` is the
-        standard error of the logarithm of each, where the model has one. NaN where the confidence
-        is more than the data support.
+        ``standing`` says what was measured of each pair, see ``standing.STANDINGS``; ``error`` is
+        the standard error of the logarithm of each, where the model has one. NaN where the
+        confidence is more than the data support.
         """
 
     def at_new_split(self, confidence: float) -> float:
@@ -98,8 +98,6 @@ class ModelFit:
         The model.
     measured : tuple of str
         The workloads that were measured in pairs.
-    families : tuple of str
-        The family of each of them.
     splits : tuple of Split
         The caps at which pairs were measured; see ``answered``.
     limits : tuple of float
@@ -112,6 +110,8 @@ class ModelFit:
         A form whose answer is the power of the GPU with both on it, in W.
     pairs : tuple of (int, int)
         The workloads that were measured together, as positions in ``measured``.
+    families : tuple of str
+        The family of each of ``measured``; by default each is its own.
 
     Raises
     ------
@@ -121,16 +121,16 @@ class ModelFit:
 
     member: Member
     measured: tuple[str, ...]
-    families: tuple[str, ...]
     splits: tuple[Split, ...]
     limits: tuple[float, float]
     bound: Bound | None = None
     power: Member | None = None
     pairs: tuple[tuple[int, int], ...] = ()
+    families: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lowest, highest = self.limits
-        if len(self.families) != len(self.measured):
+        if len(self.families) not in (0, len(self.measured)):
             raise InputError("must have one for each of measured", "families")
         if any(not 0 <= end < len(self.measured) for pair in self.pairs for end in pair):
             raise InputError("must be positions in measured", "pairs")
@@ -142,9 +142,9 @@ class ModelFit:
 
         A workload without a family is its own.
         """
-        known = dict(zip(self.measured, self.families, strict=True))
+        known = dict(zip(self.measured, self.families or self.measured, strict=True))
         own = (w.family or known.get(name, name) for name, w in workloads.items())
-        seen = set(self.families)
+        seen = set(known.values())
         pairs = zip(workloads, own, strict=True)
         each = (0 if name in known else 1 if family in seen else 2 for name, family in pairs)
         return np.fromiter(each, np.int64, len(workloads))

@@ -70,12 +70,12 @@ class FitRecord(Record):
     gpu_model: Name
     member: MemberRecord
     measured: tuple[Name, ...]
-    families: tuple[Name, ...]
     splits: tuple[tuple[_Cap, _Cap], ...]
     limits: tuple[Slowdown, Slowdown]
     bound: tuple[ArrayName, ...] | None = None
     power: MemberRecord | None = None
     pairs: tuple[tuple[_Position, _Position], ...] = ()
+    families: tuple[Name, ...] = ()
 
 
 class ModelRecord(Record):
@@ -150,12 +150,12 @@ def _fit_record(gpu_model: str, fit: ModelFit) -> FitRecord:
         gpu_model=gpu_model,
         member=_member_record(fit.member),
         measured=fit.measured,
-        families=fit.families,
         splits=fit.splits,
         limits=fit.limits,
         bound=None if fit.bound is None else tuple(sorted(fit.bound.arrays())),
         power=None if fit.power is None else _member_record(fit.power),
         pairs=fit.pairs,
+        families=fit.families,
     )
 
 
@@ -264,12 +264,12 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
     return ModelFit(
         member=member,
         measured=record.measured,
-        families=record.families,
         splits=record.splits,
         limits=record.limits,
         bound=bound or None,
         power=power or None,
         pairs=record.pairs,
+        families=record.families,
     )
 
 

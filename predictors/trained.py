@@ -151,7 +151,7 @@ class TrainedPredictor:
         if fit.bound is None:
             return {}
         new = fit.novelty(workloads)
-        met = standings(new, np.unique([0, *new]))
+        met = standings(new[:, np.newaxis], np.unique([0, *new]))
         found = {}
         for name, kinds in zip(workloads, met, strict=True):
             workers = self.workers.get(name, 1)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.predictors.folds import family_folds, random_folds
+from dovetail.predictors.folds import family_folds, random_folds, variant_folds
 from dovetail.predictors.rows import HeldOut, Rows
 
 
@@ -19,7 +19,8 @@ class Population(NamedTuple):
 def population(seed, families=20, each=3, noise=0.06, bias=0.06):
     """Draw slowdowns around 1.2; predictions have an error of their own for every row.
 
-    Where a family is hidden, its rows and those of its co-runners have two errors in common.
+    Where a family is hidden, its rows and those of its co-runners have two errors in common;
+    where workloads are hidden without their families, those of each workload have.
     """
     draw = np.random.default_rng(seed)
     count = families * each
@@ -30,7 +31,13 @@ def population(seed, families=20, each=3, noise=0.06, bias=0.06):
     of_own, of_other = bias * draw.standard_normal((2, families))
     shared = np.where(rows.own[row] // each == fold, of_own[fold], of_other[fold])
     error = shared + noise * draw.standard_normal(len(row))
-    return Population(rows, known, held(row, fold, rows.slowdown[row] + error))
+    family = held(row, fold, rows.slowdown[row] + error)
+    row, fold = tested(variant_folds(rows))
+    of_own, of_other = bias * draw.standard_normal((2, count))
+    error = of_own[rows.own[row]] + of_other[rows.other[row]]
+    error += noise * draw.standard_normal(len(row))
+    variant = held(row, fold, rows.slowdown[row] + error)
+    return Population(rows, known, family.joined(variant))
 
 
 def of_matrices(truth, prediction):
@@ -65,4 +72,6 @@ def rows_of(slowdown, each):
 
 def tested(folds):
     tests = [np.flatnonzero(fold.test) for fold in folds]
-    return np.concatenate(tests), np.repeat(np.arange(len(tests)), [len(test) for test in tests])
+    return np.concatenate([np.empty(0, int), *tests]), np.repeat(
+        np.arange(len(tests)), [len(test) for test in tests]
+    )

@@ -10,7 +10,16 @@ import pytest
 from dovetail.instances.errors import InputError
 from dovetail.predictors.bounds import Calibration, Evidence, calibrate, coverage, gang_coverage
 from dovetail.predictors.planned import BLIND, GANGS, Setting, draw_round, outcome, partners, tables
-from dovetail.predictors.standing import KNOWN, NEW, NEW_CO_RUNNER, standing
+from dovetail.predictors.standing import (
+    CO_RUNNER_OF_NEW_FAMILY,
+    KNOWN,
+    NEW,
+    NEW_CO_RUNNER,
+    NEW_FAMILY,
+    STANDINGS,
+    novelty,
+    standings,
+)
 from tests.predictors.population import population
 
 
@@ -23,18 +32,25 @@ def evidence(*groups):
 def by_hand(worst=0.4):
     """Return spreads 0.1 + 0.5 (prediction - 1), levels 0, 1, 2; two groups."""
     return Calibration(
-        spread=np.tile([0.1, 0.5], (3, 1)),
+        spread=np.tile([0.1, 0.5], (5, 1)),
         levels=np.array([0.0, 1.0, 2.0]),
-        evidence=(evidence((6, 2, 0), (4, 1, 0)), evidence((5, 5, 5)), evidence()),
+        evidence=(
+            evidence((6, 2, 0), (4, 1, 0)),
+            evidence((5, 5, 5)),
+            evidence(),
+            evidence(),
+            evidence((6, 2, 0), (4, 1, 0)),
+        ),
         worst=worst,
     )
 
 
 def test_risk_by_hand():
-    # (0.6 + 0.4 + 0.4) / 3, (0.2 + 0.1 + 0.4) / 3, (0 + 0 + 0.4) / 3. Where families were hidden,
-    # one never seen breaks as many as the worst of them: (0.5 + 0.5) / 2.
+    # (0.6 + 0.4 + 0.4) / 3, (0.2 + 0.1 + 0.4) / 3, (0 + 0 + 0.4) / 3. Of a family never seen
+    # nothing is assumed: (0.6 + 0.4 + 1) / 3 and so on.
     np.testing.assert_allclose(by_hand().risk[KNOWN, 0], [1.4 / 3, 0.7 / 3, 0.4 / 3])
-    np.testing.assert_allclose(by_hand().risk[NEW_CO_RUNNER, 0], [1.0 / 2] * 3)
+    np.testing.assert_allclose(by_hand().risk[NEW_CO_RUNNER, 0], [0.9 / 2] * 3)
+    np.testing.assert_allclose(by_hand().risk[NEW_FAMILY, 0], [2.0 / 3, 1.3 / 3, 1.0 / 3])
     np.testing.assert_allclose(by_hand().risk[NEW, 0], [1.0] * 3)
 
 
@@ -53,13 +69,13 @@ def test_bound_by_hand():
 
 def test_a_bound_by_standard_errors_by_hand():
     found = evidence((6, 2, 0), (4, 1, 0))
-    one = Calibration(np.zeros((3, 2)), np.arange(3.0), (found, found, found), worst=0.4)
+    one = Calibration(np.zeros((5, 2)), np.arange(3.0), (found,) * 5, worst=0.4)
     # Level 1, but a new workload has no less than the normal quantile of 0.75 or 0.86.
     error = np.array([0.2, 0.2])
     assert one.upper([1.5, 1.5], KNOWN, 0.75, error=error) == pytest.approx(1.5 * np.exp(0.2))
     assert one.level(NEW, 0.75) == 1
     assert one.level(NEW, 0.4) == 0
-    low = Calibration(np.zeros((3, 2)), np.array([0.5, 0.6, 0.7]), (found,) * 3, worst=0.4)
+    low = Calibration(np.zeros((5, 2)), np.array([0.5, 0.6, 0.7]), (found,) * 5, worst=0.4)
     assert low.level(KNOWN, 0.86) == 0.7
     assert low.level(NEW, 0.86) == pytest.approx(1.0803, abs=1e-4)
     # What is measured later is counted in the same standard errors: ln(1.9 / 1.5) / 0.2 = 1.18.
@@ -77,7 +93,7 @@ def test_what_the_data_cannot_support_is_refused():
     with pytest.raises(InputError, match=rule):
         one.level(KNOWN, 0.87)
     # Half of the bounds are broken, however many families there are.
-    with pytest.raises(InputError, match=r"at most 0\.5 .*got 0\.6; no number of families"):
+    with pytest.raises(InputError, match=r"at most 0\.55 .*got 0\.6; no number of families"):
         one.level(NEW_CO_RUNNER, 0.6)
     with pytest.raises(InputError, match=r"must be above 0 .* got 0$"):
         one.upper(1.2, KNOWN, 0.0)
@@ -96,8 +112,14 @@ def test_gangs_beyond_the_table_add_up_their_risks():
 
 
 def test_standing():
-    own, other = [True, True, False, False], [True, False, True, False]
-    assert standing(own, other).tolist() == [KNOWN, NEW_CO_RUNNER, NEW, NEW]
+    # Measured; of its family; of a family never measured.
+    new = novelty(np.array([True, False, False]), np.array([0, 0, 1]))
+    assert new.tolist() == [0, 1, 2]
+    assert standings(new[:, None], new).tolist() == [
+        [KNOWN, NEW_CO_RUNNER, CO_RUNNER_OF_NEW_FAMILY],
+        [NEW, NEW, NEW_FAMILY],
+        [NEW_FAMILY, NEW_FAMILY, NEW_FAMILY],
+    ]
 
 
 def test_update_by_hand():
@@ -162,7 +184,7 @@ def test_arrays_are_the_calibration():
     [
         ("spread", None, "must be an array of numbers"),
         ("spread", np.zeros((2, 2)), "must have shape"),
-        ("spread", np.full((3, 2), -1.0), "must be finite and >= 0"),
+        ("spread", np.full((5, 2), -1.0), "must be finite and >= 0"),
         ("levels", np.array(["a"]), "must be an array of numbers"),
         ("levels", np.array([2.0, 1.0]), "must have shape"),
         ("levels", np.array([0.0, 2.0, 1.0]), "must rise"),
@@ -186,7 +208,7 @@ def test_broken_arrays(name, value, rule):
 def kept(calibration, seed, confidence, setting, workers=1):
     """Return the part of jobs that kept their bound for each standing, in rounds of a seed."""
     one = population(seed)
-    found = [[], [], []]
+    found = [[] for _ in STANDINGS]
     draw = np.random.default_rng(seed)
     for k, of in enumerate(tables(one.rows, one.known, one.new)):
         spread = calibration.spreads(of.prediction, of.standing)
@@ -194,7 +216,7 @@ def kept(calibration, seed, confidence, setting, workers=1):
         for _ in range(10 if k else 60):
             jobs = draw_round(of, draw)
             came = outcome(jobs, partners(jobs, of, upper, setting, draw), of, spread)
-            for code in range(3):
+            for code in range(len(STANDINGS)):
                 which = (came.standing == code) & (came.workers == workers)
                 level = calibration.level(code, confidence, workers)
                 found[code] += (came.needed[which] <= level).tolist()

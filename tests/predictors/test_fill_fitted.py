@@ -92,8 +92,8 @@ def test_pairs_without_a_bound_get_no_entry():
     filled = predict(instance("abc"), simple(OfKnown()))
     assert [entry.pair for entry in filled.slowdowns] == [("a", "b")]
     assert unsupported(instance("abc"), simple(OfKnown())) == {
-        "new co-runner (1 worker)": 0.0,
-        "new workload (1 worker)": 0.0,
+        "co-runner of a new family (1 worker)": 0.0,
+        "new family (1 worker)": 0.0,
     }
     assert unsupported(instance("ab"), simple(OfKnown())) == {}
     assert unsupported(instance("ab")) == {}

@@ -18,7 +18,13 @@ from dovetail.predictors.planned import (
     tables,
 )
 from dovetail.predictors.rows import HeldOut, Rows
-from dovetail.predictors.standing import KNOWN, NEW, NEW_CO_RUNNER
+from dovetail.predictors.standing import (
+    CO_RUNNER_OF_NEW_FAMILY,
+    KNOWN,
+    NEW,
+    NEW_CO_RUNNER,
+    NEW_FAMILY,
+)
 from tests.predictors.population import population
 
 FREE = Setting(np.inf, 1.0)
@@ -72,8 +78,12 @@ def test_tables_say_what_was_seen():
     assert hidden.new.tolist() == [False, False, True]
     # A pair that the fold does not test keeps what the random folds said.
     np.testing.assert_equal(hidden.prediction, [[nan, 1, 5], [3, nan, nan], [6, nan, nan]])
-    assert hidden.standing[0].tolist() == [KNOWN, KNOWN, NEW_CO_RUNNER]
-    assert hidden.standing[2].tolist() == [NEW, NEW, NEW]
+    assert hidden.standing[0].tolist() == [KNOWN, KNOWN, CO_RUNNER_OF_NEW_FAMILY]
+    assert hidden.standing[2].tolist() == [NEW_FAMILY] * 3
+    # The same workload of a family that another pair has.
+    _, variant = tables(rows._replace(families=("f", "f", "f")), known, new)
+    assert variant.standing[0].tolist() == [KNOWN, KNOWN, NEW_CO_RUNNER]
+    assert variant.standing[2].tolist() == [NEW] * 3
 
 
 def test_of_pairs_at_several_splits_one_is_drawn():

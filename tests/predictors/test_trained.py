@@ -1,5 +1,7 @@
 """The fitted predictor: blends, bounds, unknown pairs, and tables for whole rounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -49,11 +51,19 @@ def test_predictions_stay_within_the_slowdowns_seen():
 
 
 def test_bounds_by_standing_and_gang_by_hand():
-    # 0.1 * workers * (1 + standing) * 0.9; c is new: standing 1 for a, 2 for c.
+    # 0.1 * workers * (1 + standing) * 0.9; c is of a new family: standing 3 for a, 4 for c.
     predictor = TrainedPredictor(simple(Margin()).fits, 0.9, workers={"a": 4})
     found = ask(predictor, {**AB, "c": busy(0.2)}, ("a", "b", NONE), ("a", "c", NONE))
     rise = found.upper - found.slowdown
-    assert rise == pytest.approx(np.array([[0.36, 0.09], [0.72, 0.27]]))
+    assert rise == pytest.approx(np.array([[0.36, 0.09], [1.44, 0.45]]))
+
+
+def test_standing_of_workloads_by_family():
+    known = replace(simple().fits["V100"], families=("f", "g"))
+    asked = {name: busy(0.2) for name in "acdg"}
+    asked["c"], asked["d"] = asked["c"].replace(family="f"), asked["d"].replace(family="h")
+    assert known.novelty(asked).tolist() == [0, 1, 2, 1]
+    assert replace(known, families=()).novelty(asked).tolist() == [0, 2, 2, 2]
 
 
 def test_a_bound_below_the_prediction_is_lifted_to_it():

@@ -12,6 +12,7 @@ from dovetail.predictors.estimators.registry import spec
 from dovetail.predictors.estimators.sm_allocation import totals
 from dovetail.predictors.folds import random_folds
 from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS
 from dovetail.predictors.training import AUTO, NAMES, fit, prepared, tried, update
 from tests.predictors.synthetic import GPU, synthetic
 
@@ -294,7 +295,10 @@ def test_slowdowns_a_little_below_one_are_noise(data):
 def test_few_workloads_have_bounds_at_the_confidence_of_few(model, families, each):
     data = synthetic(families, each)
     bound = fit(data, model).fits[GPU].bound
-    # No bound of the highest level is broken; the family never seen is taken to break a quarter.
-    for kind in range(3):
-        most = bound.largest_confidence(kind)
-        assert most == pytest.approx(1 - 0.25 / (families + 1))
+    # No bound of the highest level is broken; a family never seen is taken to break all of its
+    # bounds, and anything else never seen a quarter.
+    for kind in range(len(STANDINGS)):
+        worst = 1 if kind >= OF_NEW_FAMILIES else 0.25
+        without = each == 1 and kind in (NEW_CO_RUNNER, NEW)
+        most = 0 if without else 1 - worst / (families + 1)
+        assert bound.largest_confidence(kind) == pytest.approx(most)
