@@ -207,8 +207,13 @@ class HeldOut(NamedTuple):
 
     def joined(self, other: HeldOut) -> HeldOut:
         """Return the predictions of these folds, then those of others."""
-        after = other._replace(fold=other.fold + self.fold.max(initial=-1) + 1)
-        return HeldOut(*map(np.concatenate, zip(self, after, strict=True)))
+        later = other.fold + self.fold.max(initial=-1) + 1
+        return HeldOut(
+            np.concatenate([self.row, other.row]),
+            np.concatenate([self.fold, later]),
+            np.concatenate([self.slowdown, other.slowdown]),
+            np.concatenate([self.error, other.error]),
+        )
 
     def take(self, tests: IntArray | BoolArray | slice) -> HeldOut:
         """Return some of the predictions, by position, mask or range."""
