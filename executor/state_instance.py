@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from dovetail.instances._record import FrozenDict
+from dovetail.instances._record import IDLE, FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry
 from dovetail.instances.plan import Assignment
 from dovetail.instances.sets import LARGEST, set_slowdown
@@ -30,7 +30,7 @@ def instance_of(
     """Return a state as a round: its jobs, and the believed slowdowns of their workloads.
 
     Every two workloads have an entry at all caps that may be used, ``slowdown: null`` where they
-    may not share, so that no predictor fills it in.
+    may not share, so that no predictor fills it in; but none at ``idle`` of one not isolated.
 
     Parameters
     ----------
@@ -166,7 +166,9 @@ def _entries(state: State, shared: Collection[int]) -> Iterator[SlowdownEntry]:
     for m, (mine, theirs) in product(range(len(table.models)), table.caps):
         for a, b in product(shared, repeat=2):
             mirror_of_another = a > b or (a == b and (mine or 0) > (theirs or 0))
-            if not mirror_of_another:
+            behind = [k for k, share in ((a, mine), (b, theirs)) if share == IDLE]
+            may = all(state.workloads[k].isolation for k in behind)
+            if may and not mirror_of_another:
                 yield _entry(state, m, ((a, mine), (b, theirs)))
 
 

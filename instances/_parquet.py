@@ -71,10 +71,14 @@ def parquet_bytes(columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]])
     """
     arrow = _pyarrow()
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64()}
-    cells = {
-        column.name: arrow.array([row.get(column.name) for row in rows], types[column.kind])
-        for column in columns
-    }
+
+    def array(column: Column) -> Any:  # noqa: ANN401 (pyarrow's)
+        values = [row.get(column.name) for row in rows]
+        if column.word is not None and column.word in values:
+            return arrow.array([None if one is None else str(one) for one in values])
+        return arrow.array(values, types[column.kind])
+
+    cells = {column.name: array(column) for column in columns}
     buffer = io.BytesIO()
     arrow.parquet.write_table(arrow.table(cells), buffer)
     return buffer.getvalue()

@@ -106,11 +106,12 @@ class Table(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table: the place of its value in the record, and its type."""
+    """A column of a table: the place of its value in the record, its type, and a word for one."""
 
     name: str
     path: str
     kind: type[str] | type[int] | type[float]
+    word: str | None = None
 
 
 def as_number(text: str) -> float | None:
@@ -247,7 +248,7 @@ def lines_of(path: str | Path) -> Iterator[str]:
 def cell_value(row: Row, column: Column) -> Cell:
     """Return the value of a cell, None where it is empty."""
     text = row.values[column.name]
-    if not text or column.kind is str:
+    if not text or column.kind is str or text == column.word:
         return text or None
     number = as_number(text)
     if number is None:

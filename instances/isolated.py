@@ -15,11 +15,12 @@ authors measured on an A100 (section 5.2). It stands for the slowdown, too, whic
 WORKERS: Final = 1.25
 """Slowdown of kernels that can give a GPU up between two blocks (Tally, section 5.5)."""
 
-_BEHIND: Final[tuple[SeatShare | None, SeatShare | None]] = (None, IDLE)
+BEHIND: Final[tuple[SeatShare | None, SeatShare | None]] = (None, IDLE)
+"""The shares of an isolated pair."""
 
 
-def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry | None:
-    """Return what is expected of two workloads of which one runs in the idle time of the other.
+def isolated_slowdowns(first: Workload) -> tuple[float, float] | None:
+    """Return the expected slowdowns of a workload and of another in its idle time.
 
     Tally (ASPLOS 2025, section 4): a kernel of the second runs only while the first has none, so it
     gets the part of the time in which the first leaves the GPU idle, at the pace of kernels that
@@ -28,7 +29,15 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
         slowdown of first  = p99 = 1.072
         slowdown of behind = 1.25 / (1 - gpu_util of first)
 
-    An estimate from published means; an entry that was measured is better.
+    An estimate from published means; what was measured is better. None where the first has neither
+    ``gpu_util`` nor ``graphics_active`` in its metrics, or leaves no idle time.
+    """
+    busy = _busy(first)
+    return None if busy is None or busy >= 1 else (TAIL, round(WORKERS / (1 - busy), 4))
+
+
+def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry | None:
+    """Return the ``isolated_slowdowns`` of two workloads as an entry.
 
     Parameters
     ----------
@@ -38,18 +47,11 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
         The workload with SMs of its own.
     behind : str
         The workload at the share ``idle``.
-
-    Returns
-    -------
-    SlowdownEntry or None
-        None where the first has neither ``gpu_util`` nor ``graphics_active`` in its metrics, or
-        leaves no idle time.
     """
-    busy = _busy(instance.workloads[first])
-    if busy is None or busy >= 1:
+    slowdown = isolated_slowdowns(instance.workloads[first])
+    if slowdown is None:
         return None
-    slowdown = (TAIL, round(WORKERS / (1 - busy), 4))
-    return SlowdownEntry(pair=(first, behind), share=_BEHIND, slowdown=slowdown, p99=slowdown)
+    return SlowdownEntry(pair=(first, behind), share=BEHIND, slowdown=slowdown, p99=slowdown)
 
 
 def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:

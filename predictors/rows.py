@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
@@ -166,7 +167,8 @@ _Profiles = Mapping[str, Mapping[str, Workload]]
 
 def _usable(measurement: Measurement, gpu_models: Sequence[str] | None) -> bool:
     wanted = gpu_models is None or measurement.gpu_model in gpu_models
-    return wanted and len(measurement.workloads) == 2 and not measurement.failed
+    isolated = IDLE in measurement.shares  # no predictor has a place for it
+    return wanted and len(measurement.workloads) == 2 and not (measurement.failed or isolated)
 
 
 def _states(measurement: Measurement) -> list[_State]:

@@ -170,6 +170,11 @@ _DESCRIBING = (
     option("--gsla X", "largest slowdown accepted", finite),
     option("--weight W", "how much the job counts", finite, "1"),
     option("--priority CLASS", "batch or latency", default="batch", choices=("batch", "latency")),
+    option(
+        "--isolation HOW",
+        "blocks: a latency job lets others run in its idle time, a batch job may be one of them",
+        choices=("blocks",),
+    ),
     option("--nice N", "priority among your jobs, -20 to 20: lower ones start first", _nice, "0"),
     option("--memory-mib MIB", "memory limit of a worker", finite),
     option("--estimate TIME", "expected run time alone: 90, 15m, 2h, 1d", duration),

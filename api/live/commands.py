@@ -34,7 +34,7 @@ _COMMANDING: Final = re.compile(
 
 _FIELDS: Final = {
     **{name: name for name in ("name", "workload", "workers", "gsla", "weight", "priority")},
-    **{name: name for name in ("nice", "memory_mib", "retries", "output", "error")},
+    **{name: name for name in ("isolation", "nice", "memory_mib", "retries", "output", "error")},
     "estimate": "estimate_s",
     "walltime": "walltime_s",
     "grace": "grace_s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections import Counter
@@ -290,6 +291,8 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     yield "workload", job.workload
     yield "workers", f"{job.workers}, {job.priority}" + (f", nice {job.nice}" if job.nice else "")
     yield "gSLA", gsla(job.gsla, job.priority)
+    if job.isolation is not None:
+        yield "isolation", "; ".join(_isolation(job))
     yield "limits", _limits(job)
     yield "submitted", clock_time(job.submitted_s)
     if job.started_s is not None:
@@ -313,6 +316,22 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     if log:
         more = f" (of rank 0; {job.workers} ranks)" if job.workers > 1 else ""
         yield "log file", log + more
+
+
+_MOST_ESCAPES = 5
+
+
+def _isolation(job: JobView) -> Iterator[str]:
+    yield job.isolation or ""
+    if job.unisolated:
+        yield f"not isolated: {printable(job.unisolated)}"
+    counted = [f"{count:,} {name}" for name, count in job.launches.items() if count]
+    if counted:
+        yield f"launches: {', '.join(counted)}"
+    for name, why in itertools.islice(job.escapes.items(), _MOST_ESCAPES):
+        yield printable(f"{name}: {why}")
+    if len(job.escapes) > _MOST_ESCAPES:
+        yield f"{len(job.escapes) - _MOST_ESCAPES} more"
 
 
 def _limits(job: JobView) -> str:
@@ -342,7 +361,7 @@ def _ranks(job: JobView) -> RenderableType:
         zip(job.gpus, shares, pids, others, strict=True)
     ):
         line = (
-            "no cap" if share is None else f"{share} %",
+            share_text(share),
             NO_FIGURE if pid is None else str(pid),
             ", ".join(with_whom) or NO_FIGURE,
         )

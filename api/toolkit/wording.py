@@ -15,11 +15,11 @@ NO_FIGURE = "-"
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def share_text(share: int | None) -> str:
+def share_text(share: int | str | None) -> str:
     """Return a share of a GPU's SMs."""
     if share is None:
         return "no cap"
-    return f"{share}" if share == IDLE else f"{share} %"
+    return f"{share}" if share in (IDLE, str(IDLE)) else f"{share} %"
 
 
 def two_digits(value: float | None) -> str:

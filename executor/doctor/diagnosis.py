@@ -92,6 +92,7 @@ def diagnose(
         ("machine.progress-hook", machine.progress_hook(hook) if os.geteuid() == 0 else None),
         ("machine.cgroups", machine.control_groups()),
         ("machine.cpu-pool", machine.cores()),
+        ("machine.isolation", machine.isolation()),
         ("service.directory", service.state(what.directory)),
         ("service.running", service.running(what.directory, pid)),
         ("service.socket", service.unix_socket(what.socket, pid)),

@@ -16,19 +16,22 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import mmap
 import os
 import socket
 import struct
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.executor.isolation.assemble import AssemblerError
+from dovetail.executor.isolation.assemble import AssemblerError, find_ptxas
 from dovetail.executor.isolation.images import ImageError, ptx_of
+from dovetail.executor.isolation.interception import assembler
 from dovetail.executor.isolation.kernels import Form as KernelForm
 from dovetail.executor.isolation.kernels import LaunchShape, PreparedKernel, prepare
 from dovetail.executor.isolation.ptx import Function, Module, PtxError, parse
@@ -78,6 +81,8 @@ _PAGE_BYTES: Final = 4 * (_AREA_AT + _AREAS * _AREA_WORDS)
 _SWEEP_S: Final = 1.0
 _STALE_SWEEPS: Final = 10
 _MODULES_KEPT: Final = 256
+_ANSWER_S: Final = 10.0
+_MOST_BYTES: Final = 1 << 24
 
 
 @dataclass
@@ -173,6 +178,8 @@ class Server:
         How many runs make a measurement.
     kept : Path, optional
         Where assemblers keep PTX (``interception.assembler``).
+    idle_s : float
+        Seconds without a process and without a question for its status, after which it ends.
     """
 
     def __init__(
@@ -182,8 +189,10 @@ class Server:
         bound_s: float = BOUND_S,
         samples: int = SAMPLES,
         kept: Path | None = None,
+        idle_s: float = math.inf,
     ) -> None:
         self._ptxas, self._bound_s, self._samples = ptxas, bound_s, samples
+        self._idle_s = idle_s
         self._page = Page()
         self._joined: dict[int, _Client] = {}
         self._ended: Counter[str] = Counter()
@@ -192,6 +201,7 @@ class Server:
         self._prepared: dict[str, _Prepared] = {}
         self._lock, self._preparing = threading.Lock(), threading.Lock()
         self._closed = threading.Event()
+        self._needed_s = time.monotonic()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -203,7 +213,7 @@ class Server:
         self._listening.listen(128)
 
     def run(self) -> None:
-        """Serve until ``close`` is called."""
+        """Serve until ``close`` is called, or it is not needed any more."""
         threading.Thread(target=self._sweep, daemon=True).start()
         while not self._closed.is_set():
             try:
@@ -219,9 +229,7 @@ class Server:
 
     def close(self) -> None:
         """Let no further process join."""
-        self._closed.set()
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
+        self._end()
         self._listening.close()
         os.close(self._page.file)
 
@@ -249,6 +257,16 @@ class Server:
         while not self._closed.wait(_SWEEP_S):
             with self._lock:
                 self._page.ignore_stale()
+                if self._joined:
+                    self._needed_s = time.monotonic()
+            if time.monotonic() - self._needed_s > self._idle_s:
+                self._end()
+
+    def _end(self) -> None:
+        """Let no further process join, and ``run`` return."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
 
     # A client.
 
@@ -256,6 +274,7 @@ class Server:
         with connection, contextlib.suppress(OSError, EOFError):
             kind, request = _received(connection)
             if kind == _STATUS:
+                self._needed_s = time.monotonic()
                 connection.sendall(json.dumps(self.status()).encode())
             elif kind == _HELLO:
                 self._serve_client(connection, request)
@@ -379,14 +398,18 @@ def status(path: Path) -> Mapping[str, Any]:
     Raises
     ------
     OSError
-        When there is no scheduler.
+        When there is no scheduler, or it does not answer.
     """
+    until_s, parts = time.monotonic() + _ANSWER_S, bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(10)
+        connection.settimeout(_ANSWER_S)
         connection.connect(str(path))
         connection.sendall(_HEADER.pack(_STATUS, 0))
-        parts = iter(lambda: connection.recv(1 << 16), b"")
-        found: dict[str, Any] = json.loads(b"".join(parts))
+        while part := connection.recv(1 << 16):
+            parts += part
+            if len(parts) > _MOST_BYTES or time.monotonic() > until_s:
+                raise OSError(f"{path}: its answer does not end")
+    found: dict[str, Any] = json.loads(parts)
     return found
 
 
@@ -410,8 +433,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m dovetail.executor.isolation.server")
     parser.add_argument("socket", type=Path, help="where processes connect")
     parser.add_argument("--kept", type=Path, help="where assemblers keep PTX")
+    parser.add_argument("--daemon", action="store_true", help="return once it listens")
+    parser.add_argument(
+        "--idle-s", type=float, default=math.inf, help="seconds without use, after which it ends"
+    )
     given = parser.parse_args()
-    Server(given.socket, kept=given.kept).run()
+    ptxas = find_ptxas()
+    if given.kept and ptxas:
+        assembler(given.kept, ptxas)
+    server = Server(given.socket, ptxas=ptxas, kept=given.kept, idle_s=given.idle_s)
+    if given.daemon:
+        _detach(given.socket.with_name("log"))
+    server.run()
+
+
+def _detach(log: Path) -> None:
+    """Go on in a process of its own, whose messages go to a file; the present one ends."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    with open(os.devnull) as nothing, open(log, "w") as messages:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(messages.fileno(), 1)
+        os.dup2(messages.fileno(), 2)
 
 
 if __name__ == "__main__":

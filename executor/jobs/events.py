@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, TypeAdapter
 
 from dovetail.executor.jobs.specs import JobSpec, Run, UserId
-from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, Share
+from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, SeatShare
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 
 Rank = Annotated[StrictInt, Field(ge=0)]
@@ -197,6 +197,18 @@ class RankGone(Event):
 RankEvent = RankStarted | RankReady | RankRefused | RankEnded | RankLost | RankGone
 
 
+class IsolationLost(Event):
+    """The kernel launches of an isolated run are not intercepted, or not any more.
+
+    Runs with the share ``idle`` on its devices are stopped, itself among them if it has co-runners.
+    If it has not run yet, its job starts without isolation from then on.
+    """
+
+    kind: Literal["isolation_lost"] = "isolation_lost"
+    run: Name
+    reason: Reason
+
+
 # Measurements.
 
 
@@ -251,7 +263,7 @@ class Separated(Event):
     runs: tuple[Name, Name]
     gpu_model: Name
     workloads: tuple[Name, Name]
-    shares: tuple[Share | None, Share | None]
+    shares: tuple[SeatShare | None, SeatShare | None]
     gsla: Positive
     slowdown: Positive | None
     tail: StrictBool = False
@@ -345,6 +357,7 @@ AnyEvent = Annotated[
     | RankEnded
     | RankLost
     | RankGone
+    | IsolationLost
     | Profiled
     | WorkloadKnown
     | ProfileFailed

@@ -75,6 +75,9 @@ class LiveJob:
         Whether that run is to be measured alone.
     alone_only : str
         Why it may never share; empty if it may.
+    unisolated : str
+        Why its present run, or its next one if that could not start, is not isolated; empty
+        otherwise.
     runs : int
         Number of starts.
     failures, losses : int
@@ -113,6 +116,7 @@ class LiveJob:
     ranks: list[RankView] = field(default_factory=list)
     profiling: bool = False
     alone_only: str = ""
+    unisolated: str = ""
     runs: int = 0
     failures: int = 0
     losses: int = 0

@@ -8,13 +8,14 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import FailFast, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from dovetail.instances._record import (
+    IDLE,
     Count,
     FrozenMapping,
     Name,
     NonNegative,
     Positive,
     Record,
-    Share,
+    SeatShare,
     Text,
     rule_broken,
     shown,
@@ -71,6 +72,9 @@ class JobSpec(Record):
     nice : int
         Priority among the owner's jobs, as in nice(1): lower values start first. It does not
         matter between users.
+    isolation : {"blocks"}, optional
+        Kernel launches may be intercepted: those of a latency job so that best-effort jobs can run
+        in its idle time, those of a best-effort job so that it can be one of them.
     memory_mib : float, optional
         Device memory of one rank, which becomes its limit. If it is not given, the job runs alone
         until the profile of its workload gives it.
@@ -120,6 +124,7 @@ class JobSpec(Record):
     weight: Positive = 1.0
     priority: Literal["batch", "latency"] = "batch"
     nice: Annotated[StrictInt, Field(ge=-MOST_NICE, le=MOST_NICE)] = 0
+    isolation: Literal["blocks"] | None = None
     memory_mib: Positive | None = None
     estimate_s: Positive | None = None
     walltime_s: Positive | None = None
@@ -182,14 +187,20 @@ class Seat(Record):
     gpu : str
         The device's id in the pool's cluster.
     share : int, optional
-        Cap of the process in per cent, for its whole life; None = no cap.
+        Cap of the process in per cent, for its whole life; None = no cap. ``idle``: its thread
+        blocks run while those of an isolated latency job on the device do not.
     memory_mib : float, optional
         Limit of its device memory; None = no limit.
     """
 
     gpu: Name
-    share: Share | None = None
+    share: SeatShare | None = None
     memory_mib: Positive | None = None
+
+    @property
+    def share_text(self) -> str:
+        """Its share, for people."""
+        return str(self.share) if self.share in (None, IDLE) else f"{self.share} %"
 
 
 class Run(Record):
@@ -205,6 +216,9 @@ class Run(Record):
         One for each rank.
     sub_batch : int, optional
         Samples of a step if that is not the full batch of the workload.
+    isolated : bool
+        Whether its kernel launches are intercepted: on all devices of a latency job, else where its
+        share is ``idle``.
     """
 
     id: Name
@@ -212,16 +226,21 @@ class Run(Record):
     spec: JobSpec
     seats: Annotated[tuple[Seat, ...], Field(min_length=1)]
     sub_batch: Count | None = None
+    isolated: StrictBool = False
 
     def share_on(self, gpu: str) -> int | None:
         """Return its share of a device; None if it has no cap or no seat there."""
         return next((seat.share for seat in self.seats if seat.gpu == gpu), None)
 
+    def isolated_on(self, seat: Seat) -> bool:
+        """Return whether its kernel launches on a device are intercepted."""
+        return self.isolated and (self.spec.priority == "latency" or seat.share == IDLE)
+
     @property
     def places(self) -> str:
         """Its devices and shares, for people."""
         return ", ".join(
-            seat.gpu if seat.share is None else f"{seat.gpu} at {seat.share} %"
+            seat.gpu if seat.share is None else f"{seat.gpu} at {seat.share_text}"
             for seat in self.seats
         )
 

@@ -20,6 +20,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import Device, LiveJob, RankState, RankView, Step
 from dovetail.executor.jobs.specs import FIXED, JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
+from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError
 
 MOST_LOSSES: Final = 3
@@ -346,6 +347,17 @@ class StateMachine:
         if job.state not in (JobState.STOPPING, JobState.LOST):
             self._move(job, JobState.LOST, event.at_s, f"rank {event.rank}: {event.reason}")
 
+    def _isolation_lost(self, event: events.IsolationLost) -> None:
+        job = self._present(event.run)
+        if job is None or job.state not in HOLDING:
+            return
+        job.unisolated = event.reason
+        for other in self._loses_with(job):
+            again = other.spec.requeue or not _has_run(other)
+            other.stop_reason = f"{job.id} is not isolated: {event.reason}"
+            other.stop_then = "wait" if again else "fail"
+            self._stop(other, event.at_s, other.stop_reason)
+
     def _profiled(self, event: events.Profiled) -> None:
         job = self._job_of(event.run)
         self.unrecorded[self.sequence + 1] = event
@@ -401,6 +413,24 @@ class StateMachine:
     _service_started = _devices_changed
 
     # Parts that several events share.
+
+    def _loses_with(self, job: LiveJob) -> list[LiveJob]:
+        """Return the jobs that must not go on at ``idle`` when one is not isolated any more.
+
+        One that has not run will not be started; it is refused by itself.
+        """
+        residents = self.residents()
+        shared = [gpu for gpu in sorted(job.devices) if len(residents[gpu]) > 1]
+        found = {
+            other.id: other
+            for gpu in shared
+            for other in residents[gpu]
+            if other.run is not None
+            and other.run.share_on(gpu) == IDLE
+            and other.state is not JobState.STOPPING
+            and (_has_run(job) if other is job else job.spec.priority == "latency")
+        }
+        return list(found.values())
 
     def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
         """Allow the jobs of a workload to share."""
@@ -459,6 +489,8 @@ class StateMachine:
     def _conclude(self, job: LiveJob, at_s: float) -> None:
         """Move a job on whose ranks are all over."""
         assert job.run is not None
+        if _has_run(job):
+            job.unisolated = ""
         state, why = self._outcome(job)
         self._move(job, state, at_s, why)
         self._wanted.append(Release(job.run.id))
@@ -484,7 +516,7 @@ class StateMachine:
         """Count a failed run, and return whether there may be another."""
         if job.unseen:
             job.losses += 1
-            may = job.spec.requeue or not any(rank.has_run for rank in job.ranks)
+            may = job.spec.requeue or not _has_run(job)
             return may and job.losses <= MOST_LOSSES
         job.failures += 1
         return job.failures <= job.spec.retries
@@ -632,6 +664,11 @@ class StateMachine:
         if not holds:
             past = [f"{step.state} ({step.why})" for step in job.history] if job else []
             raise TransitionError("; ".join([rule, *past]))
+
+
+def _has_run(job: LiveJob) -> bool:
+    """Return whether a process of its present or last run has been seen."""
+    return any(rank.has_run for rank in job.ranks)
 
 
 def _blameless(event: AnyEvent) -> bool:

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from dovetail.executor.jobs.events import Separated
 from dovetail.formulations.arrays import Floats
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.memory import next_mark
@@ -58,6 +60,7 @@ class Source(IntEnum):
     ANALYTIC = 4
     UTILISATION = 5
     BROKEN = 6
+    ISOLATED = 7
 
 
 class Belief(NamedTuple):
@@ -145,6 +148,7 @@ _WORDS: Final = {
     Source.BROKEN: "broke a gSLA",
     Source.ANALYTIC: "analytic, from solo profiles",
     Source.UTILISATION: "analytic, from utilisation alone",
+    Source.ISOLATED: "estimate for isolated pairs, from published means",
 }
 
 
@@ -227,6 +231,17 @@ class Beliefs:
             values = slowdown[m], upper[m], source[m]
             for predictor, known, codes in self._predictors(workloads, model, workers or {}):
                 _fill(values, workloads, caps, model, predictor, known, codes)
+            if BEHIND in caps:
+                ahead, behind = caps.index(BEHIND), caps.index(BEHIND[::-1])
+                for a, name in enumerate(workloads):
+                    first = self.on(model).get(name)
+                    expected = first and isolated_slowdowns(first)
+                    if expected:
+                        for cells, value in zip(
+                            ((m, ahead, a), (m, behind, slice(None), a)), expected, strict=True
+                        ):
+                            slowdown[cells] = upper[cells] = p99[cells] = value
+                            source[cells] = Source.ISOLATED
         predicted = SlowdownTable(*names, slowdown.copy(), upper.copy(), p99, power_w)
         table = BeliefTable(
             *names,
@@ -398,6 +413,8 @@ def _fill(
     block = np.ix_(at, at)
     pairs = np.indices((count, count)).reshape(2, -1).T
     for k, split in enumerate(caps):
+        if IDLE in split:
+            continue
         shares = np.tile([share or UNCAPPED for share in split], (len(pairs), 1))
         found = predictor.predict(known, pairs, shares, model)
         slowdown = found.slowdown[:, 0].reshape(count, count)

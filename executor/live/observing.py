@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -13,10 +14,11 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.findings import power_w
 from dovetail.executor.live.policy_view import PolicyView
-from dovetail.executor.live.readings import LastReading
+from dovetail.executor.live.readings import LastReading, Reading
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.watch import Watch, watched
 from dovetail.executor.pools.pool import NodePool, Usage
+from dovetail.instances._record import IDLE
 
 
 class Observer:
@@ -97,10 +99,7 @@ class Observer:
         self.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
         found = self._watch.observe(self._machine, progress, self.usage, now_s, boot_s)
         loaded = list(self._libraries(runs, now_s))
-        self.last.now = {
-            run: self._watch.reading(run)._replace(upper=self._view.upper(run.rpartition(".")[0]))
-            for run in runs
-        }
+        self.last.now = {run: self._reading(run, run.rpartition(".")[0]) for run in runs}
         shared = self._sharing()
         for run, reading in self.last.now.items():
             self.last.note(run, reading, run in shared)
@@ -108,6 +107,19 @@ class Observer:
                 job = run.rpartition(".")[0]
                 self._view.note_progress(job, reading.iterations, reading.total, now_s)
         return [*found, *loaded]
+
+    def _reading(self, name: str, job: str) -> Reading:
+        run = self._machine.jobs[job].run
+        isolated = [
+            self.usage[seat.gpu]
+            for seat in (run.seats if run is not None else ())
+            if run is not None and run.isolated_on(seat) and seat.gpu in self.usage
+        ]
+        return self._watch.reading(name)._replace(
+            upper=self._view.upper(job),
+            launches=sum((Counter(used.launches) for used in isolated), Counter()),
+            escapes={kernel: why for used in isolated for kernel, why in used.escapes.items()},
+        )
 
     def _sharing(self) -> set[str]:
         return {
@@ -139,7 +151,7 @@ class Observer:
     def _wrong_share(self, run: Run, library: str, at_s: float) -> Iterator[AnyEvent]:
         for seat in run.seats:
             model = self._devices.models.get(seat.gpu)
-            if seat.share is None or model is None:
+            if seat.share in (None, IDLE) or model is None:
                 continue
             if seat.share not in self._pool.allowed(library, model):
                 reason = f"its library {library} is not known to compute right at {seat.share} %"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Source
 from dovetail.executor.live.sharing_classes import Kind, Layout
 from dovetail.formulations.arrays import Floats
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
 from dovetail.solver.policies.state import State
@@ -22,10 +23,12 @@ def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
     """Return the caps of two jobs that may be used, the mirror of each among them.
 
     Both uncapped, one of them, two caps that sum to all that may be given or to the whole device,
-    and what was measured.
+    what was measured, and ``idle`` of one.
     """
     found = [UNCAPPED]
-    for x, y in product((None, *rules.shares), repeat=2):
+    if IDLE in rules.shares:
+        found += [(None, IDLE), (IDLE, None)]
+    for x, y in product((None, *(share for share in rules.shares if share != IDLE)), repeat=2):
         both = (x or 0) + (y or 0)
         full = x is None or y is None or both in (rules.share_sum, WHOLE)
         useful = full or (x, y) in measured or (y, x) in measured
@@ -88,7 +91,8 @@ class KindState:
             if label in found:
                 label = f"{label} (user {kind.uid})"
             made = known or Workload(memory_mib=0.0)
-            found[label] = made.replace(memory_mib=kind.need_mib)
+            behind = "blocks" if kind.isolation == "best-effort" else None
+            found[label] = made.replace(memory_mib=kind.need_mib, isolation=behind)
         return found
 
     def _of_kinds(
@@ -127,8 +131,11 @@ class KindState:
             for k, (mine, theirs) in enumerate(self.table.caps):
                 struck[m, k, [mine not in shares for shares in may], :] = True
                 struck[m, k, :, [theirs not in shares for shares in may]] = True
+        isolated = [(k, caps) for k, caps in enumerate(self.table.caps) if IDLE in caps]
         for (a, one), (b, other) in product(enumerate(self.kinds), repeat=2):
             struck[:, :, a, b] |= self._keep_apart(one, other)
+            for k, caps in isolated:
+                struck[:, k, a, b] |= not _isolates(caps, one, other)
         return struck
 
     def _keep_apart(self, one: Kind, other: Kind) -> bool:
@@ -144,3 +151,9 @@ class KindState:
         for model, caps, a, b in np.argwhere(measured).tolist():
             state.seen[model, caps, a, b] = table.rows[model][caps][a][b]
             state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]
+
+
+def _isolates(caps: Caps, *kinds: Kind) -> bool:
+    """Return whether one kind may run in the idle time of another, as a scheduler serves a user."""
+    parts = tuple("best-effort" if share == IDLE else "latency" for share in caps)
+    return parts == tuple(kind.isolation for kind in kinds) and len({k.uid for k in kinds}) == 1

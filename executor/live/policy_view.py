@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Run, WorkloadKey
@@ -22,6 +22,7 @@ from dovetail.executor.live.policy_state import KindState, useful_caps
 from dovetail.executor.live.sharing_classes import Kind, Layout, workload_name
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.sets import LARGEST, set_slowdown
@@ -188,10 +189,23 @@ class PolicyView:
 
     def allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares of a device model that a job may have, by its workload's library."""
-        shares = set(self.cluster.shares)
+        shares = set(self.cluster.shares) - {IDLE}
         if shares and self._allowed:
             shares.intersection_update(self._allowed(self.machine.library(spec), model))
-        return shares
+        behind = spec.isolation and spec.priority == "batch" and IDLE in self.cluster.shares
+        return shares | {IDLE} if behind else shares
+
+    def isolation(self, live: LiveJob) -> Literal["", "latency", "best-effort"]:
+        """Return which part a job can have in an isolated pair; empty: none.
+
+        A running job has one only if it was started with it.
+        """
+        running = live.run if live.state in HOLDING else None
+        if live.spec.isolation is None or live.unisolated or IDLE not in self.cluster.shares:
+            return ""
+        if running is not None and not running.isolated:
+            return ""
+        return "latency" if live.spec.priority == "latency" else "best-effort"
 
     def alone(self, spec: JobSpec, model: str) -> SoloProfile | None:
         """Return the newest profile of a job's workload alone and uncapped, with its workers."""
@@ -297,7 +311,8 @@ class PolicyView:
         )
         if shares and known and need:
             separated = any(live.id in pair for pair in self.machine.apart)
-            return Kind(live.spec.owner.uid, name, need, live.id if separated else "")
+            only = live.id if separated else ""
+            return Kind(live.spec.owner.uid, name, need, only, self.isolation(live))
         return Kind(-1, "", self._least_device_mib(need))
 
     def _known(self, name: str) -> Workload | None:

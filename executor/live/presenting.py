@@ -13,7 +13,7 @@ from dovetail.executor.live.lacking import Lacks
 from dovetail.executor.live.readings import NOTHING, Reading
 from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
 from dovetail.executor.pools.pool import Usage
-from dovetail.instances._record import shown
+from dovetail.instances._record import IDLE, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
@@ -106,6 +106,8 @@ def _job_view(
         priority=spec.priority,
         nice=spec.nice,
         gsla=spec.gsla,
+        isolation=spec.isolation,
+        unisolated=job.unisolated,
         state=job.state,
         why=job.why,
         waiting_for=waiting_for,
@@ -116,7 +118,7 @@ def _job_view(
         runs=job.runs,
         run=run.id if run is not None else None,
         gpus=tuple(seat.gpu for seat in seats),
-        shares=tuple(seat.share for seat in seats),
+        shares=tuple(str(IDLE) if seat.share == IDLE else seat.share for seat in seats),
         co_runners=tuple(others),
         pids=tuple(rank.pid for rank in job.ranks),
         statuses=tuple(rank.status for rank in job.ranks),

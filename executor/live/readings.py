@@ -26,6 +26,8 @@ class Reading(NamedTuple):
         The largest slowdown that was believed with its present co-runners, and the bound on it.
     memory_mib : float or None
         The most that a rank of it was seen to use.
+    launches, escapes : mapping
+        As of ``Usage``, of the devices on which it is isolated.
     """
 
     iterations: float | None = None
@@ -36,6 +38,8 @@ class Reading(NamedTuple):
     predicted: float | None = None
     upper: float | None = None
     memory_mib: float | None = None
+    launches: Mapping[str, int] = {}
+    escapes: Mapping[str, str] = {}
 
 
 NOTHING: Final = Reading()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.jobs.live_jobs import Device, LiveJob
 from dovetail.executor.jobs.specs import JobSpec
@@ -37,12 +37,15 @@ class Kind(NamedTuple):
         Memory of one worker.
     job : str
         The id of the only job of this kind, if that is separated from some other; else empty.
+    isolation : {"", "latency", "best-effort"}
+        Whether others may run in the idle time of its jobs, or its jobs in that of others.
     """
 
     uid: int
     workload: str
     need_mib: float
     job: str = ""
+    isolation: Literal["", "latency", "best-effort"] = ""
 
     @property
     def alone(self) -> bool:
@@ -54,6 +57,8 @@ class Kind(NamedTuple):
         if self.alone:
             return f"alone ({self.need_mib:.15g} MiB)" if self.need_mib else "alone"
         special = [self.job] if self.job else []
+        if self.isolation:
+            special.append(f"isolated, {self.isolation}")
         if self.need_mib != usual_mib:
             special.append(f"{self.need_mib:.15g} MiB")
         return f"{self.workload} ({', '.join(special)})" if special else self.workload

@@ -17,6 +17,7 @@ from dovetail.executor.jobs.specs import Run, Seat
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.second_opinion import malformed, violations
+from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Reservation, State
@@ -123,7 +124,7 @@ def _refused_by_pool(
     for seat in run.seats:
         allowed = view.allowed_for(run.spec, view.model(seat.gpu))
         if seat.share is not None and seat.share not in allowed:
-            return f"a share of {seat.share} % is not known to compute right on {seat.gpu}"
+            return f"a share of {seat.share_text} is not known to compute right on {seat.gpu}"
         for other in residents[seat.gpu]:
             apart = view.sharing(run.spec.owner.uid == other.spec.owner.uid)
             if apart:
@@ -139,7 +140,14 @@ def _run(view: PolicyView, start: Start) -> Run:
         Seat(gpu=gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
         for gpu, share in zip(start.gpus, shares, strict=True)
     )
-    return Run(id=f"{live.id}.{live.runs + 1}", job=live.id, spec=live.spec, seats=seats)
+    first = view.isolation(live) == "latency"
+    return Run(
+        id=f"{live.id}.{live.runs + 1}",
+        job=live.id,
+        spec=live.spec,
+        seats=seats,
+        isolated=first or IDLE in shares,
+    )
 
 
 def reservations(

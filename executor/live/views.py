@@ -49,7 +49,10 @@ class StepView:
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """A job as its owner sees it; times are in seconds since the epoch."""
+    """A job as its owner sees it; times are in seconds since the epoch.
+
+    ``launches`` and ``escapes`` are those of all isolated jobs on its devices.
+    """
 
     id: str
     name: str | None = None
@@ -62,6 +65,10 @@ class JobView:
     priority: str
     nice: int = 0
     gsla: float | None = None
+    isolation: str | None = None
+    unisolated: str = ""
+    launches: Mapping[str, int] = field(default_factory=dict)
+    escapes: Mapping[str, str] = field(default_factory=dict)
     state: JobState
     why: str
     waiting_for: str = ""
@@ -72,7 +79,7 @@ class JobView:
     runs: int = 0
     run: str | None = None
     gpus: tuple[str, ...] = ()
-    shares: tuple[int | None, ...] = ()
+    shares: tuple[int | str | None, ...] = ()
     co_runners: tuple[tuple[str, ...], ...] = ()
     pids: tuple[int | None, ...] = ()
     statuses: tuple[int | None, ...] = ()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dovetail.executor.nodes.messages import Facts
 from dovetail.executor.nodes.remote import Remote
-from dovetail.instances._record import Name, Record
+from dovetail.instances._record import IDLE, Name, Record
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data, write_data
 from dovetail.instances.instance import Cluster, Node
@@ -46,6 +46,7 @@ def merged(remotes: Sequence[Remote]) -> Cluster:
     """Return the cluster of several nodes, under the strictest rule of any of them.
 
     Its shares are the union of the nodes'; ``NodesPool.allowed`` returns those of a device model.
+    Agents cannot report that isolation was lost, so ``idle`` is none of them.
     """
     known = [remote for remote in remotes if remote.facts]
     clusters = [remote.facts.cluster for remote in known if remote.facts]
@@ -53,7 +54,7 @@ def merged(remotes: Sequence[Remote]) -> Cluster:
         return Cluster(nodes=())
     return Cluster(
         max_jobs_per_gpu=min(one.max_jobs_per_gpu for one in clusters),
-        shares=tuple(sorted({share for one in clusters for share in one.shares})),
+        shares=tuple(sorted({share for one in clusters for share in one.shares} - {IDLE})),
         share_sum=min(one.share_sum for one in clusters),
         start_capped=any(one.start_capped for one in clusters),
         gang_sharing="whole" if any(one.gang_sharing == "whole" for one in clusters) else "partial",

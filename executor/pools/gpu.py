@@ -7,12 +7,13 @@ control daemon and a stand-in, NVML with the real bindings and injected callback
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import socket
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from dovetail.executor.gpus.cublas import CublasVersions
 from dovetail.executor.gpus.dcgm import PROGRAM as DCGMI
@@ -33,11 +34,12 @@ from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.parts import Prepared
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process, holders
-from dovetail.executor.pools.run_files import DamagedError
+from dovetail.executor.pools.run_files import DamagedError, Started
+from dovetail.executor.pools.schedulers import IsolationError, Schedulers, Status
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s
-from dovetail.instances._record import listed
+from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
 from dovetail.instances.instance import Gpu as Device
@@ -52,6 +54,9 @@ RESERVE_MIB: Final = 512.0
 OUTSIDE_S: Final = 15.0
 """Seconds for which a process may be on a GPU and not in the client list of its MPS server."""
 
+_NOT_ISOLATED: Final = "isolated"
+_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
+
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +65,11 @@ class _Fault(NamedTuple):
 
     at_s: float
     runs: frozenset[str]
+
+
+class _Intercepted(TypedDict):
+    launches: Mapping[str, int]
+    escapes: Mapping[str, str]
 
 
 class GpuPool(LocalPool):
@@ -82,6 +92,8 @@ class GpuPool(LocalPool):
         Device ids or UUIDs (their beginnings); none = all GPUs.
     turns : bool
         Whether jobs take turns without MPS, also where there is MPS.
+    schedulers : Schedulers, optional
+        Isolates pairs at thread-block level; by default none is isolated.
 
     Raises
     ------
@@ -99,6 +111,7 @@ class GpuPool(LocalPool):
         splits: Splits,
         only: Sequence[str] = (),
         turns: bool = False,
+        schedulers: Schedulers | None = None,
     ) -> None:
         super().__init__(directory)
         self._nvml, self._mps, self._splits = nvml, mps, splits
@@ -112,8 +125,13 @@ class GpuPool(LocalPool):
         self._device_health = DeviceHealth(directory / "sick.json", self._report)
         self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
         self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
+        isolates = schedulers is not None and schedulers.why_not() is None
+        self._schedulers = schedulers if isolates else None
+        self._unisolated: set[str] = set()
+        self._statuses: Mapping[tuple[str, int], Status] = {}
         under_mps = mps if self._has_mps else None
-        self._health = GpuHealth(self._gpus, nvml, under_mps, self._device_health, self._end)
+        tend = self._tend_schedulers if isolates else None
+        self._health = GpuHealth(self._gpus, nvml, under_mps, self._device_health, self._end, tend)
 
     # What there is.
 
@@ -127,6 +145,8 @@ class GpuPool(LocalPool):
         if self._has_mps:
             models = {gpu.name for gpu in self._gpus.values()}
             shares.update(*(self._splits.allowed_anywhere(m, self._driver) for m in models))
+        if self._schedulers is not None:
+            shares.add(IDLE)
         return Cluster(
             nodes=(Node(id=socket.gethostname(), gpus=devices),),
             shares=tuple(sorted(shares)),
@@ -189,38 +209,44 @@ class GpuPool(LocalPool):
         seat, spec = run.seats[rank], run.spec
         if seat.gpu not in self._gpus:
             raise NotNowError(f"rank {rank}: the pool has no GPU {seat.gpu}")
-        uuid = self._gpus[seat.gpu].uuid
+        uuid, share = self._gpus[seat.gpu].uuid, None if seat.share == IDLE else seat.share
+        latency = spec.priority == "latency"
+        isolated = self._isolated(run, rank, uuid) if run.isolated_on(seat) else {}
         if not self._has_mps:
-            if seat.share is not None:
+            if share is not None:
                 raise LaunchError(f"rank {rank}: no MPS, so no share can be held")
-            return self._mps.without_mps(uuid)
+            return {**self._mps.without_mps(uuid), **isolated}
         try:
-            return self._mps.environment(
-                uuid, spec.owner.uid, seat.share, seat.memory_mib, spec.priority == "latency"
-            )
+            under_mps = self._mps.environment(uuid, spec.owner.uid, share, seat.memory_mib, latency)
+            return {**under_mps, **isolated}
         except MpsError as error:
             self._health.rest(seat.gpu, str(error))
             raise NotNowError(f"rank {rank}: {error}") from None
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
-        """Return whether a rank is among the clients of its GPU's MPS server.
+        """Return whether a rank is among the clients of its GPU's MPS server, and isolated.
 
-        A rank that has found the GPU, but not the server, runs without its cap: it is stopped.
+        A rank that has found the GPU, but not the server, runs without its cap: it is stopped. So
+        is one that is to run in the idle time of others, and is not isolated.
         """
-        if not self._has_mps:
+        isolated = run.isolated_on(run.seats[rank]) and run.id not in self._unisolated
+        if not self._has_mps and not isolated:
             return True
         gpu, root = self._gpus.get(run.seats[rank].gpu), self._root(run, rank)
         if gpu is None or root is None:
             return False
         try:
-            if self._mps.attached(gpu.uuid, root.pid):
+            lacks = "" if self._mps_has(gpu, root) else "under MPS: it would ignore its share"
+            if not lacks and isolated and not self._has_joined(run, gpu, root):
+                lacks = _NOT_ISOLATED
+            if not lacks:
                 self._outside_since.pop((run.id, rank), None)
                 return True
             outside = not self._nvml.processes(gpu.uuid).keys().isdisjoint(_family(root.pid))
         except (MpsError, NvmlError, GpuLostError) as error:
             _log.info("%s: rank %d cannot be looked up: %s", run.id, rank, error)
             return False
-        self._judge_outsider(run, rank, outside)
+        self._judge_outsider(run, rank, lacks if outside else "")
         return False
 
     def before_kill(self, run: Run, rank: int) -> None:
@@ -267,6 +293,7 @@ class GpuPool(LocalPool):
             throttled=readings.throttled,
             others=others,
             driver=self._driver,
+            **self._intercepted(name),
         )
 
     def _processes(self, name: str, gpu: Gpu) -> tuple[dict[str, float], tuple[int, ...]]:
@@ -301,11 +328,14 @@ class GpuPool(LocalPool):
 
     def _root(self, run: Run, rank: int) -> Process | None:
         """Return the launcher of a rank, which also gets orphans among its processes."""
+        started = self._started(run, rank)
+        return started.shim if started is not None else None
+
+    def _started(self, run: Run, rank: int) -> Started | None:
         try:
-            started = self.files(run.id).rank(rank).started()
+            return self.files(run.id).rank(rank).started()
         except DamagedError:
             return None
-        return started.shim if started is not None else None
 
     def _report(self, event: AnyEvent | Prepared) -> None:
         if isinstance(event, events.RankEnded) and event.status != 0:
@@ -330,14 +360,94 @@ class GpuPool(LocalPool):
         reason = f"a fault on {name}, of {listed(sorted(known.runs))}, ended all work there"
         return events.RankGone(at_s=0.0, run=ended.run, rank=ended.rank, reason=reason)
 
-    def _judge_outsider(self, run: Run, rank: int, outside: bool) -> None:
+    def _judge_outsider(self, run: Run, rank: int, lacks: str) -> None:
         key = (run.id, rank)
-        if not outside:
+        if not lacks:
             self._outside_since.pop(key, None)
         elif boot_s() - self._outside_since.setdefault(key, boot_s()) > OUTSIDE_S:
             del self._outside_since[key]
-            reason = f"rank {rank} is on the GPU, but not under MPS: it would ignore its share"
-            self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
+            reason = f"rank {rank} is on the GPU, but not {lacks}"
+            if lacks == _NOT_ISOLATED and run.spec.priority == "latency":
+                self._lose_isolation(run, reason)
+            else:
+                self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
+
+    def _mps_has(self, gpu: Gpu, root: Process) -> bool:
+        return not self._has_mps or self._mps.attached(gpu.uuid, root.pid)
+
+    # Isolation.
+
+    def _isolated(self, run: Run, rank: int, uuid: str) -> Mapping[str, str]:
+        """Return the variables of an isolated rank; if it cannot be, its run is not started."""
+        spec = run.spec
+        try:
+            if self._schedulers is None:
+                raise IsolationError("this machine does not isolate runs any more")
+            return self._schedulers.environment(
+                uuid, spec.owner.uid, spec.priority == "latency", spec.env
+            )
+        except IsolationError as error:
+            self._lose_isolation(run, str(error))
+            raise NotNowError(f"rank {rank}: it is not isolated: {error}") from None
+
+    def _has_joined(self, run: Run, gpu: Gpu, root: Process) -> bool:
+        """Return whether a process of a rank has joined the scheduler of its GPU."""
+        assert self._schedulers is not None
+        status = self._schedulers.status(gpu.uuid, run.spec.owner.uid)
+        joined = {client.pid for client in status.clients} if status else set()
+        return not joined.isdisjoint(_family(root.pid))
+
+    def _lose_isolation(self, run: Run, reason: str) -> None:
+        self._unisolated.add(run.id)
+        self._report(events.IsolationLost(at_s=0.0, run=run.id, reason=reason))
+
+    def _tend_schedulers(self) -> None:
+        """Replace schedulers that have ended or hang; what ran under them is not isolated now.
+
+        Asking for their status keeps them: those that nothing needs are not asked, and end.
+        """
+        kept = self.kept()
+        self._unisolated.intersection_update(run.id for run in kept)
+        served: dict[tuple[str, int], dict[str, tuple[Run, float]]] = defaultdict(dict)
+        for run in kept:
+            for rank, seat in enumerate(run.seats):
+                started = self._started(run, rank) if run.isolated_on(seat) else None
+                runs = started is not None and started.shim is not None and seat.gpu in self._gpus
+                if started is not None and runs and not self.is_over(run.id):
+                    served[seat.gpu, run.spec.owner.uid][run.id] = run, started.at_s
+        statuses = {}
+        for (name, uid), runs_there in served.items():
+            status = self._tend(name, uid, runs_there.values())
+            if status is not None:
+                statuses[name, uid] = status
+        self._statuses = statuses
+
+    def _tend(self, name: str, uid: int, runs: Collection[tuple[Run, float]]) -> Status | None:
+        """Return the status of the scheduler of some runs, which began at these times."""
+        assert self._schedulers is not None
+        uuid = self._gpus[name].uuid
+        status = self._schedulers.status(uuid, uid)
+        process = self._schedulers.process(uuid, uid) if status is not None else None
+        for run, began_s in runs:
+            serves = process is not None and process.started / _TICKS_S <= began_s
+            if not serves and run.id not in self._unisolated:
+                self._lose_isolation(run, f"the scheduler of thread blocks of {name} has ended")
+        if process is None:
+            try:
+                self._schedulers.ensure(uuid, uid)
+            except IsolationError as error:
+                _log.warning("%s: %s", name, error)
+        return status
+
+    def _intercepted(self, name: str) -> _Intercepted:
+        """Return launches and escapes of the isolated runs on a GPU."""
+        launches: Counter[str] = Counter()
+        escapes: dict[str, str] = {}
+        for (gpu, _), status in self._statuses.items():
+            if gpu == name:
+                launches.update(status.launches)
+                escapes.update(status.escapes)
+        return {"launches": launches, "escapes": escapes}
 
     def _end(self, name: str, pids: Collection[int]) -> None:
         """Stop the runs whose work on a GPU was lost with its MPS server."""

@@ -54,6 +54,8 @@ class GpuHealth:
         Where what is found goes.
     lost : callable
         Takes a device and the processes on it whose work was lost with its MPS server.
+    tend : callable, optional
+        Looks after schedulers of thread blocks, in a thread of its own.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class GpuHealth:
         mps: MpsManager | None,
         device_health: DeviceHealth,
         lost: Callable[[str, Collection[int]], None],
+        tend: Callable[[], None] | None = None,
     ) -> None:
         self._gpus, self._nvml, self._mps = gpus, nvml, mps
         self._device_health, self._lost = device_health, lost
@@ -75,6 +78,8 @@ class GpuHealth:
         self._threads = [self._thread("GPUs", self._look)]
         for name, gpu in gpus.items() if mps is not None else ():
             self._threads.append(self._thread(name, self._nurse, name, gpu.uuid))
+        if tend is not None:
+            self._threads.append(self._thread("schedulers", tend))
 
     def start(self) -> None:
         """Begin to watch."""

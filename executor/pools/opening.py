@@ -40,6 +40,7 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
     from dovetail.executor.gpus.splits import read_splits
     from dovetail.executor.mps.manager import MpsManager
     from dovetail.executor.pools.gpu import GpuPool
+    from dovetail.executor.pools.schedulers import Schedulers
 
     manager = MpsManager(mps)
     try:
@@ -47,4 +48,5 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
     except NvmlError as error:
         hint = "dovetail doctor tells more; without a GPU: --pool cpu"
         raise UnsupportedError(f"{error} ({hint})") from None
-    return GpuPool(files, nvml, manager, read_splits(directory), only)
+    schedulers = Schedulers(files / "isolation")
+    return GpuPool(files, nvml, manager, read_splits(directory), only, schedulers=schedulers)

@@ -64,6 +64,11 @@ class Usage(NamedTuple):
         the pool's, where these cannot be kept away.
     driver : str or None
         The version of its driver.
+    launches : mapping of str to int
+        Kernel launches of isolated runs by what they are counted as
+        (``isolation.server.COUNTS``), since its schedulers started.
+    escapes : mapping of str to str
+        Their kernels that cannot be isolated, or not in some form, and why.
     """
 
     at_s: float
@@ -78,6 +83,8 @@ class Usage(NamedTuple):
     others: tuple[int, ...] = ()
     others_busy: float | None = None
     driver: str | None = None
+    launches: Mapping[str, int] = {}
+    escapes: Mapping[str, str] = {}
 
 
 class NodePool(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from dovetail.instances._record import Record, shown
+from dovetail.instances._record import IDLE, Record, shown
 from dovetail.instances._tables import (
     Cell,
     Column,
@@ -45,7 +45,7 @@ def pair_columns(most: int) -> tuple[Column, ...]:
     members = (
         (
             Column(f"workload_{k + 1}", f"workloads[{k}]", str),
-            Column(f"share_{k + 1}", f"share[{k}]", int),
+            Column(f"share_{k + 1}", f"share[{k}]", int, str(IDLE)),
             Column(f"slowdown_{k + 1}", f"slowdown[{k}]", float),
             Column(f"p99_{k + 1}", f"p99[{k}]", float),
         )
@@ -65,8 +65,8 @@ PAIR_REQUIRED = ("workload_1", "slowdown_1", "workload_2", "slowdown_2", "gpu_mo
 _SECOND_NAMES = (
     Column("job_a", "workloads[0]", str),
     Column("job_b", "workloads[1]", str),
-    Column("share_a", "share[0]", int),
-    Column("share_b", "share[1]", int),
+    Column("share_a", "share[0]", int, str(IDLE)),
+    Column("share_b", "share[1]", int, str(IDLE)),
     Column("slowdown_a", "slowdown[0]", float),
     Column("slowdown_b", "slowdown[1]", float),
     Column("p99_a", "p99[0]", float),
@@ -222,7 +222,8 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
     }
     for k, name in enumerate(found.workloads):
         cells[f"workload_{k + 1}"] = name
-        cells[f"share_{k + 1}"] = found.shares[k]
+        share = found.shares[k]
+        cells[f"share_{k + 1}"] = str(IDLE) if share == IDLE else share
         cells[f"slowdown_{k + 1}"] = found.slowdown[k] if found.slowdown else None
         cells[f"p99_{k + 1}"] = found.p99[k] if found.p99 else None
     return cells

@@ -16,7 +16,7 @@ from itertools import chain
 from statistics import fmean, harmonic_mean, median
 from typing import Final, Literal, NamedTuple
 
-from dovetail.instances._record import Name, Record, listed, shown
+from dovetail.instances._record import IDLE, Name, Record, listed, shown
 from dovetail.instances.datasets.records import Measurement, ProfileKey, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Workload
@@ -135,6 +135,10 @@ class DataSet(Record):
         workloads = self.workloads(gpu_model)
         for name in chain.from_iterable(found.workloads for found in measured):
             workloads.setdefault(name, Workload(memory_mib=0.0))
+        for found in measured:
+            for name, share in zip(found.workloads, found.shares, strict=True):
+                if share == IDLE:
+                    workloads[name] = workloads[name].replace(isolation="blocks")
         if memory_mib is None:
             _require_no_memory(workloads)
             memory_mib = UNKNOWN_MEMORY_MIB

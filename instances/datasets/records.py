@@ -14,6 +14,7 @@ from dovetail.instances._record import (
     NonNegative,
     Positive,
     Record,
+    SeatShare,
     Share,
     Slowdown,
     rule_broken,
@@ -102,7 +103,7 @@ class Measurement(Record):
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=2)]
     gpu_model: Name
-    share: Annotated[tuple[Share | None, ...] | None, AfterValidator(_capped)] = None
+    share: Annotated[tuple[SeatShare | None, ...] | None, AfterValidator(_capped)] = None
     slowdown: tuple[Slowdown, ...] | None
     p99: Annotated[tuple[Slowdown | None, ...] | None, AfterValidator(_measured)] = None
     power_w: Positive | None = None

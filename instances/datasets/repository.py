@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from dovetail.instances._record import Record
+from dovetail.instances._record import IDLE, Record
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
@@ -561,6 +561,7 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
     ):
         named = list(zip(*members.get(sequence, []), strict=True)) or [(), (), ()]
         names, shares, slowdowns = named
+        shares = tuple(IDLE if share == IDLE else share for share in shares)
         data = {"workloads": names, "share": shares, **_known(_MEASUREMENT, values)}
         data["slowdown"] = None if status == "failed" else slowdowns
         if of_member := tails.get(sequence):

@@ -23,6 +23,7 @@ import pytest
 pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.gpus.nvml import Nvml, NvmlError
+from dovetail.executor.isolation.assemble import find_ptxas
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.processes import PROGRAM, SERVER
 from tests.executor.gpus.libcuda import standin_libcuda
@@ -45,6 +46,8 @@ HARMLESS = {
     # The daemon of the stand-in knows no settings of servers, made-up NVML lists no client.
     **dict.fromkeys(("settings", "nvml-lists", "gpm"), OTHERWISE),
     "energy": NOT_TRIED,
+    # The stand-in lacks the functions of CUDA 12: its launches are left alone.
+    "isolation": OTHERWISE if find_ptxas() and shutil.which("cc") else NOT_TRIED,
 }
 FAULTS = {
     **dict.fromkeys(("terminate", "fault-partner", "ladder-stay", "ladder-gone"), AS_TAKEN),

@@ -75,7 +75,7 @@ def library(folder: Path | None = None) -> Path:
     found = folder / f"libdovetail_isolation-{name}.so"
     if found.exists():
         return found
-    compiler = next((path for one in _COMPILERS if (path := shutil.which(one))), None)
+    compiler = find_compiler()
     if compiler is None:
         raise InterceptionError(f"isolation is not available: no C compiler ({_names()})")
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,8 +91,15 @@ def library(folder: Path | None = None) -> Path:
         if ran.returncode:
             why = next((line for line in ran.stderr.splitlines() if "error" in line), "no message")
             raise InterceptionError(f"isolation is not available: {compiler}: {why}")
+        # Jobs of every user load it.
+        made.chmod(0o755)
         made.replace(found)
     return found
+
+
+def find_compiler() -> str | None:
+    """Return the C compiler that builds the library, None where there is none."""
+    return next((path for one in _COMPILERS if (path := shutil.which(one))), None)
 
 
 def assembler(folder: Path, ptxas: Path) -> Path:

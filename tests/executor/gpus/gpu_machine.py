@@ -98,7 +98,7 @@ class GpuMachine:
     """Directories of a machine, and how its service is started."""
 
     def __init__(self, place, library, gpus=1):
-        self.place, self.library = place, library
+        self.place, self.library, self.isolation = place, library, None
         self.state = place / "state"
         self.uuids = [f"GPU-{uuid.uuid4()}" for _ in range(gpus)]
         self.names = [name[:12] for name in self.uuids]
@@ -116,7 +116,7 @@ class GpuMachine:
     def pool(self, splits=None, patience=HASTY):
         """Return a pool of the made-up GPUs."""
         mps = MpsManager(self.place / "m", program=self.program, patience=patience)
-        return GpuPool(self.state, Nvml(), mps, splits or Splits())
+        return GpuPool(self.state, Nvml(), mps, splits or Splits(), schedulers=self.isolation)
 
     @contextmanager
     def service(self, splits=None, **options):

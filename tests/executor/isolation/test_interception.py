@@ -5,7 +5,6 @@ the scheduler and its socket, the shared page and the processes are real.
 """
 
 import contextlib
-import functools
 import json
 import os
 import pickle
@@ -31,14 +30,13 @@ from dovetail.executor.isolation.interception import (
     environment,
     library,
 )
-from dovetail.executor.isolation.ptx import parse
 from dovetail.executor.isolation.server import COUNTS, Page, Server, status
-from tests.executor.isolation import made_up_gpu, running
+from tests.executor.isolation import made_up_gpu
 from tests.executor.isolation.any_form import AnyForm
 from tests.executor.isolation.cuda_kernels import KERNELS
-from tests.executor.isolation.made_up_client import Task, Work
+from tests.executor.isolation.made_up_client import Work
 from tests.executor.isolation.made_up_herd import answers
-from tests.executor.isolation.nvrtc import compiled
+from tests.executor.isolation.tasks import task as _task
 from tests.executor.isolation.test_images import container
 from tests.executor.waiting import wait_until
 
@@ -48,17 +46,6 @@ pytestmark = [
 ]
 
 QUICK = ("three_dimensions", "update_in_place", "every_other_thread_returns", "histogram")
-
-
-@functools.cache
-def _task(name):
-    written = KERNELS[name]
-    text, case = compiled(written.source), written.case()
-    module = parse(text)
-    (kernel,) = module.kernels
-    pointers = tuple(not isinstance(one, int) for one in written.arguments)
-    expected = running.as_it_is(module, kernel, case, random.Random(0))
-    return Task(name, text.encode(), case, pointers, expected)
 
 
 @pytest.fixture(scope="session")

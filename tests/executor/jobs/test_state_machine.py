@@ -12,6 +12,7 @@ from dovetail.executor.jobs.live_jobs import RankState
 from dovetail.executor.jobs.specs import Seat
 from dovetail.executor.jobs.state_machine import MOST_LOSSES, TransitionError
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
+from dovetail.instances._record import IDLE
 from tests.executor.live.telling import BOB, Story, run_of, spec
 
 
@@ -81,6 +82,49 @@ class TestAJobsWay:
         first, second = story.running("g0", retries=1), story.submit()
         story.ended(first, status=1)
         assert story.machine.queue() == [first, second]
+
+
+class TestIsolation:
+    @pytest.fixture
+    def pair(self, story):
+        story.know()
+        story.know("text")
+        first = story.running("g0", priority="latency")
+        second = story.submit(workload="text", requeue=False)
+        run = run_of(second, ("g0",), share=IDLE).replace(isolated=True)
+        story.tell(events.Placed, run=run)
+        return first, second
+
+    def test_a_job_in_the_idle_time_of_one_that_is_not_isolated_is_stopped(self, story, pair):
+        first, second = pair
+        story.bring_up(second)
+        commands = story.tell(events.IsolationLost, run=first.run.id, reason="r")
+        assert [type(command) for command in commands] == [Stop]
+        assert (first.state, first.unisolated) == (JobState.RUNNING, "r")
+        story.ended(second, status=-15)
+        assert (second.state, second.unisolated) == (JobState.FAILED, "")
+        assert second.why == f"{first.id} is not isolated: r"
+
+    def test_one_that_has_not_run_waits_even_if_it_may_not_be_started_again(self, story, pair):
+        first, second = pair
+        story.tell(events.IsolationLost, run=first.run.id, reason="r")
+        refused = {"rank": 0, "reason": "it was stopped before it was started"}
+        story.tell(events.RankRefused, run=second.run.id, **refused)
+        assert second.state is JobState.WAITING
+
+    def test_one_that_could_not_start_isolated_is_not_isolated_next_time(self, story, pair):
+        _, second = pair
+        story.tell(events.IsolationLost, run=second.run.id, reason="no library")
+        refused = {"rank": 0, "reason": "it is not isolated", "later": True}
+        story.tell(events.RankRefused, run=second.run.id, **refused)
+        assert (second.state, second.unisolated) == (JobState.WAITING, "no library")
+
+    def test_one_alone_runs_on(self, story, pair):
+        first, second = pair
+        story.bring_up(second)
+        story.ended(first)
+        story.tell(events.IsolationLost, run=second.run.id, reason="r")
+        assert second.state is JobState.RUNNING
 
 
 class TestGangs:

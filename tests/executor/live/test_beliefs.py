@@ -10,6 +10,7 @@ from dovetail.executor.jobs.events import Separated
 from dovetail.executor.live.beliefs import Beliefs, Source, repeats_of
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
+from dovetail.instances.isolated import BEHIND
 
 UNCAPPED = (None, None)
 
@@ -153,3 +154,30 @@ def test_the_speed_on_a_model_is_its_throughput_over_that_on_the_first():
     found = Beliefs(data(marks)).workload("a/a", ("A100", "V100"))
     assert found.speed == {"A100": 1.0, "V100": 0.4}
     assert Beliefs(data(marks)).workload("b/b", ("A100",)) is None
+
+
+def test_isolated_pairs_are_estimated_from_published_means_until_they_are_measured():
+    busy = Metrics(gpu_util=0.5, sm_active=0.5, dram_active=0.2, pcie_rx_bytes_s=0.0)
+    both = [SoloProfile(workload=name, gpu_model="A100", metrics=busy) for name in ("a/a", "b/b")]
+    caps = (UNCAPPED, BEHIND, BEHIND[::-1])
+    table = table_of(Beliefs(data(both)), caps=caps)
+    ahead = table.belief("A100", BEHIND, "a/a", "b/b")
+    behind = table.belief("A100", BEHIND[::-1], "b/b", "a/a")
+    # 1.25 / (1 - 0.5) of what waits for the other.
+    assert (ahead.slowdown, behind.slowdown) == (1.072, 2.5)
+    assert "published means" in ahead.source
+    cell = table.cell("A100", BEHIND, "a/a", "b/b")
+    assert table.p99[cell] == 1.072
+    one = together("a/a", "b/b", (1.02, 3.0), share=BEHIND).replace(p99=(1.3, None))
+    table = table_of(Beliefs(data(both, [one])), caps=caps)
+    ahead = table.belief("A100", BEHIND, "a/a", "b/b")
+    assert (ahead.slowdown, ahead.source) == (1.02, "measured once")
+    assert table.belief("A100", BEHIND[::-1], "b/b", "a/a").slowdown == 3.0
+    assert table.p99[cell] == repeats_of([1.3]).upper
+    assert table.prior.slowdown[cell] == 1.072
+
+
+def test_a_workload_that_leaves_no_idle_time_has_no_isolated_pair():
+    full = SoloProfile(workload="a/a", gpu_model="A100", metrics=Metrics(gpu_util=1.0))
+    table = table_of(Beliefs(data([full, TWO[1]])), caps=(UNCAPPED, BEHIND, BEHIND[::-1]))
+    assert table.belief("A100", BEHIND, "a/a", "b/b") is None

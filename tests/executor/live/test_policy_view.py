@@ -22,6 +22,7 @@ from dovetail.executor.live.starts import (
     refusal,
     reservations,
 )
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics
 from dovetail.solver.policies import Start, policy_named
@@ -303,6 +304,40 @@ def test_only_allowed_shares_have_beliefs():
     assert "30 % is not known to compute right" in refusal(
         view, [start(view, job, "g0", shares=(30,))], {}
     )
+
+
+def isolated_jobs(story):
+    chat = story.submit(workload="speech", isolation="blocks", priority="latency", gsla=1.3)
+    return chat, story.submit(workload="vision", isolation="blocks")
+
+
+def test_a_job_may_run_in_the_idle_time_of_a_latency_job_of_its_user_if_both_may_be_isolated():
+    story = known_story()
+    chat, train = isolated_jobs(story)
+    plain = story.submit(workload="vision")
+    other = story.submit(owner=BOB, workload="vision", isolation="blocks")
+    story.submit(workload="text", priority="latency", gsla=1.1)
+    measured = together("speech", "vision", (1.02, 2.0), (None, IDLE))
+    view = world_of(story, measured, rules={"shares": ["idle"]})
+    put(story, view, chat, "g0")
+    assert chat.run.isolated
+    for job in (plain, other):
+        assert refusal(view, [start(view, job, "g0", shares=(IDLE,))], {})
+    put(story, view, train, "g0", shares=(IDLE,))
+    assert train.run.isolated
+    assert view.belief(train.id, chat.id, "g0").slowdown == 2.0
+    assert view.instance().slowdowns
+
+
+def test_a_job_that_is_not_isolated_any_more_gets_no_other_into_its_idle_time():
+    story = known_story()
+    chat, train = isolated_jobs(story)
+    measured = together("speech", "vision", (1.02, 2.0), (None, IDLE))
+    view = world_of(story, measured, rules={"shares": ["idle"]})
+    put(story, view, chat, "g0")
+    story.tell(events.IsolationLost, run=chat.run.id, reason="r")
+    view.renew(story.at_s)
+    assert refusal(view, [start(view, train, "g0", shares=(IDLE,))], {})
 
 
 def test_a_pair_may_start_at_caps_without_solo_throughput():

@@ -12,11 +12,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import (
     DataSet,
     Evidence,
@@ -25,8 +27,10 @@ from dovetail.instances.datasets import (
     Repository,
     SoloProfile,
     read_dataset,
+    write_dataset,
 )
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.predictors.rows import measured_pairs
 from tests.instances.datasets.odd import data_sets
 
 A = SoloProfile(workload="a", gpu_model="V100", metrics={"ipc": 1.5}, metrics_variance={"ipc": 0.1})
@@ -65,6 +69,21 @@ def test_a_repository_made_before_tail_latencies_is_read_and_appended_to(tmp_pat
     repository.append([with_latency], [with_tail])
     assert repository.data_set().profiles == (A, with_latency)
     assert repository.data_set().measurements == (PAIR, with_tail)
+
+
+def test_a_pair_at_idle_is_read_back_and_makes_an_instance(tmp_path):
+    isolated = PAIR.replace(share=(None, IDLE))
+    repository = Repository(tmp_path / "r.db")
+    repository.append([A], [isolated])
+    data = repository.data_set()
+    assert data.measurements == (isolated,)
+    for parquet in (False, True) if find_spec("pyarrow") else (False,):
+        write_dataset(data, tmp_path / str(parquet), parquet)
+        assert read_dataset(tmp_path / str(parquet)).measurements == (isolated,)
+    made = data.instance(PAIR.gpu_model, 1, memory_mib=1e6)
+    assert made.cluster.shares == (IDLE,)
+    assert made.workloads[PAIR.workloads[1]].isolation == "blocks"
+    assert measured_pairs(data) == []
 
 
 def test_conditions_are_kept_and_lie_in_a_table_that_old_repositories_lack(tmp_path):

@@ -1,0 +1,69 @@
+"""Two clients on one GPU, one in the idle time of the other: launches are intercepted."""
+
+import os
+
+import pytest
+
+from dovetail.executor.isolation.server import COUNTS
+from dovetail.executor.mps import processes
+from dovetail.executor.pools.schedulers import Schedulers, Status
+
+from .bench import alone, awaited, together
+
+_KILLED_S = 10.0
+_JOIN_S = 5.0
+
+
+@pytest.fixture
+def schedulers(tmp_path):
+    found = Schedulers(tmp_path / "isolation")
+    why_not = found.why_not()
+    if why_not is not None:
+        pytest.skip(why_not)
+    yield found
+    for one in processes.running("dovetail.executor.isolation.server"):
+        if any(str(tmp_path) in argument for argument in one.arguments):
+            processes.kill(one, _KILLED_S)
+
+
+@pytest.mark.check(
+    "the driver and clients of MPS bear it; launches are announced, cut up, and preempted",
+    usual_s=30,
+)
+def test_isolation(bench, daemon, schedulers):
+    """Kernels a second of a latency-critical and a best-effort client, isolated and not."""
+    uuid, uid = bench.gpu.uuid, os.geteuid()
+    whole, work = alone(daemon.client("busy", name="alone"))
+
+    def pair(isolated):
+        clients = []
+        for name, latency in (("critical", True), ("behind", False)):
+            more = schedulers.environment(uuid, uid, latency, os.environ) if isolated else None
+            called = f"{name}, isolated" if isolated else name
+            clients.append(daemon.client("busy", *work, name=called, latency=latency, more=more))
+        return clients
+
+    plain = together(*pair(isolated=False))
+    clients = pair(isolated=True)
+    for client in clients:
+        client.ready()
+    awaited(lambda: len(_status(schedulers, uuid, uid).clients) == len(clients), _JOIN_S)
+    joined = _status(schedulers, uuid, uid).clients
+    isolated = together(*clients)
+    status = _status(schedulers, uuid, uid)
+    launches = {name: status.launches.get(name, 0) for name in COUNTS}
+    bench.saw(
+        alone=whole,
+        critical_and_other=plain,
+        critical_and_other_isolated=isolated,
+        launches={name: count for name, count in launches.items() if count},
+        escapes=dict(status.escapes),
+    )
+    assert len(joined) == len(clients)
+    assert launches["announced"] > 0
+    assert launches["isolated"] + launches["whole"] > 0
+
+
+def _status(schedulers, uuid, uid):
+    """Return the status of the scheduler; an empty one if none answers."""
+    return schedulers.status(uuid, uid) or Status()
