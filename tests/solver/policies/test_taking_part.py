@@ -39,7 +39,7 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
         )
         for k in range(25)
     ]
-    few, every_job = policy_named("dovetail"), policy_named("dovetail")
+    few, every_job = (policy_named("dovetail:time_limit_s=1000") for _ in range(2))
     may_join, fewer = dovetail.may_join, 0
 
     class Both:
