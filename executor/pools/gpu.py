@@ -55,6 +55,7 @@ OUTSIDE_S: Final = 15.0
 """Seconds for which a process may be on a GPU and not in the client list of its MPS server."""
 
 _NOT_ISOLATED: Final = "isolated"
+_NO_MORE: Final = "this machine does not isolate runs any more"
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 
 _log = logging.getLogger(__name__)
@@ -199,6 +200,9 @@ class GpuPool(LocalPool):
         """Take up the runs that should exist, and begin to watch the GPUs."""
         self._device_health.resume(self._gpus.keys())
         beyond = super().resume(runs)
+        for run in self.kept() if self._schedulers is None else ():
+            if run.isolated:
+                self._lose_isolation(run, _NO_MORE)
         self._health.start()
         return beyond
 
@@ -382,7 +386,7 @@ class GpuPool(LocalPool):
         spec = run.spec
         try:
             if self._schedulers is None:
-                raise IsolationError("this machine does not isolate runs any more")
+                raise IsolationError(_NO_MORE)
             return self._schedulers.environment(
                 uuid, spec.owner.uid, spec.priority == "latency", spec.env
             )

@@ -340,6 +340,24 @@ def test_a_job_that_is_not_isolated_any_more_gets_no_other_into_its_idle_time():
     assert refusal(view, [start(view, train, "g0", shares=(IDLE,))], {})
 
 
+def test_one_that_is_alone_at_idle_and_not_isolated_any_more_gets_no_co_runner_at_all():
+    story = known_story()
+    chat, train = isolated_jobs(story)
+    measured = together("speech", "vision", (1.02, 2.0), (None, IDLE))
+    view = world_of(story, measured, rules={"shares": ["idle"]})
+    put(story, view, chat, "g0")
+    put(story, view, train, "g0", shares=(IDLE,))
+    story.ended(chat)
+    story.tell(events.IsolationLost, run=train.run.id, reason="r")
+    view.renew(story.at_s)
+    assert train.state is JobState.RUNNING
+    (job,) = (job for job in view.instance().jobs if job.id == train.id)
+    assert job.share == (IDLE,)
+    second = story.submit(workload="speech", isolation="blocks", priority="latency", gsla=1.3)
+    view.renew(story.at_s)
+    assert refusal(view, [start(view, second, "g0")], {})
+
+
 def test_a_pair_may_start_at_caps_without_solo_throughput():
     story = known_story()
     jobs = [story.submit(), story.submit()]

@@ -197,6 +197,19 @@ def test_a_service_that_comes_back_finds_pair_and_scheduler(machine, known):
         assert right(machine, "j2.1")
 
 
+def test_a_service_that_comes_back_and_cannot_isolate_stops_what_has_to_be(
+    machine, known, monkeypatch
+):
+    with machine.service(watching=PATIENT) as service:
+        chat, train = start_isolated(service, machine)
+    monkeypatch.setattr(schedulers, "find_ptxas", lambda: None)
+    with machine.service(watching=PATIENT) as service:
+        becomes(service, train, JobState.WAITING)
+        assert "does not isolate runs any more" in service.api.job(train).why
+        becomes(service, chat, JobState.RUNNING)
+        assert service.api.explain(train)
+
+
 @pytest.mark.parametrize("plain_p99", [0.95, 4.5])
 def test_without_the_library_only_a_pair_that_is_allowed_shares(machine, plain_p99):
     teach(machine, plain_p99)
