@@ -181,6 +181,21 @@ def test_a_job_shows_its_history():
     assert "exit status  3" in text
 
 
+def test_an_isolated_job_shows_its_launches_and_what_escapes():
+    isolated = job(
+        isolation="blocks",
+        shares=("idle",),
+        launches={"isolated": 1200, "whole": 0, "preempted": 3},
+        escapes={f"k{n}: slices": "a cluster" for n in range(7)},
+    )
+    text = " ".join(printed(job_view(isolated, 2000.0, "")).split())
+    assert "blocks; launches: 1,200 isolated, 3 preempted; k0: slices: a cluster" in text
+    assert "2 more" in text
+    assert "idle %" not in text
+    lost = job(isolation="blocks", unisolated="the scheduler has ended")
+    assert "blocks; not isolated: the scheduler has ended" in printed(job_view(lost, 2000.0, ""))
+
+
 def test_the_dashboard_names_what_is_not_there():
     text = printed(dashboard(service(), [waiting(k) for k in range(1, 30)], 5))
     assert "no job runs" in text

@@ -13,6 +13,7 @@ import pytest
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor import doctor  # noqa: E402
+from dovetail.executor.doctor import machine  # noqa: E402
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose  # noqa: E402
 from dovetail.executor.doctor.finding import Level, Usable  # noqa: E402
 from dovetail.executor.doctor.machine import progress_hook  # noqa: E402
@@ -182,6 +183,21 @@ def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
         assert pool.notice.endswith(finding.text.partition("; ")[2])
     finally:
         pool.close()
+
+
+@pytest.mark.parametrize(
+    ("lacks", "remedy"),
+    [("find_ptxas", "dovetail[isolation]"), ("find_compiler", "gcc"), ("find_library", "driver")],
+)
+def test_what_isolation_lacks_is_found_in_turn(monkeypatch, lacks, remedy):
+    for name in ("find_ptxas", "find_compiler", "find_library"):
+        here = None if name == lacks else Path("/somewhere")
+        monkeypatch.setattr(machine, name, lambda *_, here=here: here)
+    finding = machine.isolation()
+    assert finding.level is Level.LACKING
+    assert remedy in finding.remedy
+    monkeypatch.setattr(machine, lacks, lambda *_: Path("/somewhere"))
+    assert machine.isolation().level is Level.GOOD
 
 
 def test_every_finding_is_documented_and_no_other():
