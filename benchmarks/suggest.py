@@ -237,7 +237,7 @@ def draw_figure(source: Path, path: Path) -> None:
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
     panels[0][0].set_ylabel("% of the best plan", fontsize=8)
-    panels[0][-1].legend(frameon=False, fontsize=7, loc="lower right")
+    panels[0][-2:][0].legend(frameon=False, fontsize=7, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 

@@ -20,5 +20,7 @@ suppress_warnings = ["misc.highlighting_failure"]
 html_theme = "furo"
 html_title = f"Dovetail {release}"
 html_copy_source = False
+html_static_path = ["style"]
+html_css_files = ["narrow.css"]
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True

@@ -525,7 +525,7 @@ def _request(method: str, path: str, described: Mapping[str, Any]) -> str:
 
 def _asked(schema: Mapping[str, Any]) -> str:
     default = schema.get("default")
-    shown = "" if default is None else f"; default: `{str(default).lower()}`"
+    shown = "" if default in (None, "") else f"; default: `{str(default).lower()}`"
     return f"{_type(schema)}{shown}"
 
 

@@ -54,7 +54,7 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
     """Yield every process of the jobs that a plan starts or moves.
 
     A GPU whose id is a UUID is named by it, others by their position in their node. Where the
-    instance has latency jobs, the priority of all others is below normal.
+    instance has latency-critical jobs, the priority of all others is below normal.
 
     Raises
     ------

@@ -299,7 +299,7 @@ def _importance_table(chart: Chart | None) -> Table | None:
     if chart is None:
         return None
     heads = (Head("feature", number=False), Head("own"), Head("co-runner's"))
-    rows = [(name, f"{own:+.3f}", f"{other:+.3f}") for name, own, other in chart.data.to_numpy()]
+    rows = [(name, f"{own:+z.3f}", f"{other:+z.3f}") for name, own, other in chart.data.to_numpy()]
     return Table("Growth of the mean absolute error by feature", heads, rows)
 
 

@@ -148,12 +148,14 @@ def decisive(comparison: Comparison) -> Evaluation | None:
 
 
 def _errors_text(comparison: Comparison, found: Evaluation) -> str:
-    each = [e for s in comparison.settings if (e := comparison.of(found.model, s))]
-    text = [f"{e.accuracy.mae:.3f} for {SETTING_LONG[e.setting]}" for e in each]
+    each = [e for s in comparison.settings if (e := comparison.of(found.model, s)) and e != found]
+    others = [f"{e.accuracy.mae:.3f} for {SETTING_LONG[e.setting]}" for e in each]
     constant = comparison.of("constant", found.setting)
     compared = f" (a constant: {constant.accuracy.mae:.3f})" if constant else ""
-    where = f"{found.model} errs least for {SETTING_LONG[found.setting]}{compared}."
-    return f"{where} Its mean absolute error: {enumerated(text)}."
+    return (
+        f"{found.model} errs least for {SETTING_LONG[found.setting]}: its mean absolute error is "
+        f"{found.accuracy.mae:.3f}{compared}.{f' It is {enumerated(others)}.' if others else ''}"
+    )
 
 
 def _decisions_text(comparison: Comparison) -> str:

@@ -397,8 +397,8 @@ def points(
     def draw(figure: Figure) -> None:
         axes = _axes(figure, x_label, y_label, top=0.9)
         wrong = data[broken].astype(bool)
-        axes.plot(data[x][~wrong], data[y][~wrong], "o", color=VALUE, ms=2, mew=0, label=labels[0])
-        axes.plot(data[x][wrong], data[y][wrong], "^", color=LIMIT, ms=3, mew=0, label=labels[1])
+        axes.plot(data[x][~wrong], data[y][~wrong], "o", color=VALUE, ms=3, mew=0, label=labels[0])
+        axes.plot(data[x][wrong], data[y][wrong], "^", color=LIMIT, ms=4, mew=0, label=labels[1])
         for each in lines:
             axes.axvline(each, color=LIMIT, linewidth=0.5, linestyle=":")
             axes.axhline(each, color=LIMIT, linewidth=0.5, linestyle=":")
@@ -577,7 +577,9 @@ def _log(axes: Axes, axis: str) -> None:
 
 def _diagonal(axes: Axes) -> None:
     """Draw y = x, on axes that may be logarithmic."""
+    ends = axes.dataLim.frozen()  # the line has no ends, but its two points would count as data
     axes.axline((1, 1), (2, 2), color=MUTED, linewidth=0.6, linestyle="--")
+    axes.dataLim.set(ends)
 
 
 def _percent(axis: Axis) -> None:
