@@ -197,6 +197,33 @@ def test_a_service_that_comes_back_finds_pair_and_scheduler(machine, known):
         assert right(machine, "j2.1")
 
 
+def test_a_scheduler_that_died_while_there_was_no_service_is_missed(machine, known):
+    with machine.service(watching=PATIENT) as service:
+        chat, train = start_isolated(service, machine)
+    (scheduler,) = running(machine)
+    os.kill(scheduler.pid, signal.SIGKILL)
+    with machine.service(watching=PATIENT) as service:
+        becomes(service, train, JobState.WAITING)
+        becomes(service, chat, JobState.RUNNING)
+        finish(machine, "chat")
+        becomes(service, chat, JobState.FINISHED)
+        assert right(machine, "j1.1")
+        assert "wrong" not in machine.log("j2.1")
+
+
+def test_jobs_that_run_keep_their_scheduler_without_a_service(machine, known):
+    with machine.service(watching=PATIENT) as service:
+        chat, train = start_isolated(service, machine)
+    (scheduler,) = running(machine)
+    # Longer than one that is not needed lives.
+    at = machine.isolation.status(machine.uuids[0], os.geteuid()).launches["isolated"]
+    wait_until(lambda: len(machine.log("j1.1").splitlines()) > 150)
+    with machine.service(watching=PATIENT) as service:
+        wait_until(lambda: service.api.job(train).launches.get("isolated", 0) > at)
+        assert [one.pid for one in running(machine)] == [scheduler.pid]
+        assert service.api.job(chat).unisolated == ""
+
+
 def test_a_service_that_comes_back_and_cannot_isolate_stops_what_has_to_be(
     machine, known, monkeypatch
 ):
