@@ -159,7 +159,11 @@ def _errors_text(comparison: Comparison, found: Evaluation) -> str:
 
 
 def _decisions_text(comparison: Comparison) -> str:
-    found = max(of_best(comparison), key=lambda each: each.by_bound[0].accepted_rate)
+    def weakness(each: Evaluation) -> tuple[float, float, float]:
+        bound, plain = each.by_bound[0], each.by_prediction[0]
+        return bound.accepted_rate, plain.accepted_rate, bound.refused_rate
+
+    found = max(of_best(comparison), key=weakness)
     plain, bound = found.by_prediction[0], found.by_bound[0]
     return (
         f"At gSLA {plain.gsla:g}, its predictions wrongly accept {part(plain.accepted_rate)} and "
