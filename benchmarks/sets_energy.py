@@ -1,10 +1,12 @@
-"""What sets and a price of energy change under ``dovetail``: ``python benchmarks/sets_energy.py``.
+"""What sets and energy change under ``dovetail``: ``python benchmarks/sets_energy.py``.
 
 Simulated: the synthetic contention model of ``instances.generate`` says what pairs do to each
 other and what power they take, ``instances.sets`` what three and more do. 300 jobs of 5 to 100
 minutes on 16 GPUs, a third of them gangs of 2 and 4; ``busy``: all arrive within 5.6 hours, so
-that most wait; ``calm``: within 56 hours, so that GPUs are idle. Each row is the mean of the
-ratios to the first row of the same seed, its standard error in brackets.
+that most wait; ``calm``: within 56 hours, so that GPUs are idle. ``sjf`` is the baseline without
+sharing. Each row is the mean of the ratios to the first row of the same seed, its standard error
+in brackets; as the jobs are the same, the ratio of the energy is that of the energy a job, and the
+inverse of that of the throughput per watt.
 """
 
 from __future__ import annotations
@@ -35,15 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'':24}", *(f"{name:>14}" for name in (*COLUMNS, "broken gSLAs")))
     for load in SPAN_S:
         for most in (2, 3, 4):
-            show(f"{load}, {most} on a GPU", (load, most, 0.0), asked)
-        for price in (3600.0, 14400.0, 57600.0):
-            show(f"{load}, {price:g} s a kWh", (load, 2, price), asked)
+            show(f"{load}, {most} on a GPU", (load, most, "dovetail"), asked)
+        for price in (3600, 14400, 57600):
+            policy = f"dovetail:energy_price={price}"
+            show(f"{load}, {price} s a kWh", (load, 2, policy), asked)
+        show(f"{load}, objective=energy", (load, 2, "dovetail:objective=energy"), asked)
+        show(f"{load}, sjf", (load, 2, "sjf"), asked)
 
 
-def show(name: str, row: tuple[str, int, float], asked: argparse.Namespace) -> None:
-    """Print a row of ratios to pairs at no price of energy, seed by seed."""
+def show(name: str, row: tuple[str, int, str], asked: argparse.Namespace) -> None:
+    """Print a row of ratios to pairs under ``dovetail``, seed by seed."""
     found = [ran(*row, seed, asked.jobs) for seed in range(asked.seeds)]
-    first = [ran(row[0], 2, 0.0, seed, asked.jobs) for seed in range(asked.seeds)]
+    first = [ran(row[0], 2, "dovetail", seed, asked.jobs) for seed in range(asked.seeds)]
     cells = []
     for column in COLUMNS:
         ratio = np.array([a[column] / b[column] for a, b in zip(found, first, strict=True)])
@@ -53,17 +58,16 @@ def show(name: str, row: tuple[str, int, float], asked: argparse.Namespace) -> N
     print(f"{name:24}", *(f"{cell:>14}" for cell in cells), f"{broken:14.2f}", flush=True)
 
 
-_DONE: dict[tuple[str, int, float, int, int], dict[str, float]] = {}
+_DONE: dict[tuple[str, int, str, int, int], dict[str, float]] = {}
 
 
-def ran(load: str, most: int, price: float, seed: int, count: int) -> dict[str, float]:
+def ran(load: str, most: int, policy: str, seed: int, count: int) -> dict[str, float]:
     """Return the metrics of a run, simulated once."""
-    key = load, most, price, seed, count
+    key = load, most, policy, seed, count
     if key not in _DONE:
         world = world_of(most, seed)
         trace = trace_of(world, SPAN_S[load] * count / 300, seed, count)
-        policy = policy_named(f"dovetail:energy_price={price}")
-        _DONE[key] = summary(simulate(trace, world, policy), trace)
+        _DONE[key] = summary(simulate(trace, world, policy_named(policy)), trace)
     return _DONE[key]
 
 

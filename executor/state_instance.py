@@ -180,6 +180,11 @@ def _entry(state: State, model: int, members: Sequence[_Member]) -> SlowdownEntr
     names = tuple(state.names[workload] for workload, _ in members)
     shares = tuple(share for _, share in members)
     slowdown, upper, tail = _together(state, model, members)
+    power_w = math.nan
+    if len(members) == 2:
+        (a, mine), (b, theirs) = members
+        caps = state.predicted.caps_place.get((mine, theirs))
+        power_w = math.nan if caps is None else float(state.predicted.power_w[model, caps, a, b])
     known = not any(map(math.isnan, (*slowdown, *upper)))
     return SlowdownEntry(
         pair=(names[0], names[1]) if len(names) == 2 else None,
@@ -188,6 +193,7 @@ def _entry(state: State, model: int, members: Sequence[_Member]) -> SlowdownEntr
         slowdown=slowdown if known else None,
         upper=upper if known and upper != slowdown else None,
         p99=tail if known and tail != upper else None,
+        power_w=power_w if known and power_w > 0 else None,
         gpu_model=state.predicted.models[model],
     )
 

@@ -20,9 +20,7 @@ beyond the end of the last job of the forecast.
 
 Where a joule has a price, a pending job gains that of the energy it takes alone, and a group costs
 that of the energy its GPU takes beyond what those that run there take anyway: the power of all
-until the first ends, then that of each of the others alone. Where the power of a group is
-unknown it is the sum of what each takes alone; where that is unknown, the group takes as much as
-each of its members alone.
+until the first ends, then that of each of the others alone.
 
 Value and optimum are exact for this definition; three things in it are estimates. The forecast
 knows neither sharing nor arrivals, and each job's best GPU model only. A group knows nothing of a
@@ -165,7 +163,7 @@ class Completion(JobValues):
         and ``energy_price`` are 0, no sharing is begun that ends later than the last job would
         without it.
     energy_price : float
-        Seconds of completion time that a kilowatt-hour is worth.
+        Seconds of completion time that a kilowatt-hour is worth; above 0, every power is known.
     """
 
     grouped = True
@@ -198,7 +196,7 @@ class Completion(JobValues):
         self._last_s = last if gpu_price == energy_price == 0 else math.inf
         self._power_w = _power_alone(compiled)
         # Of one worker; running jobs take theirs in any case.
-        self._energy_j = np.where(jobs.running, 0.0, np.nan_to_num(self._power_w * fastest))
+        self._energy_j = np.where(jobs.running, 0.0, self._power_w * fastest)
         self._latest: tuple[Rows, Floats] | None = None
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
@@ -251,8 +249,6 @@ class Completion(JobValues):
         due = np.where(running, self._due[job], np.inf)
         before = _energy(np.where(running, own, 0.0), held, due)
         added = np.maximum(0.0, _energy(own, rows.power_w, end) - before)
-        as_alone = self._energy_j[job].sum(axis=1)
-        added = np.where(np.isnan(added), as_alone, added)
         return np.where(running.all(axis=1), 0.0, added)
 
     def _ends(self, rows: Rows, job: Ints) -> Floats:
@@ -325,22 +321,21 @@ def _power_alone(compiled: Round) -> Floats:
 
 
 def _energy(own: Floats, together: Floats, end: Floats) -> Floats:
-    """Return the joules of groups until their last end, NaN where unknown, (n,).
+    """Return the joules of groups until their last end, (n,).
 
     Parameters
     ----------
     own : (n, size) float
         Watts of each member alone; 0 where a place does not count.
     together : (n,) float
-        Watts of all; where unknown their sum.
+        Watts of all.
     end : (n, size) float
         When each ends, in seconds; inf where a place does not count.
     """
     first = end.min(axis=1)
     first = np.where(np.isinf(first), 0.0, first)
     rest = np.where(np.isinf(end), 0.0, end - first[:, None])
-    whole = np.where(np.isnan(together), own.sum(axis=1), together)
-    return np.asarray(whole * first + (own * rest).sum(axis=1))
+    return np.asarray(together * first + (own * rest).sum(axis=1))
 
 
 def _or_nan(power_w: float | None) -> float:

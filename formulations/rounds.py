@@ -9,6 +9,7 @@ count GPUs of a class and never name one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -441,12 +442,16 @@ class Round:
         return least, factor
 
     def resident_power(self, gpu: str) -> float | None:
-        """Return the power of a GPU that no job joins, None where it is unknown."""
+        """Return the power of a GPU that no job joins, None where it is unknown.
+
+        Where that of its jobs together is unknown, it is the sum of what they take alone.
+        """
         residents = self.residents[gpu]
-        if len(residents) == 1:
-            return self.workload(residents[0].variant.job).power_w
-        known = self._known_together(gpu)
-        return known.power_w if known else None
+        known = self._known_together(gpu) if len(residents) > 1 else None
+        if known is not None and known.power_w is not None:
+            return known.power_w
+        alone = [self.workload(resident.variant.job).power_w for resident in residents]
+        return None if None in alone else math.fsum(filter(None, alone))
 
     def alone(self, variant: Variant, share: int | None) -> float | None:
         """Return the slowdown of a job that runs alone at a share, None where it is unknown."""

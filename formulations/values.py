@@ -58,6 +58,8 @@ class JobValues:
         Whether the placed weight is maximised first.
     ratio : bool
         Whether the gains are divided by the power of the GPUs in use (``energy``).
+    outside : (float, float)
+        What jobs that run but take no part add to both terms of the ratio: gain and watts.
     minimised : bool
         Whether users read the value with its sign turned, as a cost.
     grouped : bool
@@ -78,12 +80,15 @@ class JobValues:
         self.name: str = objective
         self.two_stage = objective in ("slowdown", "sensitivity", "energy")
         self.ratio = objective == "energy"
+        self.outside = 0.0, 0.0
         self.minimised = objective in ("slowdown", "sensitivity")
         self.weight = compiled.jobs.weight
         self._round = compiled
         self._scale = self.weight / self._divisor()
         if self.ratio:
-            self._scale = self.weight * compiled.jobs.workers
+            # A running gang counts whole where only some of its GPUs take part.
+            workers = np.maximum(compiled.jobs.workers, compiled.jobs.holds)
+            self._scale = self.weight * workers
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
         """Return the gain of each job at its slowdown on GPUs of one model.

@@ -113,17 +113,18 @@ def solve_in_stages(search: Search) -> Choice:
     if not values.ratio:
         return _choice(search, search.maximise(start=first), spare / weight.scale)
 
+    gain, power_w = values.outside
+
     def terms(found: Maximum) -> tuple[float, float]:
         reached = _score(search.problem, found)
         return reached.gain, reached.power_w
 
-    last = best_ratio(
-        first,
-        terms,
-        maximise=lambda ratio, best: search.maximise(1.0, ratio, best),
-        least=search.least_power(first),
-        gap=search.limits.gap,
-    )
+    def maximise(ratio: float, best: Maximum) -> Maximum:
+        found = search.maximise(1.0, ratio, best)
+        return replace(found, bound=found.bound + gain - ratio * power_w)
+
+    least = search.least_power(first) + power_w
+    last = best_ratio(first, terms, maximise, least, gap=search.limits.gap)
     return _choice(search, last, spare / weight.scale)
 
 
@@ -138,7 +139,8 @@ def best_ratio(
 
     With N and D > 0 linear and F(t) = max N - t D, F falls strictly in t and is 0 exactly at the
     best ratio; the maximiser at t = N(x) / D(x) has a ratio at least that of x, and the iteration
-    ends where F(t) = 0 (Management Science 13(7), 1967). Any bound U >= F(t) bounds the ratio by
+    ends where F(t) = 0 (W. Dinkelbach, *On nonlinear fractional programming*, Management Science
+    13(7), 1967). Any bound U >= F(t) bounds the ratio by
     t + max(U, 0) / D_min, with D_min the least value of D, because N <= t D + U.
 
     Parameters
@@ -176,7 +178,9 @@ def _groups(problem: Problem, found: Maximum) -> Groups:
 
 
 def _score(problem: Problem, found: Maximum) -> Score:
-    return score(_groups(problem, found), problem.values, found.counts)
+    reached = score(_groups(problem, found), problem.values, found.counts)
+    gain, power_w = problem.values.outside
+    return replace(reached, gain=reached.gain + gain, power_w=reached.power_w + power_w)
 
 
 def _choice(search: Search, best: Maximum, spare: float) -> Choice:

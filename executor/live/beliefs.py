@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from statistics import harmonic_mean
+from statistics import fmean, harmonic_mean
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -228,7 +228,7 @@ class Beliefs:
         slowdown, upper, p99, power_w = (np.full(shape, np.nan) for _ in range(4))
         source, repeats = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for m, model in enumerate(models):
-            values = slowdown[m], upper[m], source[m]
+            values = slowdown[m], upper[m], source[m], power_w[m]
             for predictor, known, codes in self._predictors(workloads, model, workers or {}):
                 _fill(values, workloads, caps, model, predictor, known, codes)
             if BEHIND in caps:
@@ -261,6 +261,8 @@ class Beliefs:
                 source[cell] = Source.FAILED if math.isnan(found.mean) else Source.MEASURED
                 if of_tail := self._measured_tails.get(where):
                     p99[cell] = of_tail.upper
+                if powers := self._measured_powers.get(where):
+                    power_w[cell] = fmean(powers)
         return table
 
     def _predictors(
@@ -302,23 +304,30 @@ class Beliefs:
     @cached_property
     def _measured(self) -> Mapping[_Cell, _Repeats]:
         """What was measured of pairs, in both directions."""
-        return self._repeats(lambda one: one.slowdown or (math.nan, math.nan))
+        found = self._of_pairs(lambda one: one.slowdown or (math.nan, math.nan))
+        return {cell: repeats_of(values) for cell, values in found.items()}
 
     @cached_property
     def _measured_tails(self) -> Mapping[_Cell, _Repeats]:
         """What was measured of the tail latencies of pairs, in both directions."""
-        return self._repeats(lambda one: one.p99 or (None, None))
+        found = self._of_pairs(lambda one: one.p99 or (None, None))
+        return {cell: repeats_of(values) for cell, values in found.items()}
 
-    def _repeats(
+    @cached_property
+    def _measured_powers(self) -> Mapping[_Cell, Sequence[float]]:
+        """The measured powers (W) of devices that pairs shared, in both directions."""
+        return self._of_pairs(lambda one: (one.power_w, one.power_w))
+
+    def _of_pairs(
         self, values_of: Callable[[Measurement], Sequence[float | None]]
-    ) -> Mapping[_Cell, _Repeats]:
+    ) -> Mapping[_Cell, Sequence[float]]:
         found: dict[_Cell, list[float]] = {}
         for one in self.data.measurements:
             if len(one.workloads) == 2:
                 for cell, value in zip(_directions(one), values_of(one), strict=True):
                     if value is not None:
                         found.setdefault(cell, []).append(value)
-        return {cell: repeats_of(values) for cell, values in found.items()}
+        return found
 
 
 _Cell = tuple[str, Caps, str, str]
@@ -381,7 +390,7 @@ def _with_stand_ins(workload: Workload) -> Workload:
 
 
 def _fill(
-    values: tuple[Floats, Floats, Codes],
+    values: tuple[Floats, Floats, Codes, Floats],
     names: Sequence[str],
     caps: Sequence[Caps],
     model: str,
@@ -394,7 +403,7 @@ def _fill(
     Parameters
     ----------
     values : tuple of arrays
-        Slowdown, upper bound and source on the device model, which are filled.
+        Slowdown, upper bound, source and power on the device model, which are filled.
     names, caps : sequence
         What their axes stand for.
     model : str
@@ -421,5 +430,7 @@ def _fill(
         upper = slowdown if found.upper is None else found.upper[:, 0].reshape(count, count)
         new = np.isnan(values[0][k][block]) & ~np.isnan(slowdown + upper)
         bound = np.fmax(upper, slowdown)
-        for kept, predicted in zip(values, (slowdown, bound, codes), strict=True):
+        power = np.full(len(pairs), np.nan) if found.power_w is None else found.power_w
+        filled = slowdown, bound, codes, power.reshape(count, count)
+        for kept, predicted in zip(values, filled, strict=True):
             kept[k][block] = np.where(new, predicted, kept[k][block])

@@ -110,7 +110,7 @@ class KindState:
             slowdown=expanded(table.slowdown),
             upper=expanded(table.upper),
             p99=expanded(table.p99),
-            power_w=np.full(struck.shape, np.nan),
+            power_w=expanded(table.power_w),
         )
 
     def _expanded(

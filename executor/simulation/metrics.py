@@ -141,6 +141,9 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "energy", "kWh", "lower", "power x time of GPUs in use, where power is known"
         ),
         "energy_per_job_kwh": Metric("energy a job", "kWh", "lower", "energy over jobs"),
+        "throughput_per_kw": Metric(
+            "throughput per kW", "1/kW", "higher", "sum of workers x solo time over energy"
+        ),
         "sharing_benefit_mean": Metric(
             "sharing benefit, mean",
             "",
@@ -326,6 +329,7 @@ def _use(history: History, jobs: Table) -> dict[str, float]:
         "effective_utilisation": work_s / capacity_s,
         "energy_kwh": kwh,
         "energy_per_job_kwh": kwh / len(history.jobs) if history.jobs else np.nan,
+        "throughput_per_kw": work_s / _HOUR_S / kwh if kwh else np.nan,
     }
 
 

@@ -2,18 +2,24 @@
 
 Predictions say how much two workloads slow each other; what was measured on running pairs
 overrides them, and pairs that ran out of memory are struck out.
+
+A workload of unknown power counts as the mean of the others, and jobs together as the sum of what
+they take alone where their power together is unknown. So no sharing seems to save energy that is
+not known to; and while no power is known at all, GPUs that run one job count the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from statistics import fmean
 
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.entries import Book, Combination, Member, Template
 from dovetail.formulations.rules import share_of, share_total
+from dovetail.instances.instance import Workload
 from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
@@ -40,6 +46,11 @@ class BeliefBook(Book):
     ----------
     state : State
         The pool, whose predictions and measurements are read.
+
+    Attributes
+    ----------
+    powered : sequence of Workload
+        The state's workloads, each with its power alone.
     """
 
     def __init__(self, state: State) -> None:
@@ -58,6 +69,10 @@ class BeliefBook(Book):
             self._slowdown[model, :, workload, other] = np.nan
         p99 = self._table.p99
         self._tail = np.where(np.isnan(p99), self._upper, p99)
+        self.powered = _powered(state.workloads)
+        self._alone_w = np.array([one.power_w for one in self.powered], dtype=np.float64)
+        both_w = np.add.outer(self._alone_w, self._alone_w)
+        self._power_w = np.where(np.isnan(self._table.power_w), both_w, self._table.power_w)
         self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
         self._number = {name: k for k, name in enumerate(self.workloads)}
         self._caps = _usable_caps(state)
@@ -93,7 +108,8 @@ class BeliefBook(Book):
             slowdown, upper, tail = (tuple([float(t[cell]) for cell in cells]) for t in tables)
             if np.isnan(slowdown).any():
                 return None
-            return Combination(tuple(members), slowdown, upper, tail, None)
+            power_w = float(self._power_w[cells[0]])
+            return Combination(tuple(members), slowdown, upper, tail, power_w)
         if len(members) > self.most or any(share is not None for _, share in members):
             return None
         together = np.array([[self._number[name] for name, _ in members]])
@@ -169,13 +185,13 @@ class BeliefBook(Book):
             slowdown=both(self._slowdown),
             upper=both(self._upper),
             tail=both(self._tail),
-            power_w=both(self._table.power_w)[:, 0],
+            power_w=both(self._power_w)[:, 0],
         )
 
     def _sets(self, model: int, members: Ints, held: int) -> Template:
         """Return the sets that may share of these workloads, (n, size).
 
-        Nothing is known of tail latencies with two others, nor of power.
+        Nothing is known of tail latencies with two others, nor of the power together.
         """
         pair = members[:, :, None], members[:, None]
         uncapped = self._table.caps_place[UNCAPPED]
@@ -191,7 +207,7 @@ class BeliefBook(Book):
             slowdown=slowdown[keep],
             upper=upper,
             tail=np.full(upper.shape, np.inf),
-            power_w=np.full(len(upper), np.nan),
+            power_w=self._alone_w[members[keep]].sum(axis=1),
         )
 
     def _grown(self, model: int, held: Sequence[int]) -> Iterator[Ints]:
@@ -216,17 +232,18 @@ class BeliefBook(Book):
 
     def _combinations(self, found: Template) -> Iterator[Combination]:
         """Yield what is believed of GPUs without residents."""
-        for free, share, slowdown, upper, tail in zip(
+        for free, share, slowdown, upper, tail, power_w in zip(
             found.free.tolist(),
             found.share.tolist(),
             found.slowdown.tolist(),
             found.upper.tolist(),
             found.tail.tolist(),
+            found.power_w.tolist(),
             strict=True,
         ):
             names = [self.workloads[k] for k in free]
             members = tuple(zip(names, map(share_of, share), strict=True))
-            yield Combination(members, tuple(slowdown), tuple(upper), tuple(tail), None)
+            yield Combination(members, tuple(slowdown), tuple(upper), tuple(tail), power_w)
 
     def _from_scratch(self) -> tuple[Ints, Ints, Ints, Ints]:
         """Return workloads and caps of every pair that may start together, once each."""
@@ -259,6 +276,13 @@ class BeliefBook(Book):
         ]
         there, back = np.array(found, dtype=np.int64).reshape(-1, 2).T
         return there, back
+
+
+def _powered(workloads: Sequence[Workload]) -> list[Workload]:
+    """Return workloads with the mean power of the others, or 1 W, where theirs is unknown."""
+    known = [one.power_w for one in workloads if one.power_w is not None]
+    mean = fmean(known) if known else 1.0
+    return [one if one.power_w is not None else one.replace(power_w=mean) for one in workloads]
 
 
 def _usable_caps(state: State) -> tuple[list[int], list[int]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.problems import Problem
-from dovetail.instances.objectives import ObjectiveName
+from dovetail.formulations.values import JobValues
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
@@ -19,9 +18,11 @@ from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
 from dovetail.solver.policies.queue_forecast import Queue, believed_ends
 from dovetail.solver.policies.state import Job, Reservation, State
-from dovetail.solver.policies.state_round import StateRound, joinable, may_join
+from dovetail.solver.policies.state_round import StateRound, joinable, may_join, outside
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import Limits, relative_gap
+
+_OBJECTIVES = ("completion", "energy")
 
 _AGAIN_S = 1.0
 """Seconds until the next round where one job after the other starts beyond what hosts have."""
@@ -53,6 +54,11 @@ class Dovetail:
 
     Attributes
     ----------
+    objective : str
+        ``completion``, or ``energy``: each round first places the most weight, and of the choices
+        that do takes the one with which all running jobs have the most throughput per watt, as a
+        plan under this objective, proven by Dinkelbach's method (``solver.stages.best_ratio``).
+        Both prices must be 0, and jobs share whenever more of them run then.
     gpu_price : float
         Seconds of completion time that a GPU second is worth when no job waits for it. 0:
         jobs run alone while GPUs are idle. Higher: they share if that saves enough GPU time,
@@ -77,8 +83,7 @@ class Dovetail:
         When an option is out of range.
     """
 
-    objective: ClassVar[ObjectiveName] = "completion"
-
+    objective: str = "completion"
     gpu_price: float = 0.0
     energy_price: float = 0.0
     patience_s: float = 86400.0
@@ -89,6 +94,8 @@ class Dovetail:
     _book: BeliefBook | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        if self.objective not in _OBJECTIVES:
+            raise ValueError(f"objective must be one of {_OBJECTIVES}, got {self.objective!r}")
         least_of = {
             "gpu_price": 0,
             "energy_price": 0,
@@ -102,6 +109,8 @@ class Dovetail:
             finite = name in ("gpu_price", "energy_price")
             if not value >= least or (finite and math.isinf(value)):
                 raise ValueError(f"{name} must be >= {least}, got {value}")
+        if self.objective == "energy" and (self.gpu_price or self.energy_price):
+            raise ValueError("gpu_price and energy_price must be 0 with objective=energy")
         self._patience = Patience(self.patience_s, self.patience_stretch)
 
     def decide(self, state: State) -> Decision:
@@ -112,6 +121,8 @@ class Dovetail:
         ends = believed_ends(state)
         reserved = self._patience.reserved(state, ends)
         lent_s = _serve_overdue(draft, ends, reserved)
+        if self.objective == "energy":  # it knows no ends, so no reserved GPU is lent
+            lent_s = dict.fromkeys(lent_s, state.now)
         queue = Queue.of(draft, ends, self.gpu_price)
         jobs = queue.jobs[: self.window + draft.idle_total]
         proof = self._start_best(draft, queue._replace(jobs=jobs), lent_s) if jobs else None
@@ -137,8 +148,13 @@ class Dovetail:
         hosts = [hosts[k] for k in np.flatnonzero(joins[:, able].any(axis=1)).tolist()]
         jobs = [queue.jobs[k] for k in able.tolist()]
         of_state = StateRound(draft, jobs, hosts, self._book, lent_s)
-        forecast = queue.forecast.take(able)
-        values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
+        values: JobValues
+        if self.objective == "energy":
+            values = JobValues(of_state.round, "energy")
+            values.outside = outside(draft, hosts, self._book)
+        else:
+            forecast = queue.forecast.take(able)
+            values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits.of(limit, gap=0.0, seed=0)
         problem = Problem(of_state.round, values, limits.deadline, at_paces=True)
@@ -154,6 +170,7 @@ class Dovetail:
         """
         return (
             not lent_s
+            and self.objective == "completion"
             and self.gpu_price == self.energy_price == 0
             and len(draft.state.machines.kinds) == 1
             and draft.state.hosts is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -57,13 +58,13 @@ class StateRound:
         lent_s: Mapping[int, float],
     ) -> None:
         state = draft.state
-        idle = draft.idle_gpus()
+        idle = [gpu for gpu in draft.idle_gpus() if lent_s.get(gpu, math.inf) > state.now]
         self._state = state
         held = _held(hosts)
         compiled = Round(
             _columns(state, held, jobs),
             state.machines,
-            state.workloads,
+            book.powered,
             book,
             gpus=[*idle, *(gpu for host in hosts for gpu in host.gpus)],
             until_s={gpu: lent_s[gpu] - state.now for gpu in idle if gpu in lent_s},
@@ -158,6 +159,30 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     # Nobody is slowed less by several than by one of them.
     fits = need[:, None] + least_need <= room[:, None]
     return np.asarray(fits & np.logical_and.reduceat(accepts, first))
+
+
+def outside(draft: Draft, hosts: Sequence[Host], book: BeliefBook) -> tuple[float, float]:
+    """Return what jobs that run but are none of these hosts add to throughput and power (W).
+
+    As ``JobValues.outside`` of the objective ``energy``: weight x workers x rate, and the power of
+    the GPUs of no host. A job that has just been started runs as fast as alone.
+    """
+    state, machines = draft.state, draft.state.machines
+    inside = {job.number for host in hosts for job in host.jobs}
+    busy = {gpu for _, gpus in draft.placed() for gpu in gpus}
+    gain = power_w = 0.0
+    for job, gpus in draft.placed():
+        if job.number not in inside:
+            started = job.number in state.pending
+            rate = state.speed[machines.model[gpus[0]]][job.workload] if started else job.rate
+            gain += job.weight * job.workers * rate
+    for gpu in busy.difference(*(host.gpus for host in hosts)):
+        members = [(state.names[job.workload], job.share_on(gpu)) for job in draft.residents(gpu)]
+        model = machines.models[machines.model[gpu]]
+        together = book.find(model, members) if len(members) > 1 else None
+        alone = [book.powered[job.workload].power_w or 0.0 for job in draft.residents(gpu)]
+        power_w += (together and together.power_w) or math.fsum(alone)
+    return gain, power_w
 
 
 def _closed_hosts(draft: Draft, held: Mapping[int, Sequence[int]]) -> set[int]:

@@ -18,6 +18,6 @@ def test_all_rows_are_ratios_to_pairs_at_no_price(capsys):
     module.main(["--seeds", "1", "--jobs", "25"])
     title, _, *rows = capsys.readouterr().out.splitlines()
     assert title.startswith("Simulated.")
-    assert len(rows) == 12
+    assert len(rows) == 16
     pairs = [row.split("2 on a GPU")[1].split() for row in rows if "2 on a GPU" in row]
     assert [row[::2] for row in pairs] == [["1.000"] * 4 + ["0.00"]] * 2

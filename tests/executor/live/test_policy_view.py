@@ -212,6 +212,21 @@ def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_too():
     assert state.prior.slowdown[0, 0, a, b] == pytest.approx(1.25)
 
 
+def test_the_measured_power_of_pairs_is_seen_by_policies_and_plans():
+    story = known_story()
+    story.submit(), story.submit(workload="speech")
+    pair = together("vision", "speech", (1.2, 1.4))
+    view = world_of(story, *(pair.replace(power_w=power_w) for power_w in (200.0, 240.0, None)))
+    a, b = (view.state.names.index(f"ann/{name}") for name in ("vision", "speech"))
+    power_w = view.state.predicted.power_w
+    assert power_w[0, 0, a, b] == power_w[0, 0, b, a] == 220.0
+    assert math.isnan(power_w[0, 0, a, a])
+    powers = {entry.pair: entry.power_w for entry in view.instance().slowdowns}
+    names = view.state.names
+    assert powers[names[min(a, b)], names[max(a, b)]] == 220.0
+    assert powers[names[a], names[a]] is None
+
+
 def test_the_rate_is_that_of_the_company():
     story = known_story()
     first, second = story.submit(), story.submit(workload="speech")
@@ -525,7 +540,10 @@ def test_the_instance_can_be_solved_and_its_plan_passes_the_checker():
     assert all(not any(co_runners.get(name, ((),))) for name in alone)
 
 
-@pytest.mark.parametrize("name", ["dovetail", "unaware", "random", "binpack", "sjf-ffs", "fifo"])
+@pytest.mark.parametrize(
+    "name",
+    ["dovetail", "dovetail:objective=energy", "unaware", "random", "binpack", "sjf-ffs", "fifo"],
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_a_policy_decides_the_brain_takes_what_the_world_lets_pass(name, seed):
     draw = random.Random(seed)

@@ -15,6 +15,7 @@ POLICIES = (
     "dovetail:patience_s=300,patience_stretch=0",
     "dovetail:patience_s=0,patience_stretch=0,window=1",
     "dovetail:time_limit_s=0",
+    "dovetail:objective=energy,patience_s=300,patience_stretch=0",
 )
 
 
@@ -73,7 +74,7 @@ def _jobs(rng):
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(6))
 def test_every_decision_can_be_carried_out(seed):
     rng = np.random.default_rng(seed)
     where, jobs = _world(rng), _jobs(rng)
