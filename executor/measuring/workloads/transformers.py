@@ -55,7 +55,7 @@ def transformer(device: str, batch: int, full: bool) -> Step:
     """Train a transformer encoder (BERT-base's width, six layers).
 
     Bounded by tensor cores in the products of its layers (bfloat16), with memory-bound
-    normalisations, activations and optimizer steps between them.
+    normalisations, activations and optimiser steps between them.
 
     Full size: 32 texts of 256 tokens, 2480 MiB.
     """
