@@ -20,7 +20,7 @@ from dovetail.toolkit.commands import JSON, Argument, Command, argument
 
 _SHELL: Final = Command(
     "completion",
-    "Print what completes commands in a shell.",
+    "Print the completion script for a shell.",
     "dovetail.cli.completion:completion",
     (argument("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),),
 )

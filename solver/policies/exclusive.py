@@ -43,7 +43,7 @@ class Sjf:
     Parameters
     ----------
     backfill : bool
-        Whether jobs behind one that does not fit may start; False = strictly in order.
+        Whether jobs behind one that does not fit may start; False: strictly in order.
     """
 
     backfill: bool = True

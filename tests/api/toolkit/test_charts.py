@@ -77,6 +77,17 @@ def test_charts_of_a_page_share_no_ids_and_each_reference_is_met():
     assert used
 
 
+def test_a_diagonal_leaves_the_axes_to_the_data():
+    from matplotlib.figure import Figure
+
+    held = table(("all", 0.5, 0.6), ("all", 0.9, 0.8), columns=("pairs", "promised", "held"))
+    figure = Figure()
+    curves("held", "Held", held, "promised", "held", shown=["all"], diagonal=True).draw(figure)
+    (axes,) = figure.axes
+    assert 0.4 < axes.get_xlim()[0] < axes.get_xlim()[1] < 1
+    assert 0.5 < axes.get_ylim()[0] < axes.get_ylim()[1] < 0.9
+
+
 def test_hostile_names_stay_text():
     page = Page(f'<html lang="en">{svg(every_kind()[0])}</html>')
     assert "script" not in [tag for tag, _ in page.tags]
