@@ -17,6 +17,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 # Pygments has no lexer for tables.
 suppress_warnings = ["misc.highlighting_failure"]
 
+smartquotes_action = "qe"  # two hyphens begin an option; they are no dash
+
 html_theme = "furo"
 html_title = f"Dovetail {release}"
 html_copy_source = False
