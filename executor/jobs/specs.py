@@ -73,8 +73,8 @@ class JobSpec(Record):
         Priority among the owner's jobs, as in nice(1): lower values start first. It does not
         matter between users.
     isolation : {"blocks"}, optional
-        Kernel launches may be intercepted: those of a latency job so that best-effort jobs can run
-        in its idle time, those of a best-effort job so that it can be one of them.
+        Kernel launches may be intercepted: those of a latency-critical job so that best-effort jobs
+        can run in its idle time, those of a best-effort job so that it can be one of them.
     memory_mib : float, optional
         Device memory of one rank, which becomes its limit. If it is not given, the job runs alone
         until the profile of its workload gives it.
