@@ -343,7 +343,7 @@ def _percent(value: float | None) -> str:
 
 
 def _decisions(comparison: Comparison) -> list[tuple[str, float, float]]:
-    """Return what decisions are held against, and the parts wrongly accepted and refused."""
+    """Return gSLAs with what is checked against them, and the parts wrongly accepted and refused."""
     found = wording.decisive(comparison)
     if found is None:
         return []
@@ -355,7 +355,7 @@ def _decisions(comparison: Comparison) -> list[tuple[str, float, float]]:
 
 
 def _decision_chart(comparison: Comparison) -> Chart | None:
-    columns = ("gSLA, held against", "wrongly accepted", "wrongly refused")
+    columns = ("gSLA, checked figure", "wrongly accepted", "wrongly refused")
     found = _decisions(comparison)
     if not found:
         return None
@@ -371,7 +371,7 @@ def _decision_chart(comparison: Comparison) -> Chart | None:
 
 def _decision_table(comparison: Comparison) -> Table:
     heads = (
-        Head("gSLA, held against", number=False),
+        Head("gSLA, checked figure", number=False),
         Head("wrongly accepted", "%"),
         Head("wrongly refused", "%"),
     )
