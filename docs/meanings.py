@@ -139,7 +139,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "share": "The cap of each; null for none. Absent: no caps.",
         "slowdown": "Iteration time together / alone, of each. null: they may not share.",
         "upper": "Upper confidence bounds. gSLAs are checked against these where given.",
-        "p99": "Growth of the tail latency, which the gSLA of a latency-critical job is checked against.",
+        "p99": "Growth of the tail latency; the gSLA of a latency-critical job is its limit.",
         "power_w": "Power of the GPU with all of them on it, W; objective `energy` needs it.",
         "gpu_model": "The GPU model of the entry. Absent: every model without an entry of its own.",
     },

@@ -172,8 +172,8 @@ _DESCRIBING = (
     option("--priority CLASS", "batch or latency", default="batch", choices=("batch", "latency")),
     option(
         "--isolation HOW",
-        "blocks: a latency-critical job lets others run in its idle time, a batch job may be one of "
-        "them",
+        "blocks: a latency-critical job lets others run in its idle time, "
+        "a batch job may be one of them",
         choices=("blocks",),
     ),
     option("--nice N", "priority among your jobs, -20 to 20: lower ones start first", _nice, "0"),

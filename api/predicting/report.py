@@ -343,7 +343,7 @@ def _percent(value: float | None) -> str:
 
 
 def _decisions(comparison: Comparison) -> list[tuple[str, float, float]]:
-    """Return gSLAs with what is checked against them, and the parts wrongly accepted and refused."""
+    """Return gSLAs with the checked figure, and the parts wrongly accepted and refused."""
     found = wording.decisive(comparison)
     if found is None:
         return []
