@@ -12,6 +12,7 @@ from dovetail.predictors.predictor import BoolArray, IntArray
 from dovetail.predictors.rows import HeldOut, Rows
 
 _VARIANT_FOLDS = 5
+_FEWEST_ROWS = 2
 
 
 class Fold(NamedTuple):
@@ -107,8 +108,21 @@ def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0)
 
 
 def fitted(model: ModelSpec, rows: Rows, seed: int = 0) -> PairEstimator:
-    """Return a fresh model fitted on all of the rows."""
+    """Return a fresh model fitted on all of the rows.
+
+    Of ``model.source`` only pairs of workloads that the rows have count, so that a workload that
+    a fold hides is hidden on both GPU models.
+    """
     made = model.build(seed)
-    if model.holds_back:
-        return cast("HoldingBack", made).fit(rows.table, rows.slowdown, rows.workload_pair)
-    return made.fit(rows.table, rows.slowdown)
+    if not model.holds_back:
+        return made.fit(rows.table, rows.slowdown)
+    network = cast("HoldingBack", made)
+    if model.source is not None:
+        seen = {rows.names[k] for k in np.unique(rows.own_workload).tolist()}
+        named = np.array([name in seen for name in model.source.names])
+        known = named[model.source.own_workload] & named[model.source.other_workload]
+        if known.sum() >= _FEWEST_ROWS:
+            source = model.source.take(known)
+            network.fit(source.table, source.slowdown, source.workload_pair)
+            return network.transferred(rows.table, rows.slowdown, pairs=rows.workload_pair)
+    return network.fit(rows.table, rows.slowdown, rows.workload_pair)

@@ -102,6 +102,7 @@ def fit(
     seed: int = 0,
     *,
     search_s: float | None = None,
+    source: str | None = None,
     licence: str | None = None,
     progress: Progress | None = None,
 ) -> TrainedPredictor:
@@ -121,6 +122,9 @@ def fit(
         Of everything random.
     search_s : float, optional
         Seconds to search for the structure of ``tensorshare``.
+    source : str, optional
+        Another GPU model: ``tensorshare`` is fitted to its pairs first and then tuned to those of
+        each other GPU model (transfer learning).
     licence : str, optional
         What the data allow; written into the model file.
     progress : callable, optional
@@ -129,20 +133,26 @@ def fit(
     Raises
     ------
     InputError
-        When nothing was measured on a GPU model, or the confidence is more than the data
-        support.
+        When nothing was measured on a GPU model, ``source`` is the only one to fit for, or the
+        confidence is more than the data support.
     UnsupportedError
-        As in ``prepared``.
+        As in ``prepared``, and when a model has no search or no transfer.
     """
     if search_s is not None and model != "tensorshare":
         raise UnsupportedError(f"only tensorshare searches for a structure, got {model!r}")
-    chosen = tuple(gpu_models) if gpu_models else _measured_on(data)
+    if source is not None and model != "tensorshare":
+        raise UnsupportedError(f"only tensorshare is tuned to another GPU model, got {model!r}")
+    chosen = tuple(gpu_models or (name for name in _measured_on(data) if name != source))
+    if source in chosen or (source and not chosen):
+        raise InputError(
+            f"must be another GPU model than those to fit for, got {source!r}", "source"
+        )
     if not chosen:
         raise InputError("must have at least one measured pair", "measurements", data.name)
     training = TrainingData.of(data, licence)
     made = {}
     for k, name in enumerate(chosen):
-        what = prepared(data, model, [name])
+        what = _tuned(data, model, source, name) if source else prepared(data, model, [name])
         if progress:
             progress(f"{what.name} for {name}", k, len(chosen))
         made[name] = _fitted(what, data, name, confidence, seed, search_s, progress)
@@ -258,6 +268,17 @@ def measured_fit(
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
         pairs=_pairs(rows),
     )
+
+
+def _tuned(data: DataSet, model: str, source: str, gpu_model: str) -> Prepared:
+    """Return a model of one GPU model that starts from the pairs of another.
+
+    Both have the same features: those known of every workload on both.
+    """
+    both = prepared(data, model, [source, gpu_model])
+    _, start = training_rows(data, both.features.names, [source])
+    features, rows = training_rows(data, both.features.names, [gpu_model])
+    return Prepared(both.name, both.spec._replace(source=start), features, rows)
 
 
 class _Fitted(NamedTuple):

@@ -79,6 +79,11 @@ COMMANDS: Final = (
                     DATA,
                     option("--model NAME", "fit this kind of model", default="auto"),
                     option("--search SECONDS", "search this long for a better structure", float),
+                    option(
+                        "--from GPU",
+                        "tensorshare: fit to this GPU model first, then tune to the others",
+                        field="source",
+                    ),
                     option("--licence TEXT", "licence of the data, kept in the model file"),
                     _GPU_MODEL,
                     _CONFIDENCE,

@@ -32,6 +32,8 @@ def fit(options: Namespace) -> int:
     require_separate(dataset_files(options.data), options.output)
     data = _data(options)
     _require_gpu_models(data, options)
+    if options.source is not None:
+        _require_gpu_model(data, options, options.source, "--from")
     with _about_data(options), counting("fitting") as progress:
         made = fitted(
             data,
@@ -40,6 +42,7 @@ def fit(options: Namespace) -> int:
             options.confidence,
             options.seed,
             search_s=options.search,
+            source=options.source,
             licence=options.licence,
             progress=progress,
         )
@@ -182,10 +185,14 @@ def _about_data(options: Namespace) -> Iterator[None]:
 
 def _require_gpu_models(data: DataSet, options: Namespace) -> None:
     for name in options.gpu_model or ():
-        if name not in data.gpu_models:
-            known = ", ".join(data.gpu_models) or "none"
-            rule = f"must be a GPU model of the data ({known}), got {name!r}"
-            raise InputError(rule, "--gpu-model", source_name(options.data))
+        _require_gpu_model(data, options, name, "--gpu-model")
+
+
+def _require_gpu_model(data: DataSet, options: Namespace, name: str, option: str) -> None:
+    if name not in data.gpu_models:
+        known = ", ".join(data.gpu_models) or "none"
+        rule = f"must be a GPU model of the data ({known}), got {name!r}"
+        raise InputError(rule, option, source_name(options.data))
 
 
 def _print_model(predictor: TrainedPredictor, options: Namespace) -> None:

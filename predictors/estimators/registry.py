@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol, Self
 from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.forms import Form
 from dovetail.predictors.predictor import FloatArray, IntArray
+from dovetail.predictors.rows import Rows
 
 
 class PairEstimator(Protocol):
@@ -31,6 +32,15 @@ class HoldingBack(PairEstimator, Protocol):
     def fit(self, X: FloatArray, y: FloatArray, pairs: IntArray | None = None) -> Self:  # noqa: N803
         """Fit, and hold back all rows of a pair or none: ``pairs`` is ``Rows.workload_pair``."""
 
+    def transferred(
+        self,
+        X: FloatArray,  # noqa: N803
+        y: FloatArray,
+        frozen: int = 1,
+        pairs: IntArray | None = None,
+    ) -> PairEstimator:
+        """Return the fitted estimator tuned to rows of another GPU model."""
+
 
 class ModelSpec(NamedTuple):
     """How a model is made.
@@ -47,6 +57,9 @@ class ModelSpec(NamedTuple):
         Whether it makes a ``HoldingBack``.
     partial : bool
         Whether it takes all of its features, NaN where one is not known.
+    source : Rows, optional
+        Pairs of another GPU model that a ``HoldingBack`` is fitted on before it is tuned to its
+        own.
     """
 
     features: tuple[str, ...]
@@ -54,6 +67,7 @@ class ModelSpec(NamedTuple):
     least: int = 1
     holds_back: bool = False
     partial: bool = False
+    source: Rows | None = None
 
 
 MODELS: Final = (

@@ -117,6 +117,57 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.network_ = Network(ranges, self.unit_.folded(layers), self.unit_.low)
         return self
 
+    def transferred(
+        self,
+        X: FloatArray,  # noqa: N803
+        y: FloatArray,
+        frozen: int = 1,
+        pairs: IntArray | None = None,
+    ) -> TensorShare:
+        """Return the predictor tuned to another GPU on a few rows that were measured there.
+
+        The first layers stay as they are, bit for bit, and with them the scaling of the features;
+        the others are trained on from where they were (section 4.4, Table 5: all but MLP_1). The
+        frozen layers are a fixed map of the features, so the training works on what they make of
+        the rows. Where no pass does better on the validation rows, the weights stay.
+
+        Parameters
+        ----------
+        X : ndarray of float, shape (rows, 2 * features)
+            The same features on the new GPU.
+        y : ndarray of float, shape (rows,)
+            Slowdowns on the new GPU.
+        frozen : int
+            How many layers are frozen, at most all but the output.
+        pairs : ndarray of int, shape (rows,), optional
+            As in ``fit``.
+
+        Raises
+        ------
+        InputError
+            When ``frozen`` is out of range.
+        """
+        check_is_fitted(self)
+        before: Network = self.network_
+        most = len(before.layers) - 1
+        if not 1 <= frozen <= most:
+            raise InputError(f"must be between 1 and {most}, got {frozen}", "frozen")
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=False)  # noqa: N806
+        tuned = deepcopy(self)
+        layers, tuned.n_iter_ = _trained(
+            self,
+            before.hidden(X, frozen),
+            self.unit_.scaled(y),
+            pairs,
+            start=self.unit_.unfolded(before.layers[frozen:]),
+        )
+        tuned.network_ = Network(
+            before.ranges,
+            before.layers[:frozen] + self.unit_.folded(layers),
+            min(before.floor, float(y.min())),
+        )
+        return tuned
+
     def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
         """Return slowdowns, shape (rows,)."""
         check_is_fitted(self)
@@ -136,60 +187,6 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"must have as many columns for both jobs, got {self.n_features_in_}")
         network: Network = self.network_
         return network
-
-
-def transfer(
-    fitted: TensorShare,
-    X: FloatArray,  # noqa: N803
-    y: FloatArray,
-    frozen: int = 1,
-    pairs: IntArray | None = None,
-) -> TensorShare:
-    """Return the predictor tuned to another GPU on a few rows that were measured there.
-
-    The first layers stay as they are, bit for bit, and with them the scaling of the features;
-    the others are trained on from where they were (section 4.4, Table 5: all but MLP_1). The
-    frozen layers are a fixed map of the features, so the training works on what they make of
-    the rows. Where no pass does better on the validation rows, the weights stay.
-
-    Parameters
-    ----------
-    fitted : TensorShare
-        Fitted on the first GPU; it is not changed.
-    X : ndarray of float, shape (rows, 2 * features)
-        The same features on the new GPU.
-    y : ndarray of float, shape (rows,)
-        Slowdowns on the new GPU.
-    frozen : int
-        How many layers are frozen, at most all but the output.
-    pairs : ndarray of int, shape (rows,), optional
-        As in ``TensorShare.fit``.
-
-    Raises
-    ------
-    InputError
-        When ``frozen`` is out of range.
-    """
-    check_is_fitted(fitted)
-    before: Network = fitted.network_
-    most = len(before.layers) - 1
-    if not 1 <= frozen <= most:
-        raise InputError(f"must be between 1 and {most}, got {frozen}", "frozen")
-    X, y = validate_data(fitted, X, y, dtype=np.float64, y_numeric=True, reset=False)  # noqa: N806
-    tuned = deepcopy(fitted)
-    layers, tuned.n_iter_ = _trained(
-        fitted,
-        before.hidden(X, frozen),
-        fitted.unit_.scaled(y),
-        pairs,
-        start=fitted.unit_.unfolded(before.layers[frozen:]),
-    )
-    tuned.network_ = Network(
-        before.ranges,
-        before.layers[:frozen] + fitted.unit_.folded(layers),
-        min(before.floor, float(y.min())),
-    )
-    return tuned
 
 
 class Unit(NamedTuple):

@@ -106,3 +106,27 @@ def test_a_model_that_holds_rows_back_gets_the_pair_of_each_row():
     fitted(ModelSpec(("share",), lambda _: Spy(), holds_back=True), rows)
     assert np.array_equal(received[0], rows.workload_pair)
     assert spec("tensorshare").holds_back
+
+
+def test_of_another_gpu_model_only_workloads_that_are_not_hidden_count():
+    both = splits_of_two_gpu_models()
+    _, source = training_rows(both, ("share",), ["V100"])
+    _, rows = training_rows(both, ("share",), ["A100"])
+    counts = []
+
+    class Spy(Median):
+        def fit(self, X, y, pairs=None):  # noqa: N803
+            counts.append(len(y))
+            return super().fit(X, y)
+
+        def transferred(self, X, y, frozen=1, pairs=None):  # noqa: N803
+            counts.append(len(y))
+            return self
+
+    model = ModelSpec(("share",), lambda _: Spy(), holds_back=True, source=source)
+    ends = np.stack([rows.own_workload, rows.other_workload])
+    # Five workloads have 15 pairs at 3 splits, four have 10.
+    for hidden, expected in (((), [90, 90]), ((0,), [60, 60])):
+        counts.clear()
+        fitted(model, rows.take(~np.isin(ends, hidden).any(axis=0)))
+        assert counts == expected

@@ -14,7 +14,7 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers.gavel import import_gavel
 from dovetail.predictors.estimators.registry import spec
-from dovetail.predictors.estimators.tensorshare import TABLE_4, TensorShare, transfer
+from dovetail.predictors.estimators.tensorshare import TABLE_4, TensorShare
 from dovetail.predictors.forms.network import Network
 from dovetail.predictors.rows import training_rows
 
@@ -150,7 +150,7 @@ def test_registered():
 def test_transfer_keeps_the_first_layer_bit_for_bit_and_changes_the_others():
     first = TensorShare(**SMALL).fit(*synthetic(0, 300))
     before = {name: values.copy() for name, values in first.network_.arrays().items()}
-    tuned = transfer(first, *synthetic(2, 60, memory=2.0)).network_.arrays()
+    tuned = first.transferred(*synthetic(2, 60, memory=2.0)).network_.arrays()
     unchanged = {name for name in before if np.array_equal(before[name], tuned[name])}
     assert unchanged == {"low", "high", "floor", "weights_0", "bias_0"} - (
         set() if tuned["floor"] == before["floor"] else {"floor"}
@@ -166,7 +166,7 @@ def test_transfer_with_few_rows_beats_training_on_them():
     tuned, scratch = [], []
     for seed in range(4):
         few = synthetic(10 + seed, 40, memory=1.6)
-        tuned += [mean_error(transfer(first, *few, frozen=layers), *test) for layers in (1, 2)]
+        tuned += [mean_error(first.transferred(*few, frozen=layers), *test) for layers in (1, 2)]
         scratch.append(mean_error(TensorShare(**SMALL, random_state=seed).fit(*few), *test))
     assert max(tuned) < min(scratch)
     assert max(tuned) < mean_error(first, *test)
@@ -177,7 +177,7 @@ def test_transfer_freezes_some_layers_and_not_all(frozen):
     table, slowdown = synthetic(0, 30)
     fitted = TensorShare(**SMALL, max_iter=1).fit(table, slowdown)
     with pytest.raises(InputError, match=f"frozen: must be between 1 and 2, got {frozen}"):
-        transfer(fitted, table, slowdown, frozen=frozen)
+        fitted.transferred(table, slowdown, frozen=frozen)
 
 
 @pytest.mark.skipif(not GAVEL.exists(), reason=f"no measured data at {GAVEL}")
@@ -195,7 +195,7 @@ def test_transfer_with_few_measured_pairs_beats_training_on_them():
         learned, test = new.take(chosen), new.take(~chosen)
         again = TensorShare(**settings, random_state=seed).fit(learned.table, learned.slowdown)
         for errors, fitted in (
-            (tuned, transfer(first, learned.table, learned.slowdown)),
+            (tuned, first.transferred(learned.table, learned.slowdown)),
             (scratch, again),
             (unchanged, first),
         ):

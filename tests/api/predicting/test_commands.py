@@ -9,7 +9,8 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.instances.datasets import Repository, write_dataset
-from dovetail.predictors.model_file import save_model
+from dovetail.predictors.estimators import tensorshare
+from dovetail.predictors.model_file import load_model, save_model
 from tests.predictors.fitted import simple
 from tests.predictors.measured import measured
 from tests.predictors.synthetic import synthetic
@@ -221,3 +222,50 @@ def test_suggest_needs_a_gpu_model_of_the_data_and_measured_pairs(run, folder):
     assert status == 2
     assert "must have at least one measured pair" in err
     assert err.count("\n") == 1
+
+
+def few_on_a_new_gpu_model():
+    """Return all pairs of eight workloads on a V100, and every fifth of them on an A100."""
+    both = measured(("V100", "A100"))
+    pairs = len(both.measurements) // 2
+    return both.replace(measurements=(*both.measurements[:pairs], *both.measurements[pairs::5]))
+
+
+def test_fit_from_another_gpu_model(run, folder, tmp_path, monkeypatch):
+    def small(seed):
+        return tensorshare.TensorShare((32, 16), learning_rate_init=0.01, random_state=seed)
+
+    monkeypatch.setattr(tensorshare, "SPEC", tensorshare.SPEC._replace(build=small))
+    path, model = folder(few_on_a_new_gpu_model()), tmp_path / "lab.dovetail"
+    options = ("--model", "tensorshare", "--confidence", "0.5", "-o", model, "--json")
+    errors = []
+    for more in (("--gpu-model", "A100"), ("--from", "V100")):
+        status, _, err = run("fit", path, *more, *options)
+        assert (status, err) == (0, "")
+        held_out = load_model(model).about.held_out
+        assert load_model(model).gpu_models == ("A100",)
+        errors.append(held_out["A100: random"]["mae"])
+    alone, transferred = errors
+    assert transferred < 0.7 * alone
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (("--from", "H100"), "--from: must be a GPU model of the data (V100, A100), got 'H100'"),
+        (
+            ("--from", "V100", "--gpu-model", "V100"),
+            "source: must be another GPU model than those to fit for, got 'V100'",
+        ),
+        (
+            ("--from", "V100", "--model", "constant"),
+            "only tensorshare is tuned to another GPU model, got 'constant'",
+        ),
+    ],
+)
+def test_fit_from_what_is_no_source(run, folder, tmp_path, options, rule):
+    path = folder(few_on_a_new_gpu_model())
+    model = ("--model", "tensorshare", "-o", tmp_path / "none")
+    status, out, err = run("fit", path, *model, *options)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert rule in err
