@@ -46,8 +46,9 @@ DRAWS = 5
 CONSTANT = ModelSpec((), lambda _: DummyRegressor(strategy="median"))
 TRANSFER = (
     "constant",
-    "source process",
+    "of the source",
     "hierarchical",
+    "of both",
     "tensorshare",
     "transferred",
 )
@@ -108,7 +109,7 @@ def report_transfer() -> None:
     data = gavel_data(str(GAVEL))
     network = tensorshare.SPEC._replace(features=("log_throughput",))
     print(f"\ngavel, mean of {DRAWS} draws of the target's pairs:")
-    print(f"  {'':18s}" + "".join(f"{name:>16s}" for name in TRANSFER))
+    print(f"  {'':17s}" + "".join(f"{name:>16s}" for name in TRANSFER))
     for source, target in STEPS:
         processes = by_gpu_model(data, hierarchical.SPEC, source, target)
         networks = by_gpu_model(data, network, source, target)
@@ -120,6 +121,7 @@ def report_transfer() -> None:
                     error(fitted(CONSTANT, known), unknown) if part else np.nan,
                     error(stand_in, unknown),
                     error(fitted(hierarchical.SPEC, known), unknown) if part else np.nan,
+                    error(fitted(hierarchical.SPEC, joined(processes[0], known)), unknown),
                     *network_errors(network, networks, test, seed),
                 )
                 for seed, test in enumerate(draws)
@@ -134,6 +136,13 @@ def by_gpu_model(data: DataSet, model: ModelSpec, source: str, target: str) -> t
     _, rows = training_rows(data, model.features, [source, target], partial=model.partial)
     of_pair = np.array([m.gpu_model for m in measured_pairs(data, [source, target])])
     return rows.take(of_pair[rows.pair] == source), rows.take(of_pair[rows.pair] == target)
+
+
+def joined(first: Rows, second: Rows) -> Rows:
+    """Return the rows of two parts of the same rows."""
+    columns = ("own", "other", "pair", "slowdown")
+    both = {name: np.append(getattr(first, name), getattr(second, name)) for name in columns}
+    return first._replace(**both)
 
 
 def hidden(rows: Rows, part: float, seed: int) -> BoolArray:

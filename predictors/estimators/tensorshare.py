@@ -41,7 +41,7 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
       unrelated inputs. Here the only output is the own job's slowdown and the network is called
       for both orders, so mirrored pairs get mirrored answers and a pair with itself two equal
       ones. Table 4 with its eight inputs adds up to 116,274 parameters (the text says about
-      110K); with one output it is 116,257.
+      110K); with one output it is 116,257. Two outputs err more, see the evidence on predictors.
     - The paper names its measure (SMAPE) and no loss. Here it is the squared error, which the
       common libraries take for regression and which has no poles.
     - No slowdown is predicted below the least of the training rows, and what lies far beyond

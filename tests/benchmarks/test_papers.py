@@ -177,3 +177,25 @@ def test_a_file_of_another_script_is_not_written_over(tmp_path):
     with pytest.raises(DovetailError, match="has other columns"):
         runs._kept(out, ["a", "c"])
     assert out.read_text() == "a,b\n1,2\n"
+
+
+def test_simple_models_and_transfer_on_synthetic_pairs(capsys):
+    pytest.importorskip("sklearn", reason="needs the extra train")
+    import learners
+
+    from dovetail.predictors.estimators.registry import spec
+    from tests.predictors.measured import measured
+
+    data = measured(("V100", "A100"))
+    learners.compare(data.replace(measurements=data.measurements[:36]))
+    lines = capsys.readouterr().out.strip().splitlines()[1:]
+    errors = {line[:22].strip(): float(line[22:30]) for line in lines}
+    assert set(errors) == {*learners.SIMPLE, "sm_allocation"}
+    assert all(error < 0.1 for error in errors.values())
+
+    old, new = learners.by_gpu_model(data, spec("hierarchical"), "V100", "A100")
+    test = learners.hidden(new, 0.25, seed=0)
+    assert (len(old.slowdown), len(new.slowdown), test.sum()) == (72, 72, 54)
+    stand_in = learners.fitted(spec("hierarchical"), old)
+    # A job is slowed half as much on the A100.
+    assert learners.error(stand_in, old) < 0.01 < learners.error(stand_in, new)
