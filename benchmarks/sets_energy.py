@@ -5,8 +5,8 @@ other and what power they take, ``instances.sets`` what three and more do. 300 j
 minutes on 16 GPUs, a third of them gangs of 2 and 4; ``busy``: all arrive within 5.6 hours, so
 that most wait; ``calm``: within 56 hours, so that GPUs are idle. ``sjf`` is the baseline without
 sharing. Each row is the mean of the ratios to the first row of the same seed, its standard error
-in brackets; as the jobs are the same, the ratio of the energy is that of the energy a job, and the
-inverse of that of the throughput per watt.
+in brackets, then means of the row itself; as the jobs are the same, the ratio of the energy is
+that of the energy a job, and the inverse of that of the throughput per watt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=300)
     asked = parser.parse_args(arguments)
     print("Simulated. Ratios; broken gSLAs in per cent.")
-    print(f"{'':24}", *(f"{name:>14}" for name in (*COLUMNS, "broken gSLAs")))
+    absolute = "broken gSLAs", "kWh a job", "JCT, h"
+    print(f"{'':24}", *(f"{name:>14}" for name in (*COLUMNS, *absolute)))
     for load in SPAN_S:
         for most in (2, 3, 4):
             show(f"{load}, {most} on a GPU", (load, most, "dovetail"), asked)
@@ -54,8 +55,10 @@ def show(name: str, row: tuple[str, int, str], asked: argparse.Namespace) -> Non
         ratio = np.array([a[column] / b[column] for a, b in zip(found, first, strict=True)])
         error = ratio.std(ddof=1) / np.sqrt(len(ratio)) if len(ratio) > 1 else np.nan
         cells.append(f"{ratio.mean():.3f} ({error:.3f})")
-    broken = 100 * np.mean([run["violation_rate"] for run in found])
-    print(f"{name:24}", *(f"{cell:>14}" for cell in cells), f"{broken:14.2f}", flush=True)
+    names = "violation_rate", "energy_per_job_kwh", "jct_mean_s"
+    broken, kwh, jct_s = (np.mean([run[name] for run in found]) for name in names)
+    cells += [f"{100 * broken:.2f}", f"{kwh:.3f}", f"{jct_s / 3600:.2f}"]
+    print(f"{name:24}", *(f"{cell:>14}" for cell in cells), flush=True)
 
 
 _DONE: dict[tuple[str, int, str, int, int], dict[str, float]] = {}
