@@ -157,7 +157,8 @@ class Dovetail:
             values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits.of(limit, gap=0.0, seed=0)
-        problem = Problem(of_state.round, values, limits.deadline, at_paces=True)
+        at_paces = self.objective == "completion"  # a heuristic, by worth alone
+        problem = Problem(of_state.round, values, limits.deadline, at_paces)
         choice = Auto().solve(problem, limits).bounded(problem)
         of_state.carry_out(choice.groups_of(problem), choice, draft)
         gap = relative_gap(choice.bound, choice.value)
