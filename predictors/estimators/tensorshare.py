@@ -30,7 +30,7 @@ def _always() -> bool:
 class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The delta predictor of TensorShare (section 3.2, Table 4), with one output.
 
-    A network of dense layers with ReLU, trained by Adam on min-max scaled features and target.
+    A network of dense layers with ReLU, trained by Adam (or SGD) on min-max scaled features and target.
     Pairs are split at random; one part only tells when to stop, and the weights that did best
     on it are kept. The paper splits 6:2:2 into training, validation and test: whoever evaluates
     sets the test part aside, and of the rest 3:1 remain.
@@ -52,9 +52,11 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     hidden_layer_sizes : tuple of int
         Outputs of each layer but the last.
     batch_size : int
-        Rows of a step of Adam.
+        Rows of a step.
     learning_rate_init : float
-        Adam's learning rate.
+        Size of a step.
+    solver : str
+        ``adam``, or ``sgd`` with Nesterov's momentum.
     alpha : float
         Weight of the L2 penalty; the paper has none.
     max_iter : int
@@ -76,6 +78,7 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         batch_size: int = 128,
         learning_rate_init: float = 0.001,
+        solver: str = "adam",
         alpha: float = 0.0,
         max_iter: int = 100,
         n_iter_no_change: int = 50,
@@ -85,6 +88,7 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.hidden_layer_sizes = hidden_layer_sizes
         self.batch_size = batch_size
         self.learning_rate_init = learning_rate_init
+        self.solver = solver
         self.alpha = alpha
         self.max_iter = max_iter
         self.n_iter_no_change = n_iter_no_change
@@ -268,12 +272,13 @@ def _network(
         hidden_layer_sizes=settings.hidden_layer_sizes if sizes is None else sizes,
         batch_size=min(settings.batch_size, len(learned.target)),
         learning_rate_init=settings.learning_rate_init,
+        solver=settings.solver,
         alpha=settings.alpha,
         random_state=random,
     )
     if start:
-        # Its arrays exist only once it was trained. Of this pass only a share in Adam's running
-        # means remains.
+        # Its arrays exist only once it was trained. Of this pass only a share in the running
+        # means of the steps remains.
         network.partial_fit(*learned)
     for k, (weights, bias) in enumerate(start):
         network.coefs_[k][...] = weights

@@ -25,7 +25,7 @@ MOST_PER_DEPTH: Final = 100
 
 _WIDTH_POWERS: Final = (4, 10)
 _BATCH_POWERS: Final = (5, 8)
-_LEARNING_RATES: Final = (1e-4, 1e-2)
+_LEARNING_RATES: Final = {"adam": (1e-4, 1e-2), "sgd": (1e-3, 1e-1)}
 _ALPHAS: Final = (1e-7, 1e-2)
 
 _MOST_WEIGHTS: Final = 1_000_000
@@ -35,7 +35,8 @@ _TABLE_4_TRIAL: Final = {
     "layers": len(TABLE_4),
     **{f"width_{k}": width.bit_length() - 1 for k, width in enumerate(TABLE_4)},
     "batch": 7,
-    "learning_rate": 0.001,
+    "solver": "adam",
+    "learning_rate_adam": 0.001,
     "alpha": _ALPHAS[0],
 }
 
@@ -50,7 +51,7 @@ class Trial(NamedTuple):
 
     Attributes
     ----------
-    hidden_layer_sizes, batch_size, learning_rate_init, alpha
+    hidden_layer_sizes, batch_size, learning_rate_init, solver, alpha
         As in ``TensorShare``.
     smape : float
         Its error on families of workloads that it had not seen, as a fraction.
@@ -59,6 +60,7 @@ class Trial(NamedTuple):
     hidden_layer_sizes: tuple[int, ...]
     batch_size: int
     learning_rate_init: float
+    solver: str
     alpha: float
     smape: float
 
@@ -96,8 +98,8 @@ def search(
 
     The paper's search (by AutoKeras) is Bayesian, over the number of layers, and the settings of
     each. So is this one, by the tree-structured Parzen estimator of Optuna: 1 to 19 hidden
-    layers, the outputs of each, batch, learning rate and L2 penalty (for the paper's dropout and
-    batch normalisation, which it then turned off). Table 4 is tried first. A structure is judged
+    layers, the outputs of each, batch, learning rate, optimiser and L2 penalty (for the paper's
+    dropout and batch normalisation, which it then turned off). Table 4 is tried first. A structure is judged
     by SMAPE, the paper's measure, but on families of workloads that it has not seen: the
     families are parted in three, and a structure is fitted without the pairs of each part. Every
     fit stops after 50 passes without improvement, as in the paper. Structures of more than a
@@ -227,12 +229,15 @@ class _Judge(NamedTuple):
 
 def _suggested(asked: optuna.Trial, base: TensorShare, most_layers: int) -> TensorShare:
     depth = asked.suggest_int("layers", 1, most_layers)
+    solver = asked.suggest_categorical("solver", list(_LEARNING_RATES))
+    rates = _LEARNING_RATES[solver]
     structure: TensorShare = clone(base).set_params(
         hidden_layer_sizes=tuple(
             2 ** asked.suggest_int(f"width_{k}", *_WIDTH_POWERS) for k in range(depth)
         ),
         batch_size=2 ** asked.suggest_int("batch", *_BATCH_POWERS),
-        learning_rate_init=asked.suggest_float("learning_rate", *_LEARNING_RATES, log=True),
+        learning_rate_init=asked.suggest_float(f"learning_rate_{solver}", *rates, log=True),
+        solver=solver,
         alpha=asked.suggest_float("alpha", *_ALPHAS, log=True),
     )
     return structure
@@ -250,6 +255,7 @@ def _trial(structure: TensorShare, smape: float) -> Trial:
         structure.hidden_layer_sizes,
         structure.batch_size,
         structure.learning_rate_init,
+        structure.solver,
         structure.alpha,
         smape,
     )

@@ -42,6 +42,7 @@ def test_the_best_has_the_least_error_and_is_not_fitted():
     assert found.best.hidden_layer_sizes == best.hidden_layer_sizes
     assert found.best.learning_rate_init == best.learning_rate_init
     assert found.best.batch_size == best.batch_size
+    assert found.best.solver == best.solver
     assert found.best.max_iter == QUICK.max_iter
     assert not hasattr(found.best, "network_")
     assert all(1 <= len(trial.hidden_layer_sizes) <= 3 for trial in found.trials)
@@ -63,6 +64,12 @@ def test_error_is_that_on_families_not_seen():
 def test_table_4_is_tried_first():
     found = search(*synthetic(), trials=1, base=QUICK)
     assert found.trials[0].hidden_layer_sizes == TABLE_4
+    assert found.trials[0].solver == "adam"
+
+
+def test_both_optimisers_are_tried():
+    found = search(*synthetic(), trials=12, base=QUICK, most_layers=2)
+    assert {trial.solver for trial in found.trials} == {"adam", "sgd"}
 
 
 def test_time_is_kept_and_too_little_of_it_leaves_table_4():
