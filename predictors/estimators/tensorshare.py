@@ -30,9 +30,9 @@ def _always() -> bool:
 class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The delta predictor of TensorShare (section 3.2, Table 4), with one output.
 
-    A network of dense layers with ReLU, trained by Adam (or SGD) on min-max scaled features and target.
-    Pairs are split at random; one part only tells when to stop, and the weights that did best
-    on it are kept. The paper splits 6:2:2 into training, validation and test: whoever evaluates
+    A network of dense layers with ReLU, trained by Adam (or SGD) on min-max scaled features and
+    target. Pairs are split at random; one part only tells when to stop, and the weights that did
+    best on it are kept. The paper splits 6:2:2 into training, validation and test: an evaluation
     sets the test part aside, and of the rest 3:1 remain.
 
     What differs from the paper:

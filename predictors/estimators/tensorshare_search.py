@@ -99,11 +99,11 @@ def search(
     The paper's search (by AutoKeras) is Bayesian, over the number of layers, and the settings of
     each. So is this one, by the tree-structured Parzen estimator of Optuna: 1 to 19 hidden
     layers, the outputs of each, batch, learning rate, optimiser and L2 penalty (for the paper's
-    dropout and batch normalisation, which it then turned off). Table 4 is tried first. A structure is judged
-    by SMAPE, the paper's measure, but on families of workloads that it has not seen: the
-    families are parted in three, and a structure is fitted without the pairs of each part. Every
-    fit stops after 50 passes without improvement, as in the paper. Structures of more than a
-    million weights are passed over.
+    dropout and batch normalisation, which it then turned off). Table 4 is tried first. A
+    structure is judged by SMAPE, the paper's measure, but on families of workloads that it has
+    not seen: the families are parted in three, and a structure is fitted without the pairs of
+    each part. Every fit stops after 50 passes without improvement, as in the paper. Structures of
+    more than a million weights are passed over.
 
     Bounded by trials alone it is deterministic. A trial that runs out of time does not count.
 
