@@ -34,15 +34,15 @@ _DEMAND = 2.0
 class _Wide(NamedTuple):
     """Groups of one size in which one gang starts, alone or with running jobs.
 
-    ``rows``, and ``who``: the column of the gang in each.
+    ``rows``, and ``gang``: the column of the gang in each.
     """
 
     rows: Rows
-    who: Ints
+    gang: Ints
 
     def of_gang(self, columns: NDArray[Number]) -> NDArray[Number]:
         """Return the gang's entry of each row."""
-        return columns[np.arange(len(columns)), self.who]
+        return columns[np.arange(len(columns)), self.gang]
 
 
 def paced(
@@ -67,9 +67,9 @@ def paced(
     job_of = np.array([variant.job for variant in variants], dtype=np.int64)
     kept, wide = [], []
     for part in parts:
-        narrow, starts, who = _kinds(compiled, part, job_of[part.variant])
+        narrow, starts, gang = _kinds(compiled, part, job_of[part.variant])
         kept.append(part.take(narrow))
-        wide.append(_Wide(part.take(starts), who[starts]))
+        wide.append(_Wide(part.take(starts), gang[starts]))
     if not any(len(part.rows) for part in wide):
         return kept, list(variants)
     return _Offers(compiled, values, wide, list(variants)).added_to(kept)
@@ -152,18 +152,18 @@ class _Offers:
 
     def _worth(self, wide: _Wide, row: Ints, pace: Ints) -> tuple[Floats, Floats]:
         """Return what each of a gang's GPUs is worth at its pace, and what the gang gains."""
-        rows, who = wide.rows.take(row), wide.who[row][:, None]
+        rows, gang = wide.rows.take(row), wide.gang[row][:, None]
         job = np.array([v.job for v in self._variants], dtype=np.int64)[rows.variant]
         variant, slowdown = rows.variant.copy(), rows.slowdown.copy()
-        np.put_along_axis(variant, who, self._first + pace[:, None], axis=1)
-        np.put_along_axis(slowdown, who, np.array(self._limit)[pace][:, None], axis=1)
+        np.put_along_axis(variant, gang, self._first + pace[:, None], axis=1)
+        np.put_along_axis(slowdown, gang, np.array(self._limit)[pace][:, None], axis=1)
         rows = replace(rows, variant=variant, slowdown=slowdown)
         self._rows.append(rows)
         gains = self._values.gains(rows, job)
-        gain = np.take_along_axis(gains, who, axis=1)[:, 0]
+        gain = np.take_along_axis(gains, gang, axis=1)[:, 0]
         size = np.minimum(
             self._round.class_sizes[rows.gpu_class],
-            np.take_along_axis(self._round.jobs.workers[job], who, axis=1)[:, 0],
+            np.take_along_axis(self._round.jobs.workers[job], gang, axis=1)[:, 0],
         )
         # What a running job loses is lost once, however many of its GPUs the gang takes.
         lost = (gains.sum(axis=1) - gain) / size

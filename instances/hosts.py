@@ -21,7 +21,7 @@ slowed as much as one that lives on it. One thing is left out: the workers of on
 slow each other, as its speed alone is what slowdowns are measured against. A worker's part is
 therefore at most one of as many as the node's GPUs hold of the job.
 
-What is unknown, of a node or of a workload, slows nobody.
+What is unknown, of a node or of a workload, slows no job.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class TrainingData(Record):
     """The data set that a predictor was fitted on.
 
     ``sha256`` is the fingerprint of its records, see ``DataSet.fingerprint``. ``licence`` says
-    what the data allow, as whoever fitted the predictor gave it.
+    what the data allow, as given at the fit.
     """
 
     name: Name
@@ -43,14 +43,14 @@ class TrainingData(Record):
         """
         recorded = chain((p.source for p in data.profiles), (m.source for m in data.measurements))
         sources = sorted({source for source in recorded if source is not None})
-        told = {
+        fields = {
             "name": data.name,
             "sha256": data.fingerprint,
             "profiles": len(data.profiles),
             "measurements": len(data.measurements),
             "sources": sources,
         }
-        return cls.from_data(told if licence is None else {**told, "licence": licence})
+        return cls.from_data(fields if licence is None else {**fields, "licence": licence})
 
 
 class About(Record):

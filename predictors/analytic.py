@@ -147,7 +147,7 @@ class AnalyticPredictor:
         """Return how much jobs of one node slow each other through its host, on no common GPU.
 
         It multiplies what they cost each other on GPUs. For the model, see
-        ``dovetail.instances.hosts``; what is unknown of the node or a workload slows nobody.
+        ``dovetail.instances.hosts``; what is unknown of the node or a workload slows no job.
 
         Parameters
         ----------

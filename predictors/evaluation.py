@@ -248,9 +248,9 @@ def evaluate(
     for name in models:
         spec(name)
     for k, name in enumerate(models):
-        told = _teller(progress, k * len(settings), len(models) * len(settings))
+        report = _reporter(progress, k * len(settings), len(models) * len(settings))
         yield from _tested(
-            _Subject(name, data, gpu_models, seed, rounds), settings, confidence, told
+            _Subject(name, data, gpu_models, seed, rounds), settings, confidence, report
         )
 
 
@@ -274,19 +274,19 @@ class _Subject(NamedTuple):
     rounds: int
 
 
-def _teller(progress: Progress | None, done: int, total: int) -> Callable[[str, int], None]:
-    def told(what: str, more: int) -> None:
+def _reporter(progress: Progress | None, done: int, total: int) -> Callable[[str, int], None]:
+    def report(what: str, more: int) -> None:
         if progress is not None:
             progress(what, done + more, total)
 
-    return told
+    return report
 
 
 def _tested(
     subject: _Subject,
     settings: Sequence[Setting],
     confidence: float,
-    told: Callable[[str, int], None],
+    report: Callable[[str, int], None],
 ) -> Iterator[Trial | NotApplicable]:
     name, data, gpu_models, seed, rounds = subject
     try:
@@ -298,13 +298,13 @@ def _tested(
     tries: dict[Setting, Tried] = {}
     # Bounds are made of the errors in these two settings and of variants, whichever is tested.
     for setting in dict.fromkeys((*_CALIBRATING, *settings)):
-        told(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
+        report(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
         tries[setting] = _try(setting, what, data, gpu_models, seed)
     known, family = (tries[setting].held for setting in _CALIBRATING)
     unseen = family.joined(tried(what, variant_folds(rows), seed).held)
     confidences = tuple(sorted({*LEVELS, confidence}))
     for k, setting in enumerate(settings):
-        told(f"{name}: bounds, {SETTING_NAMES[setting]}", k)
+        report(f"{name}: bounds, {SETTING_NAMES[setting]}", k)
         folds, held = tries[setting]
         if np.isnan(held.slowdown).all():
             reason = "has no answer for what is new" if len(held.row) else _TOO_FEW[setting]
@@ -389,8 +389,8 @@ def evaluation(tested: Trial, confidence: float) -> Evaluation:
 def accuracy(measured: FloatArray, predicted: FloatArray, weight: FloatArray) -> Accuracy:
     """Return all measures of error; arrays of shape (tests,), NaN predicted where unanswered.
 
-    The SMAPE is the mean of 200 |m - p| / (m + p), as Hyndman and Koehler (2006) define it, whom
-    TensorShare cites for its figures (section 3.2). Other sources halve it.
+    The SMAPE is the mean of 200 |m - p| / (m + p): the definition of Hyndman and Koehler (2006),
+    which TensorShare cites for its figures (section 3.2). Other sources halve it.
     """
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 

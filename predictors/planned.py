@@ -153,7 +153,7 @@ def _one_of_each(rows: Rows, draw: np.random.Generator | None) -> BoolArray:
 def _of_pairs(rows: Rows, found: HeldOut, taken: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Return slowdown and error of each ordered pair of workloads, NaN without any.
 
-    A workload beside itself has two rows: the mean.
+    A workload with itself has two rows: the mean.
     """
     shape = (len(rows.names), len(rows.names))
     inside = found.take(taken[found.row])

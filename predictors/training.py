@@ -344,7 +344,7 @@ def _searched(what: Prepared, search_s: float, seed: int, progress: Progress | N
     rows, families = what.rows, np.array(what.rows.families)
     sides = np.stack([families[rows.own_workload], families[rows.other_workload]], axis=1)
 
-    def told(tried: int, _: float) -> None:
+    def report(tried: int, _: float) -> None:
         if progress:
             progress("structures tried", tried, tried)
 
@@ -355,7 +355,7 @@ def _searched(what: Prepared, search_s: float, seed: int, progress: Progress | N
         seconds=search_s,
         seed=seed,
         pairs=rows.workload_pair,
-        progress=told,
+        progress=report,
     )
     return what._replace(spec=what.spec._replace(build=lambda _: found.best))
 

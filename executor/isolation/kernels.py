@@ -24,7 +24,7 @@ _WARP: Final = 32
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """What a launch says beside its arguments.
+    """What a launch says besides its arguments.
 
     Attributes
     ----------
