@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from types import FrameType
+from socket import socketpair
 from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.jobs.journal import Journal
@@ -73,7 +73,7 @@ def serve(options: Namespace) -> int:
         )
         answering = application(service.api, tokens, options.private)
         with (
-            _ended_by_signals(service.stop),
+            ended_by_signals(service.stop),
             compiling_ahead(),
             serving(answering, where, service.ready) as port,
             announced(directory, where.path),
@@ -156,19 +156,31 @@ def compiling_ahead(after_s: float = COMPILE_AFTER_S) -> Iterator[None]:
 
 
 @contextmanager
-def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Have ``stop`` called on SIGTERM and SIGINT while the block runs."""
+    # Python runs handlers in this thread alone, once it is awake; a signal that comes as it falls
+    # asleep, or to another thread, would wait for that. Its number is written at once.
+    reading, writing = socketpair()
+    writing.setblocking(False)
 
-    def ended(number: int, frame: FrameType | None) -> None:
-        # The thread that is interrupted may hold a lock that stopping needs.
-        threading.Thread(target=stop).start()
+    def listen() -> None:
+        while number := reading.recv(1):
+            if number[0] in _SIGNALS:
+                stop()
 
-    before = {number: signal.signal(number, ended) for number in _SIGNALS}
+    before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+    earlier = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    listening = threading.Thread(target=listen, name="signals", daemon=True)
+    listening.start()
     try:
         yield
     finally:
+        signal.set_wakeup_fd(earlier)
         for number, handler in before.items():
             signal.signal(number, handler)
+        writing.close()
+        listening.join()
+        reading.close()
 
 
 @contextmanager

@@ -111,4 +111,8 @@ def served(home, *options, descriptors=None):
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.wait(timeout=LIMIT_S)
+            try:
+                process.wait(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise

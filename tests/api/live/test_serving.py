@@ -1,8 +1,10 @@
 """``dovetail serve``: sockets, messages and exit of the service process."""
 
+import signal
 import sys
+import threading
 
-from dovetail.live.serving import compiling_ahead
+from dovetail.live.serving import compiling_ahead, ended_by_signals
 from tests.executor.waiting import wait_until
 
 
@@ -18,3 +20,16 @@ def test_a_service_that_ends_soon_compiles_nothing(monkeypatch, caplog):
     with compiling_ahead(after_s=600.0):
         pass
     assert caplog.messages == []
+
+
+def test_a_signal_that_another_thread_takes_ends_the_service_at_once():
+    # Python runs no handler while the main thread sleeps, unless that thread takes the signal.
+    stopped, before = threading.Event(), signal.getsignal(signal.SIGTERM)
+
+    def take():
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    with ended_by_signals(stopped.set):
+        threading.Timer(0.2, take).start()
+        assert stopped.wait(60)
+    assert signal.getsignal(signal.SIGTERM) == before
