@@ -169,8 +169,8 @@ def test_ctrl_c_leaves_nothing_behind_but_what_was_measured(campaign, number):
     wait_until(lambda: len(lines(campaign)) >= 4)
     process.send_signal(number)
     out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130
     assert err == "dovetail: interrupted: the same command goes on from here\n"
+    assert process.returncode == 130
     assert out == ""
     assert workers(campaign) == []
     assert len(read_ledger(campaign.parent / "out").results) >= 2
