@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import MpsError, acting_as
 from dovetail.executor.mps.manager import make_base, make_private
 from dovetail.executor.mps.processes import Process
+from dovetail.instances._children import module_command
 from dovetail.instances._record import Count, FrozenMapping, Record
 from dovetail.instances.errors import DovetailError
 
@@ -155,7 +155,7 @@ class Schedulers:
             return None
 
     def _start(self, socket: Path, uid: int) -> None:
-        command = [sys.executable, "-m", _PROGRAM, str(socket), "--daemon"]
+        command = [*module_command(_PROGRAM), str(socket), "--daemon"]
         command += ["--kept", str(socket.with_name("kept")), "--idle-s", str(self._idle_s)]
         ran = subprocess.run(
             command,
