@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.predictors.rows import training_rows
+from dovetail.predictors.standing import STANDINGS
 from tests.predictors.synthetic import synthetic
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "bounds.py"
@@ -30,4 +31,5 @@ def test_small_rounds(monkeypatch, tmp_path, capsys):
     out = capsys.readouterr().out
     for promised in ("90%", "95%"):
         assert f"Promised {promised}: jobs within their bounds" in out
-    assert out.count("corrected") == 2 * (3 + 3 + 1)
+    # A line for each kind of pair in two tables, and one for the plans.
+    assert out.count("corrected") == 2 * (2 * len(STANDINGS) + 1)
