@@ -280,7 +280,7 @@ def _results(data: DataSet, gpu_model: str) -> _Results:
 def _sharing(pool: Pool, names: Sequence[str], results: _Results) -> tuple[Sharing, Ints]:
     """Return which jobs may share at which splits, and the states of each belief, (m, 4)."""
     number = {name: k for k, name in enumerate(names)}
-    splits = sorted({(UNCAPPED, UNCAPPED), *((x, y) for _, x, _, y in results)})
+    splits = sorted({(x, y) for _, x, _, y in results})
     failed = {key for key, values in results.items() if np.isnan(values).any()}
     pairs, cells = [], []
     for (i, one), (j, other) in combinations(enumerate(pool.jobs), 2):

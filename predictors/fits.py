@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol
@@ -162,9 +162,11 @@ class ModelFit:
     def answered(self) -> BoolArray:
         """Which caps of the two jobs are answered, shape (101, 101), by cap.
 
-        Those that are ``near`` what was measured; all of a model that is ``partial``.
+        Those that are ``near`` what was measured; of a model that is ``partial`` all of a kind
+        that was measured. MPS without caps is a queue of kernels, which a cap takes apart: pairs
+        of one kind tell nothing of another.
         """
-        return np.ones_like(self.near) if self.member.partial else self.near
+        return self.measured_kinds if self.member.partial else self.near
 
     def bounded(self, confidence: float) -> BoolArray:
         """Return at which caps of the two jobs bounds can be given, shape (101, 101)."""
@@ -183,24 +185,38 @@ class ModelFit:
         return found
 
     @cached_property
+    def measured_kinds(self) -> BoolArray:
+        """Which caps of the two jobs are of a measured kind (no cap, one, two), (101, 101)."""
+        found = np.zeros((CAPS, CAPS), dtype=np.bool_)
+        for _, of_kind in self._kinds:
+            found |= of_kind
+        return found
+
+    @cached_property
     def near(self) -> BoolArray:
         """Which caps of the two jobs are near measured ones, shape (101, 101), by cap.
 
-        Those of a kind that was measured (no cap, one, two), where each cap and their sum lie
-        within the range that was measured of this kind.
+        Those of a kind that was measured, where each cap and their sum lie within the range that
+        was measured of this kind.
         """
-        seen = np.array(self.splits, dtype=np.int64).reshape(-1, 2)
-        seen = np.vstack([seen, seen[:, ::-1]])
         first, second = np.indices((CAPS, CAPS))
         inside = np.zeros((CAPS, CAPS), dtype=np.bool_)
-        for kind in np.unique(seen != UNCAPPED, axis=0):
-            of_kind = seen[((seen != UNCAPPED) == kind).all(axis=1)]
-            found = ((first != UNCAPPED) == kind[0]) & ((second != UNCAPPED) == kind[1])
+        for seen, found in self._kinds:
             for grid, values in (
-                (first, of_kind[:, 0]),
-                (second, of_kind[:, 1]),
-                (first + second, of_kind.sum(axis=1)),
+                (first, seen[:, 0]),
+                (second, seen[:, 1]),
+                (first + second, seen.sum(axis=1)),
             ):
-                found &= (grid >= values.min()) & (grid <= values.max())
+                found = found & (grid >= values.min()) & (grid <= values.max())
             inside |= found
         return inside
+
+    @property
+    def _kinds(self) -> Iterator[tuple[IntArray, BoolArray]]:
+        """The splits of each measured kind in either order, and all caps that are of the kind."""
+        seen = np.array(self.splits, dtype=np.int64).reshape(-1, 2)
+        seen = np.vstack([seen, seen[:, ::-1]])
+        capped = np.indices((CAPS, CAPS)) != UNCAPPED
+        for kind in np.unique(seen != UNCAPPED, axis=0):
+            of_kind = ((seen != UNCAPPED) == kind).all(axis=1)
+            yield seen[of_kind], (capped[0] == kind[0]) & (capped[1] == kind[1])

@@ -93,3 +93,11 @@ def test_pairs_are_suggested_at_the_splits_that_were_measured(data, like):
     found = suggestions(known, GPU, like, Pool.of_data(data, GPU), 30)
     assert {each.shares for each in found} <= {(None, None), (40, 60), (60, 40)}
     assert ({*names}, (40, 60)) not in [({*each.workloads}, each.shares) for each in found]
+
+
+def test_pairs_without_caps_are_not_suggested_where_none_was_measured(data):
+    measurements = [m.replace(share=(40, 60)) for m in data.measurements]
+    known = data.replace(measurements=measurements)
+    found = suggestions(known, GPU, process(known, GPU), Pool.of_data(known, GPU), 30)
+    assert found
+    assert {each.shares for each in found} <= {(40, 60), (60, 40)}

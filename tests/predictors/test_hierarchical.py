@@ -254,6 +254,28 @@ def test_a_split_that_was_not_measured_has_a_bound_from_three_splits_on():
 
 
 @pytest.mark.parametrize(
+    ("measured", "others"),
+    [
+        # Four splits: a bound of other capped splits is given, see above.
+        (((25, 75), (50, 50), (40, 60), (30, 70)), [(0, 0), (0, 50), (50, 0)]),
+        ((None,), [(50, 50), (0, 50), (50, 0)]),
+    ],
+)
+def test_no_answer_at_a_kind_of_split_that_was_not_measured(measured, others):
+    """A cap takes the queue of kernels apart: measurements with caps tell nothing without."""
+    data, _ = of_names(measured, families="abc", sizes=(8, 32))
+    predictor = fit(data)
+    asked = np.array([measured[0] or (0, 0), *others])
+    pairs = np.tile([[0, 5]], (len(asked), 1))
+    found = predictor.predict(data.workloads(GPU), pairs, asked, GPU)
+    known = [True, *(False for _ in others)]
+    assert np.isfinite(found.slowdown).all(axis=1).tolist() == known
+    assert np.isnan(found.upper[1:]).all()
+    bounded = predictor.fits[GPU].bounded(0.9)
+    assert [bool(bounded[split]) for split in map(tuple, asked.tolist())] == known
+
+
+@pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
         ("mean", np.zeros(2), r"mean: must have shape \(1,\), got \(2,\)"),
