@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.formulations.rules import room_mib
 from dovetail.instances.instance import Cluster
@@ -22,28 +21,28 @@ class Machines:
     gpu_ids, node_ids : tuple of str
         Names of the G GPUs and N nodes.
     node, rack, model : list of int
-        Of each GPU: the index of its node, of its rack (a node without one is its own) and of
-        its model.
+        Of each GPU: the index of its node, of its rack and of its model.
     models : tuple of str
         Names of the GPU models.
     memory_mib : list of float
         Of each GPU, without the part that is kept free.
-    node_gpus : list of range or list of int
-        The GPUs of each node.
+    node_gpus : list of list of int
+        The GPUs of each node, none for some.
+    rack_of_node : (N,) int
+        The index of the rack of each node; those without one form one together.
     """
 
     def __init__(self, rules: Cluster) -> None:
         self.rules = rules
         devices = [(n, node, gpu) for n, node in enumerate(rules.nodes) for gpu in node.devices]
-        racks: dict[str, int] = {}
+        racks: dict[str | None, int] = {}
         self.node_ids = tuple(node.id for node in rules.nodes)
         self.gpu_ids = tuple(gpu.id for _, _, gpu in devices)
         self.models = tuple(dict.fromkeys(gpu.model for _, _, gpu in devices))
         self.node = [n for n, _, _ in devices]
-        self.rack = [
-            racks.setdefault(f"rack {node.rack}" if node.rack else f"node {node.id}", len(racks))
-            for _, node, _ in devices
-        ]
+        of_node = [racks.setdefault(node.rack, len(racks)) for node in rules.nodes]
+        self.rack_of_node = np.array(of_node, dtype=np.int64)
+        self.rack = [of_node[n] for n in self.node]
         self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
         self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
         self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
@@ -52,11 +51,6 @@ class Machines:
 
     def __len__(self) -> int:
         return len(self.gpu_ids)
-
-    @cached_property
-    def rack_of_node(self) -> NDArray[np.int64]:
-        """The rack of each node."""
-        return np.array([self.rack[gpus[0]] for gpus in self.node_gpus], dtype=np.int64)
 
     @cached_property
     def number(self) -> Mapping[str, int]:

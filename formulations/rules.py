@@ -92,8 +92,13 @@ def tail_bounds(upper: Floats, p99: Floats) -> Floats:
 
 
 def slowdown_alone(workload: Workload, share: int | None) -> float | None:
-    """Return the slowdown of a job that has a GPU to itself; None where it was not measured."""
-    if share is None or share == IDLE:
+    """Return the slowdown of a job that has a GPU to itself; None where it was not measured.
+
+    Only jobs that were made ready for it (``isolation``) may have the share ``idle``.
+    """
+    if share is None:
         return 1.0
+    if share == IDLE:
+        return None if workload.isolation is None else 1.0
     whole, capped = workload.throughput.get(100), workload.throughput.get(share)
     return None if whole is None or capped is None else whole / capped

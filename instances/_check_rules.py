@@ -20,7 +20,7 @@ from dovetail.instances._check_facts import (
     Violation,
 )
 from dovetail.instances._check_hosts import over_capacity
-from dovetail.instances._record import listed
+from dovetail.instances._record import IDLE, listed
 from dovetail.instances.instance import Cluster
 from dovetail.instances.objectives import ObjectiveName
 
@@ -79,11 +79,14 @@ def _gang(after: Occupancy, placed: Placed) -> Iterator[Violation]:
 
 
 def _allowed_shares(cluster: Cluster, placed: Placed) -> Iterator[Violation]:
-    """2: a starting job's share is null or one of ``shares``."""
+    """2: a starting job's share is null or one of ``shares``; ``idle`` for isolated jobs only."""
     for gpu, share in placed.share.items():
         if share is not None and share not in cluster.shares:
             allowed = listed(map(str, cluster.shares)) or "none"
             rule = f"share {share} on {gpu} is none of the cluster's shares ({allowed})"
+            yield _broken("share", f"job {placed.job.id}", rule)
+        elif share == IDLE and placed.workload.isolation is None:
+            rule = f"share idle on {gpu} needs isolation: blocks of workload {placed.job.workload}"
             yield _broken("share", f"job {placed.job.id}", rule)
 
 

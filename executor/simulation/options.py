@@ -19,7 +19,8 @@ class Options:
     restart_s : float
         Seconds without progress at the start of a job that ran before (checkpoint and restore).
     across_nodes, across_racks : float
-        Divisor (>= 1) of the speed of a gang that spans nodes, and another if it spans racks.
+        Divisor (>= 1) of the speed of a gang that spans nodes, and another if it spans racks;
+        nodes without a rack form one together.
     node_mtbf_s : float
         Mean seconds between failures of a node; infinite = none fails.
     repair_s : float

@@ -96,9 +96,11 @@ class Fragments:
         for job, gpus in draft.placed():
             self.take(job, gpus)
         self._node = np.array(machines.node)
-        self._first = np.array([gpus[0] for gpus in machines.node_gpus])
         self._size = np.array([len(gpus) for gpus in machines.node_gpus])
-        self._place_on_node = np.arange(len(machines)) - self._first[self._node]
+        first = np.cumsum(self._size) - self._size
+        self._has_gpus = np.flatnonzero(self._size)
+        self._first = first[self._has_gpus]
+        self._place_on_node = np.arange(len(machines)) - first[self._node]
         self._need_mib = np.array([state.modes[workload][0].memory_mib for workload, _ in mix])
         self._workers = np.array([workers for _, workers in mix])
         self._part = np.array([*mix.values()]) / mix.total()
@@ -135,7 +137,9 @@ class Fragments:
 
     def _by_node(self, of_gpus: Floats) -> Floats:
         """Return sums over the GPUs of each node, which are next to each other."""
-        return np.add.reduceat(of_gpus, self._first, axis=-1)
+        found = np.zeros((*of_gpus.shape[:-1], len(self._size)))
+        found[..., self._has_gpus] = np.add.reduceat(of_gpus, self._first, axis=-1)
+        return found
 
 
 def _least_growth(

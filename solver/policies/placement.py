@@ -73,7 +73,7 @@ def fewest_nodes(counts: Mapping[int, int], workers: int, machines: Machines) ->
     machines : Machines
         Whose racks count.
     """
-    rack_of = {node: machines.rack[machines.node_gpus[node][0]] for node in counts}
+    rack_of = {node: int(machines.rack_of_node[node]) for node in counts}
     held: dict[int, int] = {}
     for node, rack in rack_of.items():
         held[rack] = held.get(rack, 0) + counts[node]

@@ -7,6 +7,7 @@ import pytest
 from dovetail import check
 from dovetail.formulations import rules
 from dovetail.instances import _check_rules
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver.policies import policy_named
@@ -24,6 +25,11 @@ def test_a_rate_alone_needs_both_measurements():
     assert rules.slowdown_alone(workload, 50) == 1.25
     assert rules.slowdown_alone(workload, 40) is None
     assert rules.slowdown_alone(Workload(memory_mib=1, throughput={50: 8.0}), 50) is None
+
+
+def test_idle_is_known_alone_of_isolated_workloads_only():
+    assert rules.slowdown_alone(Workload(memory_mib=1), IDLE) is None
+    assert rules.slowdown_alone(Workload(memory_mib=1, isolation="blocks"), IDLE) == 1
 
 
 @pytest.mark.parametrize("policy", ["fifo", "tiresias", "gavel", "castor", "dovetail"])

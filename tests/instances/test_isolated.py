@@ -8,6 +8,7 @@ from dovetail.instances.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.isolated import isolated_entries, isolated_entry
+from dovetail.instances.plan import Plan
 from dovetail.predictors import predict
 from dovetail.solver.explanations import explain
 
@@ -103,6 +104,18 @@ class TestPlan:
         alone = [row for row in plan.assignments if row.job == "t"]
         found = check(instance, plan.replace(assignments=alone, objective=None))
         assert "starts alone on n0-0 at share idle, not null" in str(found.violations[0])
+
+    def test_idle_is_for_isolated_workloads_only(self):
+        """A plan of another's says so of a job that was not made ready for it."""
+        instance = serving(isolation=None, start_capped=True)
+        seat = {"job": "t", "gpus": ["n0-0"], "share": ["idle"]}
+        found = check(
+            instance, Plan.from_data({"format": "dovetail-plan/1", "assignments": [seat]})
+        )
+        assert "share idle on n0-0 needs isolation: blocks of workload training" in str(
+            found.violations[0]
+        )
+        assert solve(instance).plan.assignments[0].shares == (None,)
 
     def test_it_does_not_count_as_a_cap(self):
         capped = {**MEASURED, "share": ["idle", 100]}

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.papers.conservation import violations
 from dovetail.executor.simulation import Options, PolicyError, simulate
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance
+from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Decision, Start, policy_named
 from dovetail.solver.policies.policy import RoundProof
@@ -133,14 +133,19 @@ def test_a_failed_node_costs_the_work_since_the_last_checkpoint():
     assert all(stay.end_s - stay.start_s - stay.done_s < 30 for stay in lost)
 
 
-def test_gangs_that_span_nodes_are_slower_if_the_network_is():
+@pytest.mark.parametrize(("racks", "slowed"), [(("r", "r", "s"), 2.0), (("r", None, None), 1.0)])
+def test_gangs_that_span_nodes_and_racks_are_slower_if_the_network_is(racks, slowed):
+    """Nodes without a rack form one together."""
+    gpu = {"model": "V100", "memory_mib": 16000.0}
+    nodes = [{"id": f"n{k}", "gpu_count": 2, "gpu": gpu, "rack": r} for k, r in enumerate(racks)]
+    cluster = world().cluster.to_data() | {"nodes": nodes}
+    replaced = world().altered(cluster=Cluster.from_data(cluster))
     options = Options(across_nodes=1.25, across_racks=2.0)
     jobs = trace((0, 2, 10, "a"), (0, 2, 10, "a"))
     script = Scripted([(0, "j0", (0, 1)), (0, "j1", (2, 4))])
-    history = run(jobs, world(3, 2), script, options)
-    # Nodes without a rack are racks of their own: 10 x 1.25 x 2.
-    assert finishes(history) == [10, 25]
-    assert history.outcomes[1].solo_s == pytest.approx(25)
+    history = run(jobs, replaced, script, options)
+    assert finishes(history) == [10, 10 * 1.25 * slowed]
+    assert history.outcomes[1].solo_s == pytest.approx(10 * 1.25 * slowed)
 
 
 def test_rounds_fall_on_multiples():

@@ -44,8 +44,17 @@ def _workload(draw, memory_mib):
     }
 
 
+def _nodes(model, seed):
+    drained = {"id": f"{model}-drained", "gpus": []} | ({"rack": "r0"} if seed == 1 else {})
+    gpu = {"model": model, "memory_mib": MODELS[model]}
+    return [drained, *({"id": f"{model}-{k}", "gpu_count": 2 + k, "gpu": gpu} for k in range(2))]
+
+
 def _world(seed):
-    """Return two nodes of V100 and two of A100, on which alone the last workload fits."""
+    """Return two nodes of V100 and two of A100, on which alone the last workload fits.
+
+    Before the nodes of each model stands one without GPUs, which is in a rack for one seed.
+    """
     draw = np.random.default_rng(seed)
     memory = [*draw.uniform(1000, 12000, len(WORKLOADS) - 1), 20000.0]
     return Instance.from_data(
@@ -54,15 +63,7 @@ def _world(seed):
             "name": f"world {seed}",
             "cluster": {
                 "max_jobs_per_gpu": 3 if seed == 1 else 2,
-                "nodes": [
-                    {
-                        "id": f"{model}-{k}",
-                        "gpu_count": 2 + k,
-                        "gpu": {"model": model, "memory_mib": MODELS[model]},
-                    }
-                    for model in MODELS
-                    for k in range(2)
-                ],
+                "nodes": [node for model in MODELS for node in _nodes(model, seed)],
             },
             "workloads": {
                 name: _workload(draw, need) for name, need in zip(WORKLOADS, memory, strict=True)
