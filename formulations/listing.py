@@ -7,8 +7,6 @@ group of the same jobs equals or beats in every respect.
 
 from __future__ import annotations
 
-import math
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +28,7 @@ from dovetail.formulations._rows import (
     pareto,
 )
 from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.entries import Combination, Member, Template
 from dovetail.formulations.groups import NO_SHARE, Groups
 from dovetail.formulations.paces import paced
@@ -39,11 +38,11 @@ from dovetail.formulations.values import JobValues
 
 
 def list_groups(
-    compiled: Round, values: JobValues, deadline: float = math.inf, at_paces: bool = False
+    compiled: Round, values: JobValues, budget: Budget = UNLIMITED, at_paces: bool = False
 ) -> Groups:
     """Return every group that some best plan may need, or what was listed in time.
 
-    Under a deadline the combinations that slow jobs least come first; jobs alone and residents
+    Under a limit the combinations that slow jobs least come first; jobs alone and residents
     that no job joins are always listed.
 
     Parameters
@@ -52,12 +51,12 @@ def list_groups(
         The instance.
     values : JobValues
         The objective, which says when one group beats another.
-    deadline : float
-        When to stop, on the clock of ``time.monotonic``.
+    budget : Budget
+        When to stop.
     at_paces : bool
         List gangs that share some of their GPUs at a few paces only (``paced``).
     """
-    return _Lister(compiled, values, deadline).groups(at_paces)
+    return _Lister(compiled, values, budget).groups(at_paces)
 
 
 def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
@@ -102,9 +101,9 @@ class _Joins(NamedTuple):
 
 
 class _Lister(RowRules):
-    def __init__(self, compiled: Round, values: JobValues, deadline: float = math.inf) -> None:
+    def __init__(self, compiled: Round, values: JobValues, budget: Budget = UNLIMITED) -> None:
         super().__init__(compiled, values)
-        self.deadline = deadline
+        self.budget = budget
         self.complete = True
         self.pool, self.starts, self.counts = self._pool()
 
@@ -181,7 +180,7 @@ class _Lister(RowRules):
         # Empty GPUs first: what the time does not suffice for is to join running jobs.
         kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
         for nth, ((model, held), classes) in enumerate(kinds):
-            if nth and time.monotonic() > self.deadline:
+            if nth and self.budget.passed:
                 self.complete = False
                 break
             residents = self._residents(classes)
@@ -287,13 +286,13 @@ class _Lister(RowRules):
         return self._undominated(self._ordered(rows.take(order)))
 
     def _in_time(self, seatings: Seatings) -> Iterator[Seatings]:
-        """Yield the seatings in pieces, one at least, until the deadline."""
-        if self.deadline == math.inf:
+        """Yield the seatings in pieces, one at least, until the budget is used up."""
+        if not self.budget.is_limited:
             yield from in_chunks(seatings.take(seatings.families()))
             return
         promising = seatings.take(seatings.families((1 / seatings.slowdown).sum(axis=1)))
         for k, part in enumerate(in_chunks(promising, ROWS_IN_TIME)):
-            if k and time.monotonic() > self.deadline:
+            if k and self.budget.passed:
                 self.complete = False
                 return
             yield part

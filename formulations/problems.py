@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import time
 from functools import cached_property
 
 from dovetail.formulations.arrays import Ints
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.entries import Book
 from dovetail.formulations.groups import Groups, idle_counts
 from dovetail.formulations.integer_program import RoundProgram, build
@@ -32,9 +31,9 @@ class Problem:
         The round.
     values : JobValues
         The objective.
-    deadline : float
-        When the answer is due, on the clock of ``time.monotonic``. Listing the groups takes a
-        part of the time left; the others are then missing (``Groups.complete``).
+    budget : Budget
+        Of the answer. Listing the groups takes a part of what is left; the others are then
+        missing (``Groups.complete``).
     at_paces : bool
         List gangs that share some of their GPUs at a few paces only (``paces``).
     """
@@ -43,13 +42,13 @@ class Problem:
         self,
         compiled: Round,
         values: JobValues,
-        deadline: float = math.inf,
+        budget: Budget = UNLIMITED,
         at_paces: bool = False,
     ) -> None:
         self.round = compiled
         self._at_paces = at_paces
         self.values = values
-        self._deadline = deadline
+        self._budget = budget
 
     @classmethod
     def of(
@@ -57,7 +56,7 @@ class Problem:
         instance: Instance,
         objective: Objective,
         book: Book | None = None,
-        deadline: float = math.inf,
+        budget: Budget = UNLIMITED,
     ) -> Problem:
         """Return the problem of an instance.
 
@@ -69,7 +68,7 @@ class Problem:
             Name of the objective, or a subclass of ``JobValues``.
         book : Book, optional
             Of an earlier round, see ``Round``.
-        deadline : float
+        budget : Budget
             As above.
 
         Raises
@@ -78,14 +77,13 @@ class Problem:
             When the instance lacks a field that the objective needs.
         """
         compiled = Round.of(instance, book)
-        return cls(compiled, job_values(compiled, objective), deadline)
+        return cls(compiled, job_values(compiled, objective), budget)
 
     @cached_property
     def groups(self) -> Groups:
         """The candidate groups, without those that no best plan can need or that have no room."""
-        now = time.monotonic()
-        deadline = now + _LISTING * (self._deadline - now)
-        groups = list_groups(self.round, self.values, deadline, self._at_paces)
+        budget = self._budget.part(_LISTING)
+        groups = list_groups(self.round, self.values, budget, self._at_paces)
         return fitting(worthwhile(groups) if self.values.grouped else groups)
 
     @cached_property

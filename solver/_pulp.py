@@ -98,7 +98,7 @@ def _solver(name: str, limits: Limits, log: Path) -> pulp.LpSolver:
         known = ", ".join(sorted(set(pulp.listSolvers())))
         raise UnsupportedError(f"PuLP knows no solver {name!r}; it knows {known}")
     options: dict[str, object] = {"msg": False, "gapRel": limits.gap}
-    if limits.deadline < math.inf:
+    if limits.budget.is_limited:
         options["timeLimit"] = limits.seconds_left
     if name == CBC:
         options |= {"logPath": str(log), "options": [f"randomCbcSeed {limits.seed % 2**31}"]}

@@ -141,7 +141,7 @@ def _set_parameters(parameters: SatParameters, limits: Limits) -> None:
     parameters.linearization_level = 2
     parameters.random_seed = limits.seed % 2**31
     parameters.relative_gap_limit = limits.gap
-    if limits.deadline != math.inf:
+    if limits.budget.is_limited:
         parameters.max_time_in_seconds = limits.seconds_left
     if limits.effort != math.inf:
         parameters.max_deterministic_time = limits.effort

@@ -144,7 +144,7 @@ class _MatchingSearch(Search):
         limits = self.limits
         found = match_pairs(
             **pairing.arguments,
-            time_limit=limits.time_limit,
+            time_limit=limits.budget,
             seed=limits.seed,
             previous=limits.previous,
         )

@@ -27,13 +27,12 @@ of the best GPU with room, if those are all that keeps the job off it.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from operator import attrgetter
 
 import numpy as np
 
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.problems import Problem
 from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.checker import CheckReport, check
@@ -79,7 +78,7 @@ class Explanation(Record):
 
 
 def reasons(
-    problem: Problem, assignments: Sequence[Assignment], deadline: float = math.inf
+    problem: Problem, assignments: Sequence[Assignment], budget: Budget = UNLIMITED
 ) -> tuple[Waiting, ...]:
     """Return why each job that is not placed waits, in the order of the instance.
 
@@ -89,9 +88,8 @@ def reasons(
         The round; preempted before if running jobs may move.
     assignments : sequence of Assignment
         A valid plan for it.
-    deadline : float
-        On the clock of ``time.monotonic``; jobs that are not reached by then have no reason but
-        that.
+    budget : Budget
+        When to stop; jobs that are not reached by then have no reason but that.
     """
     jobs, placed = problem.round.instance.jobs, {row.job for row in assignments}
     waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
@@ -100,12 +98,12 @@ def reasons(
     for k in waiting:
         first.setdefault(demand[k], k)
     found: dict[tuple[object, ...], tuple[str, Nearest | None]] = {}
-    if first and time.monotonic() <= deadline:
+    if first and not budget.passed:
         wording = Wording(Finder(problem, assignments))
         # One kind of job after the other, as what is known of a kind is not kept for long.
         kinds = attrgetter("workload", "priority", "workers")
         for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
-            if time.monotonic() > deadline:
+            if budget.passed:
                 break
             _, reason, nearest = wording.reason(k)
             found[demand[k]] = reason, nearest

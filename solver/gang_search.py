@@ -25,9 +25,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.budget import OutOfTimeError
 from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph
 from dovetail.instances.plan import Stopped
-from dovetail.solver.pairing.deadline import OutOfTimeError
 from dovetail.solver.pairing.prices import Start
 from dovetail.solver.pairing.rematching import Rematching
 from dovetail.solver.pairing.result import Prices
@@ -65,7 +65,7 @@ class _Matcher:
             pairs.single_value,
             graph.gpus,
             pairs.required,
-            limits.time_limit,
+            limits.budget,
             limits.seed,
             prices,
         )
@@ -229,7 +229,7 @@ class GangSearch:
         if parent.start is None or not matcher.turn_to(box):
             return self._bounded_cold(box, parent.bound)
         try:
-            found = matcher.rematching.solve(parent.start, self._limits.time_limit)
+            found = matcher.rematching.solve(parent.start)
         except OutOfTimeError:
             self._bound_left = max(self._bound_left, parent.bound)
             return None

@@ -19,7 +19,6 @@ engine's precision.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,16 +84,16 @@ class Heaviest:
         self._may_run_alone = ~np.isnan(pairing.alone) & fits
         is_open = self._possible(self._which, self._may_run_alone) & ~pairing.required
         self.weight = integer_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
-        began = time.monotonic()
+        began = limits.budget.now()
         matrix = pairing.pairs.matrix(pairing.pairs.sums(self.weight.numbers), self._which)
-        self._filling_s = time.monotonic() - began
+        self._filling_s = limits.budget.now() - began
         self._found = match_pairs(
             matrix,
             np.where(self._may_run_alone, self.weight.numbers, np.nan),
             gpus=pairing.gpus,
             size=pairing.size,
             required=pairing.required,
-            time_limit=limits.time_limit,
+            time_limit=limits.budget,
             seed=limits.seed,
         )
         self.first = maximum(self._found, pairing, self._found.bound, limits)
@@ -149,7 +148,7 @@ class Heaviest:
                 gpus=pairing.gpus,
                 size=pairing.size,
                 required=decided.required,
-                time_limit=limits.time_limit,
+                time_limit=limits.budget,
                 seed=limits.seed,
                 previous=self._previous,
             )
@@ -184,7 +183,7 @@ class Heaviest:
 def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limits) -> Maximum:
     """Return the choice that a matching is, with this bound on what was maximised."""
     counts, groups = pairing.taken(found.mate)
-    proven = found.status == "optimal" or limits.time_limit is None
+    proven = found.status == "optimal" or not limits.budget.is_limited
     stopped: Stopped = "complete" if proven else "time_limit"
     return Maximum(counts=counts, bound=bound, stopped=stopped, groups=groups)
 

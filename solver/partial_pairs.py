@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -112,9 +111,9 @@ class _PartialSearch(Search):
         return self.limits.seconds_left > 2 * self._building_s
 
     def _graph(self, worth: Floats, cost: Floats) -> WorkerGraph:
-        began = time.monotonic()
+        began = self.limits.budget.now()
         graph = WorkerGraph(self._groups, worth, cost)
-        self._building_s = self._building_s or time.monotonic() - began
+        self._building_s = self._building_s or self.limits.budget.now() - began
         return graph
 
     def _value(self, counts: Ints, worth: Floats, cost: Floats) -> float:

@@ -159,8 +159,8 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
     solver.set_solver_specific_parameters(f"max_number_of_iterations: {most}")
     if limits.passed:  # the simplex method would read the model for nothing
         return np.zeros(program.rows.shape[0])
-    if limits.time_limit is not None:
-        solver.set_time_limit_in_seconds(limits.time_limit)
+    if limits.budget.is_limited:
+        solver.set_time_limit_in_seconds(limits.seconds_left)
     interruptible(lambda: solver.solve(model), solver.interrupt_solve)
     if solver.status() != SolveStatus.OPTIMAL:
         return np.zeros(program.rows.shape[0])

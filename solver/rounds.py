@@ -15,6 +15,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from dovetail.formulations.budget import Budget
 from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.objectives import Objective, objective_name
 from dovetail.formulations.placement import place
@@ -124,13 +125,13 @@ def solve(
     )
     # Numbers of NumPy are taken too; one of 32 bits would round the clock.
     seconds = None if time_limit is None else float(time_limit)
-    due = math.inf if seconds is None else started + seconds
+    due = Budget.of(seconds)
     search = seconds and seconds * (_SEARCH if explain else 1.0)
-    limits = Limits.of(search, float(gap), int(seed), prices or None)
+    limits = Limits(Budget.of(search), float(gap), int(seed), previous=prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else round_solver(solver)
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
-    problem = Problem.of(pending, objective, book, limits.deadline)
+    problem = Problem.of(pending, objective, book, limits.budget)
     choice = chosen.solve(problem, limits)
     if not isinstance(choice, Choice):
         rule = f"must return a Choice, got {type(choice).__name__}"
@@ -151,7 +152,7 @@ def _staying(
     What runs may lack a field that the objective needs, or be more than the solver can take.
     """
     try:
-        problem = Problem.of(instance, objective, preempted.round.entries, limits.deadline)
+        problem = Problem.of(instance, objective, preempted.round.entries, limits.budget)
         choice = chosen.solve(problem, limits)
     except (InputError, UnsupportedError):
         return ()
@@ -195,7 +196,7 @@ class _Outcome:
     limits: Limits
     before: Round | None
     """The round with its running jobs where they are, where the problem has them pending."""
-    reasons_due: float | None
+    reasons_due: Budget | None
     started: float
 
     @property

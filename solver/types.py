@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from dovetail.formulations.arrays import Ints
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
@@ -39,48 +39,34 @@ class Limits:
 
     Attributes
     ----------
-    deadline : float
-        On the clock of ``time.monotonic``; inf for none.
+    budget : Budget
+        Time, or work.
     gap : float
         Relative gap at which the search may stop.
     seed : int
         Seed of whatever a solver does at random.
     effort : float
-        Work that CP-SAT may do, in its deterministic units (about seconds): unlike a deadline
-        it ends the same search at the same point every time.
+        Work that CP-SAT may do in addition, in its deterministic units (about seconds).
     previous : Prices, optional
         Of the last round, by job, to begin with. They change how fast a proof is found, never
         what is proven.
     """
 
-    deadline: float = math.inf
+    budget: Budget = UNLIMITED
     gap: float = 0.0
     seed: int = 0
     effort: float = math.inf
     previous: Prices | None = None
 
-    @classmethod
-    def of(
-        cls, time_limit: float | None, gap: float, seed: int, previous: Prices | None = None
-    ) -> Limits:
-        """Return limits that start to count now; ``time_limit`` in seconds."""
-        deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-        return cls(deadline, gap, seed, previous=previous)
-
     @property
     def seconds_left(self) -> float:
-        """Seconds until the deadline, never negative."""
-        return max(0.0, self.deadline - time.monotonic())
-
-    @property
-    def time_limit(self) -> float | None:
-        """Seconds until the deadline; None where there is none."""
-        return None if self.deadline == math.inf else self.seconds_left
+        """Seconds until the answer is due, never negative; inf where it never is."""
+        return self.budget.left_s
 
     @property
     def passed(self) -> bool:
-        """Whether the deadline is behind us."""
-        return self.seconds_left == 0.0
+        """Whether the answer is due."""
+        return self.budget.passed
 
     def exact(self) -> Limits:
         """Return the same limits without a gap to stop at."""

@@ -24,8 +24,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing.compilation import kernel
-from dovetail.solver.pairing.deadline import Deadline
 from dovetail.solver.pairing.graph import Graph
 from dovetail.solver.pairing.size_class import SizeClass, Tangent
 
@@ -150,11 +150,9 @@ def _where_tangents_meet(fewer: Point, more: Point) -> int:
     return min(max(price, more.price + 1), fewer.price - 1)
 
 
-def evaluate_all(
-    classes: Sequence[SizeClass], price: int, integral: bool, deadline: Deadline
-) -> Joint:
+def evaluate_all(classes: Sequence[SizeClass], price: int, integral: bool, budget: Budget) -> Joint:
     """Solve all classes at a price per GPU."""
-    tangents = tuple(c.evaluate(price * c.data.size, integral, deadline) for c in classes)
+    tangents = tuple(c.evaluate(price * c.data.size, integral, budget) for c in classes)
     used2 = sum(c.data.size * t.count2 for c, t in zip(classes, tangents, strict=True))
     return Joint(price, tangents, sum(t.dual2 for t in tangents), used2)
 
@@ -165,7 +163,7 @@ def solve_prices(
     price: int,
     scale: int,
     integral: bool,
-    deadline: Deadline,
+    budget: Budget,
     rounds: int = _ROUNDS,
 ) -> tuple[Bracket[Joint], bool]:
     """Find the capacity price and price in pairs, in turns, until none prices in.
@@ -175,10 +173,10 @@ def solve_prices(
     tolerance2 = 0 if integral else 2 * limit
     for _ in range(rounds):
         bracket = least_bound(
-            lambda t: evaluate_all(classes, t, integral, deadline), limit, price, scale, tolerance2
+            lambda t: evaluate_all(classes, t, integral, budget), limit, price, scale, tolerance2
         )
         added = sum(
-            c.price_in(t, deadline) for c, t in zip(classes, bracket.best.tangents, strict=True)
+            c.price_in(t, budget) for c, t in zip(classes, bracket.best.tangents, strict=True)
         )
         if added == 0:
             return bracket, True

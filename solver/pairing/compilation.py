@@ -24,6 +24,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
+from dovetail.formulations.budget import Budget
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _KERNELS: set[Callable[..., Any]] = set()
@@ -142,7 +144,7 @@ def note_plain(seconds: float) -> None:
     _plain_s += seconds
 
 
-def quickest(jobs: int, time_limit: float | None) -> Run:
+def quickest(jobs: int, budget: Budget) -> Run:
     """Return the way to run that is done first, or that keeps the time limit best.
 
     ``compiled`` is returned before the kernels are compiled only where a round is so large, or
@@ -156,7 +158,7 @@ def quickest(jobs: int, time_limit: float | None) -> Run:
         return interpreted
     if is_kept():
         return compiled
-    hurried = time_limit is not None and time_limit < _COMPILING_S
+    hurried = not budget.counts_work and budget.left_s < _COMPILING_S
     if hurried:
         return interpreted if jobs <= _READ_BEFORE_COMPILED else compiled
     plain = jobs <= _QUICKER_THAN_COMPILING and _plain_s < _PLAIN_S

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing.capacity import (
     Bracket,
     Joint,
@@ -27,7 +28,6 @@ from dovetail.solver.pairing.capacity import (
     merged,
     node_values,
 )
-from dovetail.solver.pairing.deadline import Deadline
 from dovetail.solver.pairing.size_class import SizeClass, Tangent, exact_sum
 
 Ints = NDArray[np.int64]
@@ -61,11 +61,11 @@ class Incumbent:
 class ConcaveValue:
     """f of one class, known by its tangents."""
 
-    def __init__(self, size_class: SizeClass, main: Tangent, deadline: Deadline) -> None:
+    def __init__(self, size_class: SizeClass, main: Tangent, budget: Budget) -> None:
         self.size_class = size_class
         self.main = main
         self.tangents = [main]
-        self._deadline = deadline
+        self._budget = budget
 
     def bounds2(self, counts: Ints) -> Ints:
         """Return what is known of f at these numbers of groups, doubled."""
@@ -117,7 +117,7 @@ class ConcaveValue:
         return merged(self.size_class, bracket, count)
 
     def _evaluate(self, price: int, integral: bool = True) -> Tangent:
-        tangent = self.size_class.evaluate(price, integral, self._deadline)
+        tangent = self.size_class.evaluate(price, integral, self._budget)
         self.tangents.append(tangent)
         return tangent
 
@@ -128,7 +128,7 @@ def close_gap(
     main: Joint,
     incumbent: Incumbent,
     bound2: int,
-    deadline: Deadline,
+    budget: Budget,
 ) -> tuple[list[ConcaveValue], int]:
     """Improve the incumbent to the optimum; return the classes' values and the bound proven.
 
@@ -137,7 +137,7 @@ def close_gap(
     """
     if incumbent.value2 >= bound2:
         return [], bound2
-    values = _values(classes, main, deadline)
+    values = _values(classes, main, budget)
     _try(values, _filled(main, limit, values), incumbent)
     if limit * len(classes) > _MOST_CELLS:
         return [], bound2
@@ -146,12 +146,12 @@ def close_gap(
         most = _MOST // sum(map(len, classes))
         if not _add_survivors(classes, main, bound2 - incumbent.value2, most):
             return [], bound2
-    values = _values(classes, main, deadline)
+    values = _values(classes, main, budget)
     return values, _refine(values, limit, incumbent, bound2)
 
 
-def _values(classes: Sequence[SizeClass], main: Joint, deadline: Deadline) -> list[ConcaveValue]:
-    return [ConcaveValue(c, t, deadline) for c, t in zip(classes, main.tangents, strict=True)]
+def _values(classes: Sequence[SizeClass], main: Joint, budget: Budget) -> list[ConcaveValue]:
+    return [ConcaveValue(c, t, budget) for c, t in zip(classes, main.tangents, strict=True)]
 
 
 def _add_survivors(classes: Sequence[SizeClass], main: Joint, gap2: int, most: int) -> bool:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
 from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.arguments import Problem, checked
@@ -45,7 +46,6 @@ from dovetail.solver.pairing.compilation import (
     note_plain,
     quickest,
 )
-from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
 from dovetail.solver.pairing.fixed_point import Rounded, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
@@ -74,7 +74,7 @@ def match_pairs(
     gpus: int | None = None,
     size: Ints | None = None,
     required: Bools | None = None,
-    time_limit: float | None = None,
+    time_limit: float | Budget | None = None,
     seed: int = 0,
     previous: Matching | Prices | None = None,
 ) -> Matching:
@@ -93,8 +93,9 @@ def match_pairs(
         GPUs that a job takes, default 1. Only equal sizes pair, and a pair takes that many.
     required : (n,) bool, optional
         Jobs that must be placed.
-    time_limit : float, optional
-        Seconds after which the best solution and bound so far are returned. A round of more
+    time_limit : float or Budget, optional
+        Seconds after which the best solution and bound so far are returned, or what is left to
+        all searches of which this is one. A round of more
         than 1,200 jobs still waits for the kernels where they have never been compiled; smaller
         ones run as plain Python then, which takes some seconds at a thousand jobs (see
         ``compile_kernels``).
@@ -108,11 +109,8 @@ def match_pairs(
     ArgumentError
         Where an argument breaks its rule.
     """
-    began = time.monotonic()
-    if time_limit is not None:
-        time_limit = float(time_limit)  # a NumPy number of 32 bits would round the clock
-        if not time_limit >= 0:
-            raise ArgumentError(f"time_limit must be >= 0 or None, got {time_limit!r}")
+    budget = time_limit if isinstance(time_limit, Budget) else Budget.of(time_limit)
+    began = budget.now()
     problem = checked(pair_value, single_value, gpus, size, required)
     start = previous.prices if isinstance(previous, Matching) else previous
     if start is not None:
@@ -122,15 +120,15 @@ def match_pairs(
             f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "
             "see Prices.reindexed"
         )
-    with quickest_run(len(problem), time_limit) as run:
-        return matching_of(problem, searched(problem, run, began, time_limit, seed, start))
+    with quickest_run(len(problem), budget) as run:
+        return matching_of(problem, searched(problem, run, began, budget, seed, start))
 
 
 @contextmanager
-def quickest_run(jobs: int, time_limit: float | None) -> Iterator[Run]:
+def quickest_run(jobs: int, budget: Budget) -> Iterator[Run]:
     """Choose how to run kernels; compile them before where that pays, and note plain Python."""
     began = time.monotonic()
-    run = quickest(jobs, time_limit)
+    run = quickest(jobs, budget)
     if run is compiled and not is_compiled() and not is_kept():
         compile_kernels()
     yield run
@@ -142,17 +140,14 @@ def searched(
     problem: Problem,
     run: Run,
     began: float,
-    time_limit: float | None,
+    budget: Budget,
     seed: int = 0,
     start: Prices | None = None,
 ) -> Search:
     """Solve a checked problem; return the state of the search at its end."""
     whole = rounded(problem, run)
-    reading = time.monotonic() - began
-    deadline = Deadline()
-    if time_limit is not None:
-        deadline = Deadline(began + time_limit).earlier(_FINISH * reading)
-    search = Search(whole, run, deadline)
+    reading = budget.now() - began
+    search = Search(whole, run, budget.earlier(_FINISH * reading))
     if len(problem) > 0:
         search.solve(seed, start)
     return search
@@ -174,14 +169,14 @@ def compile_kernels() -> None:
     values += values.T
     for dtype in (np.float32, np.float64):
         problem = checked(values.astype(dtype), np.ones(n), n // 2, size, None)
-        for time_limit in (None, 0.0):
-            searched(problem, compiled, time.monotonic(), time_limit)
+        for budget in (UNLIMITED, Budget.of(0.0)):
+            searched(problem, compiled, budget.now(), budget)
         best_splits(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64), dtype=dtype)
     splits = SplitValues(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64))
-    searched(checked(splits, np.ones(n), n // 2, None, None), compiled, time.monotonic(), 0.0)
+    searched(checked(splits, np.ones(n), n // 2, None, None), compiled, budget.now(), budget)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
-        searched(problem, compiled, time.monotonic(), None)
+        searched(problem, compiled, 0.0, UNLIMITED)
     keep()
 
 
@@ -191,7 +186,7 @@ class Search:
 
     whole: Rounded
     run: Run
-    deadline: Deadline
+    budget: Budget
     solvers: list[SizeClass] = field(default_factory=list)
     main: tuple[Tangent, ...] = ()
     likely: list[tuple[Ints, Ints]] = field(default_factory=list)
@@ -207,17 +202,15 @@ class Search:
             self._wind_up()
 
     def _solve(self, seed: int, previous: Prices | None) -> None:
-        whole, run, deadline = self.whole, self.run, self.deadline
+        whole, run, budget = self.whole, self.run, self.budget
         start = self._start(seed, previous)
         self.solvers = [
             SizeClass(c, run, k, start.price * c.size)
             for c, k in zip(whole.classes, start.classes, strict=True)
         ]
         limit, scale = whole.limit, whole.largest
-        bracket, _ = solve_prices(self.solvers, limit, start.price, scale, False, deadline)
-        bracket, priced = solve_prices(
-            self.solvers, limit, bracket.best.price, scale, True, deadline
-        )
+        bracket, _ = solve_prices(self.solvers, limit, start.price, scale, False, budget)
+        bracket, priced = solve_prices(self.solvers, limit, bracket.best.price, scale, True, budget)
         if not priced:
             self._wind_up()
             return
@@ -230,7 +223,7 @@ class Search:
         assert bracket.fewer is not None
         incumbent = self._found([t.partner for t in bracket.fewer.tangents])
         self.refined, self.bound2 = close_gap(
-            self.solvers, limit, bracket.best, incumbent, self.bound2, deadline
+            self.solvers, limit, bracket.best, incumbent, self.bound2, budget
         )
 
     def _start(self, seed: int, previous: Prices | None) -> Start:
@@ -239,7 +232,7 @@ class Search:
             per_unit = replace(previous, gpu=previous.gpu * whole.gpus_per_unit)
             return known(whole.classes, per_unit, whole.scale, whole.penalty, self.run)
         rng = np.random.default_rng(seed)
-        return sampled(whole.classes, whole.limit, whole.largest, rng, self.run, self.deadline)
+        return sampled(whole.classes, whole.limit, whole.largest, rng, self.run, self.budget)
 
     def _prove(self, best: Joint) -> None:
         """Take the duals of a priced point as the proof."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.capacity import solve_prices
 from dovetail.solver.pairing.compilation import Run, over_rows
-from dovetail.solver.pairing.deadline import Deadline
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.pairing.size_class import ClassData, ClassStart, SizeClass
 
@@ -50,7 +50,7 @@ def sampled(
     largest: int,
     rng: np.random.Generator,
     run: Run,
-    deadline: Deadline,
+    budget: Budget,
 ) -> Start:
     """Return start prices from a sample of the jobs."""
     jobs = sum(len(c.nodes) for c in classes)
@@ -61,13 +61,13 @@ def sampled(
     parts = [c.sample(run, k) for c, k in zip(classes, chosen, strict=True)]
     taken = sum(len(c.nodes) * c.size for c in parts) / sum(len(c.nodes) * c.size for c in classes)
     part_limit = max(1, round(limit * taken))
-    first = sampled(parts, part_limit, largest, rng, run, deadline)
+    first = sampled(parts, part_limit, largest, rng, run, budget)
     solvers = [
         SizeClass(c, run, k, first.price * c.size)
         for c, k in zip(parts, first.classes, strict=True)
     ]
     bracket, _ = solve_prices(
-        solvers, part_limit, first.price, largest, False, deadline, _SAMPLE_ROUNDS
+        solvers, part_limit, first.price, largest, False, budget, _SAMPLE_ROUNDS
     )
     price = bracket.best.price
     starts = [

@@ -7,17 +7,15 @@ jobs whose edges are no longer tight look for a new partner.
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
 from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.arguments import checked
 from dovetail.solver.pairing.capacity import least_bound, merged, solve_prices
-from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
 from dovetail.solver.pairing.matching import matching_of, of_only_class, quickest_run, searched
 from dovetail.solver.pairing.prices import Start
 from dovetail.solver.pairing.result import Prices
@@ -55,8 +53,10 @@ class Rematching:
 
     Parameters
     ----------
-    pair_value, single_value, gpus, required, time_limit, seed, previous
+    pair_value, single_value, gpus, required, seed, previous
         The arguments of ``match_pairs`` for the first problem, ``pair_value`` dense.
+    budget : Budget
+        Of this and all later solutions.
 
     Attributes
     ----------
@@ -72,16 +72,17 @@ class Rematching:
         single_value: Floats,
         gpus: int,
         required: Bools,
-        time_limit: float | None = None,
+        budget: Budget = UNLIMITED,
         seed: int = 0,
         previous: Prices | None = None,
     ) -> None:
-        began = time.monotonic()
+        began = budget.now()
         problem = checked(pair_value, single_value, gpus, None, required)
-        with quickest_run(len(problem), time_limit) as run:
-            search = searched(problem, run, began, time_limit, seed, previous)
+        with quickest_run(len(problem), budget) as run:
+            search = searched(problem, run, began, budget, seed, previous)
         self.first = matching_of(problem, search)
         self.start = _start(search.main[0]) if search.main else None
+        self._budget = budget
         self._whole = search.whole
         self._solvers = search.solvers
 
@@ -111,28 +112,27 @@ class Rematching:
         solver.revalue(jobs, fixed, alone, np.where(required, -whole.penalty, 0))
         return _is_at_least(whole.largest >> _LOST_BITS, solver.data)
 
-    def solve(self, start: Start, time_limit: float | None) -> Rematched | None:
+    def solve(self, start: Start) -> Rematched | None:
         """Return a best matching, from the solution of another problem; None if there is none.
 
         Raises
         ------
         OutOfTimeError
-            Where the time is up before.
+            Where the budget is used up before.
         """
-        whole = self._whole
-        deadline = Deadline(math.inf if time_limit is None else time.monotonic() + time_limit)
+        whole, budget = self._whole, self._budget
         (solver,) = self._solvers
         solver.resume(start.classes[0], start.price)
-        with quickest_run(len(solver), time_limit) as solver.run:
+        with quickest_run(len(solver), budget) as solver.run:
             near = least_bound(
-                lambda price: solver.evaluate(price, False, deadline),
+                lambda price: solver.evaluate(price, False, budget),
                 whole.limit,
                 start.price,
                 whole.largest,
                 2 * whole.limit,
             )
             bracket, priced = solve_prices(
-                self._solvers, whole.limit, near.best.price, whole.largest, True, deadline
+                self._solvers, whole.limit, near.best.price, whole.largest, True, budget
             )
             if not priced:
                 raise OutOfTimeError

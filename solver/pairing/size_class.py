@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing import assignment, blossom, dense
 from dovetail.solver.pairing.compilation import Run, over_rows
-from dovetail.solver.pairing.deadline import Deadline
 from dovetail.solver.pairing.graph import Graph
 
 Ints = NDArray[np.int64]
@@ -246,13 +246,13 @@ class SizeClass:
         """Return what each job is worth without a partner."""
         return np.maximum(self.data.rest, self.data.single - price)
 
-    def evaluate(self, price: int, integral: bool, deadline: Deadline) -> Tangent:
+    def evaluate(self, price: int, integral: bool, budget: Budget) -> Tangent:
         """Return the fractional or integral optimum of the working graph at a price."""
         alone = self.alone(price)
         profit = self.graph.weight - price
         self.v -= (price - self.price) // 2
         self.price = price
-        self._assign(profit, alone, deadline)
+        self._assign(profit, alone, budget)
         partner = np.empty(len(self), dtype=np.int64)
         potential = self.u + self.v
         graph = self.graph
@@ -271,9 +271,9 @@ class SizeClass:
                 price, exact_sum(potential), count2, partner, potential, potential, column,
                 none, np.zeros_like(none), lossy == 0,
             )  # fmt: skip
-        return self._integral(price, profit, alone, potential, partner, runs_alone, deadline)
+        return self._integral(price, profit, alone, potential, partner, runs_alone, budget)
 
-    def _assign(self, profit: Ints, alone: Ints, deadline: Deadline) -> None:
+    def _assign(self, profit: Ints, alone: Ints, budget: Budget) -> None:
         """Solve the assignment on the double cover from the present prices and rows."""
         graph = (self.graph.start, self.graph.head, profit, alone, self.u, self.v)
         free = self._free
@@ -283,10 +283,10 @@ class SizeClass:
             count = self.run(assignment.reduce_rows)(*graph, self.mate, self._owner, free, count)
         self.run(assignment.best_responses)(*graph, free, count)
         for k in range(0, count, _BATCH):
-            deadline.check()
+            budget.check()
             last = min(count, k + _BATCH)
             self.run(assignment.augment_rows)(*graph, self.mate, self._owner, free, k, last)
-        deadline.check()
+        budget.check()
 
     def _integral(
         self,
@@ -296,7 +296,7 @@ class SizeClass:
         potential: Ints,
         partner: Ints,
         runs_alone: NDArray[np.bool_],
-        deadline: Deadline,
+        budget: Budget,
     ) -> Tangent:
         """Match the nodes that odd cycles left exposed."""
         graph = self.graph
@@ -306,7 +306,7 @@ class SizeClass:
         state = blossom.no_blossoms(len(self))
         for root in np.flatnonzero((partner < 0) & (pi > 0)).tolist():
             if partner[root] < 0 and pi[root] > 0:
-                deadline.check()
+                budget.check()
                 self.run(blossom.grow_tree)(
                     root, graph.start, graph.head, benefit, pi, partner, state
                 )
@@ -350,11 +350,11 @@ class SizeClass:
             potential = potential + self.reduced_costs(tangent, 0, 1)[1]
         return replace(tangent, dual2=exact_sum(potential), potential=potential)
 
-    def price_in(self, tangent: Tangent, deadline: Deadline) -> int:
+    def price_in(self, tangent: Tangent, budget: Budget) -> int:
         """Add pairs of negative reduced cost to the graph; return how many there are in all."""
         if self.complete:
             return 0
-        deadline.check()
+        budget.check()
         found, _, partner = self.reduced_costs(tangent, 0, _ADDED_PER_ROW)
         if found.any():
             self._add(partner)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.values import JobValues
@@ -156,9 +157,9 @@ class Dovetail:
             forecast = queue.forecast.take(able)
             values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
-        limits = Limits.of(limit, gap=0.0, seed=0)
+        limits = Limits(Budget.of(limit))
         at_paces = self.objective == "completion"  # a heuristic, by worth alone
-        problem = Problem(of_state.round, values, limits.deadline, at_paces)
+        problem = Problem(of_state.round, values, limits.budget, at_paces)
         choice = Auto().solve(problem, limits).bounded(problem)
         of_state.carry_out(choice.groups_of(problem), choice, draft)
         gap = relative_gap(choice.bound, choice.value)

@@ -77,7 +77,7 @@ def test_a_pace_has_enough_gpus_for_the_gang():
 def test_the_gang_starts_at_the_pace_of_its_slowest_gpu():
     compiled = _compiled()
     problem = Problem(compiled, job_values(compiled, "completion"), at_paces=True)
-    choice = Auto().solve(problem, Limits.of(None, 0.0, 0))
+    choice = Auto().solve(problem, Limits())
     groups = problem.groups
     taken = np.flatnonzero((choice.counts[groups.group_of_member] > 0) & (groups.job == 4))
     assert {groups.slowdown[k] for k in taken.tolist()} == {1.2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from random import Random
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from dovetail import check, solve
 from dovetail.formulations import listing
+from dovetail.formulations.budget import Budget
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import gain_ceiling, score
 from dovetail.instances import library
@@ -168,10 +168,10 @@ def test_a_deadline_leaves_groups_out(monkeypatch):
     instance = generate(12, seed=2, workloads=4, running=0.4)
     every = Problem.of(instance, "throughput").groups
     assert every.complete
-    in_time = Problem.of(instance, "throughput", deadline=time.monotonic() + 3600).groups
+    in_time = Problem.of(instance, "throughput", budget=Budget.of(3600)).groups
     assert in_time.complete
     assert members(in_time) == members(every)
-    late = Problem.of(instance, "throughput", deadline=time.monotonic()).groups
+    late = Problem.of(instance, "throughput", budget=Budget.of(0)).groups
     assert not late.complete
     assert members(late) < members(every)
     # Jobs alone, and residents without a join, are there; so is the group that slows least.

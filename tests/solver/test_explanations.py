@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.formulations.budget import Budget, WallClock
 from dovetail.formulations.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.checker import check
@@ -20,7 +20,6 @@ from dovetail.instances.generate import generate
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Nearest, ObjectiveValue, Plan
-from dovetail.solver import explanations
 from dovetail.solver.explanations import (
     NOT_EXAMINED,
     Explanation,
@@ -612,18 +611,26 @@ def test_a_thousand_waiting_jobs_are_reported_at_once():
     assert time.process_time() - started < 10
 
 
-def test_reasons_that_the_time_does_not_suffice_for(monkeypatch):
+class Ticks(WallClock):
+    """Goes on by a second whenever it is read."""
+
+    def __init__(self) -> None:
+        self._readings = itertools.count()
+
+    def now(self) -> float:
+        return next(self._readings)
+
+
+def test_reasons_that_the_time_does_not_suffice_for():
     instance = generate(40, seed=1)
     plan = solve(instance).plan
     problem = Problem.of(instance, "throughput")
-    clock = SimpleNamespace(monotonic=itertools.count().__next__)
-    monkeypatch.setattr(explanations, "time", clock)
-    found = reasons(problem, plan.assignments, deadline=1)
+    found = reasons(problem, plan.assignments, Budget(2, Ticks()))
     assert [each.job for each in found] == [each.job for each in plan.waiting]
     examined = [each for each in found if each.reason != NOT_EXAMINED]
     assert 0 < len(examined) < len(found)
     assert set(examined) <= set(plan.waiting)
-    late = reasons(problem, plan.assignments, deadline=-1)
+    late = reasons(problem, plan.assignments, Budget(-1))
     assert {(each.reason, each.nearest) for each in late} == {(NOT_EXAMINED, None)}
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from dovetail.formulations.budget import Budget
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
 from dovetail.instances import library
@@ -78,7 +79,7 @@ def test_what_is_cut_off_is_never_the_best():
 def test_without_time_the_start_comes_back():
     program = random_program(3)
     start = solutions(program)[0]
-    answer = ReducedCostFixing(Highs()).solve(program, Limits(deadline=0.0), start)
+    answer = ReducedCostFixing(Highs()).solve(program, Limits(Budget.of(0)), start)
     assert (answer.x == start).all()
     assert answer.stopped == "time_limit"
     assert answer.bound >= (solutions(program) @ program.cost).max() - 1e-9
@@ -92,6 +93,6 @@ def test_the_search_ends_where_the_relaxation_bounds_by_0(worth):
     low, none = np.array([-1.0, 1.0]), np.full(2, np.inf)
     zero, one = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64)
     program = IntegerProgram(rows, low, none, zero, one, np.array([0.0, -worth]))
-    answer = ReducedCostFixing(Highs()).solve(program, Limits.of(20.0, 0.0, 0), one)
+    answer = ReducedCostFixing(Highs()).solve(program, Limits(Budget.of(20.0)), one)
     assert answer.stopped == "complete"
     assert program.cost @ answer.x == -worth

@@ -12,11 +12,11 @@ from dovetail.solver.pairing.compilation import compiled, interpreted
 
 
 def _interpret(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(matching, "quickest", lambda jobs, time_limit: interpreted)
+    patch.setattr(matching, "quickest", lambda jobs, budget: interpreted)
 
 
 def _compile(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(matching, "quickest", lambda jobs, time_limit: compiled)
+    patch.setattr(matching, "quickest", lambda jobs, budget: compiled)
 
 
 def _price(patch: pytest.MonkeyPatch) -> None:

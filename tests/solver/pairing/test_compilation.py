@@ -31,21 +31,22 @@ def test_plain_python_where_that_is_quicker(tmp_path):
     run_with_code_in(
         tmp_path,
         """
+        from dovetail.formulations.budget import Budget
         from dovetail.solver.pairing.compilation import *
         import dovetail.solver.pairing
 
         assert [is_worth_compiling(jobs) for jobs in (100, 101)] == [False, True]
-        assert quickest(100, None) is interpreted
-        assert quickest(600, None) is interpreted
-        assert quickest(601, None) is compiled
-        assert quickest(1200, 1.0) is interpreted
-        assert quickest(1201, 1.0) is compiled
-        assert quickest(601, 60.0) is compiled
+        assert quickest(100, Budget.of(None)) is interpreted
+        assert quickest(600, Budget.of(None)) is interpreted
+        assert quickest(601, Budget.of(None)) is compiled
+        assert quickest(1200, Budget.of(1.0)) is interpreted
+        assert quickest(1201, Budget.of(1.0)) is compiled
+        assert quickest(601, Budget.of(60.0)) is compiled
         note_plain(9.0)
-        assert quickest(101, None) is interpreted
+        assert quickest(101, Budget.of(None)) is interpreted
         note_plain(1.0)
-        assert quickest(101, None) is compiled
-        assert quickest(101, 1.0) is interpreted
+        assert quickest(101, Budget.of(None)) is compiled
+        assert quickest(101, Budget.of(1.0)) is interpreted
         """,
     )
 
@@ -54,16 +55,17 @@ def test_kept_code_is_loaded_where_that_is_quicker(tmp_path):
     run_with_code_in(
         tmp_path,
         """
+        from dovetail.formulations.budget import Budget
         from dovetail.solver.pairing.compilation import *
         import dovetail.solver.pairing
 
         keep()
         assert not is_worth_compiling(101)
-        assert quickest(100, None) is interpreted
-        assert quickest(101, None) is compiled
-        assert quickest(101, 1.0) is compiled
+        assert quickest(100, Budget.of(None)) is interpreted
+        assert quickest(101, Budget.of(None)) is compiled
+        assert quickest(101, Budget.of(1.0)) is compiled
         note_plain(1.0)
-        assert quickest(100, None) is compiled
+        assert quickest(100, Budget.of(None)) is compiled
         """,
     )
 

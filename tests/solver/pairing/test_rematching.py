@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dovetail.formulations.budget import STEPS_PER_S, Budget, OutOfTimeError, WorkClock
 from dovetail.solver.pairing import match_pairs
-from dovetail.solver.pairing.deadline import OutOfTimeError
 from dovetail.solver.pairing.rematching import Rematching
 
 from .instances import KINDS, pair_values
@@ -51,7 +51,7 @@ def test_a_changed_problem_is_solved_as_if_anew():
             anew = match_pairs(changed, alone, gpus, required=must)
             fits = rematching.revalue(jobs, changed[jobs], alone[jobs], must[jobs])
             if fits:
-                found = rematching.solve(start, None)
+                found = rematching.solve(start)
                 if found is None:
                     assert anew.status == "infeasible"
                     infeasible += 1
@@ -76,6 +76,9 @@ def test_values_that_the_units_are_not_made_for_are_refused():
 
 
 def test_out_of_time():
-    rematching = Rematching(np.ones((4, 4)), np.ones(4), 2, np.zeros(4, dtype=bool))
+    clock = WorkClock()
+    budget = Budget.of(1.0, clock)
+    rematching = Rematching(np.ones((4, 4)), np.ones(4), 2, np.zeros(4, dtype=bool), budget)
+    clock.spend(2 * STEPS_PER_S)
     with pytest.raises(OutOfTimeError):
-        rematching.solve(rematching.start, 0.0)
+        rematching.solve(rematching.start)

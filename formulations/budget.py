@@ -1,0 +1,140 @@
+"""How long a search may go on: for a time, or for so much work.
+
+A user waits for a time. Where results are compared, in simulations and tests, the same search has
+to end at the same point on every machine: its clock counts steps of work instead, and shows how
+many seconds they take on a nominal processor. All searches of a round ask the same budget.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dovetail.instances.errors import ArgumentError
+
+STEPS_PER_S: Final = 1e8
+"""Steps that the nominal processor does in a second; a step is to look at one cell of a matrix, or
+at one edge of a graph, in compiled code."""
+
+
+class OutOfTimeError(Exception):
+    """The budget was used up between two steps."""
+
+
+class Clock(Protocol):
+    """What searches are limited by."""
+
+    def now(self) -> float:
+        """Return the seconds that it shows."""
+        ...
+
+    def spend(self, steps: float) -> None:
+        """Count work that was done."""
+        ...
+
+
+class WallClock:
+    """Shows the time of ``time.monotonic``."""
+
+    def now(self) -> float:
+        """Return the time."""
+        return time.monotonic()
+
+    def spend(self, steps: float) -> None:
+        """Do nothing: work takes its time."""
+
+
+class WorkClock:
+    """Shows how long the work that was counted takes on the nominal processor."""
+
+    def __init__(self) -> None:
+        self._steps = 0.0
+
+    def now(self) -> float:
+        """Return the seconds that all steps so far take."""
+        return self._steps / STEPS_PER_S
+
+    def spend(self, steps: float) -> None:
+        """Count work that was done."""
+        self._steps += steps
+
+
+WALL: Final = WallClock()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Until when a search may go on.
+
+    Attributes
+    ----------
+    end : float
+        In seconds on the clock; inf for no end.
+    clock : Clock
+        A clock of the wall, or of work.
+    """
+
+    end: float = math.inf
+    clock: Clock = WALL
+
+    @classmethod
+    def of(cls, seconds: float | None, clock: Clock = WALL) -> Budget:
+        """Return a budget of so many seconds from now; None for no end.
+
+        Raises
+        ------
+        ArgumentError
+            Where the seconds are negative or not a number.
+        """
+        if seconds is None:
+            return cls(math.inf, clock)
+        seconds = float(seconds)  # a NumPy number of 32 bits would round the clock
+        if not seconds >= 0:
+            raise ArgumentError(f"time_limit must be >= 0 or None, got {seconds!r}")
+        return cls(clock.now() + seconds, clock)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is an end."""
+        return self.end < math.inf
+
+    @property
+    def counts_work(self) -> bool:
+        """Whether the end is one of work, and comes at the same point on every machine."""
+        return not isinstance(self.clock, WallClock)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end, never negative."""
+        return max(0.0, self.end - self.clock.now())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the end is behind us."""
+        return self.clock.now() >= self.end
+
+    def now(self) -> float:
+        """Return the seconds that the clock shows."""
+        return self.clock.now()
+
+    def spend(self, steps: float) -> None:
+        """Count work that was done."""
+        self.clock.spend(steps)
+
+    def check(self) -> None:
+        """Raise ``OutOfTimeError`` if the end is behind us."""
+        if self.passed:
+            raise OutOfTimeError
+
+    def part(self, share: float) -> Budget:
+        """Return a budget of a share of the seconds that are left."""
+        return Budget(self.clock.now() + share * (self.end - self.clock.now()), self.clock)
+
+    def earlier(self, seconds: float) -> Budget:
+        """Return a budget that leaves so many seconds of this one."""
+        return Budget(self.end - seconds, self.clock)
+
+
+UNLIMITED: Final = Budget()
