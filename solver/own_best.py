@@ -2,16 +2,20 @@
 
 Their proof needs no search. A GPU of class c costs λ_c, and a worker of a pending job j is worth
 π_j: the most that a GPU on which j is the only one to start adds to the value of a round in which
-nobody starts, less its cost, and 0 at least. A gang adds the least of its gains, which is no more
-than their mean, so each of its W_j workers adds one part in W_j. Where no GPU on which jobs start
-adds more than it costs and they are worth together, no plan adds more than the sum of W_j π_j and
-of λ_c for every GPU: these prices solve the dual program. Each class goes to the jobs whose best
-GPUs are there, those that add the most first, and costs what the first that has to wait would add;
-where they fill it and need no GPU twice, that is what their plan adds.
+no job starts, less its cost, and 0 at least. A gang adds the least of its gains, which is no more
+than their mean, so each of its W_j workers adds one part in W_j. A running gang gains or loses the
+least of its gains too, so no more than the mean over those of its GPUs that are slowest now. Where
+no GPU on which jobs start adds more than it costs and they are worth together, no plan adds more
+than the sum of W_j π_j and of λ_c for every GPU: these prices solve the dual program. Each class
+goes to the jobs whose best GPUs are there, those that add the most first, and costs what the first
+that has to wait would add; where they fill it and need no GPU twice, that is what their plan adds.
+
+Module ``price_certificate`` proves the bound again without this one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,7 +24,8 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, Proven, relative_gap
+from dovetail.solver.price_certificate import PriceDual, proven_by_prices
+from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, relative_gap
 
 _ROUNDING = 1e-9
 
@@ -31,12 +36,13 @@ def own_best(problem: Problem) -> Choice | None:
     Parameters
     ----------
     problem : Problem
-        A round under an objective in one stage, in which starting no job is worth 0.
+        A round under an objective in one stage.
     """
     groups = problem.groups
-    if not groups.complete or groups.round.hosts is not None:
+    if not groups.complete or groups.round.hosts is not None or not _worth_nothing_now(groups):
         return None
-    adds, sizes = _added(groups), groups.round.class_sizes
+    held = _Held.of(groups)
+    adds, sizes = _added(groups, held), groups.round.class_sizes
     best = _best_alone(groups, adds)
     job, chosen = groups.job[best], groups.group_of_member[best]
     gpu_class, workers = groups.gpu_class[chosen], groups.round.jobs.workers[job]
@@ -46,19 +52,29 @@ def own_best(problem: Problem) -> Choice | None:
     price, worth = np.zeros(len(sizes)), np.zeros(len(groups.round))
     np.maximum.at(price, gpu_class[~fits], adds[chosen[~fits]])
     worth[job] = np.maximum(0.0, adds[chosen] - price[gpu_class])
-    proof = partial(_proven, worth, price)
-    claim = proof(problem)
-    if claim.errors:
+    if not _cover(groups, adds, worth, price):
         return None
+    dual = PriceDual(worth, price, held.job, held.gpu_class, held.part)
+    bound = dual.bound(groups)
     counts = problem.idle_counts.copy()
     joined = np.flatnonzero(counts)
     in_use = np.bincount(gpu_class[fits], workers[fits], len(sizes)).astype(np.int64)
     counts[joined] -= in_use[groups.gpu_class[joined]]
     counts[chosen[fits]] += workers[fits]
     value = score(groups, problem.values, counts).gain
-    if relative_gap(claim.bound, value) > OPTIMAL_GAP:
+    if relative_gap(bound, value) > OPTIMAL_GAP:
         return None
-    return Choice(counts, value, max(claim.bound, value), np.inf, "complete", MATCHING, proof=proof)
+    proof = partial(proven_by_prices, dual)
+    return Choice(counts, value, max(bound, value), np.inf, "complete", MATCHING, proof=proof)
+
+
+def _worth_nothing_now(groups: Groups) -> bool:
+    """Tell whether a round in which no job starts is worth 0, in every part."""
+    untouched = groups.round.class_residents[groups.gpu_class] == groups.sizes
+    least = np.full(len(groups.round), np.inf)
+    member = np.flatnonzero(untouched[groups.group_of_member])
+    np.minimum.at(least, groups.job[member], groups.gain[member])
+    return not groups.value[untouched].any() and not least[np.isfinite(least)].any()
 
 
 def _best_alone(groups: Groups, adds: Floats) -> Ints:
@@ -76,18 +92,11 @@ def _best_alone(groups: Groups, adds: Floats) -> Ints:
     return np.asarray(best[order])
 
 
-def _proven(worth: Floats, price: Floats, problem: Problem) -> Proven:
-    """Return the bound that prices of the jobs' workers and of GPUs prove, and whether they do."""
-    groups = problem.groups
+def _cover(groups: Groups, adds: Floats, worth: Floats, price: Floats) -> bool:
+    """Tell whether no GPU adds more than it costs and the jobs that start on it are worth."""
     paid = np.where(_pending(groups), worth[groups.job], 0.0)
     together = np.bincount(groups.group_of_member, paid, len(groups)) + price[groups.gpu_class]
-    adds = _added(groups)
-    errors: tuple[str, ...] = ()
-    negative = (worth < 0).any() or (price < 0).any()
-    if negative or (adds > together + _ROUNDING * np.abs(adds)).any():
-        errors = ("a GPU adds more than it costs and the jobs that start on it are worth",)
-    bound = worth @ groups.round.jobs.workers + price @ groups.round.class_sizes
-    return Proven(float(bound), errors)
+    return bool((adds <= together + _ROUNDING * np.abs(adds)).all())
 
 
 def _pending(groups: Groups) -> Bools:
@@ -95,14 +104,50 @@ def _pending(groups: Groups) -> Bools:
     return np.asarray(~groups.round.jobs.running[groups.job])
 
 
-def _added(groups: Groups) -> Floats:
+@dataclass(frozen=True)
+class _Held:
+    """Which part of what a running job gains on a GPU it gains in all, at most.
+
+    Attributes
+    ----------
+    job, gpu_class : (k,) int
+        Every running job with every class on which it holds GPUs.
+    part : (k,) float
+        The same on each GPU on which it gains nothing as things are, 0 on faster ones.
+    of_member : (m,) float
+        The part of each member of a group, 0 for pending ones.
+    """
+
+    job: Ints
+    gpu_class: Ints
+    part: Floats
+    of_member: Floats
+
+    @classmethod
+    def of(cls, groups: Groups) -> _Held:
+        compiled, group = groups.round, groups.group_of_member
+        classes = len(compiled.classes)
+        seat = groups.job * classes + groups.gpu_class[group]
+        untouched = (compiled.class_residents[groups.gpu_class] == groups.sizes)[group]
+        slowest = np.flatnonzero(untouched & ~_pending(groups) & (groups.gain == 0))
+        job, gpu_class = groups.job[slowest], groups.gpu_class[group[slowest]]
+        number = np.bincount(job, compiled.class_sizes[gpu_class], len(compiled))
+        order = np.argsort(seat[slowest])
+        job, gpu_class, part = job[order], gpu_class[order], 1 / number[job[order]]
+        place = np.searchsorted(seat[slowest][order], seat)
+        found = np.append(seat[slowest][order], -1)[place] == seat
+        return cls(job, gpu_class, part, np.where(found, np.append(part, 0.0)[place], 0.0))
+
+
+def _added(groups: Groups, held: _Held) -> Floats:
     """Return the most that a GPU adds to a round without starts if it has a group, (n,).
 
-    What a running job loses is lost once, however many of its GPUs others join: it counts only
-    where one worker waits, or the job has one GPU.
+    Where one worker waits, all that a running job gains or loses is due to the GPU that it joins.
     """
     jobs, pending = groups.round.jobs, _pending(groups)
     waiting = jobs.workers[np.unique(groups.job[pending])].sum()
-    counts = (waiting <= 1) | (jobs.holds[groups.job] == 1)
-    gain = np.where(pending, groups.gain / jobs.workers[groups.job], groups.gain * counts)
-    return np.bincount(groups.group_of_member, gain, len(groups)) + groups.value
+    part = np.ones(len(groups.job)) if waiting <= 1 else held.of_member
+    untouched = groups.round.class_residents[groups.gpu_class] == groups.sizes
+    gain = np.where(pending, groups.gain / jobs.workers[groups.job], groups.gain * part)
+    adds = np.bincount(groups.group_of_member, gain, len(groups)) + groups.value
+    return np.where(untouched, 0.0, adds)

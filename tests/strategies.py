@@ -39,6 +39,8 @@ class Shape:
     latency: bool = True
     remaining: bool = True
     power: bool = True
+    gains: bool = False
+    """Jobs that speed each other up among the combinations."""
     wide: bool = False
     """Weights over twelve orders of magnitude in place of ordinary ones."""
 
@@ -179,8 +181,9 @@ def _entries(
 def _entry(
     draw: Random, shape: Shape, members: list[str], shares: list[int | None], model: str | None
 ) -> Data:
+    least = draw.choice([0.5, 0.95]) if shape.gains else 0.95
     figures = {
-        member: round(draw.uniform(0.95, 2.2), 3) for member in zip(members, shares, strict=True)
+        member: round(draw.uniform(least, 2.2), 3) for member in zip(members, shares, strict=True)
     }
     order = draw.sample(range(len(members)), len(members))
     members, shares = [members[k] for k in order], [shares[k] for k in order]

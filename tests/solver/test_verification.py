@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from dataclasses import replace
 from functools import partial
@@ -13,9 +14,11 @@ from dovetail.instances import library
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import Verification
+from dovetail.solver import price_certificate
 from dovetail.solver.exact_pairs import proven
 from dovetail.solver.rounds import solve
 from dovetail.solver.verification import verify
+from tests.solver.test_own_best import gaining_gang
 
 MATCHINGS = ("first-pairs", "weights", "gang-whole", "running", "shares", "memory", "jct")
 
@@ -85,3 +88,15 @@ def test_another_instance_fails():
     result = solve(library.load("first-pairs"))
     with pytest.raises(VerificationError):
         verify(library.load("weights"), result)
+
+
+def test_a_bound_by_prices_is_proven_without_the_code_that_found_it():
+    assert "own_best" not in inspect.getsource(price_certificate)
+    instance = gaining_gang()
+    result = solve(instance, "completion")
+    (dual,) = result.proof.args
+    assert result.proof.func is price_certificate.proven_by_prices
+    assert verify(instance, result).certificate == "checked"
+    low = partial(result.proof.func, dual._replace(worth=dual.worth / 2))
+    with pytest.raises(VerificationError, match="its GPU and workers cost"):
+        verify(instance, replace(result, proof=low))
