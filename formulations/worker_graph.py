@@ -14,23 +14,21 @@ of that value.
 A *box* narrows the gangs down: placed or not, worth between a floor and a cap, at one
 sub-batch. A worker below the floor may not be; one above the cap counts as the cap, because
 some worker of the gang is no better. So a box is bounded in the same way, and boxes that split
-a gang's possibilities in two make a search exact (``solver.gang_search``).
-
-A gang *dominates* another of as many workers if it may take every seat of the other at the same
-worths and costs. Some best plan places no gang without those that dominate it: where it does,
-the dominating gang may have the seats instead.
+a gang's possibilities in two make a search exact (``solver.gang_search``), and ``dominations``
+keep it from trying equal gangs in every order.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 
+from dovetail.formulations._rows import packed
 from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.budget import UNLIMITED, Budget
+from dovetail.formulations.dominations import ALONE, Dominations, SeatTable
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.pair_graph import fixed_counts, require_interchangeable
 from dovetail.instances.errors import UnsupportedError
@@ -136,6 +134,8 @@ class WorkerGraph:
         must fall with the slowdown.
     cost : (groups,) float, optional
         What a GPU with the group costs, to be taken off the worth of its jobs.
+    budget : Budget
+        When to stop looking for dominations.
 
     Attributes
     ----------
@@ -152,7 +152,13 @@ class WorkerGraph:
         Where GPUs differ or hold more than two jobs, with the reason.
     """
 
-    def __init__(self, groups: Groups, worth: Floats, cost: Floats | None = None) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        worth: Floats,
+        cost: Floats | None = None,
+        budget: Budget = UNLIMITED,
+    ) -> None:
         require_interchangeable(groups)
         if (groups.sizes > 2).any():
             raise UnsupportedError("groups of three and more jobs are no pairs")
@@ -165,7 +171,7 @@ class WorkerGraph:
         self._cost_of_fixed = float(self._cost @ self._fixed)
         self._list_seats(worth)
         self.root = self._root(worth)
-        self._dominated = self._dominations()
+        self._dominations = self._compared(budget)
 
     def pairs(self, box: Box, jobs: Bools | None = None) -> WorkerPairs:
         """Return what the workers of some jobs, by default of all, are worth in a box."""
@@ -224,11 +230,11 @@ class WorkerGraph:
 
     def dominated(self, job: int) -> Ints:
         """Return the jobs that need not be placed where this one is not; itself first."""
-        return np.array([job, *np.flatnonzero(self._dominated[job])])
+        return self._dominations.dominated(job)
 
     def dominating(self, job: int) -> Ints:
         """Return the jobs that may well be placed where this one is; itself first."""
-        return np.array([job, *np.flatnonzero(self._dominated[:, job])])
+        return self._dominations.dominating(job)
 
     def variants(self, job: int) -> Ints:
         """Return the variants that a job may have."""
@@ -307,39 +313,28 @@ class WorkerGraph:
             excluded=self.workers - self._fixed_workers > self.gpus,
         )
 
-    def _dominations(self) -> Bools:
-        """Tell which gangs (rows) dominate which, the first of those that are alike.
-
-        Only gangs of one workload are compared: no others take the same seats at the same worths.
-        """
-        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
-        jobs = self.groups.round.jobs
-        for job in np.flatnonzero((jobs.workers > 1) & ~jobs.running).tolist():
-            if len(self.variants(job)) == 1:
-                alike[int(jobs.workload[job]), int(jobs.workers[job])].append(job)
-        dominates = np.zeros((len(self.workers),) * 2, dtype=bool)
-        for gangs in alike.values():
-            for a, b in combinations(gangs, 2):
-                of_a, of_b = self._takes(a, b), self._takes(b, a)
-                dominates[a, b] = of_a >= of_b
-                dominates[b, a] = of_a < of_b
-        return dominates
-
-    def _takes(self, job: int, other: int) -> set[tuple[float, ...]]:
-        """Return the seats that a gang may take without the other: partner, worths and cost."""
-        rows = self._rows_of(job)
-        second = self._job[self._kind[rows, 1]] == job
-        own, partner = np.where(second, 1, 0), np.where(second, 0, 1)
-        kind = self._kind[rows, partner]
-        kind[self._job[kind] == job] = -1
-        keep = (kind < 0) | (self._job[kind] != other)
-        parts = (
-            kind,
-            self._worth[rows, own],
-            self._worth[rows, partner],
-            self._cost[self._group[rows]],
+    def _compared(self, budget: Budget) -> Dominations:
+        """Compare gangs of one workload: no others take the same seats at the same worths."""
+        jobs, n = self.groups.round.jobs, len(self.workers)
+        variants = np.bincount([v.job for v in self.groups.variants], minlength=n)
+        open_ = (jobs.workers > 1) & ~jobs.running & (variants == 1)
+        alike = np.where(open_, packed(np.stack([jobs.workload, jobs.workers], axis=1)), -1)
+        job = self._job[self._kind]
+        partner = np.where(self._held[self._kind], n + self._kind, job)
+        partner[self._kind[:, 0] == self._kind[:, 1]] = ALONE
+        worth = np.unique(self._worth, return_inverse=True)[1].reshape(job.shape)
+        cost = np.unique(self._cost[self._group], return_inverse=True)[1]
+        own = np.concatenate(
+            [alike[job[:, 0]] >= 0, (alike[job[:, 1]] >= 0) & (partner[:, 1] >= 0)]
         )
-        return set(zip(*(part[keep].tolist() for part in parts), strict=True))
+        columns = [np.concatenate(ends)[own] for ends in (
+            (job[:, 0], job[:, 1]),
+            (partner[:, 1], partner[:, 0]),
+            (worth[:, 0], worth[:, 1]),
+            (worth[:, 1], worth[:, 0]),
+            (cost, cost),
+        )]  # fmt: skip
+        return Dominations(alike, SeatTable(*columns), budget)
 
     def _best_values(self, rows: Ints, box: Box) -> tuple[Ints, Floats]:
         """Return the pairs of kinds that these rows hold, (2, k), and their best values."""

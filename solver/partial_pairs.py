@@ -112,7 +112,7 @@ class _PartialSearch(Search):
 
     def _graph(self, worth: Floats, cost: Floats) -> WorkerGraph:
         began = self.limits.budget.now()
-        graph = WorkerGraph(self._groups, worth, cost)
+        graph = WorkerGraph(self._groups, worth, cost, self.limits.budget)
         self._building_s = self._building_s or self.limits.budget.now() - began
         return graph
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from random import Random
 
 import pytest
 
@@ -41,6 +42,33 @@ def test_equals_enumeration(objective):
             assert choice.weight_bound == pytest.approx(best.placed_weight)
         searched += 1
     assert searched >= 7
+
+
+def test_equal_gangs_equal_enumeration():
+    searched = 0
+    for seed in range(40):
+        draw = Random(seed)
+        kinds = [
+            {"workload": draw.choice("ab"), "workers": draw.choice((2, 2, 3)), "gsla": limit}
+            for limit in draw.sample((1.1, 1.3, 1.6), 2)
+        ]
+        jobs = [{"id": f"j{k}", **draw.choice(kinds)} for k in range(5)]
+        slowdown = {name: draw.choice((1.05, 1.2, 1.5)) for name in "abc"}
+        pairs = [
+            {"pair": list(pair), "slowdown": [slowdown[name] for name in pair]}
+            for pair in ("aa", "ab", "bb")
+        ]
+        instance = small(jobs, pairs, gpus=draw.choice((3, 4, 5)), gang_sharing="partial")
+        for objective in ("throughput", "slowdown"):
+            problem = Problem.of(instance, objective)
+            try:
+                _ = problem.graph
+            except PartialSharingError:
+                found = solve(instance, objective, "matching")
+                assert found.objective == pytest.approx(optimum(instance, objective).value)
+                assert found.status == "optimal"
+                searched += 1
+    assert searched > 20
 
 
 @pytest.mark.parametrize(
