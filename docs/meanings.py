@@ -413,6 +413,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "jobs than `max_jobs_per_gpu`.",
         "The same combination (workloads with their shares, on the same `gpu_model`) is listed "
         "once in `slowdowns`, mirrored or not.",
+        "Slowdowns in a file are [neither speeds nor percentages](datasets.md#a-folder-of-tables).",
     ),
     instances.Cluster: (
         "Node ids differ, GPU ids differ (those that the shorthand makes, too), and a share is "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dovetail.instances._json import json_text
+from dovetail.instances._plausible import require_entries
 from dovetail.instances._record import Record, shown
 from dovetail.instances._syntax import parse_json, parse_yaml, yaml_text
 from dovetail.instances.errors import InputError, require_type, source_name
@@ -36,9 +37,12 @@ def read_instance(path: FilePath) -> Instance:
     Raises
     ------
     InputError
-        When it cannot be read or breaks a rule of the format.
+        When it cannot be read, breaks a rule of the format, or has speeds or percentages for
+        slowdowns.
     """
-    return _read(Instance, INSTANCE_FORMAT, path)
+    instance = _read(Instance, INSTANCE_FORMAT, path)
+    require_entries(instance.slowdowns, source_name(path))
+    return instance
 
 
 def read_plan(path: FilePath) -> Plan:

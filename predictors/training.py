@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import listed
-from dovetail.instances.datasets.dataset import DataSet, require_slowdowns
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate

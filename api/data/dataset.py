@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 
-from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances._plausible import require_slowdowns
+from dovetail.instances.datasets.dataset import DataSet, slowdowns_of
 from dovetail.instances.datasets.files import read_dataset, write_dataset
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.datasets.repository import Repository, is_repository
@@ -54,7 +55,10 @@ def add(options: Namespace) -> int:
         raise InputError(rule, "", source_name(options.repository))
     if any(os.path.realpath(path) == os.path.realpath(options.repository) for path in options.data):
         raise InputError("is the repository itself", "", source_name(options.repository))
-    data = reduce(DataSet.merged, map(read_dataset, options.data))
+    given = [read_dataset(path) for path in options.data]
+    for path, added in zip(options.data, given, strict=True):
+        require_slowdowns(slowdowns_of(added.measurements), "slowdowns", source_name(path))
+    data = reduce(DataSet.merged, given)
     sequence = Repository(options.repository).append(data.profiles, data.measurements)
     name = ", ".join(options.data)
     written = {"written_to": options.repository, "sequence": sequence}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dovetail.instances._plausible import faster_together
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
@@ -14,9 +15,15 @@ _LIBRARY = "library:"
 
 
 def instance_named(source: str) -> Instance:
-    """Return an instance from a file, or a shipped one (``library:NAME``)."""
+    """Return an instance from a file, or a shipped one (``library:NAME``).
+
+    Standard error says which slowdowns of a file are likely speeds.
+    """
     if not source.startswith(_LIBRARY):
-        return read_instance(source)
+        instance = read_instance(source)
+        for note in faster_together(instance.slowdowns):
+            print(f"dovetail: {source_name(source)}: {note}", file=sys.stderr)
+        return instance
     from dovetail.instances import library as shipped
 
     return shipped.load(source.removeprefix(_LIBRARY))

@@ -13,9 +13,10 @@ from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
-from statistics import fmean, harmonic_mean, median
+from statistics import fmean, harmonic_mean
 from typing import Final, Literal, NamedTuple
 
+from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import IDLE, Name, Record, listed, shown
 from dovetail.instances.datasets.records import Measurement, ProfileKey, SoloProfile
 from dovetail.instances.errors import InputError
@@ -192,14 +193,7 @@ UNKNOWN_MEMORY_MIB = 16384.0
 _MOST_GPUS = 100_000
 
 
-_MEDIAN_RANGE = (0.95, 20.0)
-
-
 _USUAL_RANGE = (0.5, 20.0)
-
-
-_LEAST_BY_NOISE = 0.9
-"""Where no slowdown is above 1, one below this is no noise of a measurement."""
 
 
 _AGREES_WITHIN = 2.0
@@ -229,29 +223,6 @@ def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
     """
     groups = _grouped(measurements)
     return [_entry(model, members, found) for (model, members), found in groups.items()]
-
-
-def require_slowdowns(slowdowns: Iterable[float], path: str, source: str) -> None:
-    """Refuse numbers that cannot be slowdowns: half of all jobs do not run faster together.
-
-    Raises
-    ------
-    InputError
-        When their median is that of speeds or of percentages, or none is above 1 and some are
-        below 0.9.
-    """
-    values = list(slowdowns)
-    middle = median(values) if values else 1.0
-    least, most = _MEDIAN_RANGE
-    if middle < least:
-        odd = f"half are at most {middle:.4g}, as speeds are"
-    elif middle > most:
-        odd = f"half are at least {middle:.4g}, as percentages are"
-    elif values and max(values) <= 1 and min(values) < _LEAST_BY_NOISE:
-        odd = f"none is above 1 and the least is {min(values):.4g}, as speeds are"
-    else:
-        return
-    raise InputError(f"must be iteration time together / alone; {odd}", path, source)
 
 
 def slowdowns_of(measurements: Iterable[Measurement]) -> Iterator[float]:

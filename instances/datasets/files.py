@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.instances._parquet import parquet_bytes, parquet_table
+from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import listed
 from dovetail.instances._tables import Cell, Column, Table, csv_bytes, read_table, used
 from dovetail.instances.datasets._rows import (
@@ -26,7 +27,7 @@ from dovetail.instances.datasets._rows import (
     profile_cells,
     profiles_of,
 )
-from dovetail.instances.datasets.dataset import DataSet, doubts, require_slowdowns, slowdowns_of
+from dovetail.instances.datasets.dataset import DataSet, doubts, slowdowns_of
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name

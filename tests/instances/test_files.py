@@ -25,7 +25,7 @@ from dovetail.instances.files import (
     write_plan,
 )
 from dovetail.instances.raw_files import write_text
-from tests.data import EXAMPLE, example, example_plan, vectors
+from tests.data import EXAMPLE, example, example_plan, small, vectors
 from tests.instances.odd import TRAPS, odd_instances, odd_plans
 
 FORMS = ("json", "json.gz", "yaml", "yaml.gz", "yml", "YAML", "txt", "gz", "JSON.GZ")
@@ -76,6 +76,50 @@ def test_vectors_are_read_back(tmp_path, name):
         instance = read_instance(tmp_path / name)
         write_instance(instance, tmp_path / name)
         assert read_instance(tmp_path / name) == instance
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "message"),
+    [
+        ([(0.92, 0.8)], "slowdowns: {rule}; half are at most 0.86, as speeds are"),
+        ([(108, 131)], "slowdowns: {rule}; half are at least 108, as percentages are"),
+        (
+            [(1.1, 1.2), (1.3, 1.4), (108, 131)],
+            "slowdowns[2].slowdown: {rule}; 108, 131 are percentages",
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_speeds_and_percentages_are_no_slowdowns(tmp_path, form, slowdowns, message):
+    path = tmp_path / f"file.{form}"
+    write_instance(of_slowdowns(slowdowns), path)
+    with pytest.raises(InputError) as error:
+        read_instance(path)
+    rule = "must be iteration time together / alone"
+    assert str(error.value) == f"{path}: {message.format(rule=rule)}"
+
+
+@pytest.mark.parametrize(
+    "slowdowns",
+    [
+        [(0.96, 0.98)],  # within the noise of a measurement
+        [(1.02, 49.7)],  # MPS without caps: one job starves, the other runs as if alone
+        [(1.01, 21.0), (1.04, 35.0), (12.0, 1.1)],
+        [(1.2, 1.3), (1.1, 1.4), (0.86, 0.85)],  # so measured, in a public set
+    ],
+)
+def test_unusual_slowdowns_are_read(tmp_path, slowdowns):
+    write_instance(of_slowdowns(slowdowns), tmp_path / "i.yaml")
+    assert [e.slowdown for e in read_instance(tmp_path / "i.yaml").slowdowns] == slowdowns
+
+
+def of_slowdowns(slowdowns):
+    shares = [None, (40, 60), (60, 40)]
+    entries = [
+        {"pair": ["a", "b"], "slowdown": slowdown, **({"share": share} if share else {})}
+        for slowdown, share in zip(slowdowns, shares, strict=False)
+    ]
+    return small([], entries, shares=[40, 60])
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.json.gz"])

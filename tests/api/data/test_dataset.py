@@ -249,3 +249,14 @@ a,,c,,,,V100,failed,
     def test_nothing_measured(self, run, tmp_path):
         (tmp_path / "profiles.csv").write_text(PROFILES)
         assert run("pairs", tmp_path) == (0, "nothing was measured together\n", "")
+
+
+def test_a_repository_takes_no_percentages(run, tmp_path, folder):
+    (folder / "pairs.csv").write_text(PAIRS.replace("1.5,b,2,", "150,b,200,"))
+    status, _, errors = run("add", tmp_path / "r.db", folder)
+    assert status == 2
+    assert errors == (
+        f"dovetail: {folder}: slowdowns: must be iteration time together / alone; "
+        "half are at least 150, as percentages are\n"
+    )
+    assert not (tmp_path / "r.db").exists()

@@ -1,0 +1,75 @@
+"""Numbers that cannot be slowdowns: speeds and percentages, one rule for every reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median, median_low
+from typing import Final
+
+from dovetail.instances._record import listed
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import SlowdownEntry
+
+_SPEED: Final = 0.95
+"""A median below this is one of speeds."""
+
+_PERCENTAGE: Final = 20.0
+"""A median above this is one of percentages."""
+
+_LEAST_BY_NOISE: Final = 0.9
+"""Where no slowdown is above 1, one below this is no noise of a measurement."""
+
+_RULE: Final = "must be iteration time together / alone"
+
+
+def require_slowdowns(slowdowns: Iterable[float], path: str, source: str) -> None:
+    """Refuse numbers that cannot be slowdowns: half of all jobs do not run faster together.
+
+    One job of a pair may starve (MPS without caps, measured: 50 times slower), then the other
+    runs as if alone; so of an even number the lower median is that of percentages.
+
+    Raises
+    ------
+    InputError
+        When their median is that of speeds or of percentages, or none is above 1 and some are
+        below 0.9.
+    """
+    values = list(slowdowns)
+    if not values:
+        return
+    if (middle := median(values)) < _SPEED:
+        odd = f"half are at most {middle:.4g}, as speeds are"
+    elif (middle := median_low(values)) > _PERCENTAGE:
+        odd = f"half are at least {middle:.4g}, as percentages are"
+    elif max(values) <= 1 and min(values) < _LEAST_BY_NOISE:
+        odd = f"none is above 1 and the least is {min(values):.4g}, as speeds are"
+    else:
+        return
+    raise InputError(f"{_RULE}; {odd}", path, source)
+
+
+def require_entries(entries: Sequence[SlowdownEntry], source: str) -> None:
+    """Refuse the slowdowns of an instance that a file gives, as a table of pairs is refused.
+
+    Raises
+    ------
+    InputError
+        As ``require_slowdowns``, or when all jobs of an entry have percentages.
+    """
+    require_slowdowns((s for e in entries for s in e.slowdown or ()), "slowdowns", source)
+    for k, entry in enumerate(entries):
+        if entry.slowdown and min(entry.slowdown) > _PERCENTAGE:
+            got = listed(map("{:g}".format, entry.slowdown))
+            raise InputError(f"{_RULE}; {got} are percentages", f"slowdowns[{k}].slowdown", source)
+
+
+def faster_together(entries: Sequence[SlowdownEntry]) -> Iterator[str]:
+    """Yield a line for each entry in which all jobs run clearly faster together than alone.
+
+    It is legal, since caches are shared and measurements are noisy, and likely a mistake.
+    """
+    for k, entry in enumerate(entries):
+        if entry.slowdown and max(entry.slowdown) < _SPEED:
+            got = listed(map("{:g}".format, entry.slowdown))
+            names = " + ".join(entry.workloads)
+            yield f"slowdowns[{k}]: {names} run faster together than alone, by {got}: speeds?"
