@@ -224,6 +224,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "gpu_model": "Name of the GPU model.",
         "share": "MPS share of each; empty: none.",
         "slowdown": "Iteration time together / alone on that GPU without a share.",
+        "at_least": "Where it failed because one was too slow to measure: at least this slowdown.",
         "p99": "Growth of the 99th percentile of latency: together / alone.",
         "power_w": "Mean power of the GPU, W.",
         "driver": "Version of the driver.",
@@ -258,7 +259,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     campaign.Windows: {
         "settle_s": "Seconds at the start that do not count.",
         "least_s": "Shortest window, s.",
-        "most_s": "Longest window, s.",
+        "most_s": "Longest window, s. It grows up to five times as long while a worker has done "
+        "fewer than three chunks of iterations.",
         "relative_error": "Between the two, a window ends when the relative standard error of "
         "every worker's mean iteration time is below this.",
     },
@@ -272,9 +274,13 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "first": "Whether a worker had the higher priority.",
         "families": "Families of the workloads. Absent: no worker was started.",
         "batch_sizes": "Samples in an iteration. Absent: no worker was started.",
-        "status": "`refused`: the setting is not available or not allowed.",
+        "status": "`starved`: a worker did too little for a throughput in a window of five times "
+        "`most_s`, or until the time was up. `refused`: the setting is not available or not "
+        "allowed.",
         "reason": "Why the status is not `ok`.",
         "paces": "Speeds of the workers. Absent unless the status is `ok`.",
+        "most_iterations_s": "Iterations a second that each worker did at most. Absent unless the "
+        "status is `starved`.",
         "window_s": "Length of the window, s.",
         "energy_j": "Energy of the whole GPU, J.",
         "power_w": "Mean power of the whole GPU, W.",

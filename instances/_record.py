@@ -40,6 +40,8 @@ LEAST_POSITIVE = 1e-9
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=LEAST_POSITIVE, le=1e15)]
 """Nothing that is measured is smaller, and quotients of such numbers stay finite."""
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e15)]
+Variance = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e30)]
+"""Of numbers that are at most 1e15: never more than the square of that."""
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 

@@ -37,6 +37,7 @@ from dovetail.instances._record import (
     SeatShare,
     Share,
     Slowdown,
+    Variance,
     listed,
     rule_broken,
     shown,
@@ -243,7 +244,7 @@ class Workload(Record):
     family: Name | None = None
     metrics: Metrics | None = None
     metrics_by_share: FrozenMapping[ShareKey, Metrics] = Field({})
-    metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
+    metrics_variance: FrozenMapping[MetricName, Variance] = Field({})
     memory_mean_mib: NonNegative | None = None
     duration_s: Positive | None = None
     throughput: FrozenMapping[ShareKey, Positive] = Field({})

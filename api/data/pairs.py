@@ -35,6 +35,8 @@ class Together(NamedTuple):
         Who, in the order of their names, and each one's cap.
     slowdown : tuple of float, or None
         The mean of each; None where they never ran together.
+    at_least : tuple of float, or None
+        Where they never did: the most that each is known to be slowed at least, if any.
     times, failed : int
         How often they were measured, and how often they failed to run together.
     last : str or None
@@ -45,6 +47,7 @@ class Together(NamedTuple):
     workloads: tuple[str, ...]
     shares: tuple[int | None, ...]
     slowdown: tuple[float, ...] | None
+    at_least: tuple[float, ...] | None
     times: int
     failed: int
     last: str | None
@@ -81,12 +84,14 @@ def _seated(one: Measurement) -> tuple[_Key, tuple[int, ...], Measurement]:
 
 def _summed(key: _Key, repeats: Sequence[tuple[tuple[int, ...], Measurement]]) -> Together:
     ran = [[one.slowdown[k] for k in order] for order, one in repeats if one.slowdown is not None]
+    least = [[one.at_least[k] for k in order] for order, one in repeats if one.at_least]
     dates = [one.date for _, one in repeats if one.date is not None]
     return Together(
         gpu_model=key[0],
         workloads=key[1],
         shares=tuple(share or None for share in key[2]),
         slowdown=tuple(map(fmean, zip(*ran, strict=True))) if ran else None,
+        at_least=tuple(map(max, zip(*least, strict=True))) if least and not ran else None,
         times=len(repeats),
         failed=len(repeats) - len(ran),
         last=max(dates, default=None),
@@ -112,10 +117,15 @@ def _view(found: Sequence[Together]) -> RenderableType:
 def _add(table: Table, one: Together) -> None:
     """Add a row for each workload, and a line under the last."""
     for k, (name, share) in enumerate(zip(one.workloads, one.shares, strict=True)):
-        slowdown = "failed" if one.slowdown is None else two_digits(one.slowdown[k])
         often = (_often(one), one.last[:10] if one.last else "")[k] if k < 2 else ""
-        cells = (one.gpu_model if k == 0 else "", name, share_text(share), slowdown, often)
+        cells = (one.gpu_model if k == 0 else "", name, share_text(share), _slowdown(one, k), often)
         table.add_row(*map(Text, cells), end_section=k == len(one.workloads) - 1)
+
+
+def _slowdown(one: Together, k: int) -> str:
+    if one.slowdown is not None:
+        return two_digits(one.slowdown[k])
+    return f">= {two_digits(one.at_least[k])}" if one.at_least else "failed"
 
 
 def _often(one: Together) -> str:

@@ -87,7 +87,9 @@ def _software(machine: Machine) -> Iterator[str]:
 
 def stage_table(stages: Iterable[Cover]) -> RenderableType:
     """Return the table of the progress of each stage, in experiments."""
-    names = ("planned", "done", "out_of_memory", "failed", "refused", "disturbed", "left")
+    stages = tuple(stages)
+    starved = ("starved",) if any(one.starved for one in stages) else ()
+    names = ("planned", "done", *starved, "out_of_memory", "failed", "refused", "disturbed", "left")
     rows = [
         (stage_text(one.stage, one, one.shares), *(_count(getattr(one, name)) for name in names))
         for one in stages

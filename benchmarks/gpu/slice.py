@@ -169,6 +169,14 @@ def _testing(out: Path, name: str, *which: str, most_s: float) -> Step:
     return Step(name, (*PYTEST, *kept, *which), 40, most_s=most_s, good=(0, 1), unfinished=(6,))
 
 
+def _text(path: Path) -> str:
+    """Return what was written into a file, which may not be there yet or any more."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def workers_python() -> str:
     """Return the Python with the PyTorch of the workloads."""
     return os.environ.get("DOVETAIL_TORCH_PYTHON", sys.executable)
@@ -231,8 +239,7 @@ class Slice:
 
     def _messages(self) -> list[str]:
         """Return the messages of the log."""
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
-        return [line.partition(" | ")[2] for line in lines]
+        return [line.partition(" | ")[2] for line in _text(self._log).splitlines()]
 
     def _stopped(self, step: Step) -> int:
         self._note(f"{step.name}: is left to the next slice")
@@ -252,7 +259,7 @@ class Slice:
 
     def _last_words(self) -> str:
         """Return the last message of a command in the log."""
-        lines = self._log.read_text(errors="replace").splitlines()
+        lines = _text(self._log).splitlines()
         why = ("dovetail: ", "ERROR: ", "SKIPPED ")
         return next((line for line in reversed(lines) if line.startswith(why)), "?")
 
@@ -260,7 +267,7 @@ class Slice:
         """Move the ends of workers' logs into the log, so that the folder has few files."""
         with self._log.open("a", encoding="utf-8") as log:
             for run in sorted(self._out.glob("p*/runs/*")):
-                said = (run / "rank0" / "log").read_text(errors="replace")[-MOST_SAID:]
+                said = _text(run / "rank0" / "log")[-MOST_SAID:]
                 log.write(f"== {run.name}\n{said}\n")
         for pool in ("pool", "probes"):
             shutil.rmtree(self._out / pool, ignore_errors=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.ledger import Contents, read_ledger, standing
@@ -18,6 +18,9 @@ from dovetail.instances.datasets.files import write_dataset
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.raw_files import FilePath
+
+SLOW: Final = 2.0
+"""Workloads of which one is known to be slower by this share no GPU: by turns is no slower."""
 
 Baselines = Mapping[tuple[str, Mode], float]
 """Means in seconds alone without a share, by workload and mode."""
@@ -58,7 +61,8 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
 
     A slowdown is the iteration time together over the mean iteration time of the same workload
     alone without a share in the same mode, over all repeats; p99 likewise for the 99th percentile
-    of latency. Time-sliced results have a GPU model of their own, ``<model> time-sliced``.
+    of latency. Where a worker starved, slowdowns are at least those of the most that each can have
+    done. Time-sliced results have a GPU model of their own, ``<model> time-sliced``.
     """
     results = standing(contents.results).values()
     alone, tails_s = baselines(results), _means_alone(results, lambda pace: pace.p99_s)
@@ -87,14 +91,25 @@ def baselines(results: Iterable[Result]) -> Baselines:
 
 def slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
     """Return the slowdown of each worker; None if it was not measured or a baseline is missing."""
-    times = [alone.get((name, one.mode)) for name in one.workloads]
-    if one.paces is None or None in times:
+    if one.paces is None:
         return None
-    return tuple(
-        1 / (pace.iterations_s * time)
-        for pace, time in zip(one.paces, times, strict=True)
-        if time is not None
-    )
+    return _slower(one, [pace.iterations_s for pace in one.paces], alone)
+
+
+def least_slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
+    """Return what each slowdown is at least; None if none is known to be `SLOW`."""
+    least = one.most_iterations_s and _slower(one, one.most_iterations_s, alone)
+    return least if least and max(least) >= SLOW else None
+
+
+def _slower(
+    one: Result, iterations_s: Sequence[float], alone: Baselines
+) -> tuple[float, ...] | None:
+    times = [alone.get((name, one.mode)) for name in one.workloads]
+    if None in times:
+        return None
+    each = zip(iterations_s, times, strict=True)
+    return tuple(1 / (rate * time) for rate, time in each if time is not None)
 
 
 def _means_alone(
@@ -123,6 +138,8 @@ def _why_not(one: Result, alone: Baselines) -> str:
     missing = [name for name in one.workloads if (name, one.mode) not in alone]
     if len(one.workloads) == 2 and missing:
         return f"{missing[0]} was not measured alone without a cap ({one.mode}) yet"
+    if one.status == "starved" and least_slowdowns(one, alone) is None:
+        return f"starved: {one.reason}: raise most_s"
     return ""
 
 
@@ -179,6 +196,7 @@ def _measurement(
             "workloads": one.workloads,
             "share": one.shares,
             "slowdown": slowdowns(one, alone),
+            "at_least": least_slowdowns(one, alone),
             "p99": growth if one.paces is not None else None,
             **_conditions(contents, one),
         }

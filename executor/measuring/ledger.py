@@ -168,11 +168,11 @@ def read_ledger(folder: FilePath) -> Contents:
 def settled(results: Iterable[Result]) -> frozenset[str]:
     """Return the keys of experiments that are not measured again.
 
-    These have a sound result, are out of memory, or have failed or been disturbed `TRIES` times.
-    Refused ones are tried again, as that is free and the reason may be gone.
+    These have a final result, or have failed or been disturbed `TRIES` times. Refused ones are
+    tried again, as that is free and the reason may be gone.
     """
     results = tuple(results)
-    done = {one.key for one in results if one.sound or one.status == "out-of-memory"}
+    done = {one.key for one in results if one.final}
     tries = Counter(one.key for one in results if one.status != "refused")
     return frozenset(done.union(key for key, times in tries.items() if times >= TRIES))
 

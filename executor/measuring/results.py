@@ -15,6 +15,7 @@ from dovetail.instances._record import (
     Positive,
     Record,
     Share,
+    Variance,
     rule_broken,
 )
 from dovetail.instances.datasets.records import Date
@@ -80,7 +81,11 @@ class Throughput(Record):
 
 
 class Result(Record):
-    """Outcome of one experiment, and the device during its window."""
+    """Outcome of one experiment, and the device during its window.
+
+    ``starved``: it is only known that a worker was slower than ``most_iterations_s``, as it did too
+    little for a throughput in the longest window.
+    """
 
     key: Name
     stage: Annotated[int, Field(ge=0)]
@@ -91,14 +96,15 @@ class Result(Record):
     first: tuple[bool, ...]
     families: tuple[Name | None, ...] | None = None
     batch_sizes: tuple[Count | None, ...] | None = None
-    status: Literal["ok", "out-of-memory", "failed", "refused"]
+    status: Literal["ok", "starved", "out-of-memory", "failed", "refused"]
     reason: str = ""
     paces: tuple[Throughput, ...] | None = None
+    most_iterations_s: tuple[Positive, ...] | None = None
     window_s: Positive | None = None
     energy_j: NonNegative | None = None
     power_w: NonNegative | None = None
     metrics: FrozenMapping[MetricName, NonNegative] = Field({})
-    metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
+    metrics_variance: FrozenMapping[MetricName, Variance] = Field({})
     metrics_source: str = ""
     clock_mhz: NonNegative | None = None
     temperature_c: NonNegative | None = None
@@ -110,19 +116,26 @@ class Result(Record):
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:
-        for name in ("shares", "first", "families", "batch_sizes", "paces"):
+        for name in ("shares", "first", "families", "batch_sizes", "paces", "most_iterations_s"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.workloads):
                 rule = f"must have {len(self.workloads)} items, got {len(values)}"
                 raise rule_broken(name, rule)
-        if (self.paces is not None) != (self.status == "ok"):
-            raise rule_broken("paces", "must be there where status is ok, and only there")
+        for name, status in (("paces", "ok"), ("most_iterations_s", "starved")):
+            if (getattr(self, name) is not None) != (self.status == status):
+                raise rule_broken(name, f"must be there where status is {status}, and only there")
         return self
 
     @property
     def sound(self) -> bool:
         """Whether its paces are valid for the setting: measured and undisturbed."""
         return self.status == "ok" and not self.disturbed_by
+
+    @property
+    def final(self) -> bool:
+        """Whether to measure it again would show nothing else."""
+        starved = self.status == "starved" and not self.disturbed_by
+        return self.sound or starved or self.status == "out-of-memory"
 
     @property
     def seats(self) -> tuple[Seat, ...]:

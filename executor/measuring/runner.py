@@ -11,7 +11,7 @@ from dovetail.executor.measuring.campaign import Campaign, Experiment, experimen
 from dovetail.executor.measuring.device import Device
 from dovetail.executor.measuring.ledger import Ledger, settled, standing, today
 from dovetail.executor.measuring.results import Result
-from dovetail.executor.measuring.windows import LEAST, is_over, pace
+from dovetail.executor.measuring.windows import LEAST, Steps, is_over, most_pace, pace
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.instances.errors import DovetailError, InputError
@@ -138,7 +138,9 @@ class Runner:
             return False
         trouble = self._device.trouble()
         if trouble:
-            result = result.replace(status="failed", reason=trouble, paces=None)
+            result = result.replace(
+                status="failed", reason=trouble, paces=None, most_iterations_s=None
+            )
         self._keep(result)
         if trouble:
             self._workers.clear()
@@ -207,9 +209,10 @@ class Runner:
         self._workers.wait(any_failed, time.monotonic() + windows.settle_s)
         meter = self._device.meter()
         start_s = now_s = looked_s = time.monotonic()
-        while not is_over(windows, start_s, now_s, [worker.events() for worker in workers]):
+        until_s = self._until_s - _SLACK_S
+        while not is_over(windows, start_s, now_s, [one.events() for one in workers], until_s):
             if self._workers.wait(any_failed, time.monotonic() + _LOOK_S):
-                break
+                return {}  # the failure is the result
             now_s = time.monotonic()
             if now_s - looked_s >= _READ_S:
                 meter.look()
@@ -220,12 +223,32 @@ class Runner:
         for worker in workers:
             measured = pace(worker.events(), start_s, now_s)
             if measured is None:
-                reason = f"{worker.seat.workload}: did fewer than {LEAST} chunks in the window"
-                return {**found, "status": "failed", "reason": reason}
+                return {**found, **_starved(worker.seat.workload, workers, start_s, now_s)}
             run = worker.submission.run.id if worker.submission is not None else ""
             held_mib, sms = memory_mib.get(run, worker.memory_mib), (worker.ready or {}).get("sms")
             paces.append(measured.replace(memory_mib=held_mib, sms=sms))
         return {**found, "status": "ok", "paces": tuple(paces)}
+
+
+def _starved(who: str, workers: Sequence[Worker], start_s: float, now_s: float) -> _Found:
+    """Return what is known where a worker did too little for a throughput."""
+    reason = f"{who}: did fewer than {LEAST} chunks in {now_s - start_s:.1f} s"
+    most = [_most_pace(worker, start_s, now_s) for worker in workers]
+    if len(workers) == 1 or None in most:
+        return {"status": "failed", "reason": reason}
+    return {"status": "starved", "reason": reason, "most_iterations_s": tuple(most)}
+
+
+def _most_pace(worker: Worker, start_s: float, now_s: float) -> float | None:
+    """Return the throughput of a worker, or else the most that it can have had, if known."""
+    events = worker.events()
+    if (measured := pace(events, start_s, now_s)) is not None:
+        return measured.iterations_s
+    steps = [event for event in events if isinstance(event, Steps)]
+    chunk = (worker.ready or {}).get("chunk")
+    if chunk is None or len(steps) < len(events):
+        return None
+    return most_pace(steps, chunk, start_s, now_s)
 
 
 def _result(experiment: Experiment, found: _Found, residents: int = 0) -> Result:

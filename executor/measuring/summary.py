@@ -44,6 +44,7 @@ class Cover(Record):
     planned: Amount
     done: Amount
     out_of_memory: Amount
+    starved: Amount
     failed: Amount
     refused: Amount
     disturbed: Amount
@@ -190,6 +191,7 @@ def _covers(contents: Contents) -> Iterable[Cover]:
             planned=len(keys),
             done=done,
             out_of_memory=counts["out-of-memory"],
+            starved=counts["starved"],
             failed=counts["failed"],
             refused=counts["refused"],
             disturbed=counts["ok"] - done,

@@ -15,6 +15,9 @@ from dovetail.executor.measuring.results import Latency, Throughput
 LEAST: Final = 3
 """Fewest complete chunks, or answered requests, that a throughput is computed from."""
 
+GROWTH: Final = 5
+"""A window grows to at most this many times its greatest length for a worker that does little."""
+
 BATCHES: Final = 10
 """Number of batches, at most one per chunk. Fewer make the standard error too uncertain to end a
 window by; more are correlated with each other (Schmeiser, Operations Research 30(3), 1982: between
@@ -95,6 +98,25 @@ def pace(events: Events, start: float, end: float) -> Throughput | None:
     )
 
 
+def most_pace(events: Sequence[Steps], chunk: float, start: float, end: float) -> float:
+    """Return the most iterations a second that a closed loop can have had within a window.
+
+    Besides the reported chunks, of which the first may have begun before the window, there is at
+    most one that was complete and not reported yet, and one that was not complete.
+
+    Parameters
+    ----------
+    events : sequence of Steps
+        The worker's events; those outside the window are ignored.
+    chunk : float
+        Iterations of a chunk.
+    start, end : float
+        The window, in seconds of the monotonic clock.
+    """
+    done = sum(event.n for event in events if start <= event.at <= end)
+    return (done + 2 * chunk) / (end - start)
+
+
 def latency(answered: Sequence[Answered]) -> Latency | None:
     """Return the latency of requests from arrival to answer; None without requests.
 
@@ -111,11 +133,19 @@ def latency(answered: Sequence[Answered]) -> Latency | None:
     )
 
 
-def is_over(windows: Windows, start: float, now: float, workers: Sequence[Events]) -> bool:
+def is_over(
+    windows: Windows,
+    start: float,
+    now: float,
+    workers: Sequence[Events],
+    until: float = float("inf"),
+) -> bool:
     """Return whether a window that began at ``start`` may end.
 
     This is the rule of `Windows`. A standard error counts only from `BATCHES` chunks on: evaluated
-    repeatedly, that of a few chunks would soon be small by chance.
+    repeatedly, that of a few chunks would soon be small by chance. While a worker has done too
+    little for a throughput, the window grows up to `GROWTH` times its greatest length: strongly
+    slowed workers are those to know about.
 
     Parameters
     ----------
@@ -125,10 +155,15 @@ def is_over(windows: Windows, start: float, now: float, workers: Sequence[Events
         In seconds of the monotonic clock.
     workers : sequence of Events
         The events of each worker so far.
+    until : float, optional
+        When a window that has its greatest length ends at the latest, likewise.
     """
     if now - start < windows.least_s:
         return False
-    return now - start >= windows.most_s or all(
+    if now - start >= windows.most_s:
+        grown = now >= until or now - start >= GROWTH * windows.most_s
+        return grown or all(pace(events, start, now) is not None for events in workers)
+    return all(
         _is_stable(_within(events, start, now), windows.relative_error) for events in workers
     )
 

@@ -48,6 +48,7 @@ def pair_columns(most: int) -> tuple[Column, ...]:
             Column(f"share_{k + 1}", f"share[{k}]", int, str(IDLE)),
             Column(f"slowdown_{k + 1}", f"slowdown[{k}]", float),
             Column(f"p99_{k + 1}", f"p99[{k}]", float),
+            Column(f"at_least_{k + 1}", f"at_least[{k}]", float),
         )
         for k in range(most)
     )
@@ -152,6 +153,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
     if ran and None in slowdowns:
         column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
         raise row.broken(column, "must not be empty where status is ok or empty")
+    least = [cells.get(f"at_least[{k}]") for k in range(width)]
     plain = ("gpu_model", "power_w", "driver", "library", "source", "date")
     given = {name: cells.get(name) for name in plain}
     return {
@@ -159,6 +161,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
         "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
         "share": [cells.get(f"share[{k}]") for k in range(width)],
         "slowdown": slowdowns if ran else None,
+        "at_least": None if least == [None] * width else least,
         "p99": [cells.get(f"p99[{k}]") for k in range(width)],
     }
 
@@ -226,4 +229,5 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
         cells[f"share_{k + 1}"] = str(IDLE) if share == IDLE else share
         cells[f"slowdown_{k + 1}"] = found.slowdown[k] if found.slowdown else None
         cells[f"p99_{k + 1}"] = found.p99[k] if found.p99 else None
+        cells[f"at_least_{k + 1}"] = found.at_least[k] if found.at_least else None
     return cells

@@ -17,6 +17,7 @@ from dovetail.instances._record import (
     SeatShare,
     Share,
     Slowdown,
+    Variance,
     rule_broken,
     shown,
 )
@@ -64,7 +65,7 @@ class SoloProfile(Record):
     workers: Count = 1
     batch_size: Count | None = None
     metrics: Annotated[Metrics | None, AfterValidator(_told)] = None
-    metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
+    metrics_variance: FrozenMapping[MetricName, Variance] = Field({})
     throughput: Positive | None = None
     power_w: Positive | None = None
     memory_mib: NonNegative | None = None
@@ -97,14 +98,17 @@ class Measurement(Record):
 
     A workload may stand there twice, and its two copies may have been slowed unequally.
     ``slowdown`` has one number for each of ``workloads``; it is None where they failed to run
-    together (out of memory, say). ``p99`` is by how much the 99th percentile of the latency grew
-    of each workload that has one. ``driver`` and ``library`` as of a `SoloProfile`.
+    together (out of memory, say), or one was too slow to measure: ``at_least`` then bounds every
+    slowdown from below, and is no figure to learn from. ``p99`` is by how much the 99th
+    percentile of the latency grew of each workload that has one. ``driver`` and ``library`` as of a
+    `SoloProfile`.
     """
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=2)]
     gpu_model: Name
     share: Annotated[tuple[SeatShare | None, ...] | None, AfterValidator(_capped)] = None
     slowdown: tuple[Slowdown, ...] | None
+    at_least: tuple[Slowdown, ...] | None = None
     p99: Annotated[tuple[Slowdown | None, ...] | None, AfterValidator(_measured)] = None
     power_w: Positive | None = None
     driver: Name | None = None
@@ -114,11 +118,13 @@ class Measurement(Record):
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:
-        for name in ("share", "slowdown", "p99"):
+        for name in ("share", "slowdown", "at_least", "p99"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.workloads):
                 rule = f"must have {len(self.workloads)} items, got {len(values)}"
                 raise rule_broken(name, rule)
+        if self.slowdown is not None and self.at_least is not None:
+            raise rule_broken("at_least", "must be absent where the slowdown was measured")
         if self.slowdown is None and self.p99 is not None:
             raise rule_broken("p99", "must be absent where they failed to run together")
         return self

@@ -503,8 +503,10 @@ def _insert_measurement(connection: sqlite3.Connection, sequence: int, found: Me
     model, *rest = _values(found, _MEASUREMENT)
     status = "failed" if found.failed else "ok"
     _put(connection, "measurement", sequence, model, status, *rest)
+    # What failed may have slowdowns, too: those that are known to be exceeded.
+    slowdowns = found.slowdown or found.at_least
     for k, name in enumerate(found.workloads):
-        slowdown = found.slowdown[k] if found.slowdown else None
+        slowdown = slowdowns[k] if slowdowns else None
         _put(connection, "member", sequence, k, name, found.shares[k], slowdown)
     for k, p99 in enumerate(found.p99 or ()):
         if p99 is not None:
@@ -563,7 +565,9 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
         names, shares, slowdowns = named
         shares = tuple(IDLE if share == IDLE else share for share in shares)
         data = {"workloads": names, "share": shares, **_known(_MEASUREMENT, values)}
-        data["slowdown"] = None if status == "failed" else slowdowns
+        failed = status == "failed"
+        data["slowdown"] = None if failed else slowdowns
+        data["at_least"] = slowdowns if failed and None not in slowdowns else None
         if of_member := tails.get(sequence):
             data["p99"] = tuple(of_member.get(k) for k in range(len(names)))
         found[sequence] = (Measurement, data)

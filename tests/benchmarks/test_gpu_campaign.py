@@ -95,7 +95,8 @@ def shell(command):
 
 def carried_out(slices, out, steps, seconds=60.0):
     status = slices.Slice(out, time.monotonic() + seconds).carry_out(steps)
-    return status, [line.partition(" | ")[2] for line in (out / "log.txt").read_text().splitlines()]
+    lines = (out / "log.txt").read_text(errors="replace").splitlines()
+    return status, [line.partition(" | ")[2] for line in lines]
 
 
 def test_a_step_that_hangs_is_given_up_and_the_next_begins(slices, tmp_path):
@@ -115,6 +116,19 @@ def test_a_step_that_fails_says_why_and_is_tried_once_more(slices, tmp_path):
         status, output = carried_out(slices, tmp_path, [fails])
         assert status == expected
     assert sum(line.endswith("status 2 after 0 s: dovetail: no luck") for line in output) == 2
+
+
+def test_a_worker_without_a_log_and_a_log_of_odd_bytes_end_nothing(slices, tmp_path):
+    # As where time is up while workers start: one has no log yet, one has said half a character.
+    logs = "mkdir -p pool/runs/a/rank0 pool/runs/b; printf 'hi \\303' | tee pool/runs/a/rank0/log"
+    first = slices.Step("first", shell(f"cd {tmp_path}; {logs} >&2"), 0)
+    next_one = slices.Step("next", shell("true"), 0)
+    status, output = carried_out(slices, tmp_path, [first, next_one])
+    assert status == 0
+    assert output[-1] == slices.DONE
+    log = (tmp_path / "log.txt").read_text(errors="replace")
+    assert "== a\nhi \ufffd\n" in log
+    assert "== b\n\n" in log
 
 
 def test_a_step_that_needs_another_slice_is_gone_on_with(slices, tmp_path):

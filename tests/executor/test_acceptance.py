@@ -42,9 +42,9 @@ AS_TAKEN, OTHERWISE, NOT_TRIED = proofs.AS_TAKEN, proofs.OTHERWISE, proofs.NOT_T
 
 HARMLESS = {
     **dict.fromkeys(("programs", "commands", "clients", "attribute"), AS_TAKEN),
-    **dict.fromkeys(("memory-limit", "context-cost", "cap"), AS_TAKEN),
+    **dict.fromkeys(("memory-limit", "context-cost", "cap", "gpm"), AS_TAKEN),
     # The daemon of the stand-in knows no settings of servers, made-up NVML lists no client.
-    **dict.fromkeys(("settings", "nvml-lists", "gpm"), OTHERWISE),
+    **dict.fromkeys(("settings", "nvml-lists"), OTHERWISE),
     "energy": NOT_TRIED,
     # The stand-in lacks the functions of CUDA 12: its launches are left alone.
     "isolation": OTHERWISE if find_ptxas() and shutil.which("cc") else NOT_TRIED,
@@ -140,7 +140,7 @@ def test_what_breaks_nothing(suite, tmp_path):
     assert checks["energy"]["seen"] == "the energy counter moved 0 times in 0.3 s"
     cases = ElementTree.parse(report).getroot().iter("testcase")
     verdicts = {case.get("name"): case.find("properties/property").get("value") for case in cases}
-    assert verdicts["test_gpm"] == OTHERWISE
+    assert verdicts["test_gpm"] == AS_TAKEN
     answers = {
         (one["command"], one["pattern"]) for one in from_proof.transcript(suite.kept())["answers"]
     }
@@ -221,8 +221,8 @@ def test_a_gpu_in_use_is_refused(suite):
 
 def test_without_mps_the_data_of_nvml_is_still_seen(suite, tmp_path):
     suite.path = str(tmp_path / "nowhere")
-    suite(suite=chosen("programs", "gpm"), status=1)
-    assert suite.verdicts() == {"programs": NOT_TRIED, "gpm": OTHERWISE}
+    suite(suite=chosen("programs", "gpm"), status=0)
+    assert suite.verdicts() == {"programs": NOT_TRIED, "gpm": AS_TAKEN}
     assert "is not installed" in suite.checks()["programs"]["seen"]
     machine = suite.kept()["machine"]
     assert (machine["control"], "stand_in" in machine) == ("none", False)

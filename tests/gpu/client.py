@@ -6,8 +6,9 @@ them). It is a program of its own::
 
     python client.py report            SMs, whether under MPS, memory; then end
     python client.py idle              the same, then hold a context until input
-    python client.py busy [work=N] [ms=N] [blocks=N]
-                                       run kernels of a fixed amount of work until input
+    python client.py busy [work=N] [ms=N] [blocks=N] [pause=N]
+                                       run kernels of a fixed amount of work until input, with
+                                       a pause of so many milliseconds after every few
     python client.py allocate mib=N [step=N]
                                        take N MiB by pieces of ``step``, then hold them until input
     python client.py illegal           on input, store to an address that is not mapped
@@ -177,7 +178,7 @@ def idle(cuda):
         cuda.finish()
 
 
-def busy(cuda, work=0, ms=5, blocks=0):
+def busy(cuda, work=0, ms=5, blocks=0, pause=0):
     """Run kernels until input; all do the same work, whatever the share."""
     out = cuda.allocate(4 * THREADS)
     blocks = blocks or 8 * cuda.attribute(SMS)
@@ -188,6 +189,7 @@ def busy(cuda, work=0, ms=5, blocks=0):
         for _ in range(QUEUED):
             cuda.launch("work", blocks, out, work)
         cuda.finish()
+        time.sleep(pause / 1000)
         done += QUEUED
         if time.monotonic() - reported_s > 0.1:
             reported_s = time.monotonic()

@@ -14,6 +14,10 @@ _KILLED_S = 10.0
 _JOIN_S = 5.0
 
 
+_PAUSE_MS = 20
+"""Of the latency-critical client, after every four kernels: without pauses the other starves."""
+
+
 @pytest.fixture
 def schedulers(tmp_path):
     found = Schedulers(tmp_path / "isolation")
@@ -40,7 +44,8 @@ def test_isolation(bench, daemon, schedulers):
         for name, latency in (("critical", True), ("behind", False)):
             more = schedulers.environment(uuid, uid, latency, os.environ) if isolated else None
             called = f"{name}, isolated" if isolated else name
-            clients.append(daemon.client("busy", *work, name=called, latency=latency, more=more))
+            how = (*work, f"pause={_PAUSE_MS}") if latency else work
+            clients.append(daemon.client("busy", *how, name=called, latency=latency, more=more))
         return clients
 
     plain = together(*pair(isolated=False))

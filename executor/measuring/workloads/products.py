@@ -43,10 +43,14 @@ SHAPES = (
 SMALL = ((16, 100, 64), (33, 65, 129))
 KINDS = ("nn", "nt", "tn", "linear", "conv1x1")
 ROUNDING_UNITS = 4
+MOST = 1e15
+"""Errors above this are reported as this, the largest number of a record."""
 
 
 def worst(result: Any, reference: Any, unit: float) -> float | None:
-    """Return the largest relative deviation in units of ``ROUNDING_UNITS * unit``; None for NaN.
+    """Return the largest relative deviation in units of ``ROUNDING_UNITS * unit``.
+
+    At most `MOST`, however wrong, and None if an element is NaN.
 
     ``result`` and ``reference`` are both arrays of NumPy or both of PyTorch, in single precision or
     better; ``unit`` is the relative rounding error of the output's type.
@@ -54,7 +58,7 @@ def worst(result: Any, reference: Any, unit: float) -> float | None:
     deviation = abs(result - reference) / (abs(reference) * ROUNDING_UNITS * unit)
     if bool((deviation != deviation).any()):
         return None
-    return float(deviation.max())
+    return min(float(deviation.max()), MOST)
 
 
 def product(torch: Any, kind: str, a: Any, b: Any) -> Any:

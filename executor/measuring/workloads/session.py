@@ -65,6 +65,7 @@ def serve(options: argparse.Namespace, report: Report) -> None:
             kind=workload.kind,
             family=workload.family,
             batch_size=workload.batch[options.size],
+            chunk=chunk if workload.gaps is None else None,
             torch=getattr(sys.modules.get("torch"), "__version__", None),
             memory_mib=device.memory_mib(),
             pid=os.getpid(),

@@ -94,3 +94,10 @@ def test_runs_of_which_one_stood_still_failed_to_run_together():
     found = measurement(["a", "b"], [None, None], "M", None, [], 0.0)
     assert found.failed
     assert found.source == "live; stood still"
+
+
+def test_the_variance_of_a_rate_of_bytes_is_kept():
+    rates = (1e7, 3e8)
+    readings = [[Usage(k, metrics={"pcie_rx_bytes_s": rate})] for k, rate in enumerate(rates)]
+    found = solo_profile(run_on("g0"), "ann/w", "H200", STEADY, 900.0, readings, 0.0)
+    assert found.metrics_variance["pcie_rx_bytes_s"] == pytest.approx(1.45e8**2)

@@ -50,6 +50,30 @@ REQUESTS = """
             yield 0.02 * draw.random()
 """
 
+# The first slows the second 300 times, as one with long kernels does one with short ones.
+HOG = """
+    import pathlib, time
+    KIND, FAMILY, BATCH = "training", "hog", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        def step():
+            pathlib.Path(__file__).with_name("hogged").touch()
+            time.sleep(0.001)
+        return step
+"""
+
+VICTIM = """
+    import os, pathlib, time
+    KIND, FAMILY, BATCH = "training", "victim", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        hogged = pathlib.Path(__file__).with_name("hogged")
+        def step():
+            recent = hogged.exists() and time.time() - os.stat(hogged).st_mtime < 0.1
+            time.sleep(0.3 if recent else 0.001)
+        return step
+"""
+
 GREEDY = """
     KIND, FAMILY, BATCH = "training", "greedy", {"full": 1, "tiny": 1}
 

@@ -167,6 +167,38 @@ def test_impossible_figures_are_left_out_and_reported():
     assert left_out[0].why == "cannot be: metrics.sm_active: must be <= 1, got 1.2"
 
 
+def test_rates_of_bytes_vary_by_more_than_any_rate():
+    # 10^8 bytes/s and more in bursts: the variance is that squared.
+    variances = {"pcie_rx_bytes_s": 4e16, "sm_active": 0.1}
+    one = result(["conv"], [0.02], metrics={"pcie_rx_bytes_s": 1.5e8}, metrics_variance=variances)
+    (profile,) = found(one).data.profiles
+    assert profile.metrics_variance == variances
+
+
+def starved(*seats, most):
+    """Return a result of workers that did at most so many iterations a second."""
+    why = {"status": "starved", "reason": "lstm: did little"}
+    return result(seats, stage=1, most_iterations_s=most, **why)
+
+
+def test_who_starved_is_slower_by_at_least_what_it_can_have_done():
+    # lstm does 100/s alone and at most 5/s together; conv takes 0.03 s alone and 1/30 s together.
+    data, left_out = found(*ALONE, starved("conv", "lstm", most=[30.0, 5.0]))
+    (pair,) = data.measurements
+    assert pair.failed
+    assert pair.at_least == pytest.approx((1 / 0.9, 20))
+    assert not left_out
+    # Nobody takes the bound for the slowdown, and the pair may not share.
+    (entry,) = data.instance("H200", 1).slowdowns
+    assert entry.slowdown is None
+
+
+def test_a_bound_that_says_little_is_left_out():
+    data, left_out = found(*ALONE, starved("conv", "lstm", most=[30.0, 51.0]))
+    assert not data.measurements
+    assert left_out[0].why == "starved: lstm: did little: raise most_s"
+
+
 def test_a_retried_experiment_counts_once():
     failed = together("conv", "lstm").replace(status="failed", paces=None)
     data, left_out = found(*ALONE, failed, together("conv", "lstm"))

@@ -12,11 +12,13 @@ import pytest
 
 from dovetail.executor.measuring import device as device_module
 from dovetail.executor.measuring.campaign import Seat
+from dovetail.executor.measuring.dataset import write_tables
 from dovetail.executor.measuring.stand_ins import CpuDevice
 from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.executor.pools.cpu import SOURCE
 from dovetail.executor.pools.processes import runs
 from dovetail.executor.pools.shim.kernel import stat_of
+from dovetail.instances.datasets import read_dataset
 from tests.executor.waiting import LIMIT_S
 
 from .programs import (
@@ -27,11 +29,13 @@ from .programs import (
     GREEDY_LATER,
     HANGS,
     HASTY,
+    HOG,
     HOLDS,
     NEEDS,
     REQUESTS,
     SPIN,
     STEADY,
+    VICTIM,
     a_campaign,
     sitting,
     worker_command,
@@ -87,6 +91,25 @@ def test_alone_and_in_pairs(device, tmp_path, monkeypatch):
     assert list((tmp_path / "pool" / "runs").iterdir()) == []
     # What castor is fitted on.
     assert {"sm_active", "gpu_util"} <= spin.metrics_variance.keys() & spin.metrics.keys()
+
+
+def test_a_victim_that_does_nothing_is_slower_by_at_least_so_much(device, tmp_path):
+    windows = {**BRIEF, "settle_s": 0.3, "most_s": 0.4}
+    workloads = write(tmp_path, hog=HOG, victim=VICTIM)
+    of = a_campaign(workloads, {"measure": "solos"}, {"measure": "pairs"}, windows=windows)
+    results, left, _ = measured(device, tmp_path, of)
+    assert left == ()
+    (starved,) = [one for one in results if one.status != "ok"]
+    assert starved.workloads == ("hog", "victim")
+    assert (starved.status, starved.paces) == ("starved", None)
+    assert starved.reason.startswith("victim: did fewer than 3 chunks in ")
+    assert starved.window_s >= 5 * 0.4
+    data = write_tables(tmp_path / "out")
+    (pair,) = [one for one in data.measurements if one.failed]
+    hog, victim = pair.at_least
+    # At most two chunks of 50 ms in 2 s: 20 times slower or more.
+    assert victim > 10 > 2 > hog
+    assert read_dataset(tmp_path / "out").measurements == data.measurements
 
 
 def skip_if_busy(*results):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from dovetail.executor.gpus.splits import Product
 from dovetail.executor.measuring import split_measuring
 from dovetail.executor.measuring.split_measuring import GateError, measure_shares
 from dovetail.executor.measuring.workloads import products
@@ -32,6 +33,15 @@ def test_an_element_that_was_not_summed_to_the_end_is_a_fault(wrong):
     result[17] *= wrong
     # 3 % off is 0.03 / (4 * 2**-11) = 15 times what rounding may do
     assert products.worst(result, reference, HALF_UNIT) > 15
+
+
+@pytest.mark.parametrize("garbage", [3e38, np.inf, -np.inf])
+def test_garbage_is_a_fault_that_a_record_can_hold(garbage):
+    result = np.full(10, 2048.0, dtype=np.float32)
+    result[3] = garbage
+    error = products.worst(result, np.full(10, 2048.0, dtype=np.float32), HALF_UNIT)
+    product = Product(dtype="float32", m=1, n=1, k=1, error=json.loads(json.dumps(error)))
+    assert not product.right
 
 
 def test_an_element_that_was_not_written_is_a_fault():

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from dovetail.executor.measuring.campaign import Windows
-from dovetail.executor.measuring.windows import Answered, Steps, is_over, latency, pace
+from dovetail.executor.measuring.windows import (
+    Answered,
+    Steps,
+    is_over,
+    latency,
+    most_pace,
+    pace,
+)
 
 
 def chunks(*ends, n=1):
@@ -83,8 +90,25 @@ def test_a_window_ends_when_all_are_stable_but_not_before_least_nor_after_most()
     assert not is_over(RULE, 0, 2.9, [STEADY])
     assert is_over(RULE, 0, 3.0, [STEADY])
     assert not is_over(RULE, 0, 3.0, [STEADY, JUMPY])
-    assert not is_over(RULE, 0, 9.9, [STEADY, []])
-    assert is_over(RULE, 0, 10.0, [STEADY, []])
+    assert not is_over(RULE, 0, 9.9, [STEADY, JUMPY])
+    assert is_over(RULE, 0, 10.0, [STEADY, JUMPY])
+
+
+def test_a_window_grows_while_a_worker_has_not_done_three_chunks():
+    slow = chunks(0, 8, 16, 24)
+    assert not is_over(RULE, 0, 23.9, [STEADY, slow])
+    assert is_over(RULE, 0, 24.0, [STEADY, slow])
+    # At most to five times its greatest length, and no longer than there is time.
+    assert not is_over(RULE, 0, 49.9, [STEADY, []])
+    assert is_over(RULE, 0, 50.0, [STEADY, []])
+    assert not is_over(RULE, 0, 19.9, [STEADY, []], until=20.0)
+    assert is_over(RULE, 0, 20.0, [STEADY, []], until=20.0)
+
+
+def test_the_most_that_can_have_been_done_has_two_chunks_that_were_not_reported():
+    # Chunks of 10 end at 2 and 6; what ends at 0.5 and 12 is outside: (20 + 20) / 10.
+    assert most_pace(chunks(0.5, 2, 6, 12, n=10), 10, 1, 11) == 4
+    assert most_pace([], 10, 0, 50) == 0.4
 
 
 def test_a_window_counts_from_its_start():

@@ -14,7 +14,7 @@ _maybe_positive = st.none() | positive
 _at_least_zero = st.floats(min_value=0, max_value=1e15)
 _counts = st.integers(1, 1_000_000)
 _metrics = st.dictionaries(st.sampled_from(METRICS), st.floats(0, 1), max_size=4)
-_variances = st.dictionaries(st.sampled_from(METRICS), _at_least_zero, max_size=3)
+_variances = st.dictionaries(st.sampled_from(METRICS), st.floats(0, 1e30), max_size=3)
 _about = {"source": st.none() | names, "date": st.none() | st.sampled_from(DATES)}
 
 profiles = st.builds(
@@ -46,11 +46,13 @@ def measurements(draw):
         return draw(st.lists(strategy, min_size=size, max_size=size).map(tuple))
 
     ran = draw(st.booleans())
+    slow = not ran and draw(st.booleans())
     return Measurement(
         workloads=each(names),
         gpu_model=draw(names),
         share=draw(st.none() | st.just(each(st.none() | shares))),
         slowdown=each(slowdowns) if ran else None,
+        at_least=each(slowdowns) if slow else None,
         p99=each(st.none() | slowdowns) if ran else None,
         power_w=draw(_maybe_positive),
         **{name: draw(strategy) for name, strategy in _about.items()},

@@ -123,8 +123,12 @@ def test_a_workload_with_itself_may_be_slowed_unequally():
         ({}, "slowdown: this field is required"),
         (
             {"slowdown": None, "colour": 1},
-            "colour: unknown field, known are: workloads, gpu_model, share, slowdown, p99, "
-            "power_w, driver, library, source, date",
+            "colour: unknown field, known are: workloads, gpu_model, share, slowdown, "
+            "at_least, p99, power_w, driver, library, source, date",
+        ),
+        (
+            {"slowdown": [1.0, 9.0], "at_least": [1.0, 9.0]},
+            "at_least: must be absent where the slowdown was measured",
         ),
         ({"slowdown": [1.0, 1.0], "p99": [1.5]}, "p99: must have 2 items, got 1"),
         ({"slowdown": [1.0, 1.0], "p99": [None, 0.0]}, "p99[1]: must be >= 0.001, got 0.0"),

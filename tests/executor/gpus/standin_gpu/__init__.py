@@ -8,6 +8,7 @@ from end to end. What it then sees shows that it runs, tells and clears up; noth
 import os
 import uuid
 
+from dovetail.executor.gpus.nvml import GPM_METRICS
 from dovetail.executor.mps.recovery import Patience
 from tests.executor.gpus.injected_nvml import injected
 from tests.gpu import bench
@@ -20,6 +21,9 @@ def pytest_configure(config):
     pids = os.environ.get("STANDIN_PIDS", "").split()
     library.gpus, library.xids = 1, []
     library.processes = {"compute": [(int(pid), 1 << 20) for pid in pids], "mps": []}
+    # Most metrics of a kernel that uses one pipe are 0, which is an answer.
+    idle = dict.fromkeys((number for number, _ in GPM_METRICS.values()), 0.0)
+    library.gpm_values = idle | library.gpm_values
     library.uuids[0] = os.environ.get("STANDIN_UUID") or f"GPU-{uuid.uuid4()}"
     bench.WINDOW_S, bench.COUNTED_S, bench.NOTICES_S = 0.6, 0.3, 1.5
     bench.QUICK = Patience(answer_s=1.0, active_s=3.0, terminate_s=1.0, quit_s=1.0)
