@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -13,3 +14,17 @@ def module_command(module: str) -> tuple[str, ...]:
     process starts; ``PYTHONSAFEPATH`` would.
     """
     return (sys.executable, "-P", "-m", module)
+
+
+def module_environment() -> dict[str, str]:
+    """Return the environment of one of our programs that runs as another user.
+
+    Only what programs and modules are found by: ``PYTHONPATH`` may be the only way to a Dovetail
+    that was installed with ``pip install --target``.
+    """
+    found = {"PATH": os.environ.get("PATH", os.defpath)}
+    modules = os.environ.get("PYTHONPATH")
+    if modules:
+        folders = [os.path.abspath(folder) for folder in modules.split(os.pathsep) if folder]
+        found["PYTHONPATH"] = os.pathsep.join(folders)
+    return found

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -24,7 +26,7 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -78,11 +80,14 @@ _AREA_AT, _AREA_WORDS, _LANE_WORDS = 1024, 256, 4
 _USED, _FIRST_LANE = 15, 16
 _CRITICAL: Final = 2
 _PAGE_BYTES: Final = 4 * (_AREA_AT + _AREAS * _AREA_WORDS)
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SWEEP_S: Final = 1.0
 _STALE_SWEEPS: Final = 10
 _MODULES_KEPT: Final = 256
 _ANSWER_S: Final = 10.0
-_MOST_BYTES: Final = 1 << 24
+_MOST_BYTES: Final = 1 << 17
+_MOST_ESCAPES: Final = 64
+_LONGEST_TEXT: Final = 200
 
 
 @dataclass
@@ -114,8 +119,10 @@ class Page:
     """The memory that the processes share, as words."""
 
     def __init__(self) -> None:
-        self.file: Final = os.memfd_create("dovetail", os.MFD_CLOEXEC)
+        self.file: Final = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.file, _PAGE_BYTES)
+        # A process that cut the page off would end all others with SIGBUS.
+        fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
         self._memory = mmap.mmap(self.file, _PAGE_BYTES)
         self._words = memoryview(self._memory).cast("I")
         self._free = deque(range(_AREAS))
@@ -234,7 +241,7 @@ class Server:
         os.close(self._page.file)
 
     def status(self) -> dict[str, Any]:
-        """Return clients, launches by what they are counted as, chosen forms, and escapes."""
+        """Return clients, launches by what they are counted as, and some of the escapes."""
         with self._lock:
             launches = Counter(self._ended)
             for client in self._joined.values():
@@ -245,12 +252,12 @@ class Server:
                     for one in self._joined.values()
                 ],
                 "launches": {name: launches[name] for name in COUNTS},
-                "escapes": {
-                    name: why
+                "escapes": short_texts(
+                    (name, why)
                     for client in self._joined.values()
                     for made in client.modules
                     for name, why in [*made.escapes.items()]
-                },
+                ),
             }
 
     def _sweep(self) -> None:
@@ -392,13 +399,26 @@ def _usable(
     return replace(kernel, forms={}, refused=dict.fromkeys(_FORMS, why))
 
 
+def short_texts(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the first pairs, each text printable, on one line and of limited length."""
+    first = itertools.islice(pairs, _MOST_ESCAPES)
+    return {_short_text(name): _short_text(text) for name, text in first}
+
+
+def _short_text(text: str) -> str:
+    printable = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST_TEXT + 1])
+    return printable if len(text) <= _LONGEST_TEXT else f"{printable[: _LONGEST_TEXT - 3]}..."
+
+
 def status(path: Path) -> Mapping[str, Any]:
     """Return the status of a scheduler.
 
     Raises
     ------
     OSError
-        When there is no scheduler, or it does not answer.
+        If there is no scheduler, or it does not answer within limits of time and size.
+    ValueError
+        If its answer is not JSON.
     """
     until_s, parts = time.monotonic() + _ANSWER_S, bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -409,7 +429,10 @@ def status(path: Path) -> Mapping[str, Any]:
             parts += part
             if len(parts) > _MOST_BYTES or time.monotonic() > until_s:
                 raise OSError(f"{path}: its answer does not end")
-    found: dict[str, Any] = json.loads(parts)
+    try:
+        found: dict[str, Any] = json.loads(parts)
+    except RecursionError:
+        raise ValueError(f"{path}: its answer is nested too deeply") from None
     return found
 
 

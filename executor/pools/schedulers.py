@@ -13,9 +13,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, StrictInt, field_validator
 
 from dovetail.executor.isolation import server
 from dovetail.executor.isolation.assemble import find_ptxas
@@ -24,8 +24,8 @@ from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import MpsError, acting_as
 from dovetail.executor.mps.manager import make_base, make_private
 from dovetail.executor.mps.processes import Process
-from dovetail.instances._children import module_command
-from dovetail.instances._record import Count, FrozenMapping, Record
+from dovetail.instances._children import module_command, module_environment
+from dovetail.instances._record import FrozenMapping, Record
 from dovetail.instances.errors import DovetailError
 
 IDLE_S: Final = 60.0
@@ -34,6 +34,8 @@ IDLE_S: Final = 60.0
 _PROGRAM: Final = "dovetail.executor.isolation.server"
 _ANSWER_S: Final = 30.0
 _LONGEST_SOCKET: Final = 107
+_MOST_PID: Final = 2**22
+_Launches = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
 class IsolationError(DovetailError):
@@ -43,16 +45,29 @@ class IsolationError(DovetailError):
 class Client(Record):
     """A process that has joined a scheduler."""
 
-    pid: Count
+    pid: Annotated[StrictInt, Field(ge=1, le=_MOST_PID)]
     priority: Literal["latency", "best-effort"]
 
 
 class Status(Record):
-    """What a scheduler says of itself (``isolation.server.Server.status``)."""
+    """What a scheduler says of itself (``isolation.server.Server.status``).
+
+    It is a process of the user, who may have replaced it, and other users read its texts.
+    """
 
     clients: tuple[Client, ...] = ()
-    launches: FrozenMapping[str, int] = Field({})
+    launches: FrozenMapping[str, _Launches] = Field({})
     escapes: FrozenMapping[str, str] = Field({})
+
+    @field_validator("launches")
+    @classmethod
+    def _known(cls, launches: Mapping[str, int]) -> Mapping[str, int]:
+        return {name: launches[name] for name in server.COUNTS if name in launches}
+
+    @field_validator("escapes")
+    @classmethod
+    def _limit(cls, escapes: Mapping[str, str]) -> Mapping[str, str]:
+        return server.short_texts(escapes.items())
 
 
 class Schedulers:
@@ -149,7 +164,6 @@ class Schedulers:
     def status(self, uuid: str, uid: int) -> Status | None:
         """Return what a GPU's scheduler for a user says of itself; None if none answers."""
         try:
-            # It is a process of the user, who may have replaced it.
             return Status.model_validate(server.status(self._socket(uuid, uid)))
         except (OSError, ValueError):
             return None
@@ -167,7 +181,7 @@ class Schedulers:
             timeout=_ANSWER_S,
             check=False,
             cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath)},
+            env=module_environment(),
             umask=0o077,
             **acting_as(uid),
         )

@@ -5,6 +5,7 @@ the scheduler and its socket, the shared page and the processes are real.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.executor.isolation import server as server_module
 from dovetail.executor.isolation.assemble import find_ptxas
 from dovetail.executor.isolation.interception import (
     InterceptionError,
@@ -314,6 +316,37 @@ class TestItFailsOpen:
         names = ("cooperative", "graph", "launch attributes", "arguments in a buffer", "no PTX")
         assert {name: launches[name] for name in names} == dict.fromkeys(names, 1)
         assert launches["isolated"] == 0
+
+
+class TestHostileClients:
+    """A process of the user cannot end the scheduler, nor flood who asks for its status."""
+
+    @pytest.mark.parametrize("size", [0, 4096, 1 << 20])
+    def test_the_page_keeps_its_size(self, serve, place, size):
+        server = serve()
+        with socket.socket(socket.AF_UNIX) as joined:
+            joined.connect(str(place / "socket"))
+            joined.sendall(struct.pack("=IIIII", 1, 12, 1, 1, os.getpid()))
+            _, (page,), _, _ = socket.recv_fds(joined, 4, 1)
+            with pytest.raises(PermissionError):
+                os.ftruncate(page, size)
+            with pytest.raises(PermissionError):
+                fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+            # A word that all processes read is where it was.
+            os.close(page)
+            server._page.ignore_stale()
+            assert len(server.status()["clients"]) == 1
+
+    def test_the_status_is_short(self, serve, place):
+        server = serve()
+        names = {f"k{number}\n\x1b[2J" + "x" * 5000: "why\u202e" * 1000 for number in range(1000)}
+        made = server_module._Prepared("key", "", escapes=names)
+        server._joined[0] = server_module._Client(1, False, 0, modules=[made])
+        found = status(place / "socket")["escapes"]
+        assert 0 < len(found) <= 64
+        assert all(
+            len(text) <= 200 and text.isprintable() for pair in found.items() for text in pair
+        )
 
 
 class TestModules:

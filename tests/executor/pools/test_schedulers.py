@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -88,3 +94,76 @@ def test_each_user_has_one_that_runs_as_the_user(schedulers):
     assert schedulers.process(UUID, ME) is None
     assert (schedulers.directory / f"12345678-{OTHER}" / "socket").stat().st_uid == OTHER
     assert schedulers.status(UUID, OTHER).clients == ()
+
+
+@contextlib.contextmanager
+def _replaced_by(schedulers, answer):
+    """Have a process of the user answer in place of the scheduler."""
+    place = schedulers.directory / f"12345678-{ME}"
+    place.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place / "socket"))
+        listening.listen()
+
+        def serve():
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(8)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"x" * (1 << 24),
+        b"[" * 100_000,
+        b'{"launches": {"whole": -1}}',
+        b'{"launches": {"whole": 1' + b"0" * 3000 + b"}}",
+        b'{"clients": [{"pid": 0, "priority": "latency"}]}',
+        b"\xff",
+    ],
+)
+def test_a_replaced_scheduler_that_answers_nonsense_is_none(schedulers, answer):
+    with _replaced_by(schedulers, answer):
+        assert schedulers.status(UUID, ME) is None
+
+
+def test_texts_of_a_replaced_scheduler_are_short_and_printable(schedulers):
+    texts = {f"{number}\x1b[2J\n" + "x" * 300: "\u202ewhy" for number in range(200)}
+    answer = {"escapes": texts, "launches": {"whole": 2, "\x1b": 1}}
+    with _replaced_by(schedulers, json.dumps(answer).encode()):
+        found = schedulers.status(UUID, ME)
+    assert found.launches == {"whole": 2}
+    assert len(found.escapes) == 64
+    for text in (*found.escapes, *found.escapes.values()):
+        assert len(text) <= 200
+        assert text.isprintable()
+
+
+def test_a_process_of_any_number_may_join(schedulers):
+    answer = {"clients": [{"pid": 4_194_303, "priority": "latency"}]}
+    with _replaced_by(schedulers, json.dumps(answer).encode()):
+        assert schedulers.status(UUID, ME).clients[0].pid == 4_194_303
+
+
+def test_an_installation_that_only_pythonpath_leads_to(tmp_path):
+    """As with ``pip install --target``: schedulers get what our modules are found by."""
+    module = tmp_path / "only_there.py"
+    module.write_text("print('found')")
+    found = subprocess.run(
+        [sys.executable, "-c", _STARTS], env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True, cwd="/",
+    )  # fmt: skip
+    assert found.stdout.strip() == "found"
+
+
+_STARTS = """
+import subprocess
+from dovetail.instances._children import module_command, module_environment
+subprocess.run([*module_command("only_there")], env=module_environment(), check=True)
+"""
