@@ -52,7 +52,8 @@ Dovetail reads an *instance* (the problem of one round) and writes a *plan* (its
 or YAML, packed if the name ends in `.gz`. `-` is standard input or output. YAML is read by the core
 schema of version 1.2: `yes` is a text and `1.1e9` a number. A field that is not listed here is
 refused with its path and the nearest name, a value outside its limits with the rule. Fields at
-their default may be left out. A file has at most 512 MiB unpacked.
+their default may be left out. A file has at most 512 MiB unpacked, a JSON or YAML file at most
+16,000,000 values, keys and brackets, a table or a trace at most 2,000,000 lines.
 
 JSON Schemas: [instance]({schemas}/dovetail-instance-1.schema.json),
 [plan]({schemas}/dovetail-plan-1.schema.json). [Constraints and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self, TypeVar, get_args
 
@@ -135,6 +136,11 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Note the names of the fields."""
+        _FIELDS.update(cls.model_fields)
+
+    @classmethod
     def from_data(cls, data: object, source: str = "") -> Self:
         """Build the record from plain data (what a JSON or YAML file holds).
 
@@ -144,6 +150,8 @@ class Record(BaseModel):
             One line with the path and the rule of the first field that breaks one.
         """
         try:
+            if _is_long(data):
+                _refuse_beginning(cls, data)
             return cls.model_validate(data)
         except ValidationError as error:
             raise input_error(cls, error.errors(include_url=False), source) from None
@@ -231,6 +239,42 @@ def input_error(record: type[Record], errors: list[ErrorDetails], source: str = 
     return InputError(f"{_rule(first)}, got {shown(got)}", path, source)
 
 
+def _refuse_beginning(record: type[Record], data: object) -> None:
+    """Refuse data with a long mapping or list if the first items of these break a rule.
+
+    Each error takes about a kilobyte, and a file of a few megabytes can have a million. References
+    into the rest of the data are left to the validation of all of it.
+
+    Raises
+    ------
+    ValidationError
+        With the errors of the first items.
+    """
+    try:
+        record.model_validate(_beginning(data))
+    except ValidationError as error:
+        if error.errors(include_url=False)[0]["type"] != "rule":
+            raise
+
+
+def _is_long(data: object) -> bool:
+    if isinstance(data, Mapping):
+        return len(data) > _FIRST_ITEMS or any(map(_is_long, data.values()))
+    if isinstance(data, list):
+        return len(data) > _FIRST_ITEMS or any(map(_is_long, data))
+    return False
+
+
+def _beginning(data: object) -> object:
+    """Return data with the first items of each mapping and list, and all fields of records."""
+    if isinstance(data, Mapping):
+        keys = [*islice(data, _FIRST_ITEMS), *(_FIELDS & data.keys())]
+        return {key: _beginning(data[key]) for key in keys}
+    if isinstance(data, list):
+        return [_beginning(value) for value in data[:_FIRST_ITEMS]]
+    return data
+
+
 def _most_telling(errors: list[ErrorDetails]) -> ErrorDetails:
     """Return the first error; a misspelled name rather than the field it leaves missing."""
     first = errors[0]
@@ -310,6 +354,10 @@ def field_path(path: str, name: str) -> str:
         return f"{path}[{shown(name)}]"
     return f"{path}.{name}" if path else name
 
+
+_FIRST_ITEMS = 1_000
+_FIELDS: set[str] = set()
+"""The names of the fields of all records."""
 
 _KEY = "[key]"
 """How pydantic marks that the key of a mapping, not the value there, breaks a rule."""

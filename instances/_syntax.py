@@ -20,9 +20,14 @@ from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MOST_MARKS = 16_000_000
+"""Commas, colons and opening brackets of a JSON text, or events of a YAML text: a value of two
+bytes takes sixty in memory."""
+
 _MOST_NESTED = 100
 _TOO_DEEP = "must not be nested so deeply"
 _TOO_LONG = "must not have a number of so many digits"
+_TOO_MANY = f"must have at most {MOST_MARKS} values, keys and brackets, got more"
 
 _CONSTANTS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -45,8 +50,10 @@ def parse_json(text: str) -> object:
     Raises
     ------
     InputError
-        When it is not JSON or has a key twice in one mapping.
+        When it is not JSON, has too many values, or has a key twice in one mapping.
     """
+    if sum(map(text.count, ",:[{")) > MOST_MARKS:
+        raise InputError(_TOO_MANY)
     mappings = _Mappings()
     try:
         data = json.loads(text, object_pairs_hook=mappings.joined)
@@ -130,6 +137,7 @@ class _YamlReader:
     def __init__(self, text: str) -> None:
         self.mappings = _Mappings()
         self._events = yaml.parse(text, Loader=_LOADER)
+        self._left = MOST_MARKS
 
     def document(self) -> object:
         self._next()
@@ -144,6 +152,9 @@ class _YamlReader:
         return data
 
     def _next(self) -> yaml.Event:
+        self._left -= 1
+        if self._left < 0:
+            raise InputError(_TOO_MANY)
         return next(self._events)
 
     def _value(self, event: yaml.Event, depth: int) -> object:

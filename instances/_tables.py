@@ -232,17 +232,25 @@ def lines_of(path: str | Path) -> Iterator[str]:
     InputError
         When it cannot be read, is too large, has too many lines or is not UTF-8.
     """
-    data = io.BytesIO(read_bytes(path))
+    content = read_bytes(path)
+    if content.count(b"\n") > MOST_ROWS:
+        # Before rows are collected.
+        raise _too_many_lines(path)
+    data = io.BytesIO(content)
     text = io.TextIOWrapper(data, "utf-8-sig", newline="")
     try:
         for count, line in enumerate(text):
             if count == MOST_ROWS:
-                raise InputError(f"must have at most {MOST_ROWS} lines", "", source_name(path))
+                raise _too_many_lines(path)
             yield line
     except UnicodeDecodeError as error:
         byte = data.tell() - len(error.object) + error.start
         rule = f"must be UTF-8 text, got another byte at {byte}"
         raise InputError(rule, "", source_name(path)) from None
+
+
+def _too_many_lines(path: str | Path) -> InputError:
+    return InputError(f"must have at most {MOST_ROWS} lines", "", source_name(path))
 
 
 def cell_value(row: Row, column: Column) -> Cell:

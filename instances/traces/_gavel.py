@@ -29,8 +29,7 @@ def read_gavel(path: Path, name: str, throughputs: FilePath | None, device: str)
     """Return the trace with durations on ``device``; workloads are the job types."""
     source = _beside(path) if throughputs is None else str(throughputs)
     rates = read_throughputs(source, device).solo()
-    rows = list(read_tsv(path, TRACE))
-    jobs = [_job(row, rates) for row in rows]
+    jobs = [_job(row, rates) for row in read_tsv(path, TRACE)]
     unmeasured = sum((job.workload, job.workers) not in rates for job in jobs)
     return Trace.of(name, jobs, _note(unmeasured, len(jobs), device))
 

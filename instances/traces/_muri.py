@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.raw_files import FilePath
-from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._left_out import jobs_of
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 JOB_COLUMNS: Final = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
@@ -43,9 +43,7 @@ class Stages(NamedTuple):
 
 def read_muri(path: Path, name: str) -> Trace:
     """Return the trace; workloads are the models."""
-    rows = list(read_csv(path, JOB_COLUMNS))
-    jobs = [job for job in map(_job, rows) if job is not None]
-    return Trace.of(name, jobs, left_out(len(rows) - len(jobs), len(rows)))
+    return jobs_of(name, map(_job, read_csv(path, JOB_COLUMNS)))
 
 
 def _job(row: Row) -> TraceJob | None:

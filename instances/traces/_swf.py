@@ -13,7 +13,7 @@ from typing import Final
 from dovetail.instances._record import shown
 from dovetail.instances._tables import Row, as_number, lines_of
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._left_out import jobs_of
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 FIELDS: Final = (
@@ -28,9 +28,7 @@ def read_swf(path: Path, name: str, cores_per_gpu: int) -> Trace:
     """Return the trace; processors are GPUs, or cores of which some make one GPU."""
     if cores_per_gpu < 1:
         raise InputError(f"must be >= 1, got {cores_per_gpu}", "cores_per_gpu")
-    rows = list(_rows(path))
-    jobs = [job for job in (_job(row, cores_per_gpu) for row in rows) if job is not None]
-    return Trace.of(name, jobs, left_out(len(rows) - len(jobs), len(rows)))
+    return jobs_of(name, (_job(row, cores_per_gpu) for row in _rows(path)))
 
 
 def _rows(path: Path) -> Iterator[Row]:

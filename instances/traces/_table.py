@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from dovetail.instances._tables import (
     used,
 )
 from dovetail.instances.errors import InputError
-from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._left_out import jobs_of
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
@@ -75,21 +76,22 @@ def parquet_of(trace: Trace) -> bytes:
 
 def _trace(table: Table, name: str, named: Named) -> Trace:
     columns = _columns_read(table, named)
-    lines: dict[str, int] = {}
-    jobs, rows = [], _in_seconds(table.rows, column_of("arrival_s", columns))
-    for row in rows:
-        job = _job(row, columns, named)
-        if job is None:
-            continue
-        if job.id in lines:
-            rule = f"ids must differ, got {shown(job.id)} in {row.counted_as} {lines[job.id]} too"
-            raise row.broken(column_of("id", columns), rule)
-        lines[job.id] = row.line
-        jobs.append(job)
     read = {column.name for column in columns}
     unread = [column for column in table.header if column not in read]
     notes = [f"columns that are not read: {listed(unread)}"] if unread else []
-    return Trace.of(name, jobs, (*left_out(len(rows) - len(jobs), len(rows)), *notes))
+    return jobs_of(name, _jobs(table, columns, named), notes)
+
+
+def _jobs(table: Table, columns: Sequence[Column], named: Named) -> Iterator[TraceJob | None]:
+    lines: dict[str, int] = {}
+    for row in _in_seconds(table.rows, column_of("arrival_s", columns)):
+        job = _job(row, columns, named)
+        if job is not None and job.id in lines:
+            rule = f"ids must differ, got {shown(job.id)} in {row.counted_as} {lines[job.id]} too"
+            raise row.broken(column_of("id", columns), rule)
+        if job is not None:
+            lines[job.id] = row.line
+        yield job
 
 
 def _columns_read(table: Table, named: Named) -> tuple[Column, ...]:
@@ -121,12 +123,14 @@ def _own_columns(table: Table) -> tuple[Column, ...]:
         raise InputError(f"{error.rule}; {remedy}", error.path, error.source) from None
 
 
-def _in_seconds(rows: Iterable[Row], column: str) -> list[Row]:
+def _in_seconds(rows: Iterator[Row], column: str) -> Iterable[Row]:
     """Return rows in which a column of times of day is one of seconds since the first."""
-    known = list(rows)
-    first = known[0].values[column] if known else ""
+    beginning = list(islice(rows, 1))
+    first = beginning[0].values[column] if beginning else ""
+    rows = chain(beginning, rows)
     if not first or as_number(first) is not None:
-        return known
+        return rows
+    known = list(rows)
     moments = _moments(known, column)
     start = min(moments)
     return [
