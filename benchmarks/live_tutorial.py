@@ -30,7 +30,7 @@ from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.pools.progress import hook_environment
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "live.md"
-FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
+FILE = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 USUAL = (
     "sample_s=0.2,warm_up_s=1,settle_s=0.5,profile_s=3,profile_most_s=10,window_s=3,tolerance=0.1"
 )

@@ -1,6 +1,9 @@
 """The documentation as a site: ``python -m sphinx -W docs site``."""
 
+import re
 from importlib.metadata import version as version_of
+
+from sphinx.application import Sphinx
 
 project = "Dovetail"
 author = "The Dovetail authors"
@@ -26,3 +29,21 @@ html_static_path = ["style"]
 html_css_files = ["narrow.css"]
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
+
+
+# The start page is a list of links that any host shows; the site's navigation is made from it.
+SECTION = re.compile(r"^## (.+)\n\n((?:- \[.+\]\(.+\.md\)\n)+)", re.M)
+PAGE = re.compile(r"\]\((.+)\.md\)$", re.M)
+
+
+def _navigation(_app: Sphinx, name: str, source: list[str]) -> None:
+    if name == "index":
+        for caption, links in SECTION.findall(source[0]):
+            pages = "\n".join(PAGE.findall(links))
+            options = f":caption: {caption}\n:hidden:\n:maxdepth: 1"
+            source[0] += f"\n```{{toctree}}\n{options}\n\n{pages}\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what this file does besides setting options."""
+    app.connect("source-read", _navigation)

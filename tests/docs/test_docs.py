@@ -2,7 +2,7 @@
 
 Conventions of a page, in the order in which a reader meets them:
 
-- a block with ``title="NAME"`` after its language is a file NAME, written before what follows;
+- a block below a line ```NAME`:`` is a file NAME, written before what follows;
 - in a ``console`` block, lines after ``$`` are run in the page's folder; what is shown below has
   to come out, where a line ``...`` matches any lines, ``...`` at the end of a line for its
   rest, and times may differ; ``$ echo $?`` shows
@@ -41,8 +41,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-FENCE = re.compile(r"^```(\w+)?(.*?)\n(.*?)^```$", re.M | re.S)
-TITLE = re.compile(r'title="([^"]+)"')
+FENCE = re.compile(r"(?:^`([^`\n]+)`:\n\n)?^```(\w+)?(.*?)\n(.*?)^```$", re.M | re.S)
 FOR_A_SHELL = re.compile(r"[|&;<>$]|python:")
 """Commands that need one, and those that import a class of the page's: modules are kept."""
 
@@ -59,7 +58,7 @@ every_page = pytest.mark.parametrize(
 
 class Block(NamedTuple):
     language: str
-    title: str
+    file: str
     text: str
     end: int
 
@@ -67,7 +66,7 @@ class Block(NamedTuple):
 def blocks(page):
     """Return the fenced blocks of a page."""
     return [
-        Block(found[1] or "", (TITLE.search(found[2]) or ["", ""])[1], found[3], found.end())
+        Block(found[2] or "", found[1] or "", found[4], found.end())
         for found in FENCE.finditer(page.read_text(encoding="utf-8"))
     ]
 
@@ -78,8 +77,8 @@ def test_its_files_commands_and_code_do_what_it_shows(page, tmp_path, monkeypatc
     page_blocks = blocks(page)
     namespace = {"__name__": "page"}
     for k, block in enumerate(page_blocks):
-        if block.title:
-            path = tmp_path / block.title
+        if block.file:
+            path = tmp_path / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
         if block.language == "console":
@@ -218,6 +217,13 @@ def test_its_links_lead_somewhere(page):
             assert anchor in anchors(file), f"{page.name} links to {target}"
 
 
+@every_page
+def test_names_of_its_files_can_be_seen(page):
+    # Neither GitHub nor the site shows what follows the language of a block.
+    for found in FENCE.finditer(page.read_text(encoding="utf-8")):
+        assert not found[3].strip(), f"{page.name}: {found[3].strip()} is not shown: `NAME`: is"
+
+
 def anchors(page):
     """Return the names by which headings of a page are linked to, as GitHub makes them."""
     prose = FENCE.sub("", page.read_text(encoding="utf-8"))
@@ -227,7 +233,7 @@ def anchors(page):
 
 def test_every_page_is_in_the_map():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    linked = {f"{page}.md" for page in re.findall(r"^[a-z]+(?:/[a-z-]+)?$", index, re.MULTILINE)}
+    linked = set(re.findall(r"^- \[.+\]\((.+\.md)\)$", index, re.MULTILINE))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert linked == pages - {"index.md"}
 

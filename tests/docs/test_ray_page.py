@@ -16,7 +16,7 @@ import pytest
 from tests.executor.waiting import LIMIT_S, wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "ray.md").read_text(encoding="utf-8")
-FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
+FILE = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 BIN = Path(sys.executable).parent
 SUBMIT = re.compile(r"^dovetail submit .*$", re.M)
 

@@ -42,7 +42,7 @@ def own(tmp_path):
 @needs_torch
 def test_the_example_of_the_documentation_runs_in_chunks_again_and_until_a_signal(tmp_path):
     text = PAGE.read_text(encoding="utf-8")
-    code = re.search(r'^```py title="(\S+)"\n(.*?)^```$', text, re.M | re.S)
+    code = re.search(r"^`(\S+)`:\n\n```py\n(.*?)^```$", text, re.M | re.S)
     path = tmp_path / code[1]
     path.write_text(code[2])
     with Worker(path, python=WITH_TORCH) as worker:
