@@ -152,6 +152,13 @@ _SERVE = Command(
             "10000",
         ),
         option(
+            "--user-mib MIB",
+            "most memory for commands and environments of a user's jobs that are not over; "
+            "administrators have no limit",
+            finite,
+            "128",
+        ),
+        option(
             "--max-jobs-per-gpu N",
             "most jobs on a device (default: the pool's, 2 for real devices)",
             whole(1),

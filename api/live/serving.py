@@ -66,7 +66,7 @@ def serve(options: Namespace) -> int:
             sample_s=sample_s,
             directory=directory,
             dry_run=options.dry_run,
-            limits=Limits(options.max_grace, options.user_jobs),
+            limits=Limits(options.max_grace, options.user_jobs, options.user_mib),
             keep_s=options.keep,
             max_jobs_per_gpu=options.max_jobs_per_gpu,
             notify=options.notify,

@@ -1,11 +1,13 @@
 """The state machine as JSON and back, so that a start need not read the whole journal.
 
-Environments of jobs are left out: the journal has them, and a job that is over needs none.
+Environments of jobs and long commands are left out: the journal has them apart, and a job that is
+over needs none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter
@@ -14,6 +16,7 @@ from pydantic_core import from_json
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.words import Words, brief
 
 VERSION: Final = 1
 """Version of the texts below. Checkpoints of another version are ignored; events are read then."""
@@ -27,10 +30,11 @@ _JOB: Final = TypeAdapter(LiveJob)
 
 
 class StoredJob(NamedTuple):
-    """The text of a job and its submitted specification; None for a job that is over."""
+    """The text of a job; if it is not over, its submitted specification, and a long command."""
 
     text: str
     spec: JobSpec | None
+    command: Words | None = None
 
 
 def state_text(machine: StateMachine) -> str:
@@ -39,9 +43,10 @@ def state_text(machine: StateMachine) -> str:
 
 
 def job_text(job: LiveJob) -> str:
-    """Return a job without its environment."""
+    """Return a job without its environment, and with the beginning of its command."""
     elsewhere: dict[str, Any] = {"run": {"spec"}, "spec": {"env"}}
-    return _JOB.dump_json(job, exclude=elsewhere).decode()
+    short = replace(job, spec=job.spec.with_words(command=brief(job.spec.command)))
+    return _JOB.dump_json(short, exclude=elsewhere).decode()
 
 
 def restored(text: str, jobs: Iterable[StoredJob]) -> StateMachine:
@@ -66,8 +71,9 @@ def _job(stored: StoredJob) -> LiveJob:
         assert submitted is not None
         data["spec"] = submitted
     spec = JobSpec.model_validate(data["spec"])
-    if submitted is not None:
-        spec = spec.model_copy(update={"env": submitted.env})
+    spec = spec.without_words() if submitted is None else spec.with_words(env=submitted.env)
+    if stored.command is not None:
+        spec = spec.with_words(command=stored.command)
     data["spec"] = spec
     if data["run"] is not None:
         data["run"]["spec"] = spec

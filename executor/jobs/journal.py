@@ -3,7 +3,8 @@
 An append is one transaction of SQLite's write-ahead log (``synchronous = NORMAL``): a service that
 is killed leaves all of its events or none. ``sync`` waits until all that was appended is on the
 disk, and outlasts the machine; so one wait serves what happened and what was decided for it. Every
-row has a check sum, because SQLite notices torn files but not every changed byte.
+row has a check sum, because SQLite notices torn files but not every changed byte. Environments, and
+commands that are long, are in a table of their own, each once (``words``).
 
 A service reads its journal from the last checkpoint (a copy of the state machine in the same
 file) and the events after it. Until a journal is compacted, checkpoints only save time: without a
@@ -21,9 +22,10 @@ import os
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -34,8 +36,10 @@ from pydantic_core import from_json
 from dovetail.executor.jobs import checkpoint
 from dovetail.executor.jobs.events import ANY_EVENT, AnyEvent, Edited, Placed, Submitted
 from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec, Run
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import OVER
+from dovetail.executor.jobs.words import Digests, KnownWords, Words, brief
 from dovetail.executor.system.directories import LOCK, require_own
 from dovetail.instances.errors import DovetailError, source_name
 from dovetail.instances.raw_files import FilePath
@@ -45,10 +49,12 @@ JOURNAL: Final = "journal.db"
 APPLICATION_ID: Final = 0x44544A4C
 """SQLite's mark of the kind of file: ``DTJL``."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 3
+"""With the table ``words``; a journal of an earlier version is upgraded as it is opened."""
 
-COMPACTED_VERSION: Final = 2
-"""Of the schema with the table ``base``: up to which event the last compaction went."""
+_READABLE: Final = (1, 2, SCHEMA_VERSION)
+"""Version 2 has the table ``base``, as a compacted journal of the first version; both have all
+words within the events."""
 
 EVENTS_A_CHECKPOINT: Final = 2_500
 """Events between two checkpoints: so many are read at a start, within a quarter of a second."""
@@ -67,10 +73,25 @@ _APPEND_ONLY = tuple(
     "BEGIN SELECT RAISE(ABORT, 'a journal is only appended to'); END"
     for change in ("UPDATE", "DELETE")
 )
-_SAID_BEFORE: Final[Mapping[type, Any]] = MappingProxyType(
-    {Placed: {"run": {"spec": {"env"}}}, Edited: {"spec": {"env"}}}
+_ELSEWHERE: Final[Mapping[type, Any]] = MappingProxyType(
+    {Submitted: {"spec": {"env"}}, Edited: {"spec": {"env"}}, Placed: {"run": {"spec": {"env"}}}}
 )
+"""Environments: that of a submission is in ``words``, and those of later events are the same."""
+
 _LIVING = "sequence IN (SELECT sequence FROM job WHERE NOT over)"
+
+_WORDS = (
+    "CREATE TABLE IF NOT EXISTS base (sequence INTEGER NOT NULL)",
+    "INSERT INTO base SELECT 0 WHERE NOT EXISTS (SELECT * FROM base)",
+    "CREATE TABLE words (digest TEXT PRIMARY KEY, text TEXT NOT NULL)",
+    "ALTER TABLE event ADD COLUMN env TEXT REFERENCES words",
+    "ALTER TABLE event ADD COLUMN command TEXT REFERENCES words",
+    "ALTER TABLE job ADD COLUMN command TEXT REFERENCES words",
+    "CREATE INDEX event_env ON event (env) WHERE env IS NOT NULL",
+    "CREATE INDEX event_command ON event (command) WHERE command IS NOT NULL",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+"""What version 3 adds to those before it."""
 
 _SCHEMA = (
     "CREATE TABLE event (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, sum INTEGER NOT NULL)",
@@ -80,7 +101,12 @@ _SCHEMA = (
     "text TEXT NOT NULL, sum INTEGER NOT NULL)",
     *_APPEND_ONLY,
     f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
+    *_WORDS,
+)
+_REFERRED_TO = (
+    "SELECT env FROM event WHERE env IS NOT NULL "
+    "UNION ALL SELECT command FROM event WHERE command IS NOT NULL "
+    "UNION ALL SELECT command FROM job WHERE command IS NOT NULL"
 )
 
 
@@ -144,10 +170,15 @@ class Journal:
             If it fails (the disk is full, say). Then nothing is appended, and a later append may
             succeed.
         """
-        rows = [_row(number, event) for number, event in enumerate(events, self._sequence + 1)]
+        digests = Digests()
+        words = chain.from_iterable(map(_words_of, events))
+        rows = (
+            _row(number, event, digests) for number, event in enumerate(events, self._sequence + 1)
+        )
         with _faults(self._path, "written"), _transaction(self._connection):
-            self._connection.executemany("INSERT INTO event VALUES (?, ?, ?)", rows)
-        self._sequence += len(rows)
+            _store_words(self._connection, digests.new(words))
+            self._connection.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", rows)
+        self._sequence += len(events)
         return self._sequence
 
     def sync(self) -> None:
@@ -189,14 +220,15 @@ class Journal:
         gc.disable()
         try:
             with _faults(self._path, "read"):
-                stored = _from_checkpoint(self._connection)
+                known = KnownWords(self._connection)
+                stored = _from_checkpoint(self._connection, known)
                 if stored is not None:
                     self._checkpointed = stored.sequence
                     self._stored = {job.sequence for job in stored.jobs.values()}
                     self._settled = {
                         job.sequence for job in stored.jobs.values() if job.state in OVER
                     }
-                machine = _replayed(self._connection, self._path, stored)
+                machine = _replayed(self._connection, self._path, stored, known)
         finally:
             gc.freeze()
             gc.enable()
@@ -218,7 +250,8 @@ class Journal:
             return False
         self._checkpointed = machine.sequence
         chosen = [job for job in machine.jobs.values() if job.sequence not in self._settled]
-        rows = [_job_row(job) for job in chosen]
+        digests = Digests()
+        rows = (_job_row(job, digests) for job in chosen)
         kept = {job.sequence for job in machine.jobs.values()}
         # Among them jobs that ran at the last checkpoint, and ended and were forgotten since.
         forgotten = self._stored - kept
@@ -233,7 +266,8 @@ class Journal:
                 "DELETE FROM job WHERE sequence = ?", [(number,) for number in forgotten]
             )
             self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?, ?)", state)
-            self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)", rows)
+            _store_words(self._connection, digests.new(_long(job.spec) for job in chosen))
+            self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?)", rows)
         self._stored = kept
         # What is over never changes again.
         self._settled &= kept
@@ -296,7 +330,8 @@ def read_state_machine(directory: FilePath) -> StateMachine:
     path = Path(directory) / JOURNAL
     with _faults(path, "read"), closing(_for_reading(path)) as connection:
         connection.execute("BEGIN")
-        return _replayed(connection, path, _from_checkpoint(connection))
+        known = KnownWords(connection)
+        return _replayed(connection, path, _from_checkpoint(connection, known), known)
 
 
 def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
@@ -311,27 +346,27 @@ def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
     """
     path = Path(directory) / JOURNAL
     with _faults(path, "read"), closing(_for_reading(path)) as connection:
-        yield from _entries(connection, path, after)
+        yield from _entries(connection, path, after, KnownWords(connection))
 
 
 # From a file to a state machine.
 
 
 def _replayed(
-    connection: sqlite3.Connection, path: Path, stored: StateMachine | None
+    connection: sqlite3.Connection, path: Path, stored: StateMachine | None, known: KnownWords
 ) -> StateMachine:
     """Return the state machine after all events, from what a checkpoint has stored on."""
     machine = stored or StateMachine()
     if machine.sequence < _base(connection):
         raise JournalError(f"{source_name(path)}: is damaged: its checkpoint cannot be read")
-    for entry in _entries(connection, path, machine.sequence):
+    for entry in _entries(connection, path, machine.sequence, known):
         # It was refused when it happened, too.
         with suppress(TransitionError):
             machine.apply(entry.event)
     return machine
 
 
-def _from_checkpoint(connection: sqlite3.Connection) -> StateMachine | None:
+def _from_checkpoint(connection: sqlite3.Connection, known: KnownWords) -> StateMachine | None:
     """Return the state machine of the last checkpoint, None where that cannot be used."""
     found = connection.execute("SELECT version, sequence, jobs, text, sum FROM brain").fetchone()
     if found is None:
@@ -340,46 +375,119 @@ def _from_checkpoint(connection: sqlite3.Connection) -> StateMachine | None:
     if version != checkpoint.VERSION or _sum(sequence, text) != text_sum:
         return None
     try:
-        machine = checkpoint.restored(text, _stored_jobs(connection))
+        machine = checkpoint.restored(text, _stored_jobs(connection, known))
     except ValueError:
         return None
     whole = (machine.sequence, len(machine.jobs)) == (sequence, count)
     return machine if whole and sequence <= _last(connection) else None
 
 
-def _stored_jobs(connection: sqlite3.Connection) -> Iterator[checkpoint.StoredJob]:
+def _stored_jobs(
+    connection: sqlite3.Connection, known: KnownWords
+) -> Iterator[checkpoint.StoredJob]:
+    refers = _refers_to_words(connection)
     rows = connection.execute(
-        "SELECT job.sequence, over, job.text, job.sum, event.text, event.sum FROM job "
+        "SELECT job.sequence, over, job.text, job.sum, event.text, event.sum, "
+        f"{'event.env, job.command' if refers else 'NULL, NULL'} FROM job "
         "LEFT JOIN event ON event.sequence = job.sequence AND NOT over ORDER BY job.sequence"
     )
-    for sequence, over, text, text_sum, submitted, submitted_sum in rows:
+    for sequence, over, text, text_sum, submitted, submitted_sum, env, command in rows:
         if _sum(sequence, text) != text_sum:
             raise ValueError("a job is damaged")
         if over:
             yield checkpoint.StoredJob(text, None)
         elif _sum(sequence, submitted) == submitted_sum:
-            yield checkpoint.StoredJob(text, Submitted.model_validate_json(submitted).spec)
+            spec = Submitted.model_validate_json(submitted).spec.with_words(**known.named(env=env))
+            yield checkpoint.StoredJob(text, spec, known.named(command=command).get("command"))
         else:
             raise ValueError("an event is damaged")
 
 
-def _entries(connection: sqlite3.Connection, path: Path, after: int) -> Iterator[Entry]:
+def _entries(
+    connection: sqlite3.Connection, path: Path, after: int, known: KnownWords
+) -> Iterator[Entry]:
+    words = "env, command" if _refers_to_words(connection) else "NULL, NULL"
     rows = connection.execute(
-        "SELECT sequence, text, sum FROM event WHERE sequence > ? ORDER BY sequence", (after,)
+        f"SELECT sequence, text, sum, {words} FROM event WHERE sequence > ? ORDER BY sequence",
+        (after,),
     )
     wanted, base = after + 1, _base(connection)
-    for sequence, text, text_sum in rows:
+    for sequence, text, text_sum, env, command in rows:
         if wanted <= base:
             # Of what a compaction went over, not all is left.
             wanted = min(sequence, base + 1)
         if sequence != wanted or _sum(sequence, text) != text_sum:
             raise JournalError(f"{source_name(path)}: is damaged at event {wanted}")
         try:
-            yield Entry(sequence, ANY_EVENT.validate_json(text))
+            event = ANY_EVENT.validate_json(text)
         except ValueError:
             rule = f"event {sequence} cannot be read (a newer Dovetail wrote it)"
             raise JournalError(f"{source_name(path)}: {rule}") from None
+        try:
+            whole = _with_words(event, env, command, known)
+        except ValueError as error:
+            rule = f"is damaged at event {sequence}: {error}"
+            raise JournalError(f"{source_name(path)}: {rule}") from None
+        yield Entry(sequence, whole)
         wanted += 1
+
+
+# Words, apart from the events and jobs that have them.
+
+
+def _refers_to_words(connection: sqlite3.Connection) -> bool:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return bool(version >= SCHEMA_VERSION)
+
+
+def _store_words(connection: sqlite3.Connection, words: Iterable[tuple[str, str]]) -> None:
+    connection.executemany("INSERT OR IGNORE INTO words VALUES (?, ?)", words)
+
+
+def _words_of(event: AnyEvent) -> tuple[Words | None, Words | None]:
+    """Return the environment and the command that are not in the text of an event, if any."""
+    match event:
+        case Submitted(spec=spec):
+            return spec.env, _long(spec)
+        case Edited(spec=spec) | Placed(run=Run(spec=spec)):
+            return None, _long(spec)
+    return None, None
+
+
+def _long(spec: JobSpec) -> Words | None:
+    """Return a command that is too long for the text of an event; None for others."""
+    return None if brief(spec.command) is spec.command else spec.command
+
+
+def _shortened(event: AnyEvent) -> AnyEvent:
+    """Return an event with the beginning of its command, if that is long."""
+    match event:
+        case Submitted(spec=spec) | Edited(spec=spec) if _long(spec):
+            return event.model_copy(update={"spec": spec.with_words(command=brief(spec.command))})
+        case Placed(run=run) if _long(run.spec):
+            short = run.spec.with_words(command=brief(run.spec.command))
+            return event.model_copy(update={"run": run.model_copy(update={"spec": short})})
+    return event
+
+
+def _with_words(
+    event: AnyEvent, env: str | None, command: str | None, known: KnownWords
+) -> AnyEvent:
+    """Return an event with the words that the digests beside it name.
+
+    Raises
+    ------
+    ValueError
+        When the journal does not have them.
+    """
+    found = known.named(env=env, command=command)
+    match event:
+        case Submitted(spec=spec) | Edited(spec=spec) if found:
+            return event.model_copy(update={"spec": spec.with_words(**found)})
+        case Placed(run=run) if found:
+            spec = run.spec.with_words(**found)
+            return event.model_copy(update={"run": run.model_copy(update={"spec": spec})})
+    return event
 
 
 def _last(connection: sqlite3.Connection) -> int:
@@ -390,7 +498,7 @@ def _last(connection: sqlite3.Connection) -> int:
 def _base(connection: sqlite3.Connection) -> int:
     """Return the number of the last event that a compaction went over; 0 before the first."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version < COMPACTED_VERSION:
+    if version == 1:
         return 0
     (base,) = connection.execute("SELECT sequence FROM base").fetchone()
     return int(base)
@@ -401,9 +509,7 @@ def _compact(connection: sqlite3.Connection, before_s: float) -> None:
     (base,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM brain").fetchone()
     for change in ("UPDATE", "DELETE"):
         connection.execute(f"DROP TRIGGER event_{change}")
-    connection.execute("CREATE TABLE IF NOT EXISTS base (sequence INTEGER NOT NULL)")
-    connection.execute("DELETE FROM base")
-    connection.execute("INSERT INTO base VALUES (?)", (base,))
+    connection.execute("UPDATE base SET sequence = ?", (base,))
     connection.execute(
         f"DELETE FROM event WHERE sequence <= ? AND NOT {_LIVING}",
         (_last_before(connection, base, before_s),),
@@ -412,9 +518,14 @@ def _compact(connection: sqlite3.Connection, before_s: float) -> None:
         "UPDATE event SET text = ?2, sum = ?3 WHERE sequence = ?1",
         [_without_environment(*row) for row in _ended_with_environment(connection)],
     )
+    connection.execute(
+        "UPDATE event SET env = NULL, command = NULL "
+        f"WHERE (env IS NOT NULL OR command IS NOT NULL) AND sequence <= ? AND NOT {_LIVING}",
+        (base,),
+    )
+    connection.execute(f"DELETE FROM words WHERE digest NOT IN ({_REFERRED_TO})")
     for statement in _APPEND_ONLY:
         connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {COMPACTED_VERSION}")
 
 
 def _last_before(connection: sqlite3.Connection, base: int, before_s: float) -> int:
@@ -432,6 +543,7 @@ def _last_before(connection: sqlite3.Connection, base: int, before_s: float) -> 
 
 
 def _ended_with_environment(connection: sqlite3.Connection) -> list[tuple[int, str]]:
+    """Return events of before version 3, which have the environments of jobs that are over."""
     return connection.execute(
         "SELECT event.sequence, event.text FROM job JOIN event ON event.sequence = job.sequence "
         'WHERE over AND instr(event.text, \'"env":{"\')'
@@ -439,20 +551,26 @@ def _ended_with_environment(connection: sqlite3.Connection) -> list[tuple[int, s
 
 
 def _without_environment(sequence: int, text: str) -> tuple[int, str, int]:
-    submitted = Submitted.model_validate_json(text)
-    return _row(sequence, submitted.replace(spec=submitted.spec.replace(env={})))
+    kept = _text(Submitted.model_validate_json(text))
+    return sequence, kept, _sum(sequence, kept)
 
 
-def _row(sequence: int, event: AnyEvent) -> tuple[int, str, int]:
-    # The submission of a job has its environment already.
-    elsewhere = _SAID_BEFORE.get(type(event))
-    text = event.model_dump_json(exclude=elsewhere)
-    return sequence, text, _sum(sequence, text)
+def _row(
+    number: int, event: AnyEvent, digests: Digests
+) -> tuple[int, str, int, str | None, str | None]:
+    text = _text(event)
+    env, command = map(digests.of, _words_of(event))
+    return number, text, _sum(number, text), env, command
 
 
-def _job_row(job: LiveJob) -> tuple[int, bool, str, int]:
+def _text(event: AnyEvent) -> str:
+    return _shortened(event).model_dump_json(exclude=_ELSEWHERE.get(type(event)))
+
+
+def _job_row(job: LiveJob, digests: Digests) -> tuple[int, bool, str, int, str | None]:
     text = checkpoint.job_text(job)
-    return job.sequence, job.state in OVER, text, _sum(job.sequence, text)
+    command = digests.of(_long(job.spec))
+    return job.sequence, job.state in OVER, text, _sum(job.sequence, text), command
 
 
 def _sum(sequence: int, text: str) -> int:
@@ -514,6 +632,10 @@ def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
                 for statement in _SCHEMA:
                     connection.execute(statement)
         _check_kind(connection, path)
+        if not _refers_to_words(connection):
+            with _transaction(connection):
+                for statement in _WORDS:
+                    connection.execute(statement)
         return connection, _last(connection)
     except BaseException:
         connection.close()
@@ -567,8 +689,8 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if mark != APPLICATION_ID:
         raise JournalError(f"{source_name(path)}: must be a journal, got another database")
-    if version not in (SCHEMA_VERSION, COMPACTED_VERSION):
-        rule = f"must have schema version {SCHEMA_VERSION} or {COMPACTED_VERSION}, got {version}"
+    if version not in _READABLE:
+        rule = f"must have a schema version from 1 to {SCHEMA_VERSION}, got {version}"
         raise JournalError(f"{source_name(path)}: {rule} (a newer Dovetail wrote it)")
 
 

@@ -60,7 +60,7 @@ class LiveJob:
     id : str
         ``j1``, ``j2``, ... in the order of submission.
     spec : JobSpec
-        The specification; without its environment, which is large, once the job is over.
+        The specification; once the job is over, without its environment and with a short command.
     state : JobState
         The present state.
     sequence : int
@@ -179,9 +179,9 @@ class LiveJob:
             began_s = step.at_s
         return max(0.0, now_s - began_s)
 
-    def forget_environment(self) -> None:
+    def forget_words(self) -> None:
         """Free what only a start needs."""
-        self.spec = self.spec.replace(env={})
+        self.spec = self.spec.without_words()
         if self.run is not None:
             self.run = self.run.model_copy(update={"spec": self.spec})
 

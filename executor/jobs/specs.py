@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import FailFast, Field, StrictBool, StrictInt, field_validator, model_validator
 
+from dovetail.executor.jobs.words import Words, brief
 from dovetail.instances._record import (
     IDLE,
     Count,
+    FrozenDict,
     FrozenMapping,
     Name,
     NonNegative,
@@ -146,6 +149,30 @@ class JobSpec(Record):
     def key(self) -> WorkloadKey:
         """The workload of this owner that it runs."""
         return self.owner.uid, self.workload
+
+    def changed(self, changes: Mapping[str, object]) -> Self:
+        """Return a copy with other values in the named fields, checked like a new record.
+
+        What is not changed stays the same object: jobs of an array have long words in common.
+
+        Raises
+        ------
+        InputError
+            When the changed record breaks a rule.
+        """
+        checked = self.replace(**changes)
+        return self.model_copy(update={name: getattr(checked, name) for name in changes})
+
+    def with_words(self, **words: Words) -> Self:
+        """Return a copy with this ``command`` or ``env``, which is not checked again."""
+        return self.model_copy(update=words)
+
+    def without_words(self) -> Self:
+        """Return what is kept of a job that is over: no environment, and of a command so much."""
+        command = brief(self.command)
+        if not self.env and command is self.command:
+            return self
+        return self.with_words(env=FrozenDict(), command=command)
 
     @field_validator("output", "error")
     @classmethod

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from dovetail.executor.jobs import events
+from dovetail.executor.jobs.charges import Charges
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import Device, LiveJob, RankState, RankView, Step
@@ -82,6 +83,8 @@ class StateMachine:
         Number of jobs in ``queued`` and ``holding`` by array, for arrays with a limit.
     ended : deque of LiveJob
         Jobs that have ended lately; the reader, who notifies their owners, takes them out.
+    charges : Charges
+        Memory that the jobs of each user take.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -107,6 +110,7 @@ class StateMachine:
 
     def __post_init__(self) -> None:
         self._wanted: list[Command] = []
+        self.charges = Charges()
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Apply an event and return the commands that follow from it.
@@ -236,6 +240,7 @@ class StateMachine:
         self._require(job.failures <= spec.retries, f"{job.id} has failed more often", job)
         other = spec.workload != job.spec.workload
         job.spec = spec
+        self.charges.put(job.id, spec)
         if job.run is not None:
             job.run = job.run.model_copy(update={"spec": spec})
         # Of other devices, perhaps.
@@ -577,7 +582,7 @@ class StateMachine:
         job.history.append(Step(at_s, state, why))
         if state in OVER:
             job.held = ""
-            job.forget_environment()
+            job.forget_words()
             self.ended.append(job)
         self._file(job)
         self._admit_next(job, at_s)
@@ -593,6 +598,8 @@ class StateMachine:
 
     def _file(self, job: LiveJob) -> None:
         self._count(job)
+        if job.state in OVER or job.id not in self.charges:
+            self.charges.put(job.id, None if job.state in OVER else job.spec)
         waits = job.state in QUEUED
         was_active = job.id in self.queued or job.id in self.holding
         for kept, belongs in (

@@ -19,6 +19,9 @@ from dovetail.instances.instance import Cluster
 MOST_WAITING: Final = 10_000
 """Jobs of one user that may wait, unless the administrator says otherwise."""
 
+MOST_MIB: Final = 128.0
+"""Of commands, environments and other texts of one user's jobs that are not over, likewise."""
+
 MOST_WEIGHT: Final = 10.0
 """Of a job that no administrator submits."""
 
@@ -28,6 +31,9 @@ MOST_WORD_BYTES: Final = 128 * 2**10
 MOST_WORDS_BYTES: Final = 2 * 2**20 - MOST_WORD_BYTES
 """Of all of them: the kernel's limit under the usual limit of stacks, less what the service adds
 to the environment."""
+
+MOST_PATH_BYTES: Final = 4096
+"""The kernel's limit of a path, with the zero at its end (PATH_MAX)."""
 
 _OVERHEAD_BYTES: Final = 9
 """Of each: the zero at its end and the pointer to it."""
@@ -46,12 +52,16 @@ class Limits(NamedTuple):
         The longest grace that a job may have, seconds.
     waiting : int
         How many jobs of a user may wait, unless the user is an administrator.
+    mib : float
+        How much memory the specifications of a user's jobs that are not over may take, MiB, unless
+        the user is an administrator.
     any_user : bool, optional
         Whether jobs may run as other users than the service's; by default if that is root.
     """
 
     grace_s: float = MOST_GRACE_S
     waiting: int = MOST_WAITING
+    mib: float = MOST_MIB
     any_user: bool | None = None
 
 
@@ -102,9 +112,9 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
     InputError
         When it is refused.
     """
-    # Jobs that are over have no environment any more.
-    asked = [spec.replace(env={}) for spec in specs]
-    if asked != [job.spec.replace(env={}) for job in jobs]:
+    # Of jobs that are over no more is known.
+    asked = [spec.without_words() for spec in specs]
+    if asked != [job.spec.without_words() for job in jobs]:
         names = f"{jobs[0].id} to {jobs[-1].id}" if len(jobs) > 1 else jobs[0].id
         raise InputError(f"must be a new one, got that of {names}, which are other jobs", "key")
 
@@ -122,6 +132,23 @@ def refuse_too_many(more: int, by: Owner, machine: StateMachine, most: int) -> N
     if waiting + more > most and not is_administrator(by):
         rule = f"may have {most} waiting jobs, has {waiting}, and {more} more are submitted"
         raise RefusedError(f"{by.name} {rule}")
+
+
+def refuse_too_much(more_bytes: int, by: Owner, machine: StateMachine, most_mib: float) -> None:
+    """Refuse jobs if the user's specifications would take too much memory.
+
+    Words that several jobs have in common count once. Administrators have no limit.
+
+    Raises
+    ------
+    RefusedError
+        When they are refused.
+    """
+    has = machine.charges.of_user[by.uid]
+    if has + more_bytes > most_mib * 2**20 and not is_administrator(by):
+        rule = f"may have {most_mib:.15g} MiB of commands and environments of jobs not over"
+        got = f"has {has / 2**20:.1f} MiB, and {more_bytes / 2**20:.1f} MiB more are submitted"
+        raise RefusedError(f"{by.name} {rule}, {got}")
 
 
 def refuse_after(spec: JobSpec, machine: StateMachine, path: str) -> None:
@@ -191,6 +218,9 @@ def _refuse_unstartable(spec: JobSpec, path: str) -> None:
         raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
     if "\0" in spec.cwd:
         raise InputError(f"must be without NUL characters, got {shown(spec.cwd)}", f"{path}cwd")
+    if len(os.fsencode(spec.cwd)) >= MOST_PATH_BYTES:
+        rule = f"must have less than {MOST_PATH_BYTES} bytes, got {len(os.fsencode(spec.cwd))}"
+        raise InputError(rule, f"{path}cwd")
     if not spec.command[0] or any("\0" in word for word in spec.command):
         rule = "must name a program and be without NUL characters"
         raise InputError(rule, f"{path}command")

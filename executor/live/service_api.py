@@ -14,6 +14,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
+from dovetail.executor.jobs.words import SharedEnvironments
 from dovetail.executor.live.admission import (
     Limits,
     is_administrator,
@@ -23,6 +24,7 @@ from dovetail.executor.live.admission import (
     refuse_hopeless,
     refuse_others,
     refuse_too_many,
+    refuse_too_much,
 )
 from dovetail.executor.live.deciding import Decider, Round
 from dovetail.executor.live.devices import Devices
@@ -99,6 +101,7 @@ class ServiceApi:
         self._pool, self._devices = pool, devices
         self._seen, self._decider, self._known = seen, decider, known
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
+        self._environments = SharedEnvironments()
         self.service = show
 
     # Requests that change something.
@@ -119,6 +122,7 @@ class ServiceApi:
         for spec, path in zip(specs, paths, strict=True):
             self._refuse_impossible(spec, by, path)
         request = f"{by.uid} {key}" if key else ""
+        specs = self._environments.in_common(specs)
 
         def submitted() -> list[AnyEvent]:
             if request in self._machine.requests:
@@ -129,6 +133,8 @@ class ServiceApi:
             for spec, path in zip(specs, paths, strict=True):
                 refuse_after(spec, self._machine, path)
             refuse_too_many(len(specs), by, self._machine, self._limits.waiting)
+            more_bytes = self._machine.charges.more(specs)
+            refuse_too_much(more_bytes, by, self._machine, self._limits.mib)
             at_s = self._clock.now_s()
             made = [
                 events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
@@ -188,11 +194,13 @@ class ServiceApi:
 
         def edited(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_edit(live, changes, by)
-            fields = {name: getattr(live.spec, name) for name in JobSpec.model_fields}
-            spec = JobSpec.from_data({**fields, **changes})
+            spec = live.spec.changed(changes)
             self._refuse_impossible(spec, by, "")
             if spec == live.spec:
                 return []
+            charges = self._machine.charges
+            more_bytes = charges.more([spec]) - charges.more([live.spec])
+            refuse_too_much(max(more_bytes, 0), live.spec.owner, self._machine, self._limits.mib)
             change = events.Edited(at_s=at_s, job=job, spec=spec, by=by.name)
             return [change, *self._known([spec])]
 

@@ -370,7 +370,132 @@ def test_an_environment_is_written_to_a_journal_once(tmp_path):
         assert journal.replay().jobs[job.id].run.spec.env == {"A": "long"}
     with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
         stored = connection.execute("SELECT count(*) FROM event WHERE text LIKE '%long%'")
-        assert stored.fetchone() == (1,)
+        assert stored.fetchone() == (0,)
+        assert connection.execute("SELECT text FROM words").fetchall() == [('{"A":"long"}',)]
+
+
+LONG = ("train", "x" * 50_000, "y" * 50_000)
+
+
+def words(folder):
+    with closing(sqlite3.connect(folder / JOURNAL)) as connection:
+        return connection.execute("SELECT count(*) FROM words").fetchone()[0]
+
+
+class TestWords:
+    """Environments and long commands are stored once, whatever refers to them."""
+
+    @pytest.fixture
+    def array(self, tmp_path):
+        """A journal with an array of 300 jobs, the words of which have 200 KB."""
+        made = spec(env={"A": "a" * 100_000}).with_words(command=LONG)
+        happened = [events.Submitted(at_s=1.0, job=f"j{k}", spec=made) for k in range(1, 301)]
+        with Journal(tmp_path) as journal:
+            journal.append(happened)
+        return tmp_path, replayed(happened)
+
+    def test_an_array_takes_the_room_of_a_job(self, array):
+        folder, machine = array
+        again = read_state_machine(folder)
+        assert again == machine
+        assert len({id(job.spec.env) for job in again.jobs.values()}) == 1
+        assert len({id(job.spec.command) for job in again.jobs.values()}) == 1
+        assert (folder / JOURNAL).stat().st_size < 1_000_000
+
+    def test_also_in_a_checkpoint(self, array):
+        folder, machine = array
+        with Journal(folder) as journal:
+            journal.checkpoint(journal.replay(), every=1)
+        again = read_state_machine(folder)
+        assert again == machine
+        assert len({id(job.spec.env) for job in again.jobs.values()}) == 1
+        assert len({id(job.spec.command) for job in again.jobs.values()}) == 1
+        assert (folder / JOURNAL).stat().st_size < 3_000_000
+
+    def test_of_an_edited_job_and_its_run(self, tmp_path):
+        story = Story()
+        job = story.submit(env={"A": "b"})
+        story.know()
+        changed = job.spec.with_words(command=LONG)
+        story.tell(events.Edited, job=job.id, spec=changed, by="ann")
+        story.place(job, "g0")
+        with Journal(tmp_path) as journal:
+            journal.append(story.happened)
+            assert journal.replay() == story.machine
+            journal.checkpoint(story.machine, every=1)
+            assert journal.replay() == story.machine
+            journal.compact(story.machine, before_s=1e9)
+            assert journal.replay() == story.machine
+        assert words(tmp_path) == 2
+        assert read_state_machine(tmp_path).jobs[job.id].run.spec.command == LONG
+
+    def test_go_with_the_last_job_that_has_them(self, array):
+        folder, machine = array
+        with Journal(folder) as journal:
+            for k in range(1, 301):
+                event = events.CancelRequested(at_s=2.0, job=f"j{k}", by="ann")
+                journal.append([event])
+                machine.apply(event)
+                if k in (1, 299):
+                    journal.compact(machine, before_s=0.0)
+                    assert words(folder) == 2
+            journal.compact(machine, before_s=0.0)
+            assert words(folder) == 0
+            assert journal.replay() == machine
+        assert machine.jobs["j1"].spec.command[0] == "train"
+        assert sum(map(len, machine.jobs["j1"].spec.command)) <= 1000
+
+    @pytest.mark.parametrize(
+        "fault", ["UPDATE words SET text = replace(text, 'i', 'j')", "DELETE FROM words"]
+    )
+    def test_that_are_damaged_are_noticed(self, folder, fault):
+        change(folder, fault)
+        with pytest.raises(JournalError, match="is damaged at event 2: words are damaged"):
+            read_state_machine(folder)
+
+
+def as_of_before(folder, version):
+    """Make a journal one of before words were stored apart."""
+    with Journal(folder) as journal:
+        rows = [(n, event.model_dump_json()) for n, event in read_events(folder)]
+        if version == 2:
+            journal.compact(journal.replay(), before_s=0.0)
+    sums = [(text, zlib.crc32(f"{number} {text}".encode()), number) for number, text in rows]
+    change(folder)
+    with closing(sqlite3.connect(folder / JOURNAL, isolation_level=None)) as connection:
+        connection.executemany("UPDATE event SET text = ?, sum = ? WHERE sequence = ?", sums)
+        for statement in (
+            "DROP INDEX event_env",
+            "DROP INDEX event_command",
+            "ALTER TABLE event DROP COLUMN env",
+            "ALTER TABLE event DROP COLUMN command",
+            "ALTER TABLE job DROP COLUMN command",
+            "DROP TABLE words",
+            *(["DROP TABLE base"] if version == 1 else []),
+            "CREATE TRIGGER event_UPDATE BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, ''); END",
+            "CREATE TRIGGER event_DELETE BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, ''); END",
+            f"PRAGMA user_version = {version}",
+        ):
+            connection.execute(statement)
+
+
+class TestBeforeWordsWereApart:
+    """Journals of earlier versions are read as they are, and go on as one of this version."""
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_is_read_upgraded_and_goes_on(self, folder, story, version):
+        as_of_before(folder, version)
+        assert read_state_machine(folder) == story.machine
+        kept = [entry.event for entry in read_events(folder)]
+        with Journal(folder) as journal:
+            assert journal.replay() == story.machine
+            assert [entry.event for entry in read_events(folder)] == kept
+            job = story.submit(env={"NEW": "one"})
+            journal.append(story.happened[-1:])
+            assert journal.replay() == story.machine
+            journal.compact(story.machine, before_s=1e9)
+            assert journal.replay() == story.machine
+        assert read_state_machine(folder).jobs[job.id].spec.env == {"NEW": "one"}
 
 
 class TestOneServiceADirectory:
@@ -460,8 +585,8 @@ class TestWhatIsNoJournal:
             Journal(tmp_path)
 
     def test_one_of_a_newer_dovetail(self, folder):
-        change(folder, "PRAGMA user_version = 3")
-        with pytest.raises(JournalError, match="must have schema version 1 or 2, got 3"):
+        change(folder, "PRAGMA user_version = 4")
+        with pytest.raises(JournalError, match="must have a schema version from 1 to 3, got 4"):
             Journal(folder)
 
     def test_an_event_of_a_newer_dovetail(self, folder):

@@ -1,0 +1,92 @@
+"""How much memory the jobs of each user take that are not over: what users are charged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from sys import getsizeof
+from typing import Any, Final, Self
+
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.words import Words
+
+_AWAITED_BYTES: Final = 24
+"""Of the id of a job that a job awaits: in the specification, in the job, and in the journal."""
+
+
+class Charges:
+    """The bytes of specifications, with words that jobs of a user have in common counted once.
+
+    Attributes
+    ----------
+    of_user : Counter of int
+        Bytes by user.
+    """
+
+    def __init__(self) -> None:
+        self.of_user: Counter[int] = Counter()
+        self._specs: dict[str, JobSpec] = {}
+        # By user and identity: these words exist as long as a specification here has them.
+        self._uses: Counter[tuple[int, int]] = Counter()
+
+    def put(self, job: str, spec: JobSpec | None) -> None:
+        """Charge a job that has this specification now; None: it is over."""
+        before = self._specs.pop(job, None)
+        if spec is not None:
+            self.of_user[spec.owner.uid] += _own_bytes(spec)
+            for key, words in _words(spec):
+                self._uses[key] += 1
+                if self._uses[key] == 1:
+                    self.of_user[spec.owner.uid] += _bytes(words)
+            self._specs[job] = spec
+        if before is not None:
+            self._take_back(before)
+
+    def __contains__(self, job: str) -> bool:
+        return job in self._specs
+
+    def _take_back(self, spec: JobSpec) -> None:
+        uid = spec.owner.uid
+        self.of_user[uid] -= _own_bytes(spec)
+        for key, words in _words(spec):
+            self._uses[key] -= 1
+            if not self._uses[key]:
+                del self._uses[key]
+                self.of_user[uid] -= _bytes(words)
+        if not self.of_user[uid]:
+            del self.of_user[uid]
+
+    def more(self, specs: Iterable[JobSpec]) -> int:
+        """Return how much more would be charged with these jobs of one user."""
+        found, new = 0, set[tuple[int, int]]()
+        for spec in specs:
+            found += _own_bytes(spec)
+            for key, words in _words(spec):
+                if key not in self._uses and key not in new:
+                    new.add(key)
+                    found += _bytes(words)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = type(self)()
+        for job, spec in deepcopy(self._specs, memo).items():
+            made.put(job, spec)
+        return made
+
+
+def _words(spec: JobSpec) -> Iterator[tuple[tuple[int, int], Words]]:
+    for words in (spec.command, spec.env):
+        yield (spec.owner.uid, id(words)), words
+
+
+def _bytes(words: Words) -> int:
+    texts = [*words.keys(), *words.values()] if isinstance(words, Mapping) else words
+    return getsizeof(words) + sum(map(getsizeof, texts))
+
+
+def _own_bytes(spec: JobSpec) -> int:
+    """Return the bytes of what each job has for itself."""
+    texts = (spec.cwd, spec.workload, spec.name, spec.output, spec.error, spec.progress_pattern)
+    awaited = len(spec.after) + len(spec.after_any)
+    return sum(map(getsizeof, texts)) + awaited * _AWAITED_BYTES
