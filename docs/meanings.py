@@ -160,6 +160,11 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "notes": "Remarks, one line each.",
         "assignments": "Every placed job, the running ones included.",
         "waiting": "Every job that is not placed, with the reason.",
+        "stops": "Every running job that moves or waits: stop it before anything starts.",
+    },
+    plans.Stop: {
+        "job": "Id of the job.",
+        "gpus": "Where it runs until then.",
     },
     plans.ObjectiveValue: {
         "name": "The objective. The checker does not compute the value of one of your own, "

@@ -35,6 +35,7 @@ def false_claims(
         yield from _assignment(running.get(assignment.job), after, assignment)
     if plan.waiting:
         yield from false_waiting(after.instance, plan)
+    yield from _stops(running, plan, assigned)
 
 
 def false_objective(
@@ -79,6 +80,25 @@ def _assignment(held: Placed | None, after: Occupancy, claim: Assignment) -> Ite
         yield _false(rule, where)
     for gpu, names in zip(claim.gpus, claim.co_runners or (), strict=False):
         yield from _co_runners(after, claim.job, gpu, names)
+
+
+def _stops(
+    running: Mapping[str, Placed], plan: Plan, assigned: Mapping[str, Assignment]
+) -> Iterator[Violation]:
+    """Yield where ``stops`` is given and not exactly the running jobs that do not stay."""
+    expected = {
+        name: set(held.share)
+        for name, held in running.items()
+        if name not in assigned or (plan.preempt and assigned[name].start is not False)
+    }
+    for stop in plan.stops:
+        where = f"job {stop.job}"
+        if stop.job not in expected:
+            yield _false("listed in stops, but it stays, waits or is listed before", where)
+        elif set(stop.gpus) != expected.pop(stop.job):
+            yield _false(f"stops on {listed(stop.gpus)}, but it runs elsewhere", where)
+    for name in expected if plan.stops else ():
+        yield _false("does not stay, and is not listed in stops", f"job {name}")
 
 
 def _stays(held: Placed | None, placed: Placed) -> bool:

@@ -26,7 +26,11 @@ from dovetail.instances._record import (
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pandas import DataFrame
+
+    from dovetail.instances.instance import Job
 
 PLAN_FORMAT: Final = "dovetail-plan/1"
 
@@ -114,6 +118,13 @@ class Waiting(Record):
     nearest: Nearest | None = None
 
 
+class Stop(Record):
+    """A running job that has to be stopped before anything starts, and where it runs till then."""
+
+    job: Name
+    gpus: tuple[Name, ...]
+
+
 class Verification(Record):
     """A verification of the plan by code that shares nothing with its solver.
 
@@ -142,6 +153,7 @@ class Plan(Record):
     notes: tuple[Text, ...] = ()
     assignments: tuple[Assignment, ...]
     waiting: tuple[Waiting, ...] = ()
+    stops: tuple[Stop, ...] = ()
 
     def __str__(self) -> str:
         return repr(self)
@@ -163,6 +175,15 @@ class Plan(Record):
     def starts(self, row: Assignment, running: bool) -> bool:
         """Tell whether it starts an assigned job: one that waits, or that it takes elsewhere."""
         return row.start is not False and (self.preempt or not running)
+
+    def leaving(self, jobs: Iterable[Job]) -> tuple[Stop, ...]:
+        """Return the jobs that run and do not stay: those that it moves or lets wait."""
+        stay = {row.job for row in self.assignments if not self.starts(row, running=True)}
+        return tuple(
+            Stop(job=job.id, gpus=job.gpus or ())
+            for job in jobs
+            if job.running and job.id not in stay
+        )
 
     @property
     def judged_by(self) -> ObjectiveName:

@@ -9,18 +9,37 @@ from typing import Literal
 from dovetail.formulations.refusals import Refusal
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.instances._record import listed
-from dovetail.instances.plan import Nearest
+from dovetail.instances.plan import Nearest, Stop
 from dovetail.solver._findings import Finder, Finding, Pick
 from dovetail.solver._phrases import compared, measured, mib
 
 Category = Literal[
-    "size", "memory", "unknown", "gsla", "host", "jct", "completion", "closed", "capacity"
+    "size",
+    "memory",
+    "unknown",
+    "gsla",
+    "host",
+    "jct",
+    "completion",
+    "closed",
+    "capacity",
+    "stopped",
 ]
 """Why a job waits; see ``dovetail.solver.explanations``."""
 
 
 _TOO_MANY = 3
 """So many obstacles at one place are not all named."""
+
+
+def stopped(stop: Stop, reason: str) -> str:
+    """Return the reason of a job that runs and has to wait from now on, from why it has to wait."""
+    return f"stopped: it runs on {listed(stop.gpus, 4)} now; {reason}"
+
+
+def bare(reason: str) -> str:
+    """Return a reason without its category."""
+    return reason.partition(": ")[2]
 
 
 class Wording:

@@ -15,6 +15,7 @@ unknown     no slowdown is known with any job that it could join
 closed      running jobs on the GPU break a limit already, so that nothing may join
 capacity    none of these: it could start in another's place, or start at once, and the plan
             is worth more without it
+stopped     it runs, and the plan lets it wait (``preempt``): the sentence says why
 ==========  ================================================================================
 
 From the most to the least promising GPU: nothing keeps the job off it (the least slowdown
@@ -39,17 +40,20 @@ from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.instances.plan import Assignment, Nearest, Plan, Waiting
+from dovetail.instances.plan import Assignment, Nearest, Plan, Stop, Waiting
 from dovetail.solver._findings import Finder
 from dovetail.solver._phrases import accepting, figure
 from dovetail.solver._remedies import Change, Remedies, Remedy
-from dovetail.solver._wording import Category, Wording
+from dovetail.solver._wording import Category, Wording, bare, stopped
 
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
 
 
 NOT_EXAMINED = "not examined: the time limit was reached"
 """The reason of waiting jobs that the time did not suffice for."""
+
+
+_Reason = tuple[Category, str, Nearest | None]
 
 
 class Explanation(Record):
@@ -78,7 +82,10 @@ class Explanation(Record):
 
 
 def reasons(
-    problem: Problem, assignments: Sequence[Assignment], budget: Budget = UNLIMITED
+    problem: Problem,
+    assignments: Sequence[Assignment],
+    budget: Budget = UNLIMITED,
+    stops: Sequence[Stop] = (),
 ) -> tuple[Waiting, ...]:
     """Return why each job that is not placed waits, in the order of the instance.
 
@@ -90,6 +97,8 @@ def reasons(
         A valid plan for it.
     budget : Budget
         When to stop; jobs that are not reached by then have no reason but that.
+    stops : sequence of Stop
+        The jobs that run now and do not stay.
     """
     jobs, placed = problem.round.instance.jobs, {row.job for row in assignments}
     waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
@@ -97,7 +106,7 @@ def reasons(
     first: dict[tuple[object, ...], int] = {}
     for k in waiting:
         first.setdefault(demand[k], k)
-    found: dict[tuple[object, ...], tuple[str, Nearest | None]] = {}
+    found: dict[tuple[object, ...], _Reason] = {}
     if first and not budget.passed:
         wording = Wording(Finder(problem, assignments))
         # One kind of job after the other, as what is known of a kind is not kept for long.
@@ -105,10 +114,21 @@ def reasons(
         for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
             if budget.passed:
                 break
-            _, reason, nearest = wording.reason(k)
-            found[demand[k]] = reason, nearest
-    rows = ((jobs[k].id, *found.get(demand[k], (NOT_EXAMINED, None))) for k in waiting)
-    return tuple(Waiting(job=name, reason=why, nearest=near) for name, why, near in rows)
+            found[demand[k]] = wording.reason(k)
+    unknown: _Reason = ("capacity", NOT_EXAMINED, None)
+    leaving = {stop.job: stop for stop in stops}
+    rows = ((jobs[k].id, found.get(demand[k], unknown)) for k in waiting)
+    told = ((name, _of_stopped(leaving.get(name), reason)) for name, reason in rows)
+    return tuple(Waiting(job=name, reason=why, nearest=near) for name, (_, why, near) in told)
+
+
+def _of_stopped(stop: Stop | None, found: _Reason) -> _Reason:
+    """Return why a job waits, of one that runs now that it is stopped."""
+    if stop is None:
+        return found
+    _, reason, nearest = found
+    why = reason if reason == NOT_EXAMINED else bare(reason)
+    return "stopped", stopped(stop, why), nearest
 
 
 def _demands(problem: Problem) -> list[tuple[object, ...]]:
@@ -150,7 +170,8 @@ def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
     placed = {row.job: row for row in plan.assignments}
     if job_id in placed:
         return _placed(problem, plan, placed[job_id], report)
-    return _waiting(problem, plan.assignments, job_id, objective)
+    stop = next((stop for stop in plan.leaving(instance.jobs) if stop.job == job_id), None)
+    return _waiting(problem, plan.assignments, job_id, objective, stop)
 
 
 def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
@@ -159,7 +180,8 @@ def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
     Parameters and errors are those of ``explain``.
     """
     problem, objective, _ = _checked(instance, plan)
-    return reasons(Problem.of(problem, objective), plan.assignments)
+    stops = plan.leaving(instance.jobs)
+    return reasons(Problem.of(problem, objective), plan.assignments, stops=stops)
 
 
 def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, CheckReport]:
@@ -193,11 +215,15 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
 
 
 def _waiting(
-    instance: Instance, assignments: Sequence[Assignment], job_id: str, objective: ObjectiveName
+    instance: Instance,
+    assignments: Sequence[Assignment],
+    job_id: str,
+    objective: ObjectiveName,
+    stop: Stop | None,
 ) -> Explanation:
     finder = Finder(Problem.of(instance, objective), assignments)
     index = list(instance.jobs_by_id).index(job_id)
-    category, reason, nearest = Wording(finder).reason(index)
+    category, reason, nearest = _of_stopped(stop, Wording(finder).reason(index))
     return Explanation(
         job=job_id,
         category=category,

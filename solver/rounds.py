@@ -257,9 +257,13 @@ class _Outcome:
             assignments=rows,
         )
 
+    @property
+    def _given(self) -> Instance:
+        """The instance with its running jobs where they are."""
+        return self.before.instance if self.before else self.instance
+
     def _report(self, plan: Plan) -> CheckReport:
-        instance = self.before.instance if self.before else self.instance
-        return check(instance, plan, self.problem.values.objective)
+        return check(self._given, plan, self.problem.values.objective)
 
     def _with_results(self, plan: Plan, report: CheckReport) -> Plan:
         """Return a valid plan with its value, what is proven of it, warnings and reasons."""
@@ -284,14 +288,15 @@ class _Outcome:
         )
         short = relative_gap(objective.placed_weight_bound or 0.0, objective.placed_weight or 0.0)
         optimal = gap is not None and max(gap, short) <= OPTIMAL_GAP
-        due = self.reasons_due
+        due, stops = self.reasons_due, plan.leaving(self._given.jobs)
         return plan.replace(
             objective=objective,
             nodes_spanned=report.nodes_spanned,
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
-            waiting=() if due is None else reasons(self.problem, plan.assignments, due),
+            stops=stops,
+            waiting=() if due is None else reasons(self.problem, plan.assignments, due, stops),
         )
 
     def _value(self, plan: Plan, report: CheckReport) -> float:

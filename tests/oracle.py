@@ -3,19 +3,19 @@
 It shares no code with the solver and none with the checker, so that three readings of the
 formats meet in the tests; only the forecast and the prices of ``completion`` are the solver's.
 Pending jobs are placed one after another, on every set of GPUs that differs (GPUs of one model
-and size that hold the same jobs are the same) and at every sub-batch; shares are chosen last,
-per GPU, as every objective only gains when a slowdown falls. Weights are added as the decimals
-that they are written as, so that the lightest job counts.
+and size that hold the same jobs are the same, on one node where that has a host) and at every
+sub-batch; shares are chosen last, per GPU, as every objective only gains when a slowdown falls.
+Weights are added as the decimals that they are written as, so that the lightest job counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, permutations, product
-from math import inf
+from math import inf, isclose
 from statistics import pstdev
 from typing import NamedTuple
 
@@ -27,6 +27,10 @@ from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan, Waiting
 
 Members = tuple[tuple[str, int | None], ...]
+Spans = tuple[int, int, int]
+OwnGain = Callable[[Job, float, float], float]
+"""What a job gains at a slowdown and a speed, its weight included."""
+
 TWO_STAGE = ("slowdown", "sensitivity", "energy")
 
 
@@ -34,12 +38,14 @@ TWO_STAGE = ("slowdown", "sensitivity", "energy")
 class Optimum:
     """The best value, the weight placed with it, and a plan that has both.
 
-    ``value`` is that of the second stage where the objective has two.
+    ``value`` is that of the second stage where the objective has two. ``spans`` are the fewest
+    nodes, then racks, then GPUs of a plan of that value, where they were asked for.
     """
 
     value: float
     placed_weight: float
     plan: Plan
+    spans: Spans | None = None
 
 
 class Unit(NamedTuple):
@@ -66,36 +72,109 @@ class Option(NamedTuple):
     power_w: float
 
 
-def optimum(instance: Instance, objective: ObjectiveName = "throughput") -> Optimum:
-    """Return the best plan of a round; about eight jobs on four GPUs are quick."""
-    return _Search(instance, objective).run()
+def optimum(
+    instance: Instance,
+    objective: ObjectiveName = "throughput",
+    own: OwnGain | None = None,
+    spans: bool = False,
+) -> Optimum:
+    """Return the best plan of a round; about eight jobs on four GPUs are quick.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round.
+    objective : str
+        Its rules count, and its gains without ``own``.
+    own : callable, optional
+        Gains in place of those of ``throughput``.
+    spans : bool
+        Also go through all GPUs that are the same for the value, for the fewest nodes.
+    """
+    return _Search(instance, objective, own, spans).run()
+
+
+def judged(
+    instance: Instance,
+    plan: Plan,
+    objective: ObjectiveName = "throughput",
+    own: OwnGain | None = None,
+) -> float | None:
+    """Return what a plan is worth, None where it breaks a rule; it lists running jobs rightly."""
+    return _Search(instance, objective, own).judged(plan)
 
 
 @dataclass
 class _Search:
     instance: Instance
     objective: ObjectiveName
+    own: OwnGain | None = None
+    spans: bool = False
     held: dict[str, list[Unit]] = field(default_factory=dict)
-    options: dict[tuple[str, tuple[Unit, ...]], list[Option]] = field(default_factory=dict)
+    load: dict[tuple[str, str], float] = field(default_factory=dict)
+    options: dict[object, list[Option]] = field(default_factory=dict)
     best: tuple[Fraction | float, float] = (-inf, -inf)
     best_plan: Plan | None = None
+    fewest: Spans | None = None
 
     def run(self) -> Optimum:
-        self.held = {gpu: [] for gpu in self.instance.places}
-        for k, job in enumerate(self.instance.jobs):
-            for gpu in job.gpus or ():
-                self.held[gpu].append(Unit(k, job.sub_batch or self.full(job)))
-        self.closed = set(self._closed_gpus())
-        self.before = {gpu: tuple(units) for gpu, units in self.held.items()}
+        self._begin()
         running = [k for k, job in enumerate(self.jobs) if job.running]
         hope = sum(self.hopes[k] for k in running)
         self._place(0, sum((self.weights[k] for k in running), Fraction()), hope)
         assert self.best_plan is not None
         weight, score = self.best
+        value, placed = score, self._weight_of(self.best_plan)
         if self.objective in TWO_STAGE:
-            value = score if self.objective == "energy" else -score
-            return Optimum(value, float(weight), self.best_plan)
-        return Optimum(score, self._weight_of(self.best_plan), self.best_plan)
+            value, placed = score if self.objective == "energy" else -score, float(weight)
+        return Optimum(value, placed, self.best_plan, self.fewest)
+
+    def _begin(self) -> None:
+        self.held = {gpu: [] for gpu in self.instance.places}
+        for k, job in enumerate(self.instance.jobs):
+            for gpu in job.gpus or ():
+                self.held[gpu].append(Unit(k, job.sub_batch or self.full(job)))
+        self.before = {gpu: tuple(units) for gpu, units in self.held.items()}
+        self.load_before = self._loads()
+        self.over: set[int] = set()
+        self.closed = set(self._closed_gpus())
+
+    def judged(self, plan: Plan) -> float | None:
+        self._begin()
+        index = {job.id: k for k, job in enumerate(self.jobs)}
+        share: dict[tuple[str, int], int | None] = {}
+        for row in plan.assignments:
+            k = index[row.job]
+            if self.jobs[k].running:
+                continue
+            sub_batch = row.sub_batch or self.full(self.jobs[k])
+            models = {self.instance.places[gpu].gpu.model for gpu in row.gpus}
+            if len(set(row.gpus)) != self.jobs[k].workers or len(models) != 1:
+                return None
+            if sub_batch not in self.sub_batches(self.jobs[k]):
+                return None
+            for gpu, each in zip(row.gpus, row.shares, strict=True):
+                self.held[gpu].append(Unit(k, sub_batch))
+                share[gpu, k] = each
+        joined = [gpu for gpu, units in self.held.items() if tuple(units) != self.before[gpu]]
+        if any(not self.fits(gpu, self.held[gpu]) or gpu in self.closed for gpu in joined):
+            return None
+        if not self._may_finish():
+            return None
+        chosen: dict[str, Option] = {}
+        for gpu, units in self.held.items():
+            asked = tuple(share.get((gpu, unit.job), self._held_share(unit, gpu)) for unit in units)
+            ways = [w for w in self.every_way(gpu) if gpu not in joined or w.shares == asked]
+            if not ways:
+                return None
+            if units:
+                chosen[gpu] = ways[0]
+        score = self._score(chosen)
+        return -score if self.objective in ("slowdown", "sensitivity") else score
+
+    def _held_share(self, unit: Unit, gpu: str) -> int | None:
+        job = self.jobs[unit.job]
+        return dict(zip(job.gpus or (), job.shares, strict=True)).get(gpu) if job.running else None
 
     # -- the instance -------------------------------------------------------------------
 
@@ -152,17 +231,26 @@ class _Search:
 
     def ways(self, gpu: str) -> list[Option]:
         """Return every way that counts to give shares to the units on a GPU."""
-        units = tuple(self.held[gpu])
-        if units == self.before[gpu]:
-            return [self._running_option(gpu, units)] if units else [Option((), (), 0.0)]
-        if (gpu, units) not in self.options:
-            found = self._ways(gpu, units)
-            # Once the other job has ended the share matters alone, so no option rules out another.
-            ways = list(found) if self.objective == "completion" else _undominated(found)
-            self.options[gpu, units] = ways
-        return self.options[gpu, units]
+        found = self.every_way(gpu)
+        # Once the other job has ended the share matters alone, so no option rules out another.
+        if self.objective == "completion" or tuple(self.held[gpu]) == self.before[gpu]:
+            return found
+        return _undominated(iter(found))
 
-    def _ways(self, gpu: str, units: tuple[Unit, ...]) -> Iterator[Option]:
+    def every_way(self, gpu: str) -> list[Option]:
+        """Return every way to give shares to the units on a GPU, under the load of the hosts."""
+        units = tuple(self.held[gpu])
+        factors = tuple(self.host_factor(unit.job, gpu, self.load) for unit in units)
+        if units == self.before[gpu]:
+            return self._running_options(gpu, units) if units else [Option((), (), 0.0)]
+        key = gpu, units, factors
+        if key not in self.options:
+            self.options[key] = list(self._ways(gpu, units, factors))
+        return self.options[key]
+
+    def _ways(
+        self, gpu: str, units: tuple[Unit, ...], factors: tuple[float, ...]
+    ) -> Iterator[Option]:
         free: list[int | None] = [None, *self.instance.cluster.shares]
         choices = [
             [dict(zip(job.gpus or (), job.shares, strict=True))[gpu]] if job.running else free
@@ -175,7 +263,8 @@ class _Search:
             effects = self._effects(gpu, units, shares)
             if effects is None:
                 continue
-            slow, bound, power = effects
+            slow, bound = (_times(figures, factors) for figures in effects[:2])
+            power = effects[2]
             held_to = [self.jobs[unit.job].gsla or inf for unit in units]
             if any(b > g * (1 + 1e-9) for b, g in zip(bound, held_to, strict=True)):
                 continue
@@ -216,7 +305,8 @@ class _Search:
         if share is None:
             return 1.0
         if share == IDLE:
-            allowed = job.running or self.instance.cluster.start_capped
+            isolated = self.instance.workloads[job.workload].isolation == "blocks"
+            allowed = job.running or (self.instance.cluster.start_capped and isolated)
             return 1.0 if allowed else None
         throughput = self.instance.workloads[job.workload].throughput
         if 100 in throughput and share in throughput:
@@ -224,42 +314,121 @@ class _Search:
             return throughput[100] / throughput[share] if allowed else None
         return 1.0 if job.running else None
 
-    def _running_option(self, gpu: str, units: tuple[Unit, ...]) -> Option:
-        slow, _, power = self._running_effects(gpu, units)
-        return Option((), slow, power)
+    def _running_options(self, gpu: str, units: tuple[Unit, ...]) -> list[Option]:
+        """Return the way in which running jobs go on; none if a host slows one too much."""
+        slow, bound, power = self._running_effects(gpu, units, self.load)
+        for unit, figure in zip(units, bound, strict=True):
+            slower = self.host_factor(unit.job, gpu, self.load)
+            slower /= self.host_factor(unit.job, gpu, self.load_before)
+            if slower > 1 and figure > (self.jobs[unit.job].gsla or inf) * (1 + 1e-9):
+                return []
+        return [Option((), slow, power)]
 
     def _running_effects(
-        self, gpu: str, units: tuple[Unit, ...]
+        self, gpu: str, units: tuple[Unit, ...], load: Mapping[tuple[str, str], float]
     ) -> tuple[tuple[float, ...], tuple[float, ...], float]:
-        jobs = [self.jobs[unit.job] for unit in units]
-        shares = tuple(dict(zip(j.gpus or (), j.shares, strict=True))[gpu] for j in jobs)
-        effects = self._effects(gpu, units, shares)
-        if effects is not None:
-            return effects
-        alone = tuple(
-            (self._alone(unit, share) or 1.0) * self.factor(unit)
-            for unit, share in zip(units, shares, strict=True)
-        )
-        return alone, alone, 0.0
+        factors = tuple(self.host_factor(unit.job, gpu, load) for unit in units)
+        effects = self._effects(gpu, units, tuple(self._held_share(u, gpu) for u in units))
+        if effects is None:
+            alone = tuple(
+                (self._alone(unit, self._held_share(unit, gpu)) or 1.0) * self.factor(unit)
+                for unit in units
+            )
+            effects = alone, alone, 0.0
+        return _times(effects[0], factors), _times(effects[1], factors), effects[2]
 
     def _closed_gpus(self) -> Iterator[str]:
         """Yield the GPUs that no job may join: no entry, or a job over its gSLA."""
-        over: set[int] = set()
-        for gpu, listed in self.held.items():
-            units = tuple(listed)
+        for gpu, units in self.before.items():
             if not units:
                 continue
-            jobs = [self.jobs[unit.job] for unit in units]
-            shares = tuple(dict(zip(j.gpus or (), j.shares, strict=True))[gpu] for j in jobs)
-            if self._effects(gpu, units, shares) is None:
+            if self._effects(gpu, units, tuple(self._held_share(u, gpu) for u in units)) is None:
                 yield gpu
-            _, bound, _ = self._running_effects(gpu, units)
-            limits = [job.gsla or inf for job in jobs]
-            over |= {
+            _, bound, _ = self._running_effects(gpu, units, self.load_before)
+            limits = [self.jobs[unit.job].gsla or inf for unit in units]
+            self.over |= {
                 u.job for u, b, g in zip(units, bound, limits, strict=True) if b > g * (1 + 1e-9)
             }
-        for k in over:
+        for k in self.over:
             yield from self.jobs[k].gpus or ()
+
+    # -- hosts ----------------------------------------------------------------------------
+
+    @cached_property
+    def has(self) -> Mapping[str, Mapping[str, float]]:
+        """What the host of each node is known to have."""
+        nodes = self.instance.cluster.nodes
+        return {node.id: node.host.to_data() for node in nodes if node.host and node.devices}
+
+    def parts(self, k: int, node: str) -> Mapping[str, float]:
+        """Return what a worker of a job asks for, as parts of what a node has."""
+        if node not in self.has:
+            return {}
+        job = self.jobs[k]
+        workload = self.instance.workloads[job.workload]
+        needs = workload.host.to_data() if workload.host else {}
+        metrics = workload.metrics.to_data() if workload.metrics else {}
+        for name, short in (("pcie_bytes_s", "pcie"), ("net_bytes_s", "net")):
+            both = [metrics.get(f"{short}_{way}_bytes_s") or 0.0 for way in ("rx", "tx")]
+            needs.setdefault(name, max(both))
+        here = sum(place.node == node for place in self.instance.places.values())
+        most = 1 / min(job.workers, here)
+        asked = {name: needs.get(name, 0.0) / has for name, has in self.has[node].items()}
+        return {name: min(part, most) for name, part in asked.items() if part > 0}
+
+    def _loads(self, starting: bool = False) -> dict[tuple[str, str], float]:
+        """Return the load of each resource of each node, by starting jobs alone if asked."""
+        load: dict[tuple[str, str], float] = {}
+        for gpu, units in self.held.items() if self.has else ():
+            node = self.instance.places[gpu].node
+            for unit in units:
+                if starting and self.jobs[unit.job].running:
+                    continue
+                for name, part in self.parts(unit.job, node).items():
+                    load[node, name] = load.get((node, name), 0.0) + part
+        return load
+
+    def host_factor(self, k: int, gpu: str, load: Mapping[tuple[str, str], float]) -> float:
+        """Return how much the host slows a job on a GPU under a load."""
+        if not load:
+            return 1.0
+        node = self.instance.places[gpu].node
+        loads = [load.get((node, name), 0.0) for name in self.parts(k, node)]
+        return max((each for each in loads if each > 1.001), default=1.0)
+
+    def _host_rule(self) -> bool:
+        """Tell whether starts stay within what running jobs leave, or one goes beyond alone."""
+        starting = self._loads(starting=True)
+        return all(
+            self._may_be_beyond(node, name)
+            for (node, name), part in starting.items()
+            if part > 0 and self.load[node, name] > 1.001
+        )
+
+    def _may_be_beyond(self, node: str, name: str) -> bool:
+        here = [gpu for gpu, place in self.instance.places.items() if place.node == node]
+
+        def asks(unit: Unit) -> bool:
+            return name in self.parts(unit.job, node)
+
+        joined = [gpu for gpu in here if tuple(self.held[gpu]) != self.before[gpu]]
+        touched = [gpu for gpu in joined if any(map(asks, self.held[gpu]))]
+        if len(touched) != 1 or len(self.held[touched[0]]) != 1:
+            return False
+        gangs = [
+            set(job.gpus or ())
+            for k, job in enumerate(self.jobs)
+            if job.running and name in self.parts(k, node)
+        ]
+        return all(not gpus & set(here) or gpus <= set(here) for gpus in gangs)
+
+    def _slower_over_gsla(self) -> bool:
+        """Tell whether a host slows a running job further that is over its gSLA already."""
+        return any(
+            self.host_factor(k, gpu, self.load) > self.host_factor(k, gpu, self.load_before)
+            for k in self.over
+            for gpu in self.jobs[k].gpus or ()
+        )
 
     def _earlier(self, units: tuple[Unit, ...], slow: tuple[float, ...]) -> bool:
         """Tell whether sharing is earlier on average than one after the other."""
@@ -330,6 +499,11 @@ class _Search:
                 )
                 for k, job in enumerate(self.jobs)
             ]
+        if self.own is not None:
+            return [
+                max(0.0, *(self.own(job, self._least(job), self._speed(k, m)) for m in models))
+                for k, job in enumerate(self.jobs)
+            ]
         return [
             job.weight * max(self._gain(k, self._least(job), model) for model in models)
             for k, job in enumerate(self.jobs)
@@ -352,27 +526,57 @@ class _Search:
         seen: set[tuple[object, ...]] = set()
         for gpus in combinations(self.held, self.jobs[k].workers):
             models = {self.instance.places[gpu].gpu.model for gpu in gpus}
-            kind = tuple(sorted(map(self._kind, gpus), key=repr))
+            kind = gpus if self.spans else tuple(sorted(map(self._kind, gpus), key=repr))
             if len(models) == 1 and kind not in seen:
                 seen.add(kind)
                 yield gpus
 
     def _kind(self, gpu: str) -> tuple[object, ...]:
         running = gpu if self.before[gpu] else ""
-        kind = self.instance.places[gpu].gpu
-        return kind.model, kind.memory_mib, running, tuple(self.held[gpu])
+        place = self.instance.places[gpu]
+        node = place.node if self.has else ""
+        return place.gpu.model, place.gpu.memory_mib, node, running, tuple(self.held[gpu])
+
+    def _may_finish(self) -> bool:
+        """Tell whether all is placed by the rules that concern several GPUs; sets the load."""
+        if self.instance.cluster.gang_sharing == "whole" and not self._whole():
+            return False
+        self.load = self._loads()
+        return not self.has or (self._host_rule() and not self._slower_over_gsla())
 
     def _finish(self, weight: Fraction) -> None:
-        if self.instance.cluster.gang_sharing == "whole" and not self._whole():
-            return
+        if self._may_finish():
+            self._choose_shares(weight)
+        self.load = {}
+
+    def _choose_shares(self, weight: Fraction) -> None:
         used = [gpu for gpu, units in self.held.items() if units]
         for ways in product(*(self.ways(gpu) for gpu in used)):
             options = dict(zip(used, ways, strict=True))
             score = self._score(options)
             rank = (weight if self.objective in TWO_STAGE else 0.0, score)
+            if self.spans:
+                self._note_spans(rank)
             if rank > self.best:
                 self.best = rank
                 self.best_plan = self._plan(options)
+
+    def _note_spans(self, rank: tuple[Fraction | float, float]) -> None:
+        """Keep the fewest nodes of plans of the best value: equal but for rounding."""
+        equal = rank[0] == self.best[0] and isclose(rank[1], self.best[1], rel_tol=1e-12)
+        if rank > self.best and not equal:
+            self.fewest = None
+        if rank > self.best or equal:
+            spans = self._spans()
+            self.fewest = min(spans, self.fewest or spans)
+
+    def _spans(self) -> Spans:
+        nodes, racks = set(), set()
+        for gpu, units in self.held.items():
+            place = self.instance.places[gpu]
+            nodes |= {(unit.job, place.node) for unit in units}
+            racks |= {(unit.job, place.rack) for unit in units}
+        return len(nodes), len(racks), sum(map(bool, self.held.values()))
 
     def _whole(self) -> bool:
         on: dict[int, set[str]] = {}
@@ -395,6 +599,11 @@ class _Search:
                 model[unit.job] = self.instance.places[gpu].gpu.model
         if self.objective == "completion":
             return self._saved(options)
+        if self.own is not None:
+            speeds = [self._speed(k, model[k]) for k in slow]
+            return sum(
+                self.own(self.jobs[k], slow[k], v) for k, v in zip(slow, speeds, strict=True)
+            )
         total = sum(self.jobs[k].weight * self._gain(k, slow[k], model[k]) for k in slow)
         if self.objective == "energy":
             return total / sum(option.power_w for option in options.values()) if slow else 0.0
@@ -403,7 +612,7 @@ class _Search:
     def _gain(self, k: int, slowdown: float, model: str) -> float:
         """Return a job's contribution to the score at weight 1; more is better."""
         job = self.jobs[k]
-        rate = self.instance.workloads[job.workload].speed.get(model, 1.0) / slowdown
+        rate = self._speed(k, model) / slowdown
         if self.objective == "jct":
             return rate / (job.remaining_s or 1.0)
         if self.objective == "energy":
@@ -413,6 +622,9 @@ class _Search:
         if self.objective == "sensitivity":
             return -slowdown / self.sensitivity[k]
         return rate
+
+    def _speed(self, k: int, model: str) -> float:
+        return self.instance.workloads[self.jobs[k].workload].speed.get(model, 1.0)
 
     # -- completion ---------------------------------------------------------------------
 
@@ -447,7 +659,7 @@ class _Search:
         """When each running job ends if no job joins it."""
         due: dict[int, float] = {}
         for gpu, units in self.before.items():
-            slow = self._running_effects(gpu, units)[0] if units else ()
+            slow = self._running_effects(gpu, units, self.load_before)[0] if units else ()
             for unit, slowdown in zip(units, slow, strict=True):
                 left = self._left(unit.job, self.instance.places[gpu].gpu.model)
                 due[unit.job] = max(due.get(unit.job, 0.0), slowdown * left)
@@ -566,6 +778,10 @@ def seconds(batch: Batch, sub_batch: int) -> float:
     delta = batch.overlap
     norm: float = (compute**delta + batch.comm_s**delta) ** (1 / delta)
     return (steps - 1) * compute + norm
+
+
+def _times(figures: tuple[float, ...], factors: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(figure * factor for figure, factor in zip(figures, factors, strict=True))
 
 
 def _ordered(entry: SlowdownEntry, order: tuple[int, ...]) -> Known | None:

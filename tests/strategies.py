@@ -41,8 +41,14 @@ class Shape:
     power: bool = True
     gains: bool = False
     """Jobs that speed each other up among the combinations."""
+    hosts: bool = False
+    """Hosts that may fall short, and workloads that ask for them."""
+    drained: bool = False
+    """Nodes without GPUs."""
     wide: bool = False
     """Weights over twelve orders of magnitude in place of ordinary ones."""
+    widest: bool = False
+    """Weights over twenty-one orders of magnitude."""
 
 
 INTERCHANGEABLE = Shape(gangs=False, models=False, memory=False, running=False, sets=False)
@@ -71,11 +77,35 @@ def random_instance(draw: Random, shape: Shape | None = None) -> Instance:
         "workloads": {name: _workload(draw, shape, models) for name in names},
         "slowdowns": _entries(draw, shape, cluster, names, models),
     }
+    if shape.hosts:
+        _add_hosts(draw, data)
+    if shape.drained:
+        _add_drained(draw, cluster)
     data["jobs"] = _jobs(draw, shape, data)
     if shape.shares and draw.random() < 0.3:
         data = _with_idle(data)
     instance = Instance.from_data(data)
     return _with_known_power(instance) if shape.power else instance
+
+
+def _add_hosts(draw: Random, data: Data) -> None:
+    """Give some nodes and workloads figures of processors, memory or PCIe."""
+    for node in data["cluster"]["nodes"]:
+        if draw.random() < 0.8:
+            node["host"] = {"cpu_cores": draw.choice([4, 8, 12])}
+            if draw.random() < 0.4:
+                node["host"]["pcie_bytes_s"] = draw.choice([1e9, 2e9])
+    for workload in data["workloads"].values():
+        if draw.random() < 0.7:
+            workload["host"] = {"cpu_cores": draw.choice([1, 2, 3, 4, 6, 9])}
+        if draw.random() < 0.4:
+            workload["metrics"] = {"pcie_rx_bytes_s": draw.choice([0.2e9, 0.6e9, 1.1e9])}
+
+
+def _add_drained(draw: Random, cluster: Data) -> None:
+    for k in range(draw.choice([0, 1, 1, 2])):
+        node = {"id": f"drained{k}", "gpus": []} | ({"rack": "r0"} if draw.random() < 0.3 else {})
+        cluster["nodes"].insert(draw.randint(0, len(cluster["nodes"])), node)
 
 
 def _with_idle(data: Data) -> Data:
@@ -231,6 +261,8 @@ def _job(draw: Random, shape: Shape, k: int, names: list[str]) -> Data:
 
 
 def _weight(draw: Random, shape: Shape) -> float:
+    if shape.widest:
+        return float(f"{10 ** draw.uniform(-12, 9):.4g}")
     if not shape.wide:
         return draw.choice([0.0, 0.5, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0])
     digits = draw.choice([1, 3, 17])

@@ -162,7 +162,7 @@ def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
         commands = [rank.to_data() for rank in found]
         write_data({"plan": made.to_data(), "commands": commands}, "-")
         return
-    print(*shell_lines(found), sep="\n")
+    print(*shell_lines(instance, made.leaving(instance.jobs), found), sep="\n")
 
 
 def check(options: Namespace) -> int:

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from dovetail.formulations.rules import share_total
 from dovetail.instances._frames import frame
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, listed
 from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveValue, Plan
@@ -99,6 +99,7 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
             tiles=_tiles(laid_out),
             nodes=_node_drawings(laid_out),
             slowdowns=_slowdown_table(laid_out),
+            stops=_stops_table(laid_out),
             waiting=_waiting_table(laid_out),
             comparison=_comparison_table(comparison),
             slowdown_chart=slowdown_chart(laid_out),
@@ -191,6 +192,15 @@ def _job_text(placed: PlacedJob) -> str:
         "" if placed.sub_batch is None else f"sub-batch {placed.sub_batch}",
     )
     return ", ".join(filter(None, parts))
+
+
+def _stops_table(laid_out: PlanView) -> Table:
+    heads = tuple(Head(name, number=False) for name in ("job", "runs on", "after the stop"))
+    rows = [
+        (stop.job, listed(stop.gpus, 4), laid_out.after_stop(stop).removeprefix("then "))
+        for stop in laid_out.stops
+    ]
+    return Table("Running jobs to stop before anything starts", heads, rows)
 
 
 def _waiting_table(laid_out: PlanView) -> Table:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 from dovetail.executor.mps.processes import DEVICES, PERCENTAGE, PRIORITY
 from dovetail.instances._record import IDLE
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Plan
+from dovetail.instances.plan import Plan, Stop
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f-]+")
+_STOPS = """\
+# Stop the jobs named in "stop first", on all nodes, before anything starts.
+"""
 _HEAD = """\
 # Each line is a process of a job that starts: put its command between variables and comment.
 # Devices are numbered as in the instance, which has to be the order of nvidia-smi.
@@ -84,12 +87,20 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
             yield Rank(row.job, node, gpu, rank, workers, row.sub_batch, environment)
 
 
-def shell_lines(found: Iterable[Rank]) -> Iterator[str]:
-    """Yield lines for a shell, node by node."""
-    yield _HEAD
-    for node, on_node in groupby(sorted(found, key=lambda rank: rank.node), lambda r: r.node):
+def shell_lines(instance: Instance, stops: Iterable[Stop], found: Iterable[Rank]) -> Iterator[str]:
+    """Yield lines for a shell, node by node: the jobs to stop there, then what starts."""
+    leaving: dict[str, list[str]] = defaultdict(list)
+    for stop in stops:
+        for gpu in stop.gpus:
+            leaving[instance.places[gpu].node].append(f"# stop first: {stop.job} on {gpu}")
+    starting: dict[str, list[Rank]] = defaultdict(list)
+    for rank in found:
+        starting[rank.node].append(rank)
+    yield (_STOPS if leaving else "") + _HEAD
+    for node in sorted({*leaving, *starting}):
         yield f"\n# on {node}"
-        for rank in on_node:
+        yield from leaving[node]
+        for rank in starting[node]:
             variables = " ".join(f"{name}={value}" for name, value in rank.environment.items())
             yield f"{variables}  # {_text(rank)}"
 

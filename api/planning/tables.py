@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.instances._record import listed
 from dovetail.planning.views import TWO_STAGE, GpuView, PlanView, Seat, view
 from dovetail.planning.wording import (
     STARTS,
@@ -58,7 +59,13 @@ _NOTHING_SAID = {
 def plan_view(instance: Instance, plan: Plan) -> RenderableType:
     """Return a plan as text: headline, jobs on each GPU, jobs that wait and why, notes."""
     laid_out = view(instance, plan)
-    return Group(headline(laid_out), gpu_table(laid_out), waiting_lines(laid_out), note_lines(plan))
+    return Group(
+        headline(laid_out),
+        gpu_table(laid_out),
+        *stop_lines(laid_out),
+        waiting_lines(laid_out),
+        note_lines(plan),
+    )
 
 
 def headline(laid_out: PlanView) -> RenderableType:
@@ -120,6 +127,18 @@ def _telling(laid_out: PlanView, rows: Sequence[Mapping[str, str]]) -> tuple[str
     return tuple(name for name in PLAN_COLUMNS if name not in silent)
 
 
+def stop_lines(laid_out: PlanView) -> Iterator[RenderableType]:
+    """Yield a line for every running job that has to be stopped, under their number."""
+    stops = laid_out.stops
+    if stops:
+        yield Text(f"\n{number(len(stops), 'running job')} to stop first", "bold")
+        yield _named_lines(
+            (stop.job, f"on {listed(stop.gpus, 4)}, {laid_out.after_stop(stop)}")
+            for stop in stops[:MOST_WAITING]
+        )
+        yield from _left_out(len(stops) - MOST_WAITING, "job to stop")
+
+
 def waiting_lines(laid_out: PlanView) -> RenderableType:
     """Return a line for every waiting job; of many the first, under counts of all."""
     waiting = laid_out.waiting
@@ -143,12 +162,16 @@ def waiting_view(
 
 
 def _reason_lines(waiting: Iterable[Waiting | Explanation]) -> RenderableType:
+    return _named_lines((each.job, each.reason or "no reason given") for each in waiting)
+
+
+def _named_lines(lines: Iterable[tuple[str, str]]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(max_width=WIDTH // 3)
     table.add_column(overflow="fold")
-    rows = [(each.job, each.reason or "no reason given") for each in waiting]
-    for job, reason in rows:
-        table.add_row(Name(job), Text(reason))
+    rows = list(lines)
+    for job, text in rows:
+        table.add_row(Name(job), Text(text))
     return Fitting(table, row_lines(rows, 1, ("",)))
 
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
-from dovetail.instances.plan import Assignment, Plan, Waiting
+from dovetail.instances.plan import Assignment, Plan, Stop, Waiting
 
 TWO_STAGE = frozenset({"slowdown", "sensitivity", "energy"})
 """Objectives that place as much weight as possible before they look at their own value."""
@@ -109,8 +110,8 @@ class PlanView:
         Every job that has GPUs, in the order of the file.
     waiting : tuple of Waiting
         Every job that has none, in the order of the file, with the plan's reason if it has one.
-    stopping : int
-        How many of these run now.
+    stops : tuple of Stop
+        The running jobs that wait or move, with their GPUs.
     """
 
     instance: Instance
@@ -119,7 +120,7 @@ class PlanView:
     nodes: tuple[NodeView, ...]
     placed: tuple[PlacedJob, ...]
     waiting: tuple[Waiting, ...]
-    stopping: int
+    stops: tuple[Stop, ...]
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -133,7 +134,12 @@ class PlanView:
         changes = {"start": found["starts"], "stay": found["stays"]}
         if not self.plan.preempt:
             return changes
-        return {**changes, "move": found["moves"], "stop": self.stopping}
+        return {**changes, "move": found["moves"], "stop": len(self.stops) - found["moves"]}
+
+    def after_stop(self, stop: Stop) -> str:
+        """Return what becomes of a job that is stopped."""
+        again = next((each.gpus for each in self.placed if each.job.id == stop.job), None)
+        return "then waits" if again is None else f"then starts again on {listed(again, 4)}"
 
     @property
     def reason_kinds(self) -> Mapping[str, int]:
@@ -175,7 +181,7 @@ def view(instance: Instance, plan: Plan) -> PlanView:
             for job in problem.jobs
             if job.id not in assigned
         ),
-        stopping=sum(job.running and job.id not in assigned for job in instance.jobs),
+        stops=plan.leaving(instance.jobs),
     )
 
 

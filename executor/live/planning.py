@@ -13,7 +13,7 @@ from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Waiting
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stop, Waiting
 from dovetail.solver.explanations import explain, reasons
 from dovetail.solver.policies.policy import Decision, RoundProof
 from dovetail.solver.policies.state import State
@@ -57,7 +57,7 @@ def plan_of(
     report = _judged(instance, Plan(assignments=tuple(assigned), preempt=bool(stopped)), objective)
     rows = [row.replace(slowdown=report.job_slowdown.get(row.job)) for row in assigned]
     value = report.value
-    return Plan(
+    plan = Plan(
         instance=instance.name,
         solver=f"policy {policy}",
         preempt=bool(stopped),
@@ -68,12 +68,12 @@ def plan_of(
             *report.warnings,
         ),
         assignments=tuple(rows),
-        waiting=(
-            _reasons(Problem.of(problem, report.objective), assigned, alone, before)
-            if report.valid
-            else ()
-        ),
     )
+    plan = plan.replace(stops=plan.leaving(instance.jobs))
+    if not report.valid:
+        return plan
+    asked = Problem.of(problem, report.objective)
+    return plan.replace(waiting=_reasons(asked, assigned, plan.stops, alone, before))
 
 
 def _judged(instance: Instance, plan: Plan, objective: ObjectiveName) -> CheckReport:
@@ -96,6 +96,7 @@ def _proven(proof: RoundProof | None) -> str:
 def _reasons(
     problem: Problem,
     assigned: list[Assignment],
+    stops: tuple[Stop, ...],
     alone: Callable[[str], bool],
     before: Callable[[str], tuple[str, str] | None],
 ) -> tuple[Waiting, ...]:
@@ -105,7 +106,7 @@ def _reasons(
                 each.reason, problem.round.instance, each.job, alone(each.job), before(each.job)
             )
         )
-        for each in reasons(problem, assigned)
+        for each in reasons(problem, assigned, stops=stops)
     )
 
 

@@ -342,6 +342,7 @@ PLAN = [
         "j",
         "waiting[0].nearest.corunner: unknown field, did you mean co_runner?",
     ),
+    ("stops", [{"job": "j"}], "stops[0].gpus: this field is required"),
 ]
 
 

@@ -16,6 +16,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.requirements import require_fields
+from tests.data import small
 from tests.oracle import TWO_STAGE, Optimum, optimum
 from tests.strategies import Shape, random_instance
 
@@ -911,6 +912,42 @@ def test_rounded_claims_are_true() -> None:
 )
 def test_false_waiting(waiting: list[str], message: str) -> None:
     assert claimed(waiting=[{"job": name} for name in waiting]) == [message]
+
+
+@pytest.mark.parametrize(
+    ("stops", "message"),
+    [
+        ([], None),
+        ([("x", ["g-0"])], None),
+        ([("x", ["g-1"])], "job x: claim: stops on g-1, but it runs elsewhere"),
+        (
+            [("x", ["g-0"]), ("x", ["g-0"])],
+            "job x: claim: listed in stops, but it stays, waits or is listed before",
+        ),
+        (
+            [("x", ["g-0"]), ("y", ["g-1"])],
+            "job y: claim: listed in stops, but it stays, waits or is listed before",
+        ),
+        (
+            [("y", ["g-1"])],
+            "job y: claim: listed in stops, but it stays, waits or is listed before",
+        ),
+    ],
+)
+def test_stops_are_the_running_jobs_that_do_not_stay(stops, message) -> None:
+    jobs = [
+        {"id": "x", "state": "running", "gpus": ["g-0"]},
+        {"id": "y", "state": "running", "gpus": ["g-1"]},
+    ]
+    plan = Plan.from_data(
+        {
+            "preempt": True,
+            "assignments": [{"job": "y", "gpus": ["g-1"], "start": False}],
+            "stops": [{"job": job, "gpus": gpus} for job, gpus in stops],
+        }
+    )
+    found = [str(each) for each in check(small(jobs), plan).violations]
+    assert found[:1] == ([message] if message else [])
 
 
 def test_waiting_that_leaves_a_job_out() -> None:

@@ -525,8 +525,8 @@ def test_jobs_that_may_be_preempted_are_pending():
     instance = waits(runs("x", "g-0"))
     plan = Plan(assignments=(row("new", "g-0"),), preempt=True)
     assert explain(instance, plan, "x").reason == (
-        "unknown: no known slowdown lets it share a GPU with a job that is placed; "
-        "it could start with new on g-0 if a + b were measured"
+        "stopped: it runs on g-0 now; no known slowdown lets it share a GPU with a job that is "
+        "placed; it could start with new on g-0 if a + b were measured"
     )
 
 

@@ -11,6 +11,7 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Plan
+from dovetail.solver.explanations import explain, explain_waiting
 from dovetail.solver.rounds import solve
 from tests.data import small
 from tests.solver.contract import FAMILIES
@@ -86,6 +87,28 @@ def test_a_job_that_moves_starts_and_the_others_say_that_they_stay():
     rows = {row.job: row for row in plan.assignments}
     assert rows["x"].gpus == rows["y"].gpus
     assert starting(plan) in ({"x", "z"}, {"y", "z"})
+
+
+@given(st.one_of(*FAMILIES.values()), st.sampled_from(OBJECTIVES))
+def test_every_running_job_that_does_not_stay_is_named(instance, objective):
+    plan = solve(instance, objective, preempt=True).plan
+    stay = {row.job for row in plan.assignments if not row.start}
+    running = {job.id: job.gpus for job in instance.jobs if job.running}
+    expected = {name: gpus for name, gpus in running.items() if name not in stay}
+    assert {stop.job: stop.gpus for stop in plan.stops} == expected
+    for waiting in plan.waiting:
+        assert waiting.reason.startswith("stopped: it runs on ") == (waiting.job in running)
+
+
+def test_the_story_of_a_job_that_is_stopped_begins_with_that():
+    jobs = [running("x", "g-0", weight=1), {"id": "y", "weight": 5, "workload": "b"}]
+    instance = small(jobs, gpus=1)
+    plan = solve(instance, preempt=True).plan
+    story = explain(instance, plan, "x")
+    assert story.category == "stopped"
+    assert story.reason == plan.waiting[0].reason
+    assert story.reason.startswith("stopped: it runs on g-0 now; ")
+    assert explain_waiting(instance, plan) == plan.waiting
 
 
 def test_of_a_gang_and_a_job_that_part_the_gang_stays():

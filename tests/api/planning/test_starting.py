@@ -61,7 +61,7 @@ def environments(lines):
 
 def test_each_process_of_a_starting_job_gets_its_gpu_share_and_priority(planned):
     instance, plan = planned
-    lines = "\n".join(shell_lines(ranks(instance, plan))).splitlines()
+    lines = "\n".join(shell_lines(instance, (), ranks(instance, plan))).splitlines()
     shared = next(row for row in plan.assignments if row.job == "late").gpus[0]
     device = {UUID: UUID, "n1-1": "1"}
     expected = {
@@ -86,6 +86,54 @@ def test_a_preempted_job_is_started_only_where_it_moves(planned):
     assert len(started & {"old", "full"}) == 1
     everything = plan.replace(assignments=[a.replace(start=None) for a in plan.assignments])
     assert {rank.job for rank in ranks(instance, everything)} == {job.id for job in instance.jobs}
+
+
+def test_what_must_stop_is_named_before_anything_starts_there(tmp_path, capsys):
+    """A gang takes the place of a job that then waits, and of one that moves."""
+    node = {"gpu_count": 2, "gpu": GPU}
+    held = {"state": "running", "workload": "a"}
+    data = {
+        "format": "dovetail-instance/1",
+        "name": "stops",
+        "cluster": {
+            "max_jobs_per_gpu": 1,
+            "nodes": [{"id": "n0", **node}, {"id": "n1", "gpus": [{"id": "small", **GPU}]}],
+        },
+        "workloads": {"a": {"memory_mib": 4000}, "b": {"memory_mib": 4000, "speed": {"B": 9}}},
+        "jobs": [
+            {"id": "stops", **held, "gpus": ["n0-0"], "weight": 0.1},
+            {"id": "moves", **held, "gpus": ["n0-1"], "workload": "b", "weight": 2},
+            {"id": "gang", "workload": "a", "workers": 2, "weight": 5},
+        ],
+        "slowdowns": [],
+    }
+    data["cluster"]["nodes"][1]["gpus"][0]["model"] = "B"
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    assert main(["plan", str(tmp_path / "a.json"), "--preempt", "--commands"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    on_n0 = lines[lines.index("# on n0") + 1 : lines.index("# on n1") - 1]
+    assert on_n0[:2] == ["# stop first: stops on n0-0", "# stop first: moves on n0-1"]
+    assert [line.partition("command of ")[2] for line in on_n0[2:]] == [
+        "gang: on n0-0, rank 0 of 2",
+        "gang: on n0-1, rank 1 of 2",
+    ]
+    assert 'Stop the jobs named in "stop first"' in lines[0]
+    assert main(["plan", str(tmp_path / "a.json"), "--preempt"]) == 0
+    out = capsys.readouterr().out
+    assert "2 running jobs to stop first" in out
+    assert "stops  on n0-0, then waits" in out
+    assert "moves  on n0-1, then starts again on small" in out
+    assert "stops  stopped: it runs on n0-0 now; " in out
+    page = str(tmp_path / "a.html")
+    assert main(["plan", str(tmp_path / "a.json"), "--preempt", "--report", page, "--json"]) == 0
+    plan = Plan.from_data(json.loads(capsys.readouterr().out))
+    assert {stop.job: stop.gpus for stop in plan.stops} == {
+        "stops": ("n0-0",),
+        "moves": ("n0-1",),
+    }
+    text = (tmp_path / "a.html").read_text()
+    assert "Running jobs to stop before anything starts" in text
+    assert "starts again on small" in text
 
 
 def test_plan_prints_them_in_place_of_the_plan(tmp_path, capsys):
