@@ -163,6 +163,7 @@ _SERVE = Command(
             "most jobs on a device (default: the pool's, 2 for real devices)",
             whole(1),
         ),
+        option("--accept-loss", "start although the journal lacks events that were on the disk"),
         option("--dry-run", "start nothing; plan --from-live prints what would start"),
     ),
 )

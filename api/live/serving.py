@@ -54,7 +54,7 @@ def serve(options: Namespace) -> int:
     from dovetail.live.application import application
     from dovetail.live.server import serving
 
-    with Journal(directory) as journal:
+    with Journal(directory, options.accept_loss) as journal:
         pool = pool_named(options.pool, directory, sample_s)
         service = Service(
             journal,

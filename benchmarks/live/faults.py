@@ -47,9 +47,11 @@ from load import (
 )
 from service_process import Cores, ServiceGoneError, ServiceProcess, Setup, Simulated
 
-from dovetail.executor.jobs.journal import JOURNAL, JournalError, read_events, read_state_machine
+from dovetail.executor.jobs.journal import JOURNAL, read_events, read_state_machine
+from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.pools.pool import NodePool
+from dovetail.executor.system.directories import LOCK
 
 _YEAR_S: Final = 365 * 86400.0
 _FLOOD: Final = 10_000
@@ -293,6 +295,8 @@ def journal_cut(kind: Kind, draw: random.Random) -> Tally:
         if size:
             with log.open("r+b") as file:
                 file.truncate(draw.randint(size // 2, size - 1))
+        # The number of events that were on that disk is as old as they are.
+        (directory / LOCK).unlink()
         left = _events(directory)
         client.begin_anew()
         tally = settled(client, kind, directory, todo, forgetful=True)

@@ -16,7 +16,6 @@ The file should lie on a local disk: SQLite's locks are not safe on network file
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import shutil
@@ -35,13 +34,13 @@ from pydantic_core import from_json
 
 from dovetail.executor.jobs import checkpoint
 from dovetail.executor.jobs.events import ANY_EVENT, AnyEvent, Edited, Placed, Submitted
+from dovetail.executor.jobs.journal_lock import JournalError, JournalLock
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Run
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import OVER
 from dovetail.executor.jobs.words import Digests, KnownWords, Words, brief
-from dovetail.executor.system.directories import LOCK, require_own
-from dovetail.instances.errors import DovetailError, source_name
+from dovetail.instances.errors import source_name
 from dovetail.instances.raw_files import FilePath
 
 JOURNAL: Final = "journal.db"
@@ -110,10 +109,6 @@ _REFERRED_TO = (
 )
 
 
-class JournalError(DovetailError):
-    """A journal cannot be written, read or locked; one line says why."""
-
-
 class Entry(NamedTuple):
     """An event and its number; the first of a journal has number 1."""
 
@@ -129,25 +124,32 @@ class Journal:
     directory : str or path
         Created for its owner only if it does not exist. It is locked until ``close`` or the end
         of the process.
+    accept_loss : bool
+        Open the journal also if events are missing that were on the disk.
 
     Raises
     ------
     InputError
         If other users could have prepared the directory (``require_own``).
     JournalError
-        If another service has locked it, or the file is damaged, no journal, or not writable.
+        If another service has locked it, or the file is damaged, no journal, or not writable, or
+        events are missing. Then neither the file nor its log is changed.
     """
 
-    def __init__(self, directory: FilePath) -> None:
+    def __init__(self, directory: FilePath, accept_loss: bool = False) -> None:
         folder = Path(directory)
         self._path = folder / JOURNAL
-        self._lock = _locked(folder)
+        self._lock = JournalLock(folder)
         try:
             with _faults(self._path, "opened"):
-                self._connection, self._sequence = _for_writing(self._path)
+                self._connection, self._sequence = _opened_whole(
+                    self._path, 0 if accept_loss else self._lock.synced
+                )
         except BaseException:
-            os.close(self._lock)
+            self._lock.close()
             raise
+        if self._sequence < self._lock.synced:
+            self._lock.note_synced(self._sequence)
         self._checkpointed = 0
         # What an earlier service has left may not be on the disk yet.
         self._synced = 0
@@ -206,6 +208,7 @@ class Journal:
             finally:
                 os.close(descriptor)
         self._synced = self._sequence
+        self._lock.note_synced(self._sequence)
 
     def replay(self) -> StateMachine:
         """Return the state machine as it was after the last event.
@@ -305,7 +308,7 @@ class Journal:
     def close(self) -> None:
         """Release the journal for another service."""
         self._connection.close()
-        os.close(self._lock)
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -577,32 +580,22 @@ def _sum(sequence: int, text: str) -> int:
     return zlib.crc32(f"{sequence} {text}".encode())
 
 
-# The file and its lock.
+# The file.
 
 
-def _locked(folder: Path) -> int:
-    """Return a descriptor that holds the directory's lock; it goes with the process."""
-    require_own(folder)
+def _opened_whole(path: Path, synced: int) -> tuple[sqlite3.Connection, int]:
+    """Open or make the file unless it lacks events; return it and the number of the last one."""
+    if synced:
+        last = _last_readable(path)
+        if last is not None:
+            _refuse_loss(path, last, synced)
+    connection, last = _for_writing(path)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise _unusable(folder, error) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
-        os.close(lock)
-        rule = f"a service runs here already (pid {pid})"
-        raise JournalError(f"{source_name(folder)}: {rule}") from None
-    # For people; over what is there, which takes no room on a full disk.
-    with suppress(OSError):
-        os.pwrite(lock, f"{os.getpid():<19}\n".encode(), 0)
-    return lock
-
-
-def _unusable(folder: Path, error: OSError) -> JournalError:
-    return JournalError(f"{source_name(folder)}: cannot be used: {_reason(error)}")
+        _refuse_loss(path, last, synced)
+    except JournalError:
+        connection.close()
+        raise
+    return connection, last
 
 
 def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
@@ -640,6 +633,36 @@ def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
     except BaseException:
         connection.close()
         raise
+
+
+def _last_readable(path: Path) -> int | None:
+    """Return the number of the last event that a reader finds; None: not known on a full disk.
+
+    SQLite would remove the log of a journal that is opened for writing, and damaged frames with
+    it, which may be all that is left of some events.
+    """
+    _refuse_cut_short(path)
+    if not path.exists():
+        return 0
+    try:
+        with closing(_connected(path, "ro")) as connection:
+            if _is_empty(connection):
+                return 0
+            _check_kind(connection, path)
+            return _last(connection)
+    except sqlite3.OperationalError:
+        if _is_full(path.parent):
+            return None
+        raise
+
+
+def _refuse_loss(path: Path, last: int, synced: int) -> None:
+    """Refuse a journal that has fewer events than were on the disk."""
+    if last < synced:
+        count = synced - last
+        lost = f"{count} event{'s' if count > 1 else ''} that the disk had"
+        rule = f"is damaged or missing: it ends at event {last} and lacks {lost}"
+        raise JournalError(f"{source_name(path)}: {rule} (to go on without: --accept-loss)")
 
 
 def _refuse_cut_short(path: Path) -> None:

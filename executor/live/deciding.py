@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.journal import JournalError
+from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.guarded_policy import AGAIN_S, GuardedPolicy, asked

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
+from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal
+from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import JobState

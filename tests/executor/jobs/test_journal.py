@@ -1,5 +1,6 @@
 """A journal keeps every event, replays it, belongs to one service, and survives faults."""
 
+import itertools
 import os
 import random
 import shutil
@@ -681,6 +682,119 @@ class TestDamage:
             return None
         finally:
             shutil.rmtree(copy)
+
+
+def _flip(path, rng, used):
+    """Change 64 bytes somewhere in the used part of a file."""
+    data = bytearray(path.read_bytes())
+    at = rng.randrange(max(1, used - 64))
+    data[at : at + 64] = bytes(byte ^ rng.randint(1, 255) for byte in data[at : at + 64])
+    path.write_bytes(data)
+
+
+def _used(path):
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+FAULTS = {
+    "flipped log": lambda home, rng: _flip(home / WAL, rng, _used(home / WAL)),
+    "cut log": lambda home, rng: os.truncate(home / WAL, rng.randrange(_used(home / WAL))),
+    "removed log": lambda home, rng: (home / WAL).unlink(),
+    "flipped file": lambda home, rng: _flip(home / JOURNAL, rng, _used(home / JOURNAL)),
+    "removed file": lambda home, rng: (home / JOURNAL).unlink(),
+    "removed both": lambda home, rng: [(home / name).unlink() for name in (JOURNAL, WAL)],
+    "nothing": lambda home, rng: None,
+}
+
+
+class TestLoss:
+    """What was on the disk is there, or the service does not start and says so."""
+
+    @pytest.fixture
+    def synced(self, tmp_path, story, request):
+        """A directory whose service was killed after all of its events were on the disk."""
+        live, home = tmp_path / "live", tmp_path / "home"
+        rng, machine = random.Random(request.param), StateMachine()
+        with Journal(live) as journal:
+            left = list(story.happened)
+            while left:
+                batch = [left.pop(0) for _ in range(min(len(left), rng.randint(1, 9)))]
+                journal.append(batch)
+                journal.sync()
+                for event in batch:
+                    machine.apply(event)
+                journal.checkpoint(machine, every=rng.choice([1, 20, 1000]))
+            journal.sync()
+            shutil.copytree(live, home)
+        return home
+
+    @pytest.mark.parametrize(
+        ("synced", "fault"),
+        list(itertools.product(range(14), FAULTS)),
+        indirect=["synced"],
+        ids=lambda value: str(value),
+    )
+    def test_is_named_and_leaves_the_files_as_they_are(self, synced, story, fault, request):
+        seed = request.node.callspec.params["synced"]
+        FAULTS[fault](synced, random.Random(100 + seed))
+        before = {name: (synced / name).exists() for name in (JOURNAL, WAL)}
+        bytes_before = {
+            name: (synced / name).read_bytes() for name, there in before.items() if there
+        }
+        refusal = self.refusal(synced, story)
+        if refusal is None:
+            assert not fault.startswith("removed")
+            return
+        assert fault != "nothing"
+        assert len(refusal.splitlines()) == 1
+        if "--accept-loss" in refusal:
+            assert {name: (synced / name).read_bytes() for name in bytes_before} == bytes_before
+            self.goes_on(synced, story)
+
+    @staticmethod
+    def refusal(home, story):
+        """Return why a journal is refused; None: all of the story is there."""
+        try:
+            with Journal(home) as journal:
+                assert journal.sequence == len(story.happened)
+                assert journal.replay() == replayed(story.happened)
+        except JournalError as error:
+            return str(error)
+        return None
+
+    @staticmethod
+    def goes_on(home, story):
+        """Start without the lost events, and again as usual."""
+        with Journal(home, accept_loss=True) as journal:
+            machine = journal.replay()
+            assert machine == prefixes(story)[machine.sequence]
+            last = journal.append([events.Recorded(at_s=1.0, sequence=0)])
+            journal.sync()
+        with Journal(home) as journal:
+            assert journal.sequence == last
+
+    @pytest.mark.parametrize("synced", range(14), indirect=True)
+    def test_a_changed_frame_that_is_mended_is_no_loss(self, synced, story):
+        log = (synced / WAL).read_bytes()
+        # The first frame: all later ones are lost with it.
+        (synced / WAL).write_bytes(log[:100] + bytes(64) + log[164:])
+        assert "--accept-loss" in self.refusal(synced, story)
+        (synced / WAL).write_bytes(log)
+        assert self.refusal(synced, story) is None
+
+    @pytest.mark.parametrize("synced", [0], indirect=True)
+    @pytest.mark.parametrize("number", [b"9999", b"x", b"\xff" * 15])
+    def test_a_changed_number_is_not_believed(self, synced, number):
+        with open(synced / LOCK, "r+b") as lock:
+            lock.seek(20)
+            lock.write(number)
+        Journal(synced).close()
+
+    def test_what_was_never_synced_may_be_missing(self, folder, story, tmp_path):
+        log = (folder / WAL).read_bytes()
+        Journal(folder).close()
+        (folder / WAL).write_bytes(log[:100])
+        Journal(folder).close()
 
 
 class TestKills:

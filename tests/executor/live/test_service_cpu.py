@@ -15,6 +15,7 @@ from dovetail.executor.live.service import Service
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import SAMPLE_S
+from dovetail.executor.system.directories import LOCK
 from dovetail.instances.datasets import Repository
 from tests.executor.live.test_service import ME, is_in, serving, spec
 from tests.executor.local_runs import cleared, python
@@ -125,6 +126,7 @@ def test_a_job_that_was_asked_to_end_has_not_finished_where_the_journal_has_lost
         service.api.cancel("j1", ME)
         wait_until((directory / "asked").exists)
     (directory / "journal.db").write_bytes(before)
+    (directory / LOCK).unlink()
     (directory / "go").touch()
     wait_until((directory / "runs/j1.1/rank0/exit.json").exists)
     with service_on_cores(directory) as service:

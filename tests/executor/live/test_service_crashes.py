@@ -20,6 +20,7 @@ from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.service import Service
 from dovetail.executor.pools.simulated import SimulatedNode
+from dovetail.executor.system.directories import LOCK
 from dovetail.instances.datasets import Repository
 from tests.executor.live.test_service import ME, TRUTH, service_in, spec
 from tests.executor.waiting import LIMIT_S, wait_until
@@ -153,8 +154,8 @@ def copied(directory, other):
 
 
 def restored(kept, directory):
-    """Put a copy of the journal back, or none."""
-    for file in directory.glob("journal.db*"):
+    """Put a copy of the journal back, or none, as a disk that lied would have it."""
+    for file in (directory / LOCK, *directory.glob("journal.db*")):
         file.unlink()
     for file in kept.glob("journal.db*") if kept else ():
         shutil.copy(file, directory / file.name)
