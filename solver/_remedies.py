@@ -11,11 +11,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
+from itertools import count, takewhile
 
 import numpy as np
 from pydantic import Field
 
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.refusals import Refusal
 from dovetail.formulations.rounds import Resident
@@ -171,16 +172,26 @@ class Remedies:
         self._ways = finder.refusals.candidates(index)
         self._levels = finder.levels(index)
 
-    def ranked(self) -> tuple[Remedy, ...]:
-        """Return the remedies, the cheapest first; those of figures by how little they change."""
+    def ranked(self, budget: Budget = UNLIMITED) -> tuple[Remedy, ...]:
+        """Return the remedies, the cheapest first; those of figures by how little they change.
+
+        Those that the budget does not suffice for are left out.
+        """
         tried = self._tried(Change())
         if tried is not None:
             where = f"{tried.finder.place_text(tried.finding)}{tried.finding.figures}"
             text = f"can start {where} with nothing changed"
             return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
-        found = [self._of_measuring(), *self._of_figures(), self._of_sub_batch()]
-        found += [self._of_isolation(), self._of_departure(), self._of_more_gpus()]
+        found = takewhile(lambda _: not budget.passed, self._each())
         return tuple(remedy for remedy in found if remedy is not None)
+
+    def _each(self) -> Iterator[Remedy | None]:
+        yield self._of_measuring()
+        yield from self._of_figures()
+        yield self._of_sub_batch()
+        yield self._of_isolation()
+        yield self._of_departure()
+        yield self._of_more_gpus()
 
     # -- trying -----------------------------------------------------------------------------
 

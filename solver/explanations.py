@@ -144,7 +144,7 @@ def _demands(problem: Problem) -> list[tuple[object, ...]]:
     ]
 
 
-def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
+def explain(instance: Instance, plan: Plan, job_id: str, budget: Budget = UNLIMITED) -> Explanation:
     """Return why a job waits and what would let it start, or where it runs.
 
     Parameters
@@ -155,6 +155,8 @@ def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
         A valid plan, ours or another's; under its objective, by default ``throughput``.
     job_id : str
         The job.
+    budget : Budget
+        When to stop; remedies that are not tried by then are left out.
 
     Raises
     ------
@@ -171,7 +173,7 @@ def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
     if job_id in placed:
         return _placed(problem, plan, placed[job_id], report)
     stop = next((stop for stop in plan.leaving(instance.jobs) if stop.job == job_id), None)
-    return _waiting(problem, plan.assignments, job_id, objective, stop)
+    return _waiting(problem, plan.assignments, job_id, objective, stop, budget)
 
 
 def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
@@ -220,6 +222,7 @@ def _waiting(
     job_id: str,
     objective: ObjectiveName,
     stop: Stop | None,
+    budget: Budget,
 ) -> Explanation:
     finder = Finder(Problem.of(instance, objective), assignments)
     index = list(instance.jobs_by_id).index(job_id)
@@ -229,5 +232,5 @@ def _waiting(
         category=category,
         reason=reason,
         nearest=nearest,
-        remedies=Remedies(finder, index, objective).ranked(),
+        remedies=Remedies(finder, index, objective).ranked(budget),
     )

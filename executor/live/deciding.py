@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
@@ -16,7 +16,7 @@ from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.guarded_policy import AGAIN_S, GuardedPolicy, asked
 from dovetail.executor.live.ledger import Ledger
 from dovetail.executor.live.left_behind import LeftBehind
-from dovetail.executor.live.planning import plan_of
+from dovetail.executor.live.planning import Choice
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
 from dovetail.executor.live.room import DiskFullError, require_room
@@ -24,15 +24,12 @@ from dovetail.executor.live.starts import CannotStartError, in_groups, is_fresh,
 from dovetail.executor.live.troubles import Troubles
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.system.clock import ServiceClock
-from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Plan
 from dovetail.solver.policies.policy import Decision, Start, objective_of
 from dovetail.solver.policies.registry import policy_named
 
 REST: Final = 4.0
 """For how many times the length of a decision the service's thread does other things after it."""
 
-_COSTLY_S: Final = 0.1
 _SOONEST_S: Final = 0.1
 _QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
 _PATIENT: Final = _QUIET | {"submitted"}
@@ -40,18 +37,10 @@ _PATIENT: Final = _QUIET | {"submitted"}
 _LOG: Final = logging.getLogger("dovetail.live")
 
 
-class Round(NamedTuple):
-    """A round, its plan, and until when both may be shown again."""
-
-    instance: Instance
-    plan: Plan
-    until_s: float
-
-
 class Decider:
     """Prepares and carries out the decisions of a policy, and previews them.
 
-    Called from the service's thread, but for ``recent``.
+    Called from the service's thread.
 
     Parameters
     ----------
@@ -98,7 +87,6 @@ class Decider:
         self.gap: float | None = None
         self._rest_until_s = -math.inf
         self._first_s = 0.0
-        self._shown: Round | None = None
 
     # When.
 
@@ -214,40 +202,17 @@ class Decider:
 
     # What it would do.
 
-    def recent(self, job: str = "") -> Round | None:
-        """Return the last previewed round if it was costly and is not old, and has the job.
-
-        From any thread.
-        """
-        found = self._shown
-        if found is None or self._clock.now_s() > found.until_s:
-            return None
-        return found if not job or job in found.instance.jobs_by_id else None
-
-    def instance(self) -> Instance:
-        """Return the round as it is now."""
+    def choose(self) -> Choice:
+        """Return what the policy would do now, and in which round."""
         self._view.renew(self._clock.now_s())
-        return self._view.instance()
-
-    def round(self, job: str = "") -> Round:
-        """Return the round and what the policy would do.
-
-        A costly preview is made once for all requests, so that it takes the thread at most one
-        part in ``REST`` of its time.
-        """
-        # Several may have asked at the same time.
-        recent = self.recent(job)
-        if recent is not None:
-            return recent
-        began = time.thread_time()
-        instance, before = self.instance(), Precedence.of(self._machine)
+        instance, before = self._view.instance(), Precedence.of(self._machine)
         state = self._view.state
         chosen = first_starts(self._machine, state, self._queue, self._policy)
         first = [start for starts, _ in chosen for start in self._entered(starts)]
         policy = policy_named(self._policy.name)
         decision = without_unfair_stops(asked(policy, state), self._machine)
         decision = decision._replace(starts=(*first, *decision.starts))
-        plan = plan_of(
+        return Choice.of(
             instance,
             state,
             decision,
@@ -257,10 +222,6 @@ class Decider:
             lambda job: before.ahead(self._machine.jobs[job]),
             self._pool.notice,
         )
-        took_s = time.thread_time() - began
-        kept_s = REST * took_s if took_s > _COSTLY_S else -1.0
-        self._shown = Round(instance, plan, self._clock.now_s() + kept_s)
-        return self._shown
 
     def _entered(self, starts: Sequence[Start]) -> list[Start]:
         """Enter starts into the state, and return those that break no rule."""

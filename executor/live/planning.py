@@ -4,66 +4,110 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import NamedTuple, Self
 
+from dovetail.executor.live.taking_part import MOST_IN_ROUND
 from dovetail.executor.state_instance import starting, staying
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stop, Waiting
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
 from dovetail.solver.explanations import explain, reasons
 from dovetail.solver.policies.policy import Decision, RoundProof
 from dovetail.solver.policies.state import State
 
 
-def plan_of(
-    instance: Instance,
-    state: State,
-    decision: Decision,
-    policy: str,
-    objective: ObjectiveName,
-    alone: Callable[[str], bool],
-    before: Callable[[str], tuple[str, str] | None],
-    notice: str,
-) -> Plan:
-    """Return the plan of a decision: running jobs, starts, and why the others wait.
+class Choice(NamedTuple):
+    """A decision with all that its plan and its reasons depend on; nothing of it changes.
 
-    Parameters
+    Attributes
     ----------
     instance : Instance
-        The round that ``state`` poses.
-    state : State
-        What the policy decided on.
-    decision : Decision
-        Its answer.
+        The round.
+    assigned : tuple of Assignment
+        Of running jobs that stay, and of starts.
+    preempt : bool
+        Whether jobs are stopped.
     policy : str
         Its name.
     objective : ObjectiveName
         What it optimises. A decision that breaks a rule of the objective is valued as throughput.
-    alone : callable
-        Returns whether the job of an id may start alone only.
-    before : callable
-        Returns for the job of an id the rule by which a user's jobs come first, and the user.
+    proof : RoundProof or None
+        Of the policy.
     notice : str
         A caveat about the pool's figures.
+    alone : frozenset of str
+        Jobs that may start alone only.
+    before : mapping of str to (str, str)
+        For jobs of users who do not come first, the rule and the user who does.
     """
-    stopped = {job.id for job in decision.stops}
-    stay = [row for row in staying(instance) if row.job not in stopped]
-    assigned = _with_co_runners([*stay, *(starting(state, start) for start in decision.starts)])
-    problem = instance.preempted() if stopped else instance
-    report = _judged(instance, Plan(assignments=tuple(assigned), preempt=bool(stopped)), objective)
+
+    instance: Instance
+    assigned: tuple[Assignment, ...]
+    preempt: bool
+    policy: str
+    objective: ObjectiveName
+    proof: RoundProof | None
+    notice: str
+    alone: frozenset[str]
+    before: Mapping[str, tuple[str, str]]
+
+    @classmethod
+    def of(
+        cls,
+        instance: Instance,
+        state: State,
+        decision: Decision,
+        policy: str,
+        objective: ObjectiveName,
+        alone: Callable[[str], bool],
+        before: Callable[[str], tuple[str, str] | None],
+        notice: str,
+    ) -> Self:
+        """Return the choice of a policy that decided on the state of a round.
+
+        ``alone`` and ``before`` return what the attributes have, for the job of an id.
+        """
+        stopped = {job.id for job in decision.stops}
+        stay = [row for row in staying(instance) if row.job not in stopped]
+        starts = [starting(state, start) for start in decision.starts]
+        ahead = {job.id: before(job.id) for job in instance.jobs}
+        return cls(
+            instance,
+            tuple(_with_co_runners([*stay, *starts])),
+            bool(stopped),
+            policy,
+            objective,
+            decision.proof,
+            notice,
+            frozenset(job.id for job in instance.jobs if alone(job.id)),
+            {job: rule for job, rule in ahead.items() if rule is not None},
+        )
+
+
+def plan_of(choice: Choice, budget: Budget = UNLIMITED) -> Plan:
+    """Return the plan of a choice: running jobs, starts, and why the others wait.
+
+    Jobs that the budget does not suffice for have no reason but that.
+    """
+    instance, assigned = choice.instance, choice.assigned
+    problem = instance.preempted() if choice.preempt else instance
+    bare = Plan(assignments=assigned, preempt=choice.preempt)
+    report = _judged(instance, bare, choice.objective)
     rows = [row.replace(slowdown=report.job_slowdown.get(row.job)) for row in assigned]
     value = report.value
     plan = Plan(
         instance=instance.name,
-        solver=f"policy {policy}",
-        preempt=bool(stopped),
+        solver=f"policy {choice.policy}",
+        preempt=choice.preempt,
         objective=None if value is None else ObjectiveValue(name=report.objective, value=value),
         notes=(
-            *filter(None, [notice, _proven(decision.proof)]),
+            *filter(None, [choice.notice, _proven(choice.proof)]),
             *map(str, report.violations),
             *report.warnings,
         ),
@@ -72,8 +116,12 @@ def plan_of(
     plan = plan.replace(stops=plan.leaving(instance.jobs))
     if not report.valid:
         return plan
-    asked = Problem.of(problem, report.objective)
-    return plan.replace(waiting=_reasons(asked, assigned, plan.stops, alone, before))
+    found = reasons(Problem.of(problem, report.objective), assigned, budget, plan.stops)
+    return plan.replace(
+        waiting=tuple(
+            each.replace(reason=_live_reason(each.reason, each.job, choice)) for each in found
+        )
+    )
 
 
 def _judged(instance: Instance, plan: Plan, objective: ObjectiveName) -> CheckReport:
@@ -93,38 +141,20 @@ def _proven(proof: RoundProof | None) -> str:
     return f"the policy proved a gap of {proof.gap:.2%} among the starts of {jobs} that it weighed"
 
 
-def _reasons(
-    problem: Problem,
-    assigned: list[Assignment],
-    stops: tuple[Stop, ...],
-    alone: Callable[[str], bool],
-    before: Callable[[str], tuple[str, str] | None],
-) -> tuple[Waiting, ...]:
-    return tuple(
-        each.replace(
-            reason=_live_reason(
-                each.reason, problem.round.instance, each.job, alone(each.job), before(each.job)
-            )
-        )
-        for each in reasons(problem, assigned, stops=stops)
-    )
-
-
-def _live_reason(
-    reason: str, instance: Instance, job: str, alone: bool, before: tuple[str, str] | None
-) -> str:
+def _live_reason(reason: str, job: str, choice: Choice) -> str:
     """Return a reason of ``dovetail explain`` in terms of live mode.
 
-    A job that may start ``alone`` only lacks an idle device, not predictions. A job too large for
-    the pool waits for devices that may join. If devices are short, the users ``before`` it count.
+    A job that may start alone only lacks an idle device, not predictions. A job too large for
+    the pool waits for devices that may join. If devices are short, the users before it count.
     """
+    alone = job in choice.alone
     if reason.startswith("size: "):
         return "capacity: too few devices take jobs"
-    if before and (alone or reason.startswith("capacity: ")):
-        rule, user = before
+    if job in choice.before and (alone or reason.startswith("capacity: ")):
+        rule, user = choice.before[job]
         return f"{rule}: first come jobs of {user}"
     if alone and reason.startswith("unknown: "):
-        gang = instance.jobs_by_id[job].workers > 1
+        gang = choice.instance.jobs_by_id[job].workers > 1
         return f"capacity: {'too few devices are' if gang else 'no device is'} idle"
     return reason
 
@@ -143,16 +173,20 @@ def _with_co_runners(rows: list[Assignment]) -> list[Assignment]:
     ]
 
 
-def of_round(
-    job: str, alone: bool, before: tuple[str, str] | None, instance: Instance, plan: Plan
-) -> str:
+def of_choice(job: str, choice: Choice, plan: Plan, budget: Budget = UNLIMITED) -> str:
     """Return why a job waits and what would let it start, or where it runs."""
-    if job not in instance.jobs_by_id:
-        return "it has no part in the round: it holds devices that the pool does not have"
+    if job not in choice.instance.jobs_by_id:
+        return (
+            "it has no part in the round: it holds devices that the pool does not have, or very "
+            f"many jobs wait, of which the first {MOST_IN_ROUND:,} or so take part, as many of "
+            "each user"
+        )
     try:
-        found = explain(instance, plan, job)
+        found = explain(choice.instance, plan, job, budget)
     except DovetailError as error:
         return f"no more can be said: {error}"
-    reason = _live_reason(found.reason, instance, job, alone, before)
+    reason = _live_reason(found.reason, job, choice)
+    alone = job in choice.alone
     remedies = [kept for kept in found.remedies if not (alone and kept.change.measured)]
-    return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies)])
+    more = ["- more was not examined: the time limit was reached"] if budget.passed else []
+    return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies), *more])

@@ -20,6 +20,7 @@ from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
 from dovetail.executor.live.policy_jobs import UNKNOWN_WORK_S, RunHistory, TrackedJob
 from dovetail.executor.live.policy_state import KindState, useful_caps
 from dovetail.executor.live.sharing_classes import Kind, Layout, workload_name
+from dovetail.executor.live.taking_part import most_of, taking_part
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone
 from dovetail.instances._record import IDLE
@@ -253,7 +254,7 @@ class PolicyView:
         return self._made.table.belief(model, caps, *names)
 
     def instance(self) -> Instance:
-        """Return the round that ``state`` poses: all jobs that are not over, all beliefs.
+        """Return the round that ``state`` poses: its jobs, and all beliefs.
 
         Kinds are its workloads. Devices that take no jobs and hold none are left out.
         """
@@ -265,10 +266,15 @@ class PolicyView:
     def _follow(self) -> set[WorkloadKey]:
         """Take up new jobs and drop ended ones; return the workloads of which one finished."""
         finished: set[WorkloadKey] = set()
+        queued = self.machine.queued
+        part = taking_part(queued, self.machine.reserved, most_of(len(self._gpus)))
         left = (
             t
             for t in self._tracked.values()
-            if t.live.state in OVER or t.live.barred or t.spec is not t.live.spec
+            if t.live.state in OVER
+            or t.live.barred
+            or t.spec is not t.live.spec
+            or (t.live.id in queued and t.live.id not in part)
         )
         for track in [*left]:
             del self._tracked[track.live.id]
@@ -276,10 +282,9 @@ class PolicyView:
             self.state.pending.pop(track.job.number, None)
             if self._note_duration(track.live):
                 finished.add(track.spec.key)
-        for jobs in (self.machine.queued, self.machine.holding):
-            for name in jobs.keys() - self._tracked.keys():
-                self._tracked[name] = track = TrackedJob.of(jobs[name])
-                self._stale |= track.job.workers > self._sizes.get(track.name, 0)
+        for name in {*part, *self.machine.holding} - self._tracked.keys():
+            self._tracked[name] = track = TrackedJob.of(self.machine.jobs[name])
+            self._stale |= track.job.workers > self._sizes.get(track.name, 0)
         return finished
 
     def _note_duration(self, live: LiveJob) -> bool:

@@ -26,12 +26,12 @@ from dovetail.executor.live.admission import (
     refuse_too_many,
     refuse_too_much,
 )
-from dovetail.executor.live.deciding import Decider, Round
+from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.lacking import Lacks, of_job
-from dovetail.executor.live.planning import of_round
 from dovetail.executor.live.presenting import job_views, listed
+from dovetail.executor.live.previews import Previews
 from dovetail.executor.live.readings import LastReading
 from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
@@ -99,7 +99,8 @@ class ServiceApi:
     ) -> None:
         self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
         self._pool, self._devices = pool, devices
-        self._seen, self._decider, self._known = seen, decider, known
+        self._seen, self._known = seen, known
+        self._previews = Previews(machine, clock, requests, decider)
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
         self._environments = SharedEnvironments()
         self.service = show
@@ -326,38 +327,29 @@ class ServiceApi:
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
-        recent = self._decider.recent()
-        if recent is not None:
-            return recent.instance
-        return self._requests.read(self._decider.instance)
+        return self._previews.instance()
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now, without doing it."""
-        return self._round().plan
+        return self._previews.plan()
 
     def explain(self, job: str) -> str:
         """Return why a job waits and what would let it start."""
         with self._lock:
             live = self._job(job)
             text, over = of_job(live, self._machine), live.state in OVER
-            alone = not self._machine.may_share(live)
             # While no device takes jobs, other remedies are of no use.
             waits = live.state in QUEUED
             lacks = self._lacks()
-            closed, before = waits and lacks.closed, lacks.before.ahead(live)
+            closed = waits and lacks.closed
         if waits and not live.barred:
             text = "\n".join(filter(None, [text, awaited_text(self._pool)]))
         if over or closed or live.barred:
             return text
-        found = self._round(job)
-        lines = [text, of_round(job, alone, before, found.instance, found.plan)]
+        lines = [text, self._previews.explain(job)]
         if waits and self._dry_run:
             lines.append("this is a dry run: nothing is started")
         return "\n".join(lines)
-
-    def _round(self, job: str = "") -> Round:
-        recent = self._decider.recent(job)
-        return recent or self._requests.read(lambda: self._decider.round(job))
 
     def _lacks(self) -> Lacks:
         return Lacks.of(self._machine, self._dry_run)

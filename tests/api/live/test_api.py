@@ -300,15 +300,17 @@ def test_many_waiters_for_a_job_cost_one_look(live, monkeypatch):
 
 
 def test_concurrent_requests_share_a_costly_plan(live, monkeypatch):
-    from dovetail.executor.live import deciding
+    from dovetail.executor.live import previews
+    from dovetail.executor.live.deciding import Decider
 
     live.client.submit([job()])
     made = []
-    monkeypatch.setattr(deciding, "_COSTLY_S", 0.0)
-    monkeypatch.setattr(deciding, "REST", 1e6)
-    plan_of = deciding.plan_of
-    monkeypatch.setattr(deciding, "plan_of", lambda *a: (made.append(1), plan_of(*a))[1])
+    monkeypatch.setattr(previews, "_COSTLY_S", 0.0)
+    monkeypatch.setattr(previews, "REST", 1e6)
+    choose = Decider.choose
+    monkeypatch.setattr(Decider, "choose", lambda self: (made.append(1), choose(self))[1])
     first = live.client.plan()
+    live.client.submit([job()])
     assert [live.client.plan() for _ in range(5)] == [first] * 5
     assert len(made) == 1
     live.client.drain([])

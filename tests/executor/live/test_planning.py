@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.executor.live.planning import plan_of
+from dovetail.executor.live.planning import Choice, plan_of
 from dovetail.instances.checker import check
 from dovetail.instances.plan import Plan
 from dovetail.instances.slowdown_table import SlowdownTable
@@ -28,9 +28,10 @@ def test_a_plan_that_stops_one_job_says_which_others_stay():
     state = State(instance, SlowdownTable.of(instance))
     x, z = Job(0, "x", 0, 1, 100.0, 0.0, gpus=(0,)), Job(2, "z", 0, 1, 100.0, 0.0)
     decision = Decision(starts=(Start(z, (0,)),), stops=(x,))
-    plan = plan_of(
-        instance, state, decision, "fifo", "throughput", lambda _: False, lambda _: "", ""
+    choice = Choice.of(
+        instance, state, decision, "fifo", "throughput", lambda _: False, lambda _: None, ""
     )
+    plan = plan_of(choice)
     assert check(instance, plan).violations == ()
     assert {row.job: row.start for row in plan.assignments} == {"y": False, "z": True}
     assert [each.job for each in plan.waiting] == ["x"]
@@ -45,9 +46,10 @@ def waiting_beside(slowdown: float, decision: Decision) -> Plan:
     instance = small(jobs, [{"pair": ["a", "b"], "slowdown": [slowdown, slowdown]}], gpus=1)
     state = State(instance, SlowdownTable.of(instance))
     objective = objective_of(policy_named("dovetail"))
-    plan = plan_of(
-        instance, state, decision, "dovetail", objective, lambda _: False, lambda _: "", ""
+    choice = Choice.of(
+        instance, state, decision, "dovetail", objective, lambda _: False, lambda _: None, ""
     )
+    plan = plan_of(choice)
     assert check(instance, plan).violations == ()
     return plan
 

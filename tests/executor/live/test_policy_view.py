@@ -22,6 +22,7 @@ from dovetail.executor.live.starts import (
     refusal,
     reservations,
 )
+from dovetail.executor.live.taking_part import MOST_IN_ROUND
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics
@@ -764,3 +765,25 @@ def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
     view.renew(story.at_s)
     assert view.state.reserved == {}
     assert story.machine.reserved == {}
+
+
+def test_of_very_many_jobs_of_a_user_a_part_takes_part_and_that_of_another_user():
+    story = known_story()
+    for k in range(2 * MOST_IN_ROUND):
+        made = spec(f"w{k}", nice=k % 41 - 20)
+        job = story.machine.next_job_id()
+        story.machine.apply(events.Submitted(at_s=story.at_s, job=job, spec=made))
+    other = story.submit(owner=BOB)
+    view = world_of(story)
+    part = {job.id for job in view.state.pending.values()}
+    assert len(part) == MOST_IN_ROUND
+    assert other.id in part
+    assert len(view.instance().jobs) == MOST_IN_ROUND
+    # What one leaves, the next takes.
+    first = next(iter(part - {other.id}))
+    story.cancel(story.machine.jobs[first])
+    view.renew(story.at_s)
+    after = {job.id for job in view.state.pending.values()}
+    assert len(after) == MOST_IN_ROUND
+    assert first not in after
+    assert len(after - part) == 1

@@ -1,0 +1,113 @@
+"""What the service would do now and why jobs wait, computed for users outside its own thread.
+
+The service's thread only chooses, at most one part in ``REST`` of its time. Plans and explanations
+follow from that choice in the thread of the user who asks, one at a time in all, and are kept for
+the next who asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.live.deciding import REST, Decider
+from dovetail.executor.live.planning import Choice, of_choice, plan_of
+from dovetail.executor.live.request_queue import RequestQueue
+from dovetail.executor.system.clock import ServiceClock
+from dovetail.formulations.budget import Budget
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan
+
+TIME_LIMIT_S: Final = 5.0
+"""Seconds that a plan's reasons, or an explanation, may take."""
+
+_COSTLY_S: Final = 0.1
+_FRESH_S: Final = 60.0
+"""For how long a choice is shown while nothing happens; only work done changes meanwhile."""
+
+
+@dataclass
+class _Preview:
+    """A choice, and what has followed from it."""
+
+    choice: Choice
+    sequence: int
+    made_s: float
+    took_s: float
+    plan: Plan | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def is_shown(self, job: str, sequence: int, now_s: float) -> bool:
+        """Return whether this says enough of the present state of a job, empty: of all."""
+        if self.sequence == sequence:
+            return now_s < self.made_s + _FRESH_S
+        known = not job or job in self.choice.instance.jobs_by_id
+        return known and self.took_s > _COSTLY_S and now_s < self.rest_until_s
+
+    @property
+    def rest_until_s(self) -> float:
+        """Until when the service's thread does not choose for users again."""
+        return self.made_s + REST * self.took_s
+
+
+class Previews:
+    """Answers what the service would do; from any thread.
+
+    Parameters
+    ----------
+    machine : StateMachine
+        Only its sequence is read.
+    clock, requests, decider
+        The service's.
+    """
+
+    def __init__(
+        self, machine: StateMachine, clock: ServiceClock, requests: RequestQueue, decider: Decider
+    ) -> None:
+        self._machine, self._clock = machine, clock
+        self._requests, self._decider = requests, decider
+        self._one = threading.Lock()
+        self._last: _Preview | None = None
+
+    def instance(self) -> Instance:
+        """Return the round as it is now."""
+        with self._one:
+            return self._now().choice.instance
+
+    def plan(self) -> Plan:
+        """Return what the policy would do now."""
+        with self._one:
+            return self._plan(self._now())
+
+    def explain(self, job: str) -> str:
+        """Return why a job waits and what would let it start, or where it runs."""
+        with self._one:
+            preview = self._now(job)
+            if job not in preview.texts:
+                budget = Budget.of(TIME_LIMIT_S)
+                plan = self._plan(preview)
+                preview.texts[job] = of_choice(job, preview.choice, plan, budget)
+            return preview.texts[job]
+
+    def _plan(self, preview: _Preview) -> Plan:
+        if preview.plan is None:
+            preview.plan = plan_of(preview.choice, Budget.of(TIME_LIMIT_S))
+        return preview.plan
+
+    def _now(self, job: str = "") -> _Preview:
+        last = self._last
+        if last is not None:
+            if last.is_shown(job, self._machine.sequence, self._clock.now_s()):
+                return last
+            time.sleep(max(0.0, last.rest_until_s - self._clock.now_s()))
+        self._last = self._requests.read(self._chosen)
+        return self._last
+
+    def _chosen(self) -> _Preview:
+        began = time.thread_time()
+        choice = self._decider.choose()
+        took_s = time.thread_time() - began
+        return _Preview(choice, self._machine.sequence, self._clock.now_s(), took_s)
