@@ -142,6 +142,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "p99": "Growth of the tail latency; the gSLA of a latency-critical job is its limit.",
         "power_w": "Power of the GPU with all of them on it, W; objective `energy` needs it.",
         "gpu_model": "The GPU model of the entry. Absent: every model without an entry of its own.",
+        "source": "`measured`: of these jobs together. `model`: predicted by a model of such "
+        "measurements, with a bound. `estimate`: without one. Absent: as given.",
+        "confidence": "Of `upper`, where a model gave it: the part of jobs that stay below.",
     },
     plans.Plan: {
         "format": "Format and version of the file.",
@@ -192,6 +195,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "co_runners": "The other jobs on each of the GPUs.",
         "start": "Whether it starts now. False for a running job, with `preempt` for one that "
         "keeps its GPUs, shares and sub-batch; one that moves starts.",
+        "source": "The weakest source among the slowdowns of its workers, as in the instance. "
+        "Absent: as given, or it is alone.",
+        "confidence": "That of a bound by a model.",
     },
     plans.Waiting: {
         "job": "Id of the job.",
@@ -449,6 +455,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "`upper` is nowhere below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "
         "or `power_w`.",
         "A workload with itself at one share has the same numbers twice.",
+        "`confidence` goes with `upper`.",
     ),
     plans.Assignment: ("`share` and `co_runners` have one item for each GPU.",),
 }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import isclose
 
-from dovetail.instances._check_facts import Occupancy, Placed, Violation
+from dovetail.instances._check_facts import Occupancy, Origin, Placed, Violation
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Instance, jobs_of
 from dovetail.instances.objectives import ObjectiveName
@@ -73,6 +73,7 @@ def _assignment(held: Placed | None, after: Occupancy, claim: Assignment) -> Ite
     if claim.slowdown is not None and effect and not _close(claim.slowdown, effect.slowdown):
         rule = f"claims slowdown {claim.slowdown:.10g}, recomputed {effect.slowdown:.10g}"
         yield _false(rule, where)
+    yield from _origin(after, claim)
     if claim.start and not placed.starting:
         yield _false("start: true of a running job", where)
     elif claim.start is False and not _stays(held, placed):
@@ -99,6 +100,17 @@ def _stops(
             yield _false(f"stops on {listed(stop.gpus)}, but it runs elsewhere", where)
     for name in expected if plan.stops else ():
         yield _false("does not stay, and is not listed in stops", f"job {name}")
+
+
+def _origin(after: Occupancy, claim: Assignment) -> Iterator[Violation]:
+    found = after.origins.get(claim.job)
+    source, confidence = (found.source, found.confidence) if found else (None, None)
+    if claim.source is not None and (claim.source, claim.confidence) != (source, confidence):
+        claimed = Origin(source=claim.source, confidence=claim.confidence)
+        yield _false(
+            f"claims that its slowdown is {claimed}; it is {found or 'as given'}",
+            f"job {claim.job}",
+        )
 
 
 def _stays(held: Placed | None, placed: Placed) -> bool:

@@ -11,8 +11,16 @@ from functools import cached_property
 from typing import Literal
 
 from dovetail.instances._check_hosts import HostLoads
-from dovetail.instances._record import IDLE, Record, Text
-from dovetail.instances.instance import Batch, Instance, Job, Place, SlowdownEntry, Workload
+from dovetail.instances._record import IDLE, Confidence, Record, Text
+from dovetail.instances.instance import (
+    Batch,
+    Instance,
+    Job,
+    Place,
+    SlowdownEntry,
+    Source,
+    Workload,
+)
 
 RuleName = Literal[
     "gang",
@@ -95,6 +103,35 @@ class Effect:
     bound: float
 
 
+class Origin(Record):
+    """Where the slowdown of a job is from.
+
+    Attributes
+    ----------
+    source : Source
+        The weakest among those of its workers.
+    confidence : float or None
+        With which a bound by a model holds, the least among those of its workers.
+    """
+
+    source: Source
+    confidence: Confidence | None = None
+
+    def __str__(self) -> str:
+        """Return it in words: ``model, 90 % bound``."""
+        if self.confidence is not None:
+            return f"{self.source}, {100 * self.confidence:g} % bound"
+        return f"{self.source}, no bound" if self.source == "estimate" else self.source
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The lower, the less it says of how far off the slowdown may be."""
+        return _WEAKEST_FIRST.index(self.source), self.confidence or 0.0
+
+
+_WEAKEST_FIRST: tuple[Source, ...] = ("estimate", "model", "measured")
+
+
 @dataclass(frozen=True, eq=False)
 class GpuOccupants:
     """The jobs on one GPU and what they do to each other; None where that is not known."""
@@ -164,6 +201,19 @@ class Occupancy:
             for name, effects in seen.items()
             if len(effects) == len(self.placed[name].share)
         }
+
+    @cached_property
+    def origins(self) -> Mapping[str, Origin]:
+        """Where the slowdown of each job is from; absent where it is as given, or it is alone."""
+        found: dict[str, Origin] = {}
+        for company in self.gpus.values():
+            entry = self.entry(company) if len(company.jobs) > 1 else None
+            if entry is None or entry.source is None:
+                continue
+            origin = Origin(source=entry.source, confidence=entry.confidence)
+            for name in company.ids:
+                found[name] = min(found.get(name, origin), origin, key=lambda each: each.rank)
+        return found
 
     def memory_mib(self, company: GpuOccupants) -> float:
         """Return the memory in use on a GPU, the cluster's reserve included."""

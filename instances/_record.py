@@ -44,6 +44,7 @@ NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=
 Variance = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e30)]
 """Of numbers that are at most 1e15: never more than the square of that."""
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
+Confidence = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 
 

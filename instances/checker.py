@@ -12,7 +12,7 @@ from dovetail.instances._check_claims import (
     false_status,
     false_waiting,
 )
-from dovetail.instances._check_facts import Occupancy, Violation
+from dovetail.instances._check_facts import Occupancy, Origin, Violation
 from dovetail.instances._check_reading import read_plan, running_jobs
 from dovetail.instances._check_rules import broken_rules, existing_breaches
 from dovetail.instances._check_values import objective_value, placed_weight, spanned
@@ -23,7 +23,7 @@ from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Plan
 from dovetail.instances.requirements import require_fields
 
-__all__ = ["CheckReport", "Violation", "check", "with_claims"]
+__all__ = ["CheckReport", "Origin", "Violation", "check", "with_claims"]
 
 
 class CheckReport(Record):
@@ -47,6 +47,9 @@ class CheckReport(Record):
     job_slowdown, job_bound : mapping of str to float
         Per placed job, the largest slowdown over its GPUs, and the largest figure that its
         gSLA is checked against; without the jobs where it is not known.
+    job_origin : mapping of str to Origin
+        Where the slowdown of each job that shares a GPU is from; without the jobs where the
+        instance does not say.
     gpu_memory_mib : mapping of str to float
         Memory in use on each GPU that holds a job, reserve included, in MiB.
     nodes_spanned, racks_spanned : int
@@ -64,6 +67,7 @@ class CheckReport(Record):
     placed_weight: float
     job_slowdown: FrozenMapping[str, float]
     job_bound: FrozenMapping[str, float]
+    job_origin: FrozenMapping[str, Origin]
     gpu_memory_mib: FrozenMapping[str, float]
     nodes_spanned: int
     racks_spanned: int
@@ -126,6 +130,7 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
         placed_weight=weight,
         job_slowdown={job: effect.slowdown for job, effect in after.effects.items()},
         job_bound={job: effect.bound for job, effect in after.effects.items()},
+        job_origin=after.origins,
         gpu_memory_mib={gpu: after.memory_mib(group) for gpu, group in after.gpus.items()},
         nodes_spanned=nodes,
         racks_spanned=racks,

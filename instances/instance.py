@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
     IDLE,
+    Confidence,
     Count,
     Fraction,
     FrozenDict,
@@ -309,6 +310,11 @@ EntryKey = tuple[str | None, tuple[tuple[str, int], ...]]
 """GPU model, and sorted (workload, share or 0)."""
 
 
+Source = Literal["measured", "model", "estimate"]
+"""Where slowdowns are from: a measurement of these jobs together; a model of the user's
+measurements, with a bound of its error; or neither, so that nothing bounds their error."""
+
+
 class SlowdownEntry(Record):
     """Measured or predicted slowdowns of workloads that share a GPU at the given shares.
 
@@ -325,6 +331,8 @@ class SlowdownEntry(Record):
     p99: tuple[Slowdown, ...] | None = None
     power_w: Positive | None = None
     gpu_model: Name | None = None
+    source: Source | None = None
+    confidence: Confidence | None = None
 
     @model_validator(mode="after")
     def _pair_or_set(self) -> Self:
@@ -349,6 +357,8 @@ class SlowdownEntry(Record):
             for name in ("upper", "p99", "power_w"):
                 if getattr(self, name) is not None:
                     raise rule_broken(name, "must be absent where slowdown is null")
+        if self.upper is None and self.confidence is not None:
+            raise rule_broken("confidence", "must be absent where there is no upper")
         for k, (low, high) in enumerate(zip(self.slowdown or (), self.upper or (), strict=False)):
             if high < low:
                 raise rule_broken(f"upper[{k}]", f"must be >= slowdown[{k}] ({low}), got {high}")

@@ -51,7 +51,9 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
     slowdown = isolated_slowdowns(instance.workloads[first])
     if slowdown is None:
         return None
-    return SlowdownEntry(pair=(first, behind), share=BEHIND, slowdown=slowdown, p99=slowdown)
+    return SlowdownEntry(
+        pair=(first, behind), share=BEHIND, slowdown=slowdown, p99=slowdown, source="estimate"
+    )
 
 
 def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:

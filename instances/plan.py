@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema, model_va
 
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
+    Confidence,
     Count,
     Name,
     NonNegative,
@@ -23,6 +24,7 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
+from dovetail.instances.instance import Source
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ class Assignment(Record):
     sub_batch: Count | None = None
     co_runners: tuple[tuple[Name, ...], ...] | None = None
     start: StrictBool | None = None
+    source: Source | None = None
+    confidence: Confidence | None = None
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:

@@ -1,7 +1,15 @@
 """From profiles and measurements to slowdowns (with upper bounds), throughput and power."""
 
 from dovetail.predictors.analytic import AnalyticPredictor
-from dovetail.predictors.fill import PREDICTORS, missing, predict, unanswered, unsupported
+from dovetail.predictors.fill import (
+    PREDICTORS,
+    assumed,
+    in_doubt,
+    missing,
+    predict,
+    unanswered,
+    unsupported,
+)
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.predictor import UNCAPPED, Prediction, Predictor
 from dovetail.predictors.trained import TrainedPredictor
@@ -13,6 +21,8 @@ __all__ = [
     "Prediction",
     "Predictor",
     "TrainedPredictor",
+    "assumed",
+    "in_doubt",
     "load_model",
     "missing",
     "predict",

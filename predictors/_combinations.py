@@ -29,9 +29,19 @@ class Row(NamedTuple):
 
 
 def used(instance: Instance) -> dict[str, Workload]:
-    """Return the workloads that jobs run, in the order of the file."""
-    names = {job.workload for job in instance.jobs}
-    return {name: w for name, w in instance.workloads.items() if name in names}
+    """Return the workloads that jobs run, in the order of the file; all where it has no jobs."""
+    jobs = jobs_of(instance)
+    return {name: w for name, w in instance.workloads.items() if jobs[name]}
+
+
+def jobs_of(instance: Instance) -> Counter[str]:
+    """Return how many jobs run each workload.
+
+    An instance without jobs is a world, in which any number may come.
+    """
+    if not instance.jobs:
+        return Counter(dict.fromkeys(instance.workloads, instance.cluster.max_jobs_per_gpu))
+    return Counter(job.workload for job in instance.jobs)
 
 
 def gang_sizes(instance: Instance) -> dict[str, int]:
@@ -61,7 +71,7 @@ def unknown_rows(
 
 def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of workloads that two different jobs can make."""
-    jobs = Counter(job.workload for job in instance.jobs)
+    jobs = jobs_of(instance)
     for first, second in combinations_with_replacement(known, 2):
         if first != second or jobs[first] > 1:
             yield first, second

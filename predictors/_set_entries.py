@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ import numpy as np
 
 from dovetail.instances.instance import Instance, SlowdownEntry
 from dovetail.instances.sets import LARGEST, set_slowdown
-from dovetail.predictors._combinations import Members, members_of, settled_keys, used
+from dovetail.predictors._combinations import Members, jobs_of, members_of, settled_keys, used
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
 _LARGEST_SLOWDOWN: Final = 1e15
@@ -22,7 +21,7 @@ _SETS_AT_ONCE: Final = 4096
 
 def set_entries(instance: Instance, gpu_models: Sequence[str | None]) -> Iterator[SlowdownEntry]:
     """Yield an entry for each set that jobs can make, that is unknown, and whose pairs are not."""
-    jobs = Counter(job.workload for job in instance.jobs)
+    jobs = jobs_of(instance)
     names = list(used(instance))
     largest = min(instance.cluster.max_jobs_per_gpu, LARGEST)
     for gpu_model in gpu_models:
@@ -125,4 +124,5 @@ class _PairValues:
                 upper=tuple(upper[k, first].tolist()) if bounded[k] else None,
                 p99=tuple(tail[k, first].tolist()) if tailed[k] else None,
                 gpu_model=self.gpu_model,
+                source="estimate",
             )

@@ -31,6 +31,12 @@ are given, and otherwise::
 since a job computes on ``sm_active`` of the SMs on average, and part of the SMs can saturate
 the memory.
 
+What a monitoring system does not keep is assumed. ``gpu_util`` or ``graphics_active``, the part of
+the time in which any kernel runs, stands in for ``sm_active``, which it is never below. Unknown
+``dram_active`` is ``mem_util`` or else all of the active time, which then counts as compute, too.
+An unknown rate of PCIe keeps the bus as long as the SMs are active, but no longer
+than the rest of the iteration. ``assumed`` names what was assumed of a workload.
+
 The resources are those whose metrics go with the slowdown in TensorShare, section 3.2 (after
 which PCIe transmission is left out) and in Castor, section 6.3. ``sm_occupancy`` is not used:
 a matrix product can fill an SM at an eighth of its warps, so few warps do not mean room.
@@ -39,7 +45,7 @@ a matrix product can fill an SM at an eighth of its warps, so few warps do not m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
@@ -48,14 +54,17 @@ import numpy as np
 from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts, host_slowdown
 from dovetail.instances.instance import Metrics, Node, Workload
-from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray, Prediction
+from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray, Prediction, Split
 
 PCIE_3_X16_BYTES_S: Final = 8e9 * 16 * (128 / 130) / 8
 """PCIe 3.0, 16 lanes: 8 GT/s a lane, 128 of 130 bits are data; PCIe 4.0 carries twice that."""
 
 _EVERY_CAP: Final = np.arange(101)
 
-NEEDED: Final = ("sm_active", "dram_active", "pcie_rx_bytes_s")
+ACTIVITY: Final = ("sm_active", "gpu_util", "graphics_active")
+"""Metrics that say how busy the SMs are, the best first: the others are never below it."""
+
+_MEMORY: Final = ("dram_active", "mem_util")
 
 
 @dataclass(frozen=True)
@@ -89,9 +98,18 @@ class AnalyticPredictor:
             raise InputError(f"must be in (0, 1], got {self.saturating_sms}", "saturating_sms")
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
-        """Return which of sm_active, dram_active and pcie_rx_bytes_s the workload lacks."""
+        """Return what says how busy the SMs are, where the workload has nothing that does."""
+        return () if activity(workload) is not None else (" or ".join(ACTIVITY[:2]),)
+
+    def assumed(self, workload: Workload) -> tuple[str, ...]:
+        """Return, in words, what is assumed of a workload in place of metrics that it lacks."""
         metrics = workload.metrics or Metrics()
-        return tuple(metric for metric in NEEDED if getattr(metrics, metric) is None)
+        found = []
+        for name, *stand_ins in (ACTIVITY, _MEMORY, ("pcie_rx_bytes_s",)):
+            if getattr(metrics, name) is None:
+                known = (other for other in stand_ins if getattr(metrics, other) is not None)
+                found.append(f"{name} by {next(known, 'sm_active')}")
+        return tuple(found)
 
     def predict(
         self,
@@ -107,7 +125,7 @@ class AnalyticPredictor:
         Raises
         ------
         InputError
-            When a workload lacks a metric.
+            When ``lacks`` finds something missing.
         """
         profiled = list(workloads.values())
         demand = self._demand(profiled)
@@ -169,7 +187,11 @@ class AnalyticPredictor:
 
     def _demand(self, workloads: Sequence[Workload]) -> Demand:
         active, dram, received = _profiles(workloads)
-        return Demand.of(active, dram, received, self.pcie_bytes_s)
+        known = Demand.of(active, np.nan_to_num(dram), received, self.pcie_bytes_s)
+        return known._replace(
+            dram=np.where(np.isnan(dram), active, dram),
+            pcie=np.where(np.isnan(received), np.minimum(active, 1 - active), known.pcie),
+        )
 
 
 class Demand(NamedTuple):
@@ -242,18 +264,46 @@ def _wait(portion: FloatArray, lone: FloatArray, own: IntArray, other: IntArray)
     return np.asarray(portion[own] * busy[other])
 
 
+def activity(workload: Workload) -> float | None:
+    """Return the part of the SMs that a workload alone keeps active, or a bound of it from above.
+
+    None where no metric tells.
+    """
+    return _first(workload.metrics or Metrics(), ACTIVITY)
+
+
+def safe_without_bound(first: Workload, second: Workload, shares: Split) -> bool:
+    """Tell whether a gSLA may rest on an estimate of two workloads that has no bound.
+
+    Without caps, MPS is a queue of kernels: a client waits at its launches for kernels of the
+    other, however short its own. Where both leave SMs free for each other this hardly happens:
+    of the pairs that were measured on an H200 without caps, none whose activity alone sums to at
+    most 1 broke a gSLA of 1.5; of the others that the estimate accepted two of three did. A cap on
+    each bounds what a co-runner can do.
+    """
+    if UNCAPPED not in shares:
+        return True
+    both = activity(first), activity(second)
+    return None not in both and sum(filter(None, both)) <= 1
+
+
+def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
+    values: Iterator[float | None] = (getattr(metrics, name) for name in names)
+    return next((value for value in values if value is not None), None)
+
+
 def _profiles(workloads: Sequence[Workload]) -> FloatArray:
-    """Return the needed metrics, one row a metric."""
+    """Return activity, use of the memory and PCIe rate, one row each; NaN where unknown."""
     rows = [_profile(workload) for workload in workloads]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(NEEDED)).T
+    return np.array(rows, dtype=np.float64).reshape(len(rows), 3).T
 
 
-def _profile(workload: Workload) -> list[float]:
+def _profile(workload: Workload) -> tuple[float | None, ...]:
     metrics = workload.metrics or Metrics()
-    values = [getattr(metrics, name) for name in NEEDED]
-    if None in values:
-        raise InputError("this metric is required to predict", NEEDED[values.index(None)])
-    return values
+    active = activity(workload)
+    if active is None:
+        raise InputError("this metric is required to predict", ACTIVITY[0])
+    return active, _first(metrics, _MEMORY), metrics.pcie_rx_bytes_s
 
 
 def _measured(workloads: Sequence[Workload], caps: IntArray) -> FloatArray:

@@ -22,7 +22,7 @@ from dovetail.predictors._combinations import (
     wanted_splits,
 )
 from dovetail.predictors._set_entries import rounded_up, set_entries
-from dovetail.predictors.analytic import AnalyticPredictor
+from dovetail.predictors.analytic import AnalyticPredictor, safe_without_bound
 from dovetail.predictors.predictor import Prediction, Predictor, Split
 from dovetail.predictors.trained import TrainedPredictor
 
@@ -47,12 +47,17 @@ def predict(
     """Return the instance with an entry for every pair of its jobs that can be predicted.
 
     The combinations are those that ``dovetail-instance/1`` allows to start: any two
-    workloads that two jobs of the instance run, uncapped and at every two allowed caps that
+    workloads that two jobs of the instance run (of an instance without jobs, which is a world for
+    simulations, any two workloads), uncapped and at every two allowed caps that
     sum to ``share_sum``. Entries that exist stay as they are, ``slowdown: null`` among them.
     A fitted predictor gives an entry for each GPU model of the cluster; those of others hold
     for every GPU model, and none is made where each model has its own. Numbers are rounded
     upward to 1/10,000. Where ``idle`` is a share of the cluster, a latency-critical workload with
     another that can be isolated has the entry of ``isolated_entry``, whatever the predictor.
+
+    Each entry says in ``source`` what it is. One without ``upper`` is an estimate, and nothing
+    bounds its error: a pair that is not capped, of which a job has a gSLA, gets none unless
+    ``safe_without_bound``, so that it does not share, see ``in_doubt``.
 
     A fitted predictor also gives ``upper`` and, where it was fitted on power, ``power_w``. The
     bound of a workload is that of its largest gang, which feels the worst of its co-runners. A
@@ -95,7 +100,13 @@ def predict(
     if left:
         _require_support(instance, model)
     new |= _predicted(left, model, known)
-    in_order = (new[row.key] for row in rows if row.key in new)
+    promised = _promised(instance)
+    in_order = (
+        entry
+        for row in rows
+        if (entry := new.get(row.key)) is not None
+        and (entry.upper is not None or _may_share(row, known, promised))
+    )
     isolated = isolated_entries(instance)
     filled = instance.replace(slowdowns=(*instance.slowdowns, *in_order, *isolated))
     if not sets:
@@ -126,6 +137,72 @@ def missing(
     model = _chosen(predictor)
     lacks = {name: model.lacks(name, workload) for name, workload in used(instance).items()}
     return {name: metrics for name, metrics in lacks.items() if metrics}
+
+
+def in_doubt(
+    filled: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """Return the pairs that ``predict`` gave no entry as it has no bound of their slowdowns.
+
+    Parameters
+    ----------
+    filled : Instance
+        What ``predict`` returned.
+    predictor : str or Predictor
+        A name in ``PREDICTORS``, or any predictor.
+    mixed : bool
+        As in ``predict``.
+
+    Raises
+    ------
+    InputError
+        When the predictor was not fitted for a GPU model of the cluster.
+    UnsupportedError
+        When no predictor has this name.
+    """
+    model = _chosen(predictor)
+    if isinstance(model, TrainedPredictor) and model.bounded:
+        return ()
+    known = {name: w for name, w in used(filled).items() if not model.lacks(name, w)}
+    promised = _promised(filled)
+    rows = _limited(unknown_rows(filled, known, _gpu_models(filled, model), mixed))
+    return tuple(dict.fromkeys(row.pair for row in rows if not _may_share(row, known, promised)))
+
+
+def assumed(
+    instance: Instance, predictor: str | Predictor = "analytic"
+) -> Mapping[str, tuple[str, ...]]:
+    """Return what the analytic predictor assumes, in words, in place of metrics that are missing.
+
+    Parameters
+    ----------
+    instance : Instance
+        The problem.
+    predictor : str or Predictor
+        A name in ``PREDICTORS``, or any predictor; others assume nothing.
+
+    Raises
+    ------
+    UnsupportedError
+        When no predictor has this name.
+    """
+    model = _chosen(predictor)
+    if not isinstance(model, AnalyticPredictor):
+        return {}
+    known = {name: w for name, w in used(instance).items() if not model.lacks(name, w)}
+    found = {name: model.assumed(workload) for name, workload in known.items()}
+    return {name: words for name, words in found.items() if words}
+
+
+def _promised(instance: Instance) -> frozenset[str]:
+    """Return the workloads of jobs that have a gSLA."""
+    return frozenset(job.workload for job in instance.jobs if job.gsla is not None)
+
+
+def _may_share(row: Row, known: Mapping[str, Workload], promised: frozenset[str]) -> bool:
+    """Tell whether a pair may share by an estimate of which nothing bounds the error."""
+    first, second = (known[name] for name in row.pair)
+    return promised.isdisjoint(row.pair) or safe_without_bound(first, second, row.shares)
 
 
 def unanswered(
@@ -274,12 +351,13 @@ def _predicted(
     for gpu_model, same in of_model.items():
         pairs = np.array([[position[name] for name in row.pair] for row in same], dtype=np.int64)
         shares = np.array([row.shares for row in same], dtype=np.int64)
-        made |= _entries(same, model.predict(known, pairs, shares, gpu_model))
+        prediction = model.predict(known, pairs, shares, gpu_model)
+        made |= _entries(same, prediction, getattr(model, "confidence", None))
     return made
 
 
 def _entries(
-    rows: Sequence[Row], prediction: Prediction
+    rows: Sequence[Row], prediction: Prediction, confidence: float | None
 ) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
     slowdown = rounded_up(prediction.slowdown)
     upper = None if prediction.upper is None else rounded_up(prediction.upper)
@@ -296,5 +374,7 @@ def _entries(
                 upper=None if upper is None else tuple(upper[k].tolist()),
                 power_w=None if power is None or np.isnan(power[k]) else round(power[k], 3),
                 gpu_model=row.gpu_model,
+                source="estimate" if upper is None else "model",
+                confidence=None if upper is None else confidence,
             ),
         )

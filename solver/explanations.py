@@ -210,6 +210,9 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
     limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
     what = "at most" if job.priority == "batch" else "p99 times"
     up_to = "" if bound == slowdown else f", {what} {accepting(bound):.2f}"
+    origin = report.job_origin.get(job.id)
+    if origin is not None:
+        up_to += f" ({origin})"
     text = (
         f"{verb} {company} on {listed(row.gpus, 4)}{share}: slowdown {slowdown:.2f}{up_to}; {limit}"
     )

@@ -159,6 +159,14 @@ def _staying(
     return assigned(problem, choice, limits)[0]
 
 
+def _with_origin(row: Assignment, report: CheckReport) -> Assignment:
+    """Return an assignment that says where its slowdown is from, as the checker found it."""
+    found = report.job_origin.get(row.job)
+    if found is None:
+        return row
+    return row.replace(source=found.source, confidence=found.confidence)
+
+
 def _with_lateness(result: Result, limit: float | None) -> Result:
     """Return a result that says so if it took much longer than it should."""
     if limit is None or result.runtime_s <= _LATE * limit + _LATE_S:
@@ -291,6 +299,7 @@ class _Outcome:
         due, stops = self.reasons_due, plan.leaving(self._given.jobs)
         return plan.replace(
             objective=objective,
+            assignments=tuple(_with_origin(row, report) for row in plan.assignments),
             nodes_spanned=report.nodes_spanned,
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),

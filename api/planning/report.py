@@ -163,10 +163,12 @@ def _by_closeness(laid_out: PlanView) -> list[PlacedJob]:
 
 
 def _slowdown_table(laid_out: PlanView) -> Table:
+    told = any(each.origin for each in laid_out.placed)
     heads = (
         Head("job", number=False),
         Head("slowdown"),
         Head("at most"),
+        *([Head("from", number=False)] if told else []),
         Head("gSLA"),
         Head("of limit", "%"),
     )
@@ -175,6 +177,7 @@ def _slowdown_table(laid_out: PlanView) -> Table:
             Cell(each.job.id, (_job_text(each),)),
             wording.two_digits(each.slowdown),
             wording.two_digits(each.bound),
+            *([phrases.origin(each)] if told else []),
             wording.gsla(each.job.gsla, each.job.priority),
             f"{100 * each.closeness:.0f}" if each.closeness else wording.NO_FIGURE,
         )
@@ -248,7 +251,8 @@ def _headline(laid_out: PlanView) -> str:
 
 def _proof(laid_out: PlanView) -> str:
     """Return what is proven of the plan, and by what, in whole sentences."""
-    return f"{_bound_text(laid_out.plan)} {_check_text(laid_out)}"
+    texts = _bound_text(laid_out.plan), _origin_text(laid_out), _check_text(laid_out)
+    return " ".join(filter(None, texts))
 
 
 def _bound_text(plan: Plan) -> str:
@@ -264,6 +268,11 @@ def _bound_text(plan: Plan) -> str:
         f"{wording.figure(claim.bound)} (the bound); {value}. "
         f"The gap between the two is {wording.percent(claim.gap)}."
     )
+
+
+def _origin_text(laid_out: PlanView) -> str:
+    found = phrases.origins(laid_out)
+    return found and f"Slowdowns: {found}."
 
 
 def _weight_text(claim: ObjectiveValue) -> str:

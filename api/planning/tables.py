@@ -19,6 +19,8 @@ from dovetail.planning.wording import (
     comparison_columns,
     mark,
     node_spans,
+    origin,
+    origins,
     proof,
     verified,
 )
@@ -46,10 +48,14 @@ if TYPE_CHECKING:
 MOST_GPUS = 60
 MOST_WAITING = 20
 NAME_COLUMNS = ("node", "GPU", "job")
-PLAN_COLUMNS = (*NAME_COLUMNS, "part", "SM share", "slowdown", "at most", "gSLA", "memory GiB", "")
+PLAN_COLUMNS = (
+    *(*NAME_COLUMNS, "part", "SM share", "slowdown", "at most", "from"),
+    *("gSLA", "memory GiB", ""),
+)
 _NOTHING_SAID = {
     "part": {""},
     "SM share": {"", share_text(None)},
+    "from": {"", "measured"},
     "gSLA": {"", NO_FIGURE},
     "": {"", STARTS},
 }
@@ -80,6 +86,7 @@ def headline(laid_out: PlanView) -> RenderableType:
         ("plan for", laid_out.instance.name),
         ("status", proof(plan)),
         *_values(report, plan.objective),
+        *_origins(laid_out),
         ("placed", f"{placed} on {gpus}"),
         ("node spans", node_spans(report.nodes_spanned)),
         ("solver", ", ".join(filter(None, (plan.solver or "not named", time, stopped)))),
@@ -93,7 +100,7 @@ def gpu_table(laid_out: PlanView) -> RenderableType:
     columns = _telling(laid_out, [row for rows, _ in gpus for row in rows])
     table = plain_table()
     for name in columns:
-        left = name in (*NAME_COLUMNS, "part", "")
+        left = name in (*NAME_COLUMNS, "part", "from", "")
         table.add_column(
             name.replace(" ", "\n"),
             justify="left" if left else "right",
@@ -218,6 +225,11 @@ def check_view(report: CheckReport) -> RenderableType:
     return Group(facts, *violations, *warnings)
 
 
+def _origins(laid_out: PlanView) -> Iterator[tuple[str, str]]:
+    if found := origins(laid_out):
+        yield "slowdowns", found
+
+
 def _verified(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.verification is not None:
         yield "verified", verified(plan)
@@ -266,6 +278,7 @@ def _seat_cells(seat: Seat) -> Mapping[str, str]:
         "SM share": share_text(seat.share),
         "slowdown": two_digits(seat.placed.slowdown),
         "at most": two_digits(seat.placed.bound),
+        "from": origin(seat.placed),
         "gSLA": gsla(job.gsla, job.priority),
         "": mark(seat),
     }

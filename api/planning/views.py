@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.instances._record import listed
-from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.checker import CheckReport, Origin, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan, Stop, Waiting
 
@@ -36,6 +36,8 @@ class PlacedJob:
         Its slowdown, and the figure that its gSLA is checked against; None where unknown.
     sub_batch : int or None
         The sub-batch it runs at, where the plan names one.
+    origin : Origin or None
+        Where its slowdown is from; None where it is as given, or it is alone.
     change : str
         ``starts``, ``stays`` where it is, or ``moves``: it runs and starts again.
     """
@@ -46,6 +48,7 @@ class PlacedJob:
     bound: float | None
     sub_batch: int | None
     change: Literal["starts", "stays", "moves"]
+    origin: Origin | None = None
 
     @property
     def closeness(self) -> float:
@@ -193,6 +196,7 @@ def _placed(job: Job, plan: Plan, assignment: Assignment, report: CheckReport) -
         slowdown=report.job_slowdown.get(job.id),
         bound=report.job_bound.get(job.id),
         sub_batch=assignment.sub_batch,
+        origin=report.job_origin.get(job.id),
         change="stays" if not starts else "moves" if job.running else "starts",
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE, PlanView, Seat
+from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE, PlacedJob, PlanView, Seat
 from dovetail.toolkit.wording import count, figure, number, two_digits
 
 if TYPE_CHECKING:
@@ -41,6 +42,23 @@ def proof(plan: Plan) -> str:
     if plan.status == "optimal":
         return "optimal: no plan does better, proven"
     return f"{plan.status}: valid; {_range(plan.objective)}"
+
+
+def origin(placed: PlacedJob) -> str:
+    """Return where the slowdown of a placed job is from; nothing where it is as given."""
+    return "" if placed.origin is None else str(placed.origin)
+
+
+def origins(laid_out: PlanView) -> str:
+    """Return where the slowdowns are from; nothing where all are measured or as given.
+
+    What is proven is that no plan does better by these numbers, right or wrong.
+    """
+    found = Counter(map(origin, laid_out.placed))
+    if not any(each.origin and each.origin.source != "measured" for each in laid_out.placed):
+        return ""
+    counts = (f"{amount} {words}" for words, amount in sorted(found.items()) if words)
+    return f"{'; '.join(counts)} (what is proven holds for these numbers)"
 
 
 def verified(plan: Plan) -> str:

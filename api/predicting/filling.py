@@ -7,14 +7,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.toolkit.inputs import instance_with
 from dovetail.toolkit.outputs import require_separate, write_made
+from dovetail.toolkit.wording import number
 
 if TYPE_CHECKING:
     from dovetail.predictors.predictor import Predictor
@@ -74,6 +74,8 @@ def predicted(
         print(f"dovetail: isolated pairs ({isolated}) {_PUBLISHED}", file=sys.stderr)
     for unknown in _unknown(instance, predictor, mixed, options.confidence):
         print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
+    for doubt in _doubts(instance, made, predictor, mixed):
+        print(f"dovetail: {doubt}", file=sys.stderr)
     return made
 
 
@@ -83,11 +85,12 @@ def _unknown(
     """Yield what the predictor could not predict, workloads up to ten by name."""
     from dovetail.predictors.fill import missing, unanswered, unsupported
 
-    lacking = missing(instance, predictor)
-    for workload, metrics in islice(lacking.items(), _MOST_TOLD):
-        yield f"{workload} has no {', '.join(metrics)}: its pairs"
-    if len(lacking) > _MOST_TOLD:
-        yield f"{len(lacking) - _MOST_TOLD} more workloads lack something: their pairs"
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for workload, metrics in missing(instance, predictor).items():
+        lacking.setdefault(metrics, []).append(workload)
+    for metrics, workloads in lacking.items():
+        verb, whose = ("has", "its") if len(workloads) == 1 else ("have", "their")
+        yield f"{listed(workloads, _MOST_TOLD)} {verb} no {', '.join(metrics)}: {whose} pairs"
     splits = unanswered(instance, predictor, mixed=mixed)
     if splits:
         shares = ", ".join("/".join(str(p) if p else "no cap" for p in split) for split in splits)
@@ -98,3 +101,24 @@ def _unknown(
             f"{kind} {math.floor(most * 1e4) / 1e4:g}" for kind, most in limits.items()
         )
         yield f"the measurements support a confidence of at most: {kinds}: pairs of these"
+
+
+def _doubts(
+    instance: Instance, made: Instance, predictor: str | Predictor, mixed: bool
+) -> Iterator[str]:
+    """Yield what was assumed, and which pairs may not share as nothing bounds their slowdowns."""
+    from dovetail.predictors.fill import assumed, in_doubt
+
+    found = assumed(instance, predictor)
+    if found:
+        words = dict.fromkeys(word for each in found.values() for word in each)
+        who = number(len(found), "workload")
+        yield f"estimates rest on assumptions: of {who}, {', '.join(words)}"
+    pairs = in_doubt(made, predictor, mixed=mixed)
+    if pairs:
+        yield (
+            f"{number(len(pairs), 'pair')} of workloads without caps stay unknown: their slowdowns "
+            "would be estimates without a bound, and under a gSLA such pairs may share only where "
+            "the SM activity of both sums to at most 1; measured pairs or a model fitted on some "
+            "(--model) let more share"
+        )

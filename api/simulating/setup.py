@@ -257,7 +257,19 @@ def _world_text(source: str | None, world: Instance) -> str:
         return f"synthetic, {workloads}: nothing in it was measured"
     pairs = sum(entry.pair is not None for entry in world.slowdowns)
     made_up = ", none of them measured" if source.startswith(LIBRARY) else ""
-    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{made_up}"
+    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{made_up}{_alone_text(world)}"
+
+
+def _alone_text(world: Instance) -> str:
+    """Say which workloads never share, and which slowdowns are estimates."""
+    known = [entry for entry in world.slowdowns if entry.slowdown is not None]
+    sharing = {name for entry in known for name in entry.workloads}
+    if not sharing:
+        return "; no two workloads may share"
+    alone = len(world.workloads) - len(sharing)
+    text = f"; {alone:,} of the workloads have no pair and never share" if alone else ""
+    estimates = sum(entry.source == "estimate" for entry in known)
+    return f"{text}; {number(estimates, 'estimate')} without a bound" if estimates else text
 
 
 def _own_world(trace: str) -> str | None:

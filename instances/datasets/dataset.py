@@ -319,6 +319,7 @@ def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[
         else None,
         "power_w": fmean(powers) if slowdowns and powers else None,
         "gpu_model": model,
+        "source": "measured",
     }
 
 

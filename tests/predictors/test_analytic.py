@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import GpuModel, HostResources, Metrics, Node, Workload
 from dovetail.predictors import UNCAPPED, AnalyticPredictor
-from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S
+from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S, safe_without_bound
 
 CLOSE = 1e-9
 
@@ -221,24 +221,66 @@ def test_a_wider_bus_means_less_contention_on_it():
     assert wide.predict(pair, *rows).slowdown[0] == pytest.approx([1.0625, 1.0625])
 
 
-def test_lacks_names_the_metrics_that_are_not_there():
+def of(**metrics):
+    return Workload(memory_mib=1, metrics=Metrics(**metrics))
+
+
+def test_only_a_measure_of_activity_is_needed():
     predictor = AnalyticPredictor()
-    assert predictor.lacks("a", workload(0.5, 0.1)) == ()
-    assert predictor.lacks("a", Workload(memory_mib=1, metrics=Metrics(sm_active=0.5))) == (
-        "dram_active",
-        "pcie_rx_bytes_s",
+    for metric in ("sm_active", "gpu_util", "graphics_active"):
+        assert predictor.lacks("a", of(**{metric: 0.5})) == ()
+    for workload_ in (Workload(memory_mib=1), of(dram_active=0.5, pcie_rx_bytes_s=1.0)):
+        assert predictor.lacks("a", workload_) == ("sm_active or gpu_util",)
+        with pytest.raises(InputError, match="sm_active: this metric is required"):
+            slowdowns(workload_, workload(0.5, 0.5))
+
+
+def test_what_is_assumed_is_named():
+    assumed = AnalyticPredictor().assumed
+    assert assumed(workload(0.5, 0.1)) == ()
+    assert assumed(of(gpu_util=0.5, mem_util=0.1, pcie_rx_bytes_s=0.0)) == (
+        "sm_active by gpu_util",
+        "dram_active by mem_util",
     )
-    assert predictor.lacks("a", Workload(memory_mib=1)) == (
-        "sm_active",
-        "dram_active",
-        "pcie_rx_bytes_s",
+    assert assumed(of(graphics_active=0.5)) == (
+        "sm_active by graphics_active",
+        "dram_active by sm_active",
+        "pcie_rx_bytes_s by sm_active",
     )
 
 
-def test_a_missing_metric_is_never_guessed():
-    unknown = Workload(memory_mib=1, metrics=Metrics(sm_active=0.5, dram_active=0.5))
-    with pytest.raises(InputError, match="pcie_rx_bytes_s: this metric is required"):
-        slowdowns(unknown, workload(0.5, 0.5))
+def test_assumptions_by_hand():
+    # Half active: compute 0.5 and memory 0.5, as either may be what is active, and the bus 0.5.
+    # Each waits for the other's half of a half, three times.
+    assert slowdowns(of(gpu_util=0.5), of(gpu_util=0.5)) == pytest.approx([1.75, 1.75])
+    # Hardly active: 3 * 0.05 * 0.05.
+    assert slowdowns(of(gpu_util=0.05), of(gpu_util=0.05)) == pytest.approx([1.0075] * 2)
+
+
+@given(fractions, fractions, fractions, fractions, splits())
+def test_assumptions_never_promise_more_than_the_metrics(sm, dram, other, other_dram, split):
+    """As long as a job receives no longer than it computes."""
+    known = workload(max(sm, dram), min(sm, dram)), workload(max(other, other_dram), other_dram)
+    assumed = (of(gpu_util=one.metrics.sm_active) for one in known)
+    exact, guessed = slowdowns(*known, split), slowdowns(*assumed, split)
+    if split == (UNCAPPED, UNCAPPED):
+        assert (guessed >= exact - 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "split", "safe"),
+    [
+        (of(sm_active=0.6), of(sm_active=0.4), (0, 0), True),
+        (of(sm_active=0.6), of(sm_active=0.41), (0, 0), False),
+        (of(sm_active=0.6, gpu_util=1.0), of(gpu_util=0.4), (0, 0), True),
+        (of(sm_active=0.6), of(gpu_util=1.0), (0, 0), False),
+        (of(sm_active=0.1), Workload(memory_mib=1), (0, 0), False),
+        (of(sm_active=1.0), of(sm_active=1.0), (50, 50), True),
+        (of(sm_active=1.0), of(sm_active=1.0), (0, 50), False),
+    ],
+)
+def test_where_a_gsla_may_rest_on_an_estimate(first, second, split, safe):
+    assert safe_without_bound(first, second, split) == safe
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.predictors import AnalyticPredictor, Prediction, missing, predict
+from dovetail.predictors import AnalyticPredictor, Prediction, assumed, in_doubt, missing, predict
 
 HEAVY = {"sm_active": 0.9, "dram_active": 0.3, "pcie_rx_bytes_s": 0.0}
 LIGHT = {"sm_active": 0.1, "dram_active": 0.05, "pcie_rx_bytes_s": 0.0}
@@ -25,7 +25,7 @@ def instance(jobs="ab", slowdowns=(), **cluster):
             "workloads": {
                 "a": {"memory_mib": 1000, "metrics": HEAVY},
                 "b": {"memory_mib": 1000, "metrics": LIGHT},
-                "c": {"memory_mib": 1000, "metrics": {"sm_active": 0.5}},
+                "c": {"memory_mib": 1000, "metrics": {"dram_active": 0.5}},
             },
             "jobs": [{"id": f"j{k}", "workload": name} for k, name in enumerate(jobs)],
             "slowdowns": slowdowns,
@@ -122,12 +122,64 @@ def test_an_entry_for_another_gpu_model_is_not():
 
 def test_workloads_without_metrics_are_named_and_passed_over():
     problem = instance("abc")
-    assert missing(problem) == {"c": ("dram_active", "pcie_rx_bytes_s")}
+    assert missing(problem) == {"c": ("sm_active or gpu_util",)}
     assert {entry.pair for entry in predict(problem).slowdowns} == {("a", "b")}
 
 
 def test_only_workloads_of_jobs_are_missing():
     assert missing(instance("ab")) == {}
+
+
+def test_an_instance_without_jobs_is_predicted_for_all_workloads():
+    filled = predict(instance("", shares=[40, 60]))
+    assert {entry.pair for entry in filled.slowdowns} == {("a", "a"), ("a", "b"), ("b", "b")}
+    assert missing(instance("")) == {"c": ("sm_active or gpu_util",)}
+
+
+def promising(*gslas, metrics=HEAVY, **cluster):
+    """Return an instance of a job of a for each gSLA, and one of b without."""
+    data = instance("a" * len(gslas) + "b", **cluster).to_data()
+    data["workloads"]["b"]["metrics"] = metrics
+    for job, gsla in zip(data["jobs"], gslas, strict=False):
+        job.update({} if gsla is None else {"gsla": gsla})
+    return Instance.from_data(data)
+
+
+def test_an_estimate_says_that_it_is_one():
+    (entry,) = predict(instance()).slowdowns
+    assert (entry.source, entry.confidence) == ("estimate", None)
+    (entry,) = predict(instance(), Cautious()).slowdowns
+    assert (entry.source, entry.confidence) == ("model", None)
+
+
+def test_no_gsla_rests_on_an_estimate_of_a_pair_without_caps_that_fills_the_sms():
+    assert len(predict(promising(None)).slowdowns) == 1
+    problem = promising(1.5, shares=[40, 60])
+    filled = predict(problem)
+    # Capped they may: each has SMs of its own.
+    assert [entry.shares for entry in filled.slowdowns] == [(40, 60), (60, 40)]
+    assert in_doubt(filled) == (("a", "b"),)
+    # A bound may be wrong, but it is one.
+    assert len(predict(promising(1.5), Cautious()).slowdowns) == 1
+    # SMs in use on average: 0.9 and 0.1.
+    light = predict(promising(1.5, metrics=LIGHT))
+    assert len(light.slowdowns) == 1
+    assert in_doubt(light) == ()
+
+
+def test_a_pair_that_was_filled_in_before_a_gsla_came_is_not_kept():
+    filled = predict(promising(None))
+    assert len(filled.slowdowns) == 1
+    assert predict(promising(1.5), previous=filled).slowdowns == ()
+
+
+def test_assumptions_are_named():
+    data = instance().to_data()
+    data["workloads"]["a"]["metrics"] = {"gpu_util": 0.5}
+    problem = Instance.from_data(data)
+    words = "sm_active by gpu_util", "dram_active by sm_active", "pcie_rx_bytes_s by sm_active"
+    assert assumed(problem) == {"a": words}
+    assert assumed(problem, Cautious()) == {}
 
 
 def test_an_unknown_predictor_is_refused_with_the_known_ones():

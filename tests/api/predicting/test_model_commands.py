@@ -54,6 +54,8 @@ def test_predict_with_a_model(run, files):
         "slowdown": [1.25, 1.52],
         "upper": [1.34, 1.61],
         "gpu_model": "V100",
+        "source": "model",
+        "confidence": 0.9,
     }
     assert filled(run, problem, "--model", model, "--confidence", "0.5")[0]["upper"] == [1.3, 1.57]
     assert len(filled(run, problem, "--model", model, "--mixed")) == 6 * 7
@@ -143,8 +145,9 @@ def test_workloads_that_stay_unknown_are_named_up_to_ten(run, files, tmp_path):
     status, _, err = run("predict", problem, "--model", model, "-o", output)
     assert status == 0
     lines = err.splitlines()
-    assert lines[0] == "dovetail: w00 has no sm_active: its pairs stay unknown"
-    assert lines[10:] == ["dovetail: 3 more workloads lack something: their pairs stay unknown"]
+    named = ", ".join(f"w{k:02}" for k in range(10))
+    who = f"{named}, ... (3 more) have no sm_active: their pairs"
+    assert lines == [f"dovetail: {who} stay unknown"]
     assert len(read_instance(output).slowdowns) == 6
 
 
@@ -217,3 +220,36 @@ def test_a_gsla_a_gang_cannot_get_is_reported_and_the_rest_is_filled(run, fitted
     assert {tuple(e["pair"]) for e in json.loads(out)["slowdowns"]} == {("f0 b0", "f1 b0")}
     assert "64 workers" in err
     assert err.count("\n") == 1
+
+
+def test_doubts_about_estimates_are_one_line_each(run, tmp_path):
+    names = [f"w{k:03}" for k in range(120)]
+    data = instance(names, sm=dict.fromkeys(names, 0.5)).to_data()
+    for k, workload in enumerate(data["workloads"].values()):
+        workload["metrics"] = {"gpu_util": 0.3 if k < 60 else 0.8}
+    for job in data["jobs"]:
+        job["gsla"] = 2.0
+    problem = tmp_path / "i.json"
+    problem.write_text(json.dumps(data))
+    status, out, err = run("predict", problem)
+    assert status == 0
+    assert len(json.loads(out)["slowdowns"]) == 60 * 59 // 2
+    assert err.splitlines() == [
+        "dovetail: estimates rest on assumptions: of 120 workloads, sm_active by gpu_util, "
+        "dram_active by sm_active, pcie_rx_bytes_s by sm_active",
+        "dovetail: 5,370 pairs of workloads without caps stay unknown: their slowdowns would be "
+        "estimates without a bound, and under a gSLA such pairs may share only where the SM "
+        "activity of both sums to at most 1; measured pairs or a model fitted on some (--model) "
+        "let more share",
+    ]
+
+
+def test_a_world_is_predicted_for_all_of_its_workloads(run, tmp_path):
+    data = instance("abc").to_data()
+    data["jobs"] = []
+    problem = tmp_path / "world.json"
+    problem.write_text(json.dumps(data))
+    status, out, err = run("predict", problem)
+    assert (status, len(json.loads(out)["slowdowns"])) == (0, 10)
+    assert err.count("\n") == 1
+    assert "assumptions" in err

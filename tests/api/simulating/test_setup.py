@@ -83,6 +83,35 @@ def test_run_times_hold_where_an_instance_has_speed_1(gavel):
     assert requested.facts["run times"] == "hold on v100"
 
 
+def test_workloads_that_never_share_are_counted(gavel):
+    pairs = "workload_1,slowdown_1,workload_2,slowdown_2,gpu_model\n{}a,1.5,a,1.5,v100\n"
+    for rows, text in (
+        ("", "; 1 of the workloads have no pair and never share"),
+        ("a,1.2,b,1.3,v100\n", ""),
+    ):
+        Path("gv/pairs.csv").write_text(pairs.format(rows))
+        world = asked(*gavel, "--gpu-model", "v100").facts["world"]
+        assert world == f"gv: 2 workloads, {1 + bool(rows)} slowdowns of pairs{text}"
+
+
+def test_a_world_in_which_nothing_may_share_says_so(gavel):
+    node = {"id": "n", "gpu_count": 1, "gpu": {"model": "v100", "memory_mib": 1}}
+    metrics = {"memory_mib": 0, "metrics": {"gpu_util": 0.3}}
+    world = {
+        "format": "dovetail-instance/1",
+        "name": "w",
+        "cluster": {"nodes": [node]},
+        "workloads": {"a": metrics, "b": metrics},
+        "jobs": [],
+    }
+    Path("w.json").write_text(json.dumps(world))
+    said = asked(gavel[0], "--world", "w.json").facts["world"]
+    assert said == "w.json: 2 workloads, 0 slowdowns of pairs; no two workloads may share"
+    assert main(["predict", "w.json", "-o", "filled.json"]) == 0
+    said = asked(gavel[0], "--world", "filled.json").facts["world"]
+    assert said == ("filled.json: 2 workloads, 3 slowdowns of pairs; 3 estimates without a bound")
+
+
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_of_several_gpu_models_of_a_data_set_one_has_to_be_named(gavel, capsys, command):
     assert main([command, *gavel]) == 2
