@@ -172,7 +172,7 @@ def _slowdown_table(laid_out: PlanView) -> Table:
         Head("gSLA"),
         Head("of limit", "%"),
     )
-    rows = [
+    rows: list[Sequence[str | Cell]] = [
         (
             Cell(each.job.id, (_job_text(each),)),
             wording.two_digits(each.slowdown),

@@ -57,7 +57,7 @@ def origins(laid_out: PlanView) -> str:
     found = Counter(map(origin, laid_out.placed))
     if not any(each.origin and each.origin.source != "measured" for each in laid_out.placed):
         return ""
-    counts = (f"{amount} {words}" for words, amount in sorted(found.items()) if words)
+    counts = (f"{words}: {number(jobs, 'job')}" for words, jobs in sorted(found.items()) if words)
     return f"{'; '.join(counts)} (what is proven holds for these numbers)"
 
 

@@ -48,7 +48,7 @@ def test_a_source_is_in_table_page_json_and_explanation(more, words):
     assert words in page
     # What is measured is what a plan is thought to rest on, and needs no column.
     doubtful = more["source"] != "measured"
-    assert (f"2 {words} {PROOF}" in " ".join(text.split())) == doubtful
+    assert (f"{words}: 2 jobs {PROOF}" in " ".join(text.split())) == doubtful
     assert (PROOF in page) == doubtful
     assert (words in text.partition("GPU")[2]) == (words != "measured")
 
@@ -101,5 +101,5 @@ def test_a_plan_on_estimates_says_so(tmp_path, capsys):
     assert main(["plan", str(tmp_path / "i.json"), "--predictor", "analytic"]) == 0
     said = capsys.readouterr()
     assert "optimal: no plan does better, proven" in said.out
-    assert f"2 estimate, no bound {PROOF}" in " ".join(said.out.split())
+    assert f"estimate, no bound: 2 jobs {PROOF}" in " ".join(said.out.split())
     assert "sm_active by gpu_util" in said.err
