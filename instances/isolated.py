@@ -13,7 +13,7 @@ TAIL: Final = 1.072
 authors measured on an A100 (section 5.2). It stands for the slowdown, too, which is less."""
 
 WORKERS: Final = 1.25
-"""Slowdown of kernels that can give a GPU up between two blocks (Tally, section 5.5)."""
+"""Slowdown of kernels that can give a GPU up between two blocks (Tally, section 5.7)."""
 
 BEHIND: Final[tuple[SeatShare | None, SeatShare | None]] = (None, IDLE)
 """The shares of an isolated pair."""

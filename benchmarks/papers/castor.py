@@ -17,7 +17,8 @@
 - Pairs: the paper measured its own on A6000. Ours are Lucid's on RTX 3090, an Ampere GPU, too;
   their interference is mild (mean slowdown 1.09). World ``v100`` takes Gavel's, which
   is harsh (1.9). Neither has memory or iteration times by batch size, so no policy splits batches.
-- The Venus trace is not public in what we have: Philly only. Pollux needs gradient noise: left out.
+- The Venus trace (HeliosData; docs/howto/traces.md) was not run: Philly only. Pollux needs gradient
+  noise: left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pool of this machine's NVIDIA GPUs: jobs share them under MPS, or by turns without it.
 
-Nothing of this has met a GPU yet (``docs/evidence/hardware.md``): MPS is tested with NVIDIA's own
-control daemon and a stand-in, NVML with the real bindings and injected callbacks.
+In the tests, MPS is NVIDIA's own control daemon without a GPU or a stand-in, and NVML the real
+bindings with injected callbacks; ``docs/evidence/hardware.md`` says what a GPU has shown.
 """
 
 from __future__ import annotations

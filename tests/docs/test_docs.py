@@ -34,6 +34,7 @@ import pytest
 
 import dovetail
 from dovetail.cli.main import main
+from dovetail.solver.policies.registry import POLICIES
 from tests.executor.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -281,3 +282,9 @@ def test_the_example_of_the_package():
 def test_what_counts_as_shown(shown, printed, fits):
     with contextlib.nullcontext() if fits else pytest.raises(AssertionError):
         shows("", shown, printed)
+
+
+def test_the_readme_counts_the_policies():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    # A class under two names is one policy.
+    assert f"any of {len(set(POLICIES.values()))} policies" in readme
