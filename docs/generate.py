@@ -76,7 +76,7 @@ Written by `docs/generate.py` from the declarations of commands; do not edit by 
 | 1 | checked and found wrong, no valid plan, or a job that did not finish; also an internal error |
 | 2 | bad input or usage: one line on standard error |
 | 3 | `doctor`: jobs can share GPUs, but without SM shares; `measure`: time was up, more is left |
-| 130 | interrupted (Ctrl-C) |
+| 130 | interrupted (Ctrl-C); `plan` has printed and written its best plan so far |
 
 Every command takes `--json` for JSON and `-h` for help. Where a file is read, `-` is
 standard input; where one is written, `-` is standard output. Files ending in `.gz` are packed and

@@ -46,6 +46,21 @@ class WallClock:
         """Do nothing: work takes its time."""
 
 
+class InterruptibleClock(WallClock):
+    """Shows the time until it is interrupted, and then that it is up for all."""
+
+    def __init__(self) -> None:
+        self._interrupted = False
+
+    def now(self) -> float:
+        """Return the time; inf once it is interrupted."""
+        return math.inf if self._interrupted else super().now()
+
+    def interrupt(self) -> None:
+        """End all budgets on this clock, also those without an end."""
+        self._interrupted = True
+
+
 class WorkClock:
     """Shows how long the work that was counted takes on the nominal processor."""
 
@@ -111,9 +126,15 @@ class Budget:
         return max(0.0, self.end - self.clock.now())
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether the clock was interrupted."""
+        return self.clock.now() == math.inf
+
+    @property
     def passed(self) -> bool:
         """Whether the end is behind us."""
-        return self.clock.now() >= self.end
+        # Of an interrupted clock the difference of two times is no number, nor is such an end.
+        return not self.clock.now() < self.end
 
     def now(self) -> float:
         """Return the seconds that the clock shows."""

@@ -58,7 +58,7 @@ AnyObjective = Annotated[
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 """What we have: ``optimal`` means gap <= 1e-6, ``feasible`` a valid plan without that proof."""
 
-Stopped = Literal["complete", "time_limit", "gap_reached", "error"]
+Stopped = Literal["complete", "time_limit", "gap_reached", "interrupted", "error"]
 """Why the search ended."""
 
 

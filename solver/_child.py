@@ -12,24 +12,36 @@ import pickle
 import subprocess
 import sys
 
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError
 
+_LATE_S = 1.0
+"""What the process may take in addition to the budget: it has to start, and to read its input."""
 
-def call(module: str, function: str, *arguments: object) -> object:
+
+def call(module: str, function: str, *arguments: object, budget: Budget = UNLIMITED) -> object:
     """Return ``module.function(*arguments)``, computed in a child process.
+
+    None where that takes longer than the budget, or an interrupt ends the process.
 
     Raises
     ------
     DovetailError
         What the function raised, or that the process failed.
     """
-    child = subprocess.run(
-        module_command("dovetail.solver._child"),
-        input=pickle.dumps((module, function, arguments)),
-        capture_output=True,
-        check=False,
-    )
+    try:
+        child = subprocess.run(
+            module_command("dovetail.solver._child"),
+            input=pickle.dumps((module, function, arguments)),
+            capture_output=True,
+            check=False,
+            timeout=budget.left_s + _LATE_S if budget.is_limited else None,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if child.returncode and budget.is_interrupted:  # Ctrl-C on a terminal ends the child, too
+        return None
     if child.returncode:
         last = child.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise DovetailError(f"the solver's process failed: {''.join(last)}")

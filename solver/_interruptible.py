@@ -1,7 +1,8 @@
-"""Calls into solver libraries that a user can interrupt.
+"""Calls into solver libraries that end when a user interrupts them, or soon after the time is up.
 
-Compiled solvers do not look at Python's signals, or replace the handler by their own. So they
-run in a thread of their own, and the calling thread, which gets the signal, waits for it.
+Compiled solvers do not look at Python's signals, or replace the handler by their own, and some
+look at the clock now and then only. So they run in a thread of their own, and the calling thread,
+which gets the signal, waits for it.
 """
 
 from __future__ import annotations
@@ -10,21 +11,30 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from dovetail.formulations.budget import Budget
+
 T = TypeVar("T")
 
 _POLL_S = 0.05
 
+_LATE_S = 0.2
+"""The library has so many seconds after the end of the budget to say what it has found."""
 
-def interruptible(call: Callable[[], T], stop: Callable[[], object] | None = None) -> T:
-    """Return what the call returns, or raise what it raises.
+
+def interruptible(
+    call: Callable[[], T], budget: Budget, stop: Callable[[], object] | None = None
+) -> T | None:
+    """Return what the call returns, or raise what it raises; None where it does not end in time.
 
     Parameters
     ----------
     call : callable
         Runs in a daemon thread.
+    budget : Budget
+        When it should end.
     stop : callable, optional
-        Asks the library to end its search after an interrupt; without it the thread is left
-        behind, to end with the process.
+        Asks the library to end its search, which it then does at once; without it the thread is
+        left behind.
     """
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -40,6 +50,10 @@ def interruptible(call: Callable[[], T], stop: Callable[[], object] | None = Non
     try:
         while thread.is_alive():
             thread.join(_POLL_S)
+            if budget.earlier(-_LATE_S).passed and thread.is_alive():
+                if stop is None:
+                    return None
+                stop()
     except KeyboardInterrupt:
         if stop is not None:
             stop()

@@ -10,7 +10,7 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import open_weight, score
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.integer_scaling import IntegerWeights
-from dovetail.solver.stages import Search, solve_in_stages, weight_units
+from dovetail.solver.stages import PLACED, Search, solve_in_stages, weight_units
 from dovetail.solver.types import (
     OPTIMAL_GAP,
     Answer,
@@ -68,7 +68,8 @@ class ArraySearch(Search):
         if self.limits.passed:  # the program would be written down for nothing
             return self._unsearched(self._start), weight
         units = self.problem.program.per_variable(weight.numbers)
-        first = self._maximise(units, self._start, self.limits.exact())
+        limits = self.limits.exact().watched(name=PLACED, factor=1 / weight.scale)
+        first = self._maximise(units, self._start, limits)
         self._demand = units, float(units @ self.problem.program.solution(first.counts))
         return first, weight
 
@@ -81,7 +82,8 @@ class ArraySearch(Search):
             return self._unsearched(counts)
         program = self.problem.program
         cost = per_gain * program.gain - per_watt * program.power_w
-        return self._maximise(cost, counts, self.limits)
+        limits = self.limits.unwatched() if self.problem.values.ratio else self.limits
+        return self._maximise(cost, counts, limits)
 
     def _unsearched(self, counts: Ints) -> Maximum:
         return Maximum(counts=counts, bound=math.inf, stopped="time_limit")
@@ -95,6 +97,7 @@ class ArraySearch(Search):
         best = formulation.solution(start)
         answer = Answer(None, 0.0, "complete")
         if program.size:
+            limits.report(float(cost @ best), math.inf)
             answer = self._backend.solve(program, limits, best)
         found = answer.x
         if found is not None and cost @ found >= cost @ best and program.holds(found):

@@ -9,12 +9,9 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.array_search import ArraySearch, settled
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.exact_pairs import paired_counts
-from dovetail.solver.greedy import greedy_counts
+from dovetail.solver.greedy import AT_LEAST, greedy_counts
 from dovetail.solver.stages import solve_in_stages
 from dovetail.solver.types import Backend, Choice, Limits
-
-_AT_LEAST = 100
-"""Jobs that greedy goes through even where the time is up, so that a plan starts some."""
 
 
 class ArraySolver:
@@ -39,7 +36,7 @@ class ArraySolver:
 
 def start_counts(problem: Problem, limits: Limits) -> Ints:
     """Return the better of greedy's choice of groups and the best one in pairs of equals."""
-    greedy = greedy_counts(problem, limits, at_least=_AT_LEAST)
+    greedy = greedy_counts(problem, limits, at_least=AT_LEAST)
     if limits.passed:
         return greedy
     try:

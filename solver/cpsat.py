@@ -50,7 +50,9 @@ class CpSat:
             from ortools.sat.python import cp_model_helper  # noqa: F401
         except ImportError:
             # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
-            return cast(Answer, _child.call(__name__, "solve", program, limits, start))
+            within = limits.unwatched()
+            answer = _child.call(__name__, "solve", program, within, start, budget=limits.budget)
+            return cast(Answer | None, answer) or Answer(None, math.inf, "time_limit")
         return solve(program, limits, start)
 
 
@@ -71,7 +73,8 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer
     _set_parameters(parameters, limits)
     solver = SolveWrapper()
     solver.set_parameters(parameters)
-    response = interruptible(partial(solver.solve, model), solver.stop_search)
+    response = interruptible(partial(solver.solve, model), limits.budget, solver.stop_search)
+    assert response is not None  # it is stopped
     stopped = STOPPED.get(response.status.name, "error")
     if response.status.name not in ("OPTIMAL", "FEASIBLE"):
         return Answer(None, math.inf, stopped)

@@ -49,7 +49,7 @@ from dovetail.solver._wording import Category, Wording, bare, stopped
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
 
 
-NOT_EXAMINED = "not examined: the time limit was reached"
+NOT_EXAMINED = "not examined: the time was up"
 """The reason of waiting jobs that the time did not suffice for."""
 
 

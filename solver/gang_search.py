@@ -180,6 +180,7 @@ class GangSearch:
         parted = 0
         while waiting and not self._closed(waiting[0].bound) and not self._limits.passed:
             parted += 1
+            self._limits.report(self._value, max(self._bound_left, waiting[0].bound))
             for child in self._children(heapq.heappop(waiting)):
                 if parted % _DIVE_EVERY == 0:
                     self._dive(child)

@@ -27,6 +27,9 @@ from dovetail.solver.types import Choice, Limits
 Rule = Literal["best", "alone", "random"]
 """How a job takes its GPUs: where it adds most; only empty ones; anywhere it may be."""
 
+AT_LEAST = 100
+"""Jobs that are gone through even where the time is up, so that a plan starts some."""
+
 _NAMES: Mapping[Rule, str] = {"best": "greedy", "alone": "exclusive", "random": "random"}
 
 _Seat = tuple[int, tuple[tuple[int, int], ...]]

@@ -48,8 +48,11 @@ class Highs:
                 bounds=Bounds(program.lower, program.upper),
                 constraints=LinearConstraint(program.rows, program.row_lower, program.row_upper),
                 options={"mip_rel_gap": limits.gap, "time_limit": limits.seconds_left},
-            )
+            ),
+            limits.budget,
         )
+        if result is None:
+            return Answer(None, math.inf, "time_limit")
         bound = getattr(result, "mip_dual_bound", None)
         return Answer(
             None if result.x is None else np.round(result.x).astype(np.int64),

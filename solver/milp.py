@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 from dovetail.formulations.arrays import Ints
@@ -33,8 +34,9 @@ class Milp:
         UnsupportedError
             When PuLP does not know the solver or does not find it on this machine.
         """
-        answer = _child.call("dovetail.solver._pulp", "solve", program, self.solver, limits)
-        return cast(Answer, answer)
+        arguments = program, self.solver, limits.unwatched()
+        answer = _child.call("dovetail.solver._pulp", "solve", *arguments, budget=limits.budget)
+        return cast(Answer | None, answer) or Answer(None, math.inf, "time_limit")
 
 
 def model_text(program: IntegerProgram) -> str:

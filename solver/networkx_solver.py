@@ -25,16 +25,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from dovetail.formulations.arrays import Ints
+from dovetail.formulations.budget import Budget, OutOfTimeError
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.greedy import greedy_counts
+from dovetail.solver.greedy import AT_LEAST, greedy_counts
 from dovetail.solver.integer_scaling import IntegerWeights, integer_scale
 from dovetail.solver.stages import Search, solve_in_stages, weight_units
 from dovetail.solver.types import Choice, Limits, Maximum, refusals_of
@@ -43,10 +44,6 @@ Edge: TypeAlias = frozenset[int]
 """Its two nodes: two jobs, or one and its own."""
 
 _PRECISION = 2.0**52
-
-
-class OutOfTimeError(Exception):
-    """The deadline passed between two matchings."""
 
 
 class NetworkxSolver:
@@ -72,7 +69,7 @@ class _NetworkxSearch(Search):
     def __init__(self, problem: Problem, limits: Limits) -> None:
         super().__init__(problem, limits)
         self._graph = problem.graph
-        self._start = greedy_counts(problem, Limits(seed=limits.seed))
+        self._start = greedy_counts(problem, limits, at_least=AT_LEAST)
         self._units: Sequence[int] = [0] * len(self._graph.first)
 
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
@@ -142,6 +139,25 @@ class _Tangent(NamedTuple):
         return self.value + self.price * (number - len(self.edges))
 
 
+class _Edge(dict[str, int]):
+    """The attributes of an edge: networkx asks for the weight in each of its loops."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__()
+        self._budget = budget
+
+    def get(self, key: str, default: int | None = None) -> int | None:  # type: ignore[override]
+        """Return the weight while there is time.
+
+        Raises
+        ------
+        OutOfTimeError
+            Where there is none.
+        """
+        self._budget.check()
+        return super().get(key, default)
+
+
 class _SizeClass:
     """The edges that take the same number of GPUs."""
 
@@ -179,9 +195,11 @@ class _SizeClass:
     def _tangent(self, price: Fraction) -> _Tangent:
         import networkx as nx
 
-        if self._limits.passed:
-            raise OutOfTimeError
-        graph: nx.Graph[int] = nx.Graph()
+        class Graph(nx.Graph):  # type: ignore[type-arg]
+            edge_attr_dict_factory = partial(_Edge, self._limits.budget)
+
+        self._limits.budget.check()
+        graph = Graph()
         for edge, cost in self._costs.items():
             if (weight := cost * price.denominator - price.numerator) > 0:
                 graph.add_edge(*edge, weight=weight)

@@ -14,7 +14,7 @@ from dovetail.solver.gang_search import GangSearch
 from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.lexicographic import WEIGHT_BITS, WeightPrice
 from dovetail.solver.pairing.result import Prices
-from dovetail.solver.stages import Search, solve_in_stages, weight_units
+from dovetail.solver.stages import PLACED, Search, solve_in_stages, weight_units
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
 
@@ -54,7 +54,8 @@ class _PartialSearch(Search):
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
         unit = float(np.gcd.reduce(self._weight.numbers.astype(np.int64)))
         nothing = np.zeros(len(self._groups))
-        found = self._searched(self._units, nothing, self.limits.exact(), unit)
+        limits = self.limits.exact().watched(name=PLACED, factor=1 / self._weight.scale)
+        found = self._searched(self._units, nothing, limits, unit)
         self._demanded = self._value(found.counts, self._units, nothing)
         return found, self._weight
 
@@ -73,7 +74,10 @@ class _PartialSearch(Search):
         def at(price: float) -> tuple[Maximum, float]:
             offset = price * self._demanded
             graph = self._graph(worth + price * self._units, cost)
-            found = GangSearch(graph, self.limits, counts, gain + offset, scale).run()
+            limits = self.limits.watched(offset=-offset)
+            if self.problem.values.ratio:
+                limits = limits.unwatched()
+            found = GangSearch(graph, limits, counts, gain + offset, scale).run()
             found = replace(found, bound=found.bound - offset + price * self._weight.rounding)
             if self._value(found.counts, self._units, 0.0 * cost) < self._demanded:
                 return found, -math.inf

@@ -106,6 +106,7 @@ class ReducedCostFixing:
         bound = relaxation.bound
         step = _FIRST_STEP * max(abs(bound), bound - value)
         while not limits.passed:
+            limits.report(value, bound)
             target = max(value, relaxation.bound - step)
             answer = self.backend.solve(relaxation.tightened(target), limits, best)
             if answer.x is not None and (new := float(program.cost @ answer.x)) >= value:
@@ -131,7 +132,8 @@ def _duals(program: IntegerProgram, limits: Limits) -> Floats:
         from ortools.linear_solver.python import model_builder_helper  # noqa: F401
     except ImportError:
         # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
-        return cast(Floats, _child.call(__name__, "duals", program, limits))
+        answer = _child.call(__name__, "duals", program, limits.unwatched(), budget=limits.budget)
+        return np.zeros(program.rows.shape[0]) if answer is None else cast(Floats, answer)
     return duals(program, limits)
 
 
@@ -161,7 +163,7 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
         return np.zeros(program.rows.shape[0])
     if limits.budget.is_limited:
         solver.set_time_limit_in_seconds(limits.seconds_left)
-    interruptible(lambda: solver.solve(model), solver.interrupt_solve)
+    interruptible(lambda: solver.solve(model), limits.budget, solver.interrupt_solve)
     if solver.status() != SolveStatus.OPTIMAL:
         return np.zeros(program.rows.shape[0])
     return np.asarray(solver.dual_values())

@@ -51,7 +51,8 @@ class Result:
         What we have: ``optimal`` (gap <= 1e-6), ``feasible``, or ``unknown`` where an answer
         failed its check and everything waits.
     stopped : str
-        Why the search ended: ``complete``, ``time_limit``, ``gap_reached`` or ``error``.
+        Why the search ended: ``complete``, ``time_limit``, ``gap_reached``,
+        ``interrupted`` or ``error``.
     plan : Plan
         The plan, which the independent checker has passed.
     objective : float

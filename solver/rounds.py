@@ -42,6 +42,8 @@ from dovetail.solver.types import (
     Backend,
     Choice,
     Limits,
+    Progress,
+    Watch,
     relative_gap,
 )
 
@@ -65,12 +67,13 @@ def solve(
     instance: Instance,
     objective: Objective = "throughput",
     solver: str | Solver | Backend = "auto",
-    time_limit: float | None = None,
+    time_limit: float | Budget | None = None,
     gap: float = 0.0,
     seed: int = 0,
     preempt: bool = False,
     previous: Result | None = None,
     explain: bool = True,
+    progress: Progress | None = None,
 ) -> Result:
     """Return the best plan for an instance, with its proof.
 
@@ -84,8 +87,10 @@ def solve(
     solver : str, Solver or Backend
         ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver, of rounds
         or of integer programs.
-    time_limit : float, optional
-        Seconds after which the best plan so far is returned, with its proven gap.
+    time_limit : float or Budget, optional
+        Seconds after which the best plan so far is returned, with its proven gap; by default
+        there is no limit, so that the answer is the same on every machine. A budget may be on a
+        clock that another thread or a signal interrupts.
     gap : float
         Relative gap at which the search may stop.
     seed : int
@@ -104,6 +109,9 @@ def solve(
         most of the time; ``dovetail.solver.explanations.explain`` computes one on request.
         Under a time limit, a fifth of the time is kept for the reasons, and jobs that were not
         reached say so.
+    progress : callable, optional
+        Is called now and then with what is maximised or minimised, its value in the best plan so
+        far, and a proven bound on it, None where there is none.
 
     Raises
     ------
@@ -123,16 +131,17 @@ def solve(
     prices = (
         previous and previous.prices and previous.prices.of(instance, objective_name(objective))
     )
-    # Numbers of NumPy are taken too; one of 32 bits would round the clock.
-    seconds = None if time_limit is None else float(time_limit)
-    due = Budget.of(seconds)
-    search = seconds and seconds * (_SEARCH if explain else 1.0)
-    limits = Limits(Budget.of(search), float(gap), int(seed), previous=prices or None)
+    due = time_limit if isinstance(time_limit, Budget) else Budget.of(time_limit)
+    seconds = due.left_s if due.is_limited else None
+    search = due.part(_SEARCH) if explain and due.is_limited else due
+    limits = Limits(search, float(gap), int(seed), previous=prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else round_solver(solver)
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
     problem = Problem.of(pending, objective, book, limits.budget)
-    choice = chosen.solve(problem, limits)
+    sign = -1.0 if problem.values.minimised else 1.0
+    watch = progress and Watch(progress, problem.values.name, sign)
+    choice = chosen.solve(problem, replace(limits, watch=watch))
     if not isinstance(choice, Choice):
         rule = f"must return a Choice, got {type(choice).__name__}"
         raise UnsupportedError(f"{path_of(chosen)}.solve {rule}")
@@ -169,7 +178,11 @@ def _with_origin(row: Assignment, report: CheckReport) -> Assignment:
 
 def _with_lateness(result: Result, limit: float | None) -> Result:
     """Return a result that says so if it took much longer than it should."""
-    if limit is None or result.runtime_s <= _LATE * limit + _LATE_S:
+    if (
+        limit is None
+        or result.stopped == "interrupted"
+        or result.runtime_s <= _LATE * limit + _LATE_S
+    ):
         return result
     took = f"the plan took {result.runtime_s:.1f} s, {limit:g} s were allowed"
     note = f"{took}: steps that had begun were finished"
@@ -183,7 +196,8 @@ def _check_arguments(
     if objective not in OBJECTIVES and not callable(objective):
         known = ", ".join(OBJECTIVES)
         raise UnsupportedError(f"objective must be one of {known}, got {objective!r}")
-    if time_limit is not None and not (_is_number(time_limit) and 0 <= time_limit < math.inf):
+    limited = time_limit is not None and not isinstance(time_limit, Budget)
+    if limited and not (_is_number(time_limit) and 0 <= time_limit < math.inf):
         raise ArgumentError(f"time_limit must be a number of seconds >= 0, got {time_limit!r}")
     if not (_is_number(gap) and 0 <= gap < 1):
         raise ArgumentError(f"gap must be >= 0 and < 1, got {gap!r}")
@@ -329,6 +343,8 @@ class _Outcome:
             return "complete"
         if gap is not None and self.limits.gap >= gap and self.choice.stopped == "complete":
             return "gap_reached"
+        if self.choice.stopped == "time_limit" and self.limits.budget.is_interrupted:
+            return "interrupted"
         return self.choice.stopped
 
     def _nothing_starts(self, report: CheckReport) -> Result:

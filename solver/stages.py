@@ -21,6 +21,9 @@ from dovetail.formulations.scores import Score, ceiling, open_weight, placed_job
 from dovetail.solver.integer_scaling import IntegerWeights, integer_weights
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap
 
+PLACED = "weight of starting jobs"
+"""What the first of two stages maximises."""
+
 _PROVEN_WEIGHT = 1e-7
 """Relative gap of the first stage up to which the second one begins."""
 
@@ -124,7 +127,7 @@ def solve_in_stages(search: Search) -> Choice:
         return replace(found, bound=found.bound + gain - ratio * power_w)
 
     least = search.least_power(first) + power_w
-    last = best_ratio(first, terms, maximise, least, gap=search.limits.gap)
+    last = best_ratio(first, terms, maximise, least, search.limits)
     return _choice(search, last, spare / weight.scale)
 
 
@@ -133,7 +136,7 @@ def best_ratio(
     terms: Callable[[Maximum], tuple[float, float]],
     maximise: Callable[[float, Maximum], Maximum],
     least: float,
-    gap: float,
+    limits: Limits,
 ) -> Maximum:
     """Return what has the largest N / D, with a proven bound on that ratio (Dinkelbach's method).
 
@@ -153,8 +156,8 @@ def best_ratio(
         Given t and something feasible, maximises N - t D.
     least : float
         A lower bound on D.
-    gap : float
-        Relative gap between ratio and bound at which to stop.
+    limits : Limits
+        The relative gap between ratio and bound at which to stop, and whom to tell both.
     """
     best, bound = start, math.inf
     while True:
@@ -162,12 +165,13 @@ def best_ratio(
         if cost == 0:
             return replace(best, bound=0.0, stopped="complete")
         ratio = gain / cost
+        limits.report(ratio, bound)
         found = maximise(ratio, best)
         bound = min(bound, ratio + max(found.bound, 0.0) / least)
         new_gain, new_cost = terms(found)
         if new_cost > 0 and new_gain / new_cost > ratio * (1 + _RATIO_TOLERANCE):
             best, ratio = found, new_gain / new_cost
-        elif found.stopped == "complete" or relative_gap(bound, ratio) <= gap:
+        elif found.stopped == "complete" or relative_gap(bound, ratio) <= limits.gap:
             return replace(best, bound=bound, stopped="complete")
         if found.stopped != "complete":
             return replace(best, bound=bound, stopped=found.stopped)

@@ -33,9 +33,38 @@ MOST_GROUPS = 4000
 """Groups times nodes up to which ties are broken exactly, among all groups."""
 
 
+Progress = Callable[[str, float, float | None], None]
+"""Is called with what is optimised, its best value so far, and a bound on it; None for none."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Tells a user how far a search is, in the user's terms.
+
+    Attributes
+    ----------
+    tell : callable
+        Tells it.
+    name : str
+        What is optimised.
+    factor, offset : float
+        What is added to what the search maximises, and what the sum is multiplied by then.
+    """
+
+    tell: Progress
+    name: str
+    factor: float = 1.0
+    offset: float = 0.0
+
+    def __call__(self, value: float, bound: float) -> None:
+        """Tell the best value and the bound that a search knows."""
+        most = None if math.isinf(bound) else self.factor * (bound + self.offset)
+        self.tell(self.name, self.factor * (value + self.offset), most)
+
+
 @dataclass(frozen=True)
 class Limits:
-    """When to stop.
+    """When to stop, and whom to tell of what is found until then.
 
     Attributes
     ----------
@@ -50,6 +79,8 @@ class Limits:
     previous : Prices, optional
         Of the last round, by job, to begin with. They change how fast a proof is found, never
         what is proven.
+    watch : Watch, optional
+        Is told the best value and bound now and then.
     """
 
     budget: Budget = UNLIMITED
@@ -57,6 +88,7 @@ class Limits:
     seed: int = 0
     effort: float = math.inf
     previous: Prices | None = None
+    watch: Watch | None = None
 
     @property
     def seconds_left(self) -> float:
@@ -67,6 +99,24 @@ class Limits:
     def passed(self) -> bool:
         """Whether the answer is due."""
         return self.budget.passed
+
+    def report(self, value: float, bound: float) -> None:
+        """Tell the best value so far of what is maximised, and a bound on it (inf for none)."""
+        if self.watch is not None:
+            self.watch(value, bound)
+
+    def watched(
+        self, name: str | None = None, factor: float | None = None, offset: float = 0.0
+    ) -> Limits:
+        """Return the same limits with other terms of ``watch``."""
+        if (watch := self.watch) is None:
+            return self
+        factor = watch.factor if factor is None else factor
+        return replace(self, watch=Watch(watch.tell, name or watch.name, factor, offset))
+
+    def unwatched(self) -> Limits:
+        """Return the same limits for a search of something else."""
+        return replace(self, watch=None)
 
     def exact(self) -> Limits:
         """Return the same limits without a gap to stop at."""

@@ -17,7 +17,7 @@ from dovetail.toolkit.commands import (
     argument,
     option,
 )
-from dovetail.toolkit.values import output_file
+from dovetail.toolkit.values import limit, output_file
 
 
 def _objective(text: str) -> str:
@@ -57,8 +57,9 @@ PLAN: Final = Command(
         ),
         option(
             "--time-limit SECONDS",
-            "stop after this time, with the best plan so far and its proven gap",
-            float,
+            "stop after this time, with the best plan so far and its proven gap; inf: never",
+            limit,
+            "60",
         ),
         option("--gap G", "stop once this relative gap is proven", float, "0"),
         SEED._replace(text="same seed, same plan"),

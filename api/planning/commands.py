@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from dovetail.formulations.budget import Budget, InterruptibleClock
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_plan, write_data, write_plan
 from dovetail.instances.instance import Instance
 from dovetail.instances.raw_files import write_text
 from dovetail.planning import tables
+from dovetail.planning.wording import so_far
 from dovetail.predicting.filling import predicted, predictor_of
 from dovetail.toolkit.charts import check_figures, write_figures
-from dovetail.toolkit.commands import given
+from dovetail.toolkit.commands import INTERRUPTED, given
 from dovetail.toolkit.inputs import instance_with, naming
+from dovetail.toolkit.interrupts import interrupting
 from dovetail.toolkit.outputs import print_either, require_separate
-from dovetail.toolkit.progress import compiled_ahead, working
+from dovetail.toolkit.progress import Line, compiled_ahead, working
 from dovetail.toolkit.tables import console
 
 if TYPE_CHECKING:
@@ -48,21 +53,32 @@ def plan(options: Namespace) -> int:
         instance = predicted(options, instance, predictor)
     objective = _objective(options.objective)
     _compile_once(instance, options.solver)
-    with naming(options.instance), working("solving", options.time_limit):
+    clock = InterruptibleClock()
+    limit = None if options.time_limit == math.inf else options.time_limit
+    with naming(options.instance), interrupting(clock), working("solving", limit) as line:
         result = solve(
             instance,
             objective,
             options.solver,
-            options.time_limit,
+            Budget.of(limit, clock),
             options.gap,
             options.seed,
             options.preempt,
+            progress=partial(_tell, line),
         )
+    if result.stopped == "interrupted":
+        _write_plan(options, instance, result.plan)
+        return INTERRUPTED
     made = _verified(instance, result, objective) if options.verify else result.plan
     if options.write_model:
         write_model(instance, made, Path(options.write_model), objective)
     _write_plan(options, instance, made)
     return 0 if result.status in ("optimal", "feasible") else 1
+
+
+def _tell(line: Line, name: str, value: float, bound: float | None) -> None:
+    """Show how far the search is."""
+    line.text = f"solving: {so_far(name, value, bound)}"
 
 
 def _plan_from_live(options: Namespace) -> int:
@@ -130,7 +146,8 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
     from dovetail.planning.comparison import compare
 
     comparison = None
-    if options.compare or options.report or options.figures:
+    interrupted = made.stopped == "interrupted"  # who interrupts waits for nothing but the plan
+    if (options.compare or options.report or options.figures) and not interrupted:
         with working("comparing with simpler rules"):
             comparison = compare(instance, made)
     if options.report and comparison:

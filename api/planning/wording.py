@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE, PlacedJob, PlanView, Seat
-from dovetail.toolkit.wording import count, figure, number, two_digits
+from dovetail.toolkit.wording import count, figure, number, percent, two_digits
 
 if TYPE_CHECKING:
     # Solvers come with it.
@@ -41,7 +41,23 @@ def proof(plan: Plan) -> str:
         return "checked and valid; nothing is claimed of how good it is"
     if plan.status == "optimal":
         return "optimal: no plan does better, proven"
-    return f"{plan.status}: valid; {_range(plan.objective)}"
+    ended = _ENDED.get(plan.stopped or "", "")
+    return f"{plan.status}: valid; {ended}{_range(plan.objective)}"
+
+
+_ENDED: Final = {
+    "time_limit": "the time limit ended the search; ",
+    "interrupted": "the search was interrupted; ",
+    "gap_reached": "the gap is small enough; ",
+}
+
+
+def so_far(name: str, value: float, bound: float | None) -> str:
+    """Return how far a search is: the best value so far, and the gap to the proven bound."""
+    if bound is None:
+        return f"{name} {figure(value)}, no bound yet"
+    most = max(abs(bound), abs(value))
+    return f"{name} {figure(value)}, gap {percent(abs(bound - value) / most if most else 0.0)}"
 
 
 def origin(placed: PlacedJob) -> str:

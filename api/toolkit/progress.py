@@ -6,24 +6,33 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 PATIENCE_S = 2.0
 
 
+@dataclass
+class Line:
+    """What the line says; may be changed at any time."""
+
+    text: str
+
+
 @contextmanager
-def working(what: str, time_limit: float | None = None) -> Iterator[None]:
+def working(what: str, time_limit: float | None = None) -> Iterator[Line]:
     """Show elapsed time on standard error, with a bar towards the time limit if there is one.
 
     Nothing is shown where standard error is no terminal.
     """
+    line = Line(what)
     if not sys.stderr.isatty():
-        yield
+        yield line
         return
     done = threading.Event()
-    thread = threading.Thread(target=_show, args=(what, time_limit, done), daemon=True)
+    thread = threading.Thread(target=_show, args=(line, time_limit, done), daemon=True)
     thread.start()
     try:
-        yield
+        yield line
     finally:
         done.set()
         thread.join()
@@ -39,7 +48,7 @@ def compiled_ahead(jobs: int) -> None:
             compile_kernels()
 
 
-def _show(what: str, time_limit: float | None, done: threading.Event) -> None:
+def _show(line: Line, time_limit: float | None, done: threading.Event) -> None:
     if done.wait(PATIENCE_S):
         return
     from rich.console import Console
@@ -49,10 +58,10 @@ def _show(what: str, time_limit: float | None, done: threading.Event) -> None:
     if time_limit is not None:
         columns += [BarColumn(), TextColumn(f"at most {time_limit:g} s")]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=time_limit)
+        task = progress.add_task(line.text, total=time_limit)
         progress.advance(task, PATIENCE_S)
         while not done.wait(0.1):
-            progress.advance(task, 0.1)
+            progress.update(task, advance=0.1, description=line.text)
 
 
 @contextmanager

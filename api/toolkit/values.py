@@ -49,6 +49,14 @@ def _number(text: str) -> float:
         return math.nan
 
 
+def limit(text: str) -> float:
+    """Return the seconds of a time limit; inf for none."""
+    time_s = _number(text)
+    if not time_s >= 0:
+        raise ArgumentTypeError(f"must be a number of seconds >= 0, or inf, got {text!r}")
+    return time_s
+
+
 def duration(text: str) -> float:
     """Return the seconds of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)

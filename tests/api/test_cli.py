@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from dovetail.cli.main import main
+from dovetail.cli.parser import parsed
 from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
@@ -74,8 +76,8 @@ def test_a_bound_without_a_certificate_is_said_to_have_none(run):
 
 
 def test_a_failed_verification_is_one_line_and_writes_nothing(run, tmp_path, monkeypatch):
-    def liar(*arguments):
-        result = solve(*arguments)
+    def liar(*arguments, **options):
+        result = solve(*arguments, **options)
         claim = result.plan.objective.replace(bound=2.0 * result.bound, gap=0.5)
         plan = result.plan.replace(objective=claim, status="feasible")
         return replace(result, plan=plan, bound=2.0 * result.bound)
@@ -488,16 +490,42 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("solver", ["cpsat", pytest.param("highs", marks=pytest.mark.long)])
-def test_an_interrupt_ends_a_long_search_at_once(tmp_path, solver):
-    long, output = tmp_path / "long.json", tmp_path / "plan.json"
+def searching(folder: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
+    """Return a process in the middle of a search of minutes, and the file that it is to write."""
+    long, output = folder / "long.json", folder / "plan.json"
     write_instance(generate(200, seed=1), long)
-    command = [sys.executable, "-m", "dovetail", "plan", long, "--solver", solver, "-o", output]
-    search = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    # Groups are listed within 2 s of a processor's time; then it searches, for minutes.
+    command = [sys.executable, "-m", "dovetail", "plan", long, *options, "-o", output]
+    search = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Groups are listed within 2 s of a processor's time; then it searches.
     wait_until(lambda: psutil.Process(search.pid).cpu_times().user > 3)
+    return search, output
+
+
+@pytest.mark.parametrize(
+    ("solver", "limit"),
+    [
+        ("cpsat", "600"),
+        ("cpsat", "inf"),
+        pytest.param("highs", "600", marks=pytest.mark.long),
+        pytest.param("milp", "600", marks=pytest.mark.long),
+    ],
+)
+def test_an_interrupt_ends_a_search_with_the_best_plan_so_far(run, tmp_path, solver, limit):
+    options = ("--solver", solver, "--time-limit", limit, "--verify", "--compare")
+    search, output = searching(tmp_path, *options)
     search.send_signal(signal.SIGINT)
-    _, err = search.communicate(timeout=LIMIT_S)
+    out, err = search.communicate(timeout=LIMIT_S)
     assert search.returncode == 130
-    assert err == "dovetail: interrupted\n"
-    assert not output.exists()
+    assert err == "dovetail: interrupted: the best plan so far follows\n"
+    assert "the search was interrupted" in out
+    made = json.loads(output.read_text())
+    assert made["status"] == "feasible"
+    assert made["stopped"] == "interrupted"
+    assert made["assignments"]
+    assert (made["objective"]["gap"] or 1.0) > 0
+    assert run("check", tmp_path / "long.json", output)[0] == 0
+
+
+def test_the_time_limit_of_the_command_line_is_a_minute_unless_it_is_given():
+    assert parsed(["plan", "library:lab"])[1].time_limit == 60.0
+    assert parsed(["plan", "library:lab", "--time-limit", "inf"])[1].time_limit == math.inf

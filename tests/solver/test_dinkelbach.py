@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.solver.stages import best_ratio
-from dovetail.solver.types import Maximum
+from dovetail.solver.types import Limits, Maximum
 
 POINTS = {"cheap": (1.0, 1.0), "large": (6.0, 4.0), "best": (5.0, 3.0)}
 """Their N and D: ratios 1, 1.5 and 5/3."""
@@ -24,7 +24,7 @@ def search(start="cheap", gap=0.0, stopped="complete", slack=0.0, points=POINTS)
         return Maximum(counts=found, bound=value + slack, stopped=stopped)
 
     first = Maximum(counts=start, bound=float("inf"), stopped="time_limit")
-    return best_ratio(first, terms, maximise, least=1.0, gap=gap), asked
+    return best_ratio(first, terms, maximise, least=1.0, limits=Limits(gap=gap)), asked
 
 
 def test_prices_rise_to_the_best_ratio():
