@@ -117,8 +117,21 @@ LOGS: Final[Mapping[str, Log]] = MappingProxyType(
 )
 
 
+_WITHOUT_TIMES: Final = frozenset({"name", "num_gpu", "gpu_milli"})
+"""Columns of the lists of cluster-trace-gpu-v2023 that say nothing of times (``multigpu``)."""
+
+
 def log_of(columns: set[str]) -> str | None:
-    """Return the format of a header, None where it is of none of these."""
+    """Return the format of a header, None where it is of none of these.
+
+    Raises
+    ------
+    InputError
+        For one that is known to have no times.
+    """
+    if columns >= _WITHOUT_TIMES and not columns.intersection(_POD_TIMES):
+        rule = "has no arrivals and no run times, which a trace needs: take another list of pods"
+        raise InputError(f"{rule}, or write a table id,arrival_s,workers,duration_s", "line 1")
     return next((kind for kind, log in LOGS.items() if columns.issuperset(log.columns)), None)
 
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances._tables import lines_of
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers.gavel_table import TRACE
 from dovetail.instances.raw_files import FilePath, write_bytes
-from dovetail.instances.traces import _muri, _pai, _swf, _table
+from dovetail.instances.traces import _muri, _pai, _sacct, _swf, _table
 from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, read_gavel
 from dovetail.instances.traces._logs import LOGS, log_of, read_log
 from dovetail.instances.traces._philly_log import read_philly_log
@@ -19,7 +19,7 @@ from dovetail.instances.traces.trace import Trace
 
 KINDS: Final = (
     *("csv", "parquet", "philly-log", *LOGS),
-    *("alibaba-2020", "gavel", "muri", "swf"),
+    *("alibaba-2020", "gavel", "muri", "sacct", "swf"),
 )
 _BY_ENDING: Final = {".parquet": "parquet", ".trace": "gavel", ".swf": "swf"}
 
@@ -85,6 +85,8 @@ def read_trace(
             return read_gavel(place, name, throughputs, gpu_model)
         case "muri":
             return _muri.read_muri(place, name)
+        case "sacct":
+            return _sacct.read_sacct(place, name)
         case "swf":
             return _swf.read_swf(place, name, cores_per_gpu)
         case str(other) if other in LOGS:
@@ -120,7 +122,7 @@ def kind_of(path: FilePath) -> str:
     Raises
     ------
     InputError
-        When the file cannot be read.
+        When the file cannot be read, or is known to be none of these and something else.
     """
     path = Path(path)
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
@@ -129,11 +131,19 @@ def kind_of(path: FilePath) -> str:
     first = next((line.strip("\r\n") for line in lines_of(path) if line.strip()), "")
     if first.lstrip().startswith("["):
         return "philly-log"
+    if first.lstrip().startswith("{"):
+        rule = "must be a table, got JSON; print Slurm's accounting by"
+        raise InputError(f"{rule} {_sacct.COMMAND}", "", source_name(path))
+    if _sacct.is_sacct(first):
+        return "sacct"
     cells = [cell.strip() for cell in first.split(",")]
     columns = set(cells)
     if columns.issuperset(_muri.JOB_COLUMNS):
         return "muri"
-    log = log_of(columns)
+    try:
+        log = log_of(columns)
+    except InputError as error:
+        raise error.at(source_name(path)) from None
     if log is not None:
         return log
     if _pai.is_task_table(cells):

@@ -743,3 +743,105 @@ def test_the_format_follows_from_the_first_line(tmp_path):
         assert [job.id for job in read_trace(path).jobs] == [name]
     path.write_text(gavel_row() + "\n")
     assert [job.workload for job in read_trace(path).jobs] == ["a"]
+
+
+# --- sacct
+
+SACCT = "JobID|User|Submit|Start|End|ElapsedRaw|State|AllocTRES"
+
+
+def sacct(folder, *rows, header=SACCT):
+    return written(folder, "sacct.txt", header, *rows)
+
+
+def test_sacct_a_job_with_its_steps_and_gpus_counted_once(tmp_path):
+    path = sacct(
+        tmp_path,
+        "101|u1|2026-08-11T14:36:24|2026-08-11T14:36:56|2026-08-11T16:38:56|7320|COMPLETED|"
+        "billing=516,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=8000M,node=1",
+        "101.batch||2026-08-11T14:36:56|2026-08-11T14:36:56|2026-08-11T16:38:56|7320|COMPLETED|"
+        "cpu=8,gres/gpu:a100=2,gres/gpu=2,gres/gpumem=38888M,gres/gpuutil=100",
+        "101.extern||2026-08-11T14:36:56|2026-08-11T14:36:56|2026-08-11T16:38:56|7320|COMPLETED|",
+        "102_1|u2|2026-08-11T14:40:00|2026-08-11T14:41:00|2026-08-11T15:41:00|3600|"
+        "CANCELLED by 1003|cpu=1,gres/gpu:a100=1,gres/gpu:v100=2",
+        "104|u2|2026-08-11T14:00:00|2026-08-11T14:00:00|2026-08-11T15:00:00|3600|COMPLETED|cpu=4",
+    )
+    assert kind_of(path) == "sacct"
+    trace = read_trace(path)
+    found = [(j.id, j.arrival_s, j.workers, j.duration_s, j.tenant) for j in trace.jobs]
+    # The job without GPUs came first, and does not count.
+    assert found == [("101", 0.0, 2, 7320.0, "u1"), ("102_1", 216.0, 3, 3600.0, "u2")]
+    assert trace.notes == ("1 of 3 jobs left out: no GPUs or no run time",)
+
+
+def test_sacct_a_requeued_job_is_one_job(tmp_path):
+    path = sacct(
+        tmp_path,
+        "103|u3|2026-08-16T10:43:33|2026-08-16T10:43:43|2026-08-16T18:38:05|28462|NODE_FAIL|"
+        "gres/gpu=1",
+        "103|u3|2026-08-16T18:38:10|2026-08-16T19:00:00|2026-08-16T20:00:00|3600|COMPLETED|"
+        "gres/gpu=2",
+        "103|u3|2026-08-16T20:00:10|None|2026-08-17T00:03:01|0|CANCELLED by 1003|",
+    )
+    (job,) = read_trace(path).jobs
+    assert (job.arrival_s, job.workers, job.duration_s) == (0.0, 2, 32062.0)
+
+
+def test_sacct_what_has_not_ended_is_left_out_and_counted(tmp_path):
+    path = sacct(
+        tmp_path,
+        "7|u|2026-08-16T10:00:00|2026-08-16T10:00:00|Unknown|100|RUNNING|gres/gpu=1",
+        "8_[2-9]|u|2026-08-16T10:00:00|Unknown|Unknown|0|PENDING|",
+    )
+    trace = read_trace(path)
+    assert trace.jobs == ()
+    assert trace.notes == (
+        "2 of 2 jobs left out: no GPUs or no run time",
+        "1 of them on GPUs had not ended",
+    )
+
+
+@pytest.mark.parametrize(
+    ("submit", "start", "end", "waited"),
+    [
+        ("2026-08-16T12:00:00+0200", "2026-08-16T12:10:00+0200", "2026-08-16T13:10:00+0200", 0.0),
+        ("1786874400", "1786875000", "1786878600", 0.0),
+    ],
+)
+def test_sacct_times_with_an_offset_or_in_seconds(tmp_path, submit, start, end, waited):
+    # Without ElapsedRaw, the span counts.
+    header = "JobID|Submit|Start|End|AllocTRES"
+    path = sacct(tmp_path, f"1|{submit}|{start}|{end}|gres/gpu=1", header=header)
+    (job,) = read_trace(path).jobs
+    assert (job.arrival_s, job.duration_s, job.tenant) == (waited, 3600.0, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule"),
+    [
+        (["JobID|JobName|State", "1|a|COMPLETED"], "line 1: must have the columns JobID, Submit, "),
+        (["JobID    JobName  State", "------ ---- ----"], "line 1: must have the columns JobID, "),
+        ([SACCT, "1|a|b|2026-08-16T10:00:00"], "line 2: must have 8 fields, got 4"),
+        (['{"jobs": []}'], "must be a table, got JSON"),
+    ],
+)
+def test_sacct_in_other_forms_is_refused_with_the_command(tmp_path, lines, rule):
+    error = error_of(written(tmp_path, "sacct.txt", *lines))
+    assert error.startswith(f"sacct.txt: {rule}")
+    assert "sacct -a -X -P --format=JobID,User,Submit,Start,End,ElapsedRaw,AllocTRES" in error
+
+
+def test_sacct_times_of_other_forms_are_refused(tmp_path):
+    row = "1|u|08/16-10:00:00|2026-08-16T10:00:00|2026-08-16T11:00:00|3600|COMPLETED|gres/gpu=1"
+    assert error_of(sacct(tmp_path, row)) == (
+        "sacct.txt: line 2: Submit: must be a time like 2026-08-11T14:36:24, got '08/16-10:00:00'"
+    )
+
+
+def test_openb_pods_without_times_are_refused_with_what_to_do(tmp_path):
+    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli"
+    path = written(tmp_path, "pods.csv", header, "openb-pod-0001,6000,12288,1,460")
+    assert error_of(path) == (
+        "pods.csv: line 1: has no arrivals and no run times, which a trace needs: take another "
+        "list of pods, or write a table id,arrival_s,workers,duration_s"
+    )

@@ -1,0 +1,115 @@
+"""Accounting of Slurm as ``sacct -P`` prints it: fields separated by ``|``, steps below their jobs.
+
+Source: Slurm's manual of ``sacct``. ``AllocTRES`` lists what a job had, its GPUs with and without
+their type (``gres/gpu:a100=2,gres/gpu=2``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.instances._record import shown
+from dovetail.instances._tables import Row, read_piped
+from dovetail.instances.errors import InputError
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces.trace import Trace, TraceJob
+
+COLUMNS: Final = ("JobID", "Submit", "Start", "End", "AllocTRES")
+COMMAND: Final = "sacct -a -X -P --format=JobID,User,Submit,Start,End,ElapsedRaw,AllocTRES"
+"""Prints all columns that are read. Names of jobs may hold a ``|`` and are better left out."""
+
+_UNKNOWN: Final = ("", "None", "Unknown", "N/A")
+_GPUS: Final = re.compile(r"(?:^|,)gres/gpu(:[^=,]+)?=([0-9]{1,9})(?=,|$)")
+
+
+class _Attempt(NamedTuple):
+    """A row of a job, of which there are several if it was requeued."""
+
+    row: Row
+    submitted: datetime
+    gpus: int
+    seconds: float
+    ended: bool
+
+
+def is_sacct(first: str) -> bool:
+    """Tell whether a file is of ``sacct`` by its first line, in whichever form it was printed."""
+    return re.split(r"[|\s]", first, maxsplit=1)[0] in ("JobID", "JobIDRaw")
+
+
+def read_sacct(path: Path, name: str) -> Trace:
+    """Return the trace; it begins with the first submission of a job on GPUs, tenants are users.
+
+    A job that was requeued runs as long as its attempts took together, on as many GPUs as its last
+    one had. Jobs that have not ended, ran on no GPU or for no time are left out.
+
+    Raises
+    ------
+    InputError
+        For what ``sacct`` prints in other forms, with the command that prints this one.
+    """
+    try:
+        rows = [row for row in read_piped(path, COLUMNS) if "." not in row.values["JobID"]]
+    except InputError as error:
+        raise InputError(f"{error.rule}; print it by {COMMAND}", error.path, error.source) from None
+    jobs: dict[str, list[_Attempt]] = defaultdict(list)
+    for row in rows:
+        jobs[row.text("JobID")].append(_attempt(row))
+    ran = {job: [one for one in tries if one.gpus and one.seconds] for job, tries in jobs.items()}
+    first = min((one.submitted for tries in ran.values() for one in tries), default=None)
+    found = [
+        TraceJob(
+            id=job,
+            arrival_s=(min(one.submitted for one in tries) - first).total_seconds(),
+            workers=tries[-1].gpus,
+            duration_s=sum(one.seconds for one in tries),
+            tenant=tries[-1].row.values.get("User", "").strip() or None,
+        )
+        for job, tries in ran.items()
+        if tries and first is not None
+    ]
+    unended = sum(not tries[-1].ended and tries[-1].gpus > 0 for tries in jobs.values())
+    waits = (f"{unended} of them on GPUs had not ended",) if unended else ()
+    return Trace.of(name, found, (*left_out(len(jobs) - len(found), len(jobs)), *waits))
+
+
+def _attempt(row: Row) -> _Attempt:
+    submitted, start, end = (_moment(row, name) for name in ("Submit", "Start", "End"))
+    if submitted is None:
+        raise row.broken("Submit", "must be a time, got none")
+    ended = start is not None and end is not None
+    seconds = 0.0
+    if start is not None and end is not None:
+        counted = row.values.get("ElapsedRaw", "").strip()
+        lasted = row.number("ElapsedRaw") if counted else (end - start).total_seconds()
+        seconds = max(0.0, lasted)
+    return _Attempt(row, submitted, _gpus(row.values["AllocTRES"]), seconds, ended)
+
+
+def _gpus(resources: str) -> int:
+    """Return the GPUs in a list of resources, which has them with their types, without, or both."""
+    found = _GPUS.findall(resources)
+    counts = [int(count) for kind, count in found if not kind]
+    return counts[0] if counts else sum(int(count) for _, count in found)
+
+
+def _moment(row: Row, column: str) -> datetime | None:
+    """Return a time: local, with an offset from UTC, or in seconds since 1970; None if unknown.
+
+    Times with an offset are turned into UTC, so that all can be compared.
+    """
+    text = row.values[column].strip()
+    if text in _UNKNOWN:
+        return None
+    if text.isascii() and text.isdigit() and len(text) <= 11:
+        return datetime.fromtimestamp(int(text), UTC).replace(tzinfo=None)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        rule = f"must be a time like 2026-08-11T14:36:24, got {shown(text)}"
+        raise row.broken(column, rule) from None
+    return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
