@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 from dovetail.instances.errors import ArgumentError
 
-STEPS_PER_S: Final = 1e8
-"""Steps that the nominal processor does in a second; a step is to look at one cell of a matrix, or
-at one edge of a graph, in compiled code."""
+STEPS_PER_S: Final = 1e9
+"""Steps that the nominal processor does in a second: a step is a nanosecond of compiled code. What
+searches count are estimates, so that a second of work takes a few seconds at most."""
 
 
 class OutOfTimeError(Exception):

@@ -36,6 +36,9 @@ from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import share_of
 from dovetail.formulations.values import JobValues
 
+_STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
+"""What it takes to look at GPUs with the same workloads on them, and to list a row."""
+
 
 def list_groups(
     compiled: Round, values: JobValues, budget: Budget = UNLIMITED, at_paces: bool = False
@@ -183,6 +186,7 @@ class _Lister(RowRules):
             if nth and self.budget.passed:
                 self.complete = False
                 break
+            self.budget.spend(_STEPS_PER_KIND)
             residents = self._residents(classes)
             for template in self.round.entries.templates(model, held):
                 waiting = self.counts[template.free]
@@ -295,6 +299,7 @@ class _Lister(RowRules):
             if k and self.budget.passed:
                 self.complete = False
                 return
+            self.budget.spend(_STEPS_PER_ROW * int(part.rows.sum()))
             yield part
 
     def _seated(self, seatings: Seatings) -> tuple[Rows, Ints]:

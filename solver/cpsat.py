@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.budget import STEPS_PER_S
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver import _child
@@ -51,13 +52,17 @@ class CpSat:
         except ImportError:
             # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
             within = limits.unwatched()
-            answer = _child.call(__name__, "solve", program, within, start, budget=limits.budget)
-            return cast(Answer | None, answer) or Answer(None, math.inf, "time_limit")
-        return solve(program, limits, start)
+            outcome = _child.call(__name__, "solve", program, within, start, budget=limits.budget)
+            late = Answer(None, math.inf, "time_limit"), 0.0
+            answer, work = cast(tuple[Answer, float] | None, outcome) or late
+        else:
+            answer, work = solve(program, limits, start)
+        limits.budget.spend(STEPS_PER_S * work)
+        return answer
 
 
-def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer:
-    """Solve in this process."""
+def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> tuple[Answer, float]:
+    """Solve in this process; return the work, too, in the solver's deterministic seconds."""
     # The classes under cp_model, which imports pandas: that takes longer than most rounds.
     from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters, SolveWrapper
 
@@ -77,9 +82,10 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer
     assert response is not None  # it is stopped
     stopped = STOPPED.get(response.status.name, "error")
     if response.status.name not in ("OPTIMAL", "FEASIBLE"):
-        return Answer(None, math.inf, stopped)
+        return Answer(None, math.inf, stopped), response.deterministic_time
     x = np.array(response.solution, dtype=np.int64)
-    return Answer(x, response.best_objective_bound / scale, stopped)
+    answer = Answer(x, response.best_objective_bound / scale, stopped)
+    return answer, response.deterministic_time
 
 
 def _add_rows(model: CpModelProto, program: IntegerProgram) -> None:
@@ -144,7 +150,10 @@ def _set_parameters(parameters: SatParameters, limits: Limits) -> None:
     parameters.linearization_level = 2
     parameters.random_seed = limits.seed % 2**31
     parameters.relative_gap_limit = limits.gap
-    if limits.budget.is_limited:
+    work = limits.effort
+    if limits.budget.counts_work:
+        work = min(work, limits.seconds_left)
+    elif limits.budget.is_limited:
         parameters.max_time_in_seconds = limits.seconds_left
-    if limits.effort != math.inf:
-        parameters.max_deterministic_time = limits.effort
+    if work != math.inf:
+        parameters.max_deterministic_time = work

@@ -26,7 +26,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import OutOfTimeError
-from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph
+from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph, WorkerPairs
 from dovetail.instances.plan import Stopped
 from dovetail.solver.pairing.prices import Start
 from dovetail.solver.pairing.rematching import Rematching
@@ -52,6 +52,9 @@ _SECOND = 0.3
 
 _ROUNDING = 1e-9
 
+_STEPS_PER_BOX, _STEPS_PER_CELL = 250_000, 10
+"""Steps of work to write a box down, and for each pair of workers of which it changes the value."""
+
 
 class _Matcher:
     """Matches the workers of boxes, one after the other."""
@@ -59,7 +62,9 @@ class _Matcher:
     def __init__(self, graph: WorkerGraph, box: Box, limits: Limits, prices: Prices | None) -> None:
         self._graph = graph
         self._box: Box | None = box
+        self._spend = limits.budget.spend
         pairs = graph.pairs(box)
+        self._note(pairs)
         self.rematching = Rematching(
             pairs.pair_value,
             pairs.single_value,
@@ -73,11 +78,15 @@ class _Matcher:
     def turn_to(self, box: Box) -> bool:
         """Take the values of another box; tell whether this can match it well."""
         pairs = self._graph.pairs(box, None if self._box is None else box.differs(self._box))
+        self._note(pairs)
         fits = self.rematching.revalue(
             pairs.workers, pairs.pair_value, pairs.single_value, pairs.required
         )
         self._box = box if fits else None
         return fits
+
+    def _note(self, pairs: WorkerPairs) -> None:
+        self._spend(_STEPS_PER_BOX + _STEPS_PER_CELL * pairs.pair_value.size)
 
 
 @dataclass(frozen=True, order=True)

@@ -37,6 +37,9 @@ _Seat = tuple[int, tuple[tuple[int, int], ...]]
 
 _ANY_VARIANT = -1
 
+_STEPS_PER_JOB = 500_000
+"""Steps of work to look at what a job can make, about."""
+
 
 class Greedy:
     """Solves rounds in the order of the queue.
@@ -89,6 +92,7 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
     for k, job in enumerate(order[~jobs.running[order]].tolist()):
         if k >= at_least and limits.passed:
             break
+        limits.budget.spend(_STEPS_PER_JOB)
         offers = pick.for_job(job)
         if seats.bear(offers):
             for offer, number in offers:

@@ -17,6 +17,9 @@ from dovetail.solver.pairing.result import Prices
 from dovetail.solver.stages import PLACED, Search, solve_in_stages, weight_units
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
+_STEPS_PER_GROUP = 10_000
+"""Steps of work to write the graph of the workers down."""
+
 
 def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
@@ -117,6 +120,7 @@ class _PartialSearch(Search):
     def _graph(self, worth: Floats, cost: Floats) -> WorkerGraph:
         began = self.limits.budget.now()
         graph = WorkerGraph(self._groups, worth, cost, self.limits.budget)
+        self.limits.budget.spend(_STEPS_PER_GROUP * len(self._groups))
         self._building_s = self._building_s or self.limits.budget.now() - began
         return graph
 

@@ -32,6 +32,9 @@ _ROUNDING = 2.0**-45
 _MOST_PIVOTS, _PIVOTS = 10_000, 50
 """The relaxation is given up after so many pivots, and so many more for each variable and row."""
 
+_STEPS_PER_ENTRY = 5_000
+"""Steps of work to solve the relaxation, for each entry of its rows, about."""
+
 _FIRST_STEP, _WIDEN = 1e-4, 4.0
 """The first target lies so much of the bound, or of its distance from the start's value, below
 the bound; the distance grows by this factor, so that a few targets lead down to the start's."""
@@ -54,6 +57,7 @@ class Relaxation:
     """
 
     def __init__(self, program: IntegerProgram, limits: Limits) -> None:
+        limits.budget.spend(_STEPS_PER_ENTRY * program.rows.nnz)
         prices = _duals(program, limits)
         # A price is for the side on which its row has a bound.
         limit = np.where(prices > 0, program.row_upper, program.row_lower)
@@ -161,7 +165,7 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
     solver.set_solver_specific_parameters(f"max_number_of_iterations: {most}")
     if limits.passed:  # the simplex method would read the model for nothing
         return np.zeros(program.rows.shape[0])
-    if limits.budget.is_limited:
+    if limits.budget.is_limited and not limits.budget.counts_work:  # pivots are work
         solver.set_time_limit_in_seconds(limits.seconds_left)
     interruptible(lambda: solver.solve(model), limits.budget, solver.interrupt_solve)
     if solver.status() != SolveStatus.OPTIMAL:

@@ -87,6 +87,8 @@ def round_solver(solver: Solver | Backend) -> Solver:
 class Auto:
     """Takes ``matching`` where jobs share in pairs and ``highs`` elsewhere, and says why.
 
+    ``cpsat`` takes the place of ``highs`` where the limit is one of work, which HiGHS cannot count.
+
     Where jobs get what is best for them in the order of their gains, there is nothing to search
     for (``own_best``).
     """
@@ -100,8 +102,9 @@ class Auto:
         try:
             choice = best_in_pairs(problem, limits)
         except UnsupportedError as refusal:
-            choice = ArraySolver(ReducedCostFixing(Highs())).solve(problem, limits)
-            return replace(choice, note=f"auto took highs: {refusal}")
+            backend = CpSat() if limits.budget.counts_work else Highs()
+            choice = ArraySolver(ReducedCostFixing(backend)).solve(problem, limits)
+            return replace(choice, note=f"auto took {backend.name}: {refusal}")
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")
 

@@ -31,9 +31,6 @@ from dovetail.toolkit.progress import compiled_ahead, counting, working
 
 _DEFAULT_SEEDS = 3
 _COMPARISON_FILE = "comparison.json"
-_MANY_JOBS = 1000
-"""Jobs from which on a simulation is sooner done with the engine compiled before."""
-
 _HARDLY = 0.01
 """The part of completion times up to which waiting and slowdowns do not count."""
 
@@ -88,9 +85,9 @@ def compare(options: Namespace) -> int:
 
 
 def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
-    """Compile the engine before long simulations of the policy that solves rounds of plans."""
+    """Compile the engine before simulations of the policy that solves rounds of plans."""
     names = {policy.partition(":")[0] for policy in policies}
-    if jobs >= _MANY_JOBS and "dovetail" in names:
+    if "dovetail" in names:
         compiled_ahead(jobs)
 
 

@@ -1,7 +1,8 @@
 """Run policies on drawn scenarios in parallel processes; every result is a row of a CSV file.
 
 Shared by the scripts next to it. A run that is in the file already is not run again: a script that
-was stopped goes on where it was. Runs that failed are tried again.
+was stopped goes on where it was. Runs that failed are tried again. The file is the same on every
+machine: it has no times of this one.
 """
 
 from __future__ import annotations
@@ -11,15 +12,9 @@ import csv
 import math
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Future,
-    ProcessPoolExecutor,
-    as_completed,
-    wait,
-)
+from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,6 +28,7 @@ from dovetail.executor.simulation import History
 from dovetail.executor.simulation.metrics import METRICS, job_table, summary
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.errors import DovetailError
+from dovetail.solver.pairing import compile_kernels
 from dovetail.solver.policies.registry import POLICIES, policy_named
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -48,8 +44,14 @@ EXTRA = (
 )
 """What is measured in addition to ``metrics.METRICS``, see ``measured``."""
 
-_FIXED = ("policy", "seed", "wall_s", "error")
+_FIXED = ("policy", "seed", "error")
+
+_SIMULATED = tuple(name for name in METRICS if not name.startswith("decide_"))
+"""The metrics that do not depend on the machine."""
+
 _LARGE = 8
+_AHEAD = 4
+"""Runs that are begun for each process before the first is waited for."""
 
 Row = dict[str, str]
 
@@ -96,7 +98,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def results(cases: Sequence[Case], options: argparse.Namespace, seeds: int) -> list[Row]:
     """Return a row for every case, policy and seed, those of the file included."""
     out: Path = options.out
-    columns = [*cases[0].labels, *_FIXED, *METRICS, *EXTRA]
+    columns = [*cases[0].labels, *_FIXED, *_SIMULATED, *EXTRA]
     rows = _kept(out, columns)
     done = {_key(row, columns) for row in rows}
     wanted = {
@@ -106,15 +108,17 @@ def results(cases: Sequence[Case], options: argparse.Namespace, seeds: int) -> l
         for policy in options.policies
     }
     left = [task for key, task in wanted.items() if key not in done]
+    if any(policy.partition(":")[0] == "dovetail" for _, _, policy in left):
+        compile_kernels()  # else every process would
     with out.open("a", newline="") as file:
         writer = csv.DictWriter(file, columns)
         if not rows:
             writer.writeheader()
-        for k, row in enumerate(_run_all(left, options.workers, options.check), 1):
+        for k, (row, wall_s) in enumerate(_run_all(left, options.workers, options.check), 1):
             rows.append(row)
             writer.writerow(row)
             file.flush()
-            said = row["error"] or f"{float(row['wall_s']):.1f} s"
+            said = row["error"] or f"{wall_s:.1f} s"
             labels = " ".join(row[name] for name in columns[: len(cases[0].labels)])
             print(
                 f"{k}/{len(left)} {labels} {row['policy']} seed {row['seed']}: {said}",
@@ -220,7 +224,7 @@ def end_in_one_line(main: Callable[[], None]) -> None:
 
 
 def _key(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
-    labels = columns[: columns.index("wall_s")]
+    labels = columns[: columns.index("error")]
     return tuple(row[name] for name in labels)
 
 
@@ -247,8 +251,11 @@ def _kept(out: Path, columns: Sequence[str]) -> list[Row]:
 _Task = tuple[Case, int, str]
 
 
-def _run_all(tasks: Sequence[_Task], workers: int, check: bool) -> Iterator[Row]:
-    """Yield the rows as runs end; a scenario is drawn once for all policies."""
+def _run_all(tasks: Sequence[_Task], workers: int, check: bool) -> Iterator[tuple[Row, float]]:
+    """Yield the rows, and the seconds each took, in the order of the tasks.
+
+    A scenario is drawn once for all policies.
+    """
     drawn = _drawn(tasks)
     if workers == 1:
         for labels, scenario, seed, policy in drawn:
@@ -256,13 +263,12 @@ def _run_all(tasks: Sequence[_Task], workers: int, check: bool) -> Iterator[Row]
         return
     # Fresh processes: forked ones may hang in the threads of numerical libraries.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        pending: set[Future[Row]] = set()
+        pending: deque[Future[tuple[Row, float]]] = deque()
         for task in drawn:
-            pending.add(pool.submit(_run, *task, check))
-            if len(pending) >= 2 * workers:
-                ended, pending = wait(pending, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in ended)
-        yield from (future.result() for future in as_completed(pending))
+            pending.append(pool.submit(_run, *task, check))
+            if len(pending) >= _AHEAD * workers:
+                yield pending.popleft().result()
+        yield from (future.result() for future in pending)
 
 
 def _drawn(tasks: Sequence[_Task]) -> Iterator[tuple[dict[str, str], Scenario, int, str]]:
@@ -273,19 +279,22 @@ def _drawn(tasks: Sequence[_Task]) -> Iterator[tuple[dict[str, str], Scenario, i
             yield labels, scenario, seed, policy
 
 
-def _run(labels: dict[str, str], scenario: Scenario, seed: int, policy: str, check: bool) -> Row:
+def _run(
+    labels: dict[str, str], scenario: Scenario, seed: int, policy: str, check: bool
+) -> tuple[Row, float]:
     began = time.perf_counter()
     row = {**labels, "policy": policy, "seed": str(seed), "error": ""}
     try:
         history = scenario.simulate(policy_named(policy))
     except Exception as error:
         # One broken policy must not end hours of others.
-        empty = dict.fromkeys([*METRICS, *EXTRA], "nan")
+        empty = dict.fromkeys([*_SIMULATED, *EXTRA], "nan")
         said = f"{type(error).__name__}: {error}".replace("\n", " ")
-        return {**row, "wall_s": f"{time.perf_counter() - began:.3f}", **empty, "error": said}
+        return {**row, **empty, "error": said}, time.perf_counter() - began
     wall_s = time.perf_counter() - began
-    numbers = {name: f"{value:.10g}" for name, value in measured(history, scenario).items()}
+    found = measured(history, scenario)
+    numbers = {name: f"{found[name]:.10g}" for name in (*_SIMULATED, *EXTRA)}
     if check:
         broken = violations(history, scenario.trace, scenario.world, scenario.options)
         row["error"] = f"impossible: {broken[0]}, {len(broken)} in all" if broken else ""
-    return {**row, "wall_s": f"{wall_s:.3f}", **numbers}
+    return {**row, **numbers}, wall_s

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.simulation.history import Outcome
+from dovetail.formulations.budget import WorkClock
 from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
@@ -111,7 +112,7 @@ class SimulatedCluster:
     ) -> None:
         truth = SlowdownTable.of(world)
         seen = world if hosts_known else _without_hosts(world)
-        self.state = State(seen, truth if predicted is None else predicted)
+        self.state = State(seen, truth if predicted is None else predicted, clock=WorkClock())
         self.residences: dict[int, Residence] = {}
         self.busy = self.shared = 0
         self.pace = 0.0

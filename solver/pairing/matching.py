@@ -68,6 +68,10 @@ _FINISH = 2
 """Time kept for the bound at a deadline, in times of what reading the values took."""
 
 
+_STEPS_TO_READ = 10
+"""Steps of work to read the value of a pair."""
+
+
 def match_pairs(
     pair_value: Any,  # noqa: ANN401 - dense or any kind of sparse array
     single_value: Floats | None = None,
@@ -146,6 +150,7 @@ def searched(
 ) -> Search:
     """Solve a checked problem; return the state of the search at its end."""
     whole = rounded(problem, run)
+    budget.spend(_STEPS_TO_READ * len(problem) ** 2)
     reading = budget.now() - began
     search = Search(whole, run, budget.earlier(_FINISH * reading))
     if len(problem) > 0:

@@ -56,6 +56,9 @@ _CELLS_AT_ONCE = 8
 _BATCH = 128
 """Augmentations between two looks at the clock."""
 
+_STEPS_TO_EVALUATE, _STEPS_TO_GROW, _PASSES = 100_000, 20_000, 10
+"""Steps of work of an evaluation and of a tree, in addition to so many passes over the edges."""
+
 
 @dataclass(frozen=True)
 class Tangent:
@@ -276,7 +279,8 @@ class SizeClass:
     def _assign(self, profit: Ints, alone: Ints, budget: Budget) -> None:
         """Solve the assignment on the double cover from the present prices and rows."""
         graph = (self.graph.start, self.graph.head, profit, alone, self.u, self.v)
-        free = self._free
+        free, edges = self._free, len(self) + self.graph.head.size
+        budget.spend(_STEPS_TO_EVALUATE + _PASSES * edges)
         self.run(assignment.settle_rows)(*graph, self.mate, self._owner)
         count = self.run(assignment.take_free_columns)(*graph, self.mate, self._owner, free)
         for _ in range(assignment.REDUCTIONS):
@@ -285,6 +289,7 @@ class SizeClass:
         for k in range(0, count, _BATCH):
             budget.check()
             last = min(count, k + _BATCH)
+            budget.spend((last - k) * edges)
             self.run(assignment.augment_rows)(*graph, self.mate, self._owner, free, k, last)
         budget.check()
 
@@ -307,6 +312,7 @@ class SizeClass:
         for root in np.flatnonzero((partner < 0) & (pi > 0)).tolist():
             if partner[root] < 0 and pi[root] > 0:
                 budget.check()
+                budget.spend(_STEPS_TO_GROW + _PASSES * tail.size)
                 self.run(blossom.grow_tree)(
                     root, graph.start, graph.head, benefit, pi, partner, state
                 )
@@ -355,6 +361,7 @@ class SizeClass:
         if self.complete:
             return 0
         budget.check()
+        budget.spend(len(self) ** 2)
         found, _, partner = self.reduced_costs(tangent, 0, _ADDED_PER_ROW)
         if found.any():
             self._add(partner)

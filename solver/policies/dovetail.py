@@ -75,8 +75,9 @@ class Dovetail:
         Waiting jobs that take part in a round in excess of the number of idle GPUs: the first of
         the queue (``completion.forecast_order``).
     time_limit_s : float
-        Time limit of the search in a round, s; the best choice so far is then taken, with its
-        bound.
+        Limit of the search in a round, s; the best choice so far is then taken, with its bound.
+        In a simulation these are seconds of work on a nominal processor
+        (``formulations.budget``), so that the history does not depend on the machine.
 
     Raises
     ------
@@ -157,7 +158,7 @@ class Dovetail:
             forecast = queue.forecast.take(able)
             values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
-        limits = Limits(Budget.of(limit))
+        limits = Limits(Budget.of(limit, draft.state.clock))
         at_paces = self.objective == "completion"  # a heuristic, by worth alone
         problem = Problem(of_state.round, values, limits.budget, at_paces)
         choice = Auto().solve(problem, limits).bounded(problem)

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.budget import WALL, Clock
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, tail_bounds
@@ -185,6 +186,9 @@ class State:
     prior : SlowdownTable or None
         The predictions of pairs before measurement, where ``predicted`` includes the
         measurements; None where it does not.
+    clock : Clock
+        What limits of searches are measured on: time, or work in a simulation, in which the same
+        seed has to give the same history.
     """
 
     instance: Instance
@@ -198,6 +202,7 @@ class State:
     clashes: set[tuple[int, int, int]] = field(default_factory=set)
     seen_upper: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     prior: SlowdownTable | None = None
+    clock: Clock = WALL
 
     def __post_init__(self) -> None:
         self.machines = Machines(self.instance.cluster)
