@@ -126,6 +126,11 @@ class Budget:
         return max(0.0, self.end - self.clock.now())
 
     @property
+    def timeout_s(self) -> float | None:
+        """Seconds of real time that are left; None where they are not limited."""
+        return self.left_s if self.is_limited and not self.counts_work else None
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether the clock was interrupted."""
         return self.clock.now() == math.inf

@@ -36,7 +36,7 @@ def call(module: str, function: str, *arguments: object, budget: Budget = UNLIMI
             input=pickle.dumps((module, function, arguments)),
             capture_output=True,
             check=False,
-            timeout=budget.left_s + _LATE_S if budget.is_limited else None,
+            timeout=None if budget.timeout_s is None else budget.timeout_s + _LATE_S,
         )
     except subprocess.TimeoutExpired:
         return None

@@ -50,7 +50,8 @@ def interruptible(
     try:
         while thread.is_alive():
             thread.join(_POLL_S)
-            if budget.earlier(-_LATE_S).passed and thread.is_alive():
+            late = not budget.counts_work and budget.earlier(-_LATE_S).passed
+            if late and thread.is_alive():
                 if stop is None:
                     return None
                 stop()

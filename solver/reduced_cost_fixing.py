@@ -165,8 +165,8 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
     solver.set_solver_specific_parameters(f"max_number_of_iterations: {most}")
     if limits.passed:  # the simplex method would read the model for nothing
         return np.zeros(program.rows.shape[0])
-    if limits.budget.is_limited and not limits.budget.counts_work:  # pivots are work
-        solver.set_time_limit_in_seconds(limits.seconds_left)
+    if limits.budget.timeout_s is not None:  # a limit of work is kept by that of the pivots
+        solver.set_time_limit_in_seconds(limits.budget.timeout_s)
     interruptible(lambda: solver.solve(model), limits.budget, solver.interrupt_solve)
     if solver.status() != SolveStatus.OPTIMAL:
         return np.zeros(program.rows.shape[0])
