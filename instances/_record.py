@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -135,6 +135,9 @@ class Record(BaseModel):
     """A frozen record that refuses unknown fields and impossible values when it is built."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """What to do instead, by names of fields that other systems have and this record has not."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
@@ -299,6 +302,9 @@ def _rule(error: ErrorDetails) -> str:
     if error["type"] == "greater_than_equal" and _is_not_positive(error):
         return _RULES["greater_than"].format(gt=0)
     context = {name: _limit(value) for name, value in error.get("ctx", {}).items()}
+    if error["type"] == "float_type" and _is_percentage(error["input"]):
+        of_a_gpu = str(error["loc"][-1]).endswith("memory_mib")
+        return f"{template}{' (that part of the smallest GPU that should do)' * of_a_gpu}"
     subject = "the key " if error["loc"][-1:] == (_KEY,) else ""
     return subject + template.format(**context)
 
@@ -308,13 +314,20 @@ def _is_not_positive(error: ErrorDetails) -> bool:
     return bool(error["ctx"]["ge"] == LEAST_POSITIVE and error["input"] <= 0)
 
 
+def _is_percentage(value: object) -> bool:
+    return isinstance(value, str) and value.rstrip().endswith("%")
+
+
 def _limit(value: object) -> object:
     return f"{value:.15g}" if isinstance(value, float | int) else value
 
 
 def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str:
-    known = _record_at(record, location[:-1]).model_fields
-    near = hint(str(location[-1]), known, cutoff=0.7)
+    owner, name = _record_at(record, location[:-1]), str(location[-1])
+    if name in owner.elsewhere:
+        return f"unknown field: {owner.elsewhere[name]}"
+    known = owner.model_fields
+    near = hint(name, known, cutoff=0.7)
     return f"unknown field{near}" if near else f"unknown field, known are: {', '.join(known)}"
 
 

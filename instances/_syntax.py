@@ -131,6 +131,17 @@ def _values(data: object) -> Iterator[tuple[str, object]]:
             left += [(f"{path}[{k}]", inner) for k, inner in enumerate(value)]
 
 
+KUBERNETES = (
+    "is a manifest of Kubernetes, which is not read: write a workload with its memory and a job "
+    "for each pod (dovetail init prints a file to start from)"
+)
+
+
+def is_manifest(data: object) -> bool:
+    """Tell whether plain data are an object of Kubernetes."""
+    return isinstance(data, dict) and "apiVersion" in data and "kind" in data
+
+
 class _YamlReader:
     """Builds plain data from the events of PyYAML's parser."""
 
@@ -148,7 +159,8 @@ class _YamlReader:
         self._next()
         after = self._next()
         if not isinstance(after, yaml.StreamEndEvent):
-            raise _refused(after, "must hold one document, got another")
+            several = "must hold one document, got another"
+            raise _refused(after, KUBERNETES if is_manifest(data) else several)
         return data
 
     def _next(self) -> yaml.Event:

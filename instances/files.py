@@ -14,7 +14,7 @@ from typing import TypeVar
 from dovetail.instances._json import json_text
 from dovetail.instances._plausible import require_entries
 from dovetail.instances._record import Record, shown
-from dovetail.instances._syntax import parse_json, parse_yaml, yaml_text
+from dovetail.instances._syntax import KUBERNETES, is_manifest, parse_json, parse_yaml, yaml_text
 from dovetail.instances.errors import InputError, require_type, source_name
 from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
@@ -118,6 +118,8 @@ def write_data(data: object, path: FilePath) -> None:
 def _read(record: type[_R], stamp: str, path: FilePath) -> _R:
     data = read_data(path)
     source = source_name(path)
+    if is_manifest(data):
+        raise InputError(KUBERNETES, "", source)
     if isinstance(data, dict) and data.get("format") != stamp:
         raise InputError(_wrong_format(data, stamp), "format", source)
     return record.from_data(data, source)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -240,6 +241,13 @@ class Batch(Record):
 class Workload(Record):
     """What a job runs; jobs of one workload are interchangeable for prediction."""
 
+    elsewhere = MappingProxyType(
+        dict.fromkeys(
+            ("gpu_memory_utilization", "memory_fraction", "memory_percent", "gpu_fraction"),
+            "give memory_mib: that part of the smallest GPU that should do",
+        )
+    )
+
     memory_mib: NonNegative
     host: HostResources | None = None
     family: Name | None = None
@@ -265,6 +273,17 @@ class Workload(Record):
 
 class Job(Record):
     """A gang of ``workers`` processes, one GPU each, started together or not at all."""
+
+    elsewhere = MappingProxyType(
+        dict.fromkeys(
+            (
+                *("workers_per_node", "gpus_per_node", "tasks_per_node", "ntasks_per_node"),
+                *("procs_per_node", "nproc_per_node", "nodes", "num_nodes", "nnodes"),
+            ),
+            "no rule keeps workers together on a node; where each has a node to itself, describe "
+            "every node as one GPU",
+        )
+    )
 
     id: Name
     workload: Name

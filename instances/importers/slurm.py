@@ -81,9 +81,10 @@ def import_slurm(
     for what is left of a job, as Slurm knows no better. Slurm knows nothing of what jobs need of a
     GPU, nor how they would share one: workloads need 0 MiB and have no slowdowns.
 
-    An instance cannot say that a job takes certain nodes only. A job that waits is therefore
-    taken only where every taken node has what it asks for; ``partition`` and ``constraint`` take
-    a part of the cluster for which that is so.
+    An instance cannot say that GPUs of a gang must be on one node: waiting jobs of which Slurm
+    knows that are counted. Nor can it say that a job takes certain nodes only. A job that waits
+    is therefore taken only where every taken node has what it asks for; ``partition`` and
+    ``constraint`` take a part of the cluster for which that is so.
 
     Parameters
     ----------
@@ -307,6 +308,7 @@ def _placed(
         if reason:
             out[reason] += 1
         else:
+            out["rules that keep GPUs of waiting jobs on one node"] += _keeps_together(job)
             yield job
 
 
@@ -350,6 +352,13 @@ def _why_not(job: _Data, taken: Mapping[str, _Taken], partition: str | None) -> 
     if job.get("required_nodes") or job.get("excluded_nodes"):
         return "jobs that ask for certain nodes"
     return ""
+
+
+def _keeps_together(job: _Data) -> bool:
+    """Tell whether Slurm would give a waiting job several GPUs of one node."""
+    if _state(job) == "RUNNING" or _workers(job) < 2:
+        return False
+    return _workers(job) > (_number(job, "node_count") or 1)
 
 
 def _state(job: _Data) -> str:

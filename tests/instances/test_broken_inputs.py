@@ -614,3 +614,29 @@ def test_name_of_a_file_cannot_break_the_line(tmp_path, monkeypatch):
         read_plan("a\nb")
     message = r"'a\nb': format: this field is required, must be 'dovetail-plan/1'"
     assert str(caught.value) == message
+
+
+PODS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: a, annotations: {gpu-fraction: "0.5"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("pods.yaml", PODS, ""),
+        ("pods.yaml", f"{PODS}---\n{PODS}", "line 4, column 1: "),
+        ("pods.json", '{"apiVersion": "v1", "kind": "List", "items": []}', ""),
+    ],
+)
+def test_manifests_of_kubernetes_are_refused_with_what_to_do(tmp_path, name, text, where):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_instance(path)
+    assert str(error.value) == (
+        f"{path}: {where}is a manifest of Kubernetes, which is not read: write a workload with its "
+        "memory and a job for each pod (dovetail init prints a file to start from)"
+    )

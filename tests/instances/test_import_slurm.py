@@ -87,7 +87,12 @@ def test_gangs_are_where_slurm_has_them(files):
     assert running.remaining_s == 3100
     assert (running.workload, waiting.workload) == ("ann/train", "bob/tune")
     assert (waiting.workers, waiting.remaining_s, waiting.arrival_s) == (4, 1800, 600)
-    assert made.left_out == ("nodes that are down or drained (1)", "nodes without GPUs (1)")
+    # Two nodes with two GPUs each is what the waiting one asks for; a plan may spread them.
+    assert made.left_out == (
+        "nodes that are down or drained (1)",
+        "nodes without GPUs (1)",
+        "rules that keep GPUs of waiting jobs on one node (1)",
+    )
     assert not made.instance.slowdowns
 
 

@@ -1,0 +1,180 @@
+"""Situations that users of other schedulers have reported, small: what a plan says to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.instances.checker import check
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance
+from dovetail.solver.rounds import solve
+
+
+def round_of(*nodes, workloads, jobs, slowdowns=(), **cluster):
+    """Return an instance; ``nodes`` are (id, number of GPUs, model, MiB)."""
+    made = [
+        {"id": name, "gpu_count": count, "gpu": {"model": model, "memory_mib": mib}}
+        for name, count, model, mib in nodes
+    ]
+    return {
+        "format": "dovetail-instance/1",
+        "name": "case",
+        "cluster": {"nodes": made, **cluster},
+        "workloads": workloads,
+        "jobs": [{"id": name, **job} for name, job in jobs.items()],
+        "slowdowns": list(slowdowns),
+    }
+
+
+def planned(data):
+    """Return where each job runs by the proven plan, and why the others wait."""
+    instance = Instance.from_data(data)
+    result = solve(instance)
+    assert result.status == "optimal"
+    assert not check(instance, result.plan).violations
+    runs = {one.job: one.gpus for one in result.plan.assignments}
+    return runs, {one.job: one.reason for one in result.plan.waiting}
+
+
+def test_the_last_card_takes_two_halves_and_not_three():
+    # volcano-sh/volcano 3616: seven GPUs are full; three pods of half a card got one.
+    taken = [f"n1-{k}" for k in range(7)]
+    runs, waits = planned(
+        round_of(
+            ("n1", 8, "L4", 24576),
+            workloads={"full": {"memory_mib": 24576}, "half": {"memory_mib": 12288}},
+            slowdowns=[{"pair": ["half", "half"], "slowdown": [1.1, 1.1]}],
+            jobs={
+                "seven": {"workload": "full", "workers": 7, "state": "running", "gpus": taken},
+                **{f"r{k}": {"workload": "half"} for k in range(3)},
+            },
+        )
+    )
+    assert [gpus for job, gpus in runs.items() if job != "seven"] == [("n1-7",)] * 2
+    assert len(waits) == 1
+
+
+def test_fractions_of_one_card_are_never_more_than_the_card():
+    # NVIDIA/KAI-Scheduler 2153: four pods of half a GPU were placed on one card.
+    runs, _ = planned(
+        round_of(
+            ("n1", 2, "L4", 24576),
+            workloads={"half": {"memory_mib": 12288}},
+            slowdowns=[{"pair": ["half", "half"], "slowdown": [1.1, 1.1]}],
+            jobs={f"p{k}": {"workload": "half"} for k in range(4)},
+        )
+    )
+    assert sorted(runs.values()) == [("n1-0",), ("n1-0",), ("n1-1",), ("n1-1",)]
+
+
+UNEQUAL = [("n1", 7, "A800", 81920), ("n2", 1, "A800", 81251)]
+
+
+@pytest.mark.parametrize(("need_mib", "starts"), [(81920, False), (81251, True)])
+def test_a_whole_card_is_what_the_smallest_card_has(need_mib, starts):
+    # volcano-sh/volcano 4713: one card reports less memory, and a job for all eight never starts.
+    runs, waits = planned(
+        round_of(
+            *UNEQUAL,
+            workloads={"train": {"memory_mib": need_mib}},
+            jobs={"whole": {"workload": "train", "workers": 8}},
+        )
+    )
+    assert ("whole" in runs) == starts
+    assert starts or "81,920 MiB" in waits["whole"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        (
+            {"memory_mib": "100%"},
+            "memory_mib: must be a number (that part of the smallest GPU that should do), "
+            "got '100%'",
+        ),
+        (
+            {"gpu_memory_utilization": 0.75},
+            "gpu_memory_utilization: unknown field: give memory_mib: that part of the smallest "
+            "GPU that should do",
+        ),
+    ],
+)
+def test_parts_of_a_card_are_refused_with_what_to_do(workload, message):
+    data = round_of(*UNEQUAL, workloads={"train": workload}, jobs={"a": {"workload": "train"}})
+    with pytest.raises(InputError) as error:
+        Instance.from_data(data)
+    assert str(error.value) == f"workloads.train.{message}"
+
+
+@pytest.mark.parametrize(("gsla", "starts"), [(2.0, False), (2.5, True)])
+def test_two_servers_share_a_card_if_both_tails_keep_their_limits(gsla, starts):
+    # vllm-project/vllm 10533, 14376: 75 % and 20 % of one A100, and both have a promise.
+    served = {"priority": "latency"}
+    runs, _ = planned(
+        round_of(
+            ("n1", 1, "A100", 81050),
+            per_process_mib=600,
+            workloads={"72b": {"memory_mib": 60787}, "14b": {"memory_mib": 16210}},
+            slowdowns=[{"pair": ["72b", "14b"], "slowdown": [1.2, 1.6], "p99": [1.4, 2.1]}],
+            jobs={
+                "big": {"workload": "72b", **served, "gsla": 1.5, "state": "running",
+                        "gpus": ["n1-0"]},
+                "small": {"workload": "14b", **served, "gsla": gsla},
+            },
+        )
+    )  # fmt: skip
+    assert ("small" in runs) == starts
+
+
+def test_jobs_that_gain_nothing_together_run_one_by_one():
+    # NVIDIA/nvidia-docker 911, pytorch/pytorch 14531: two trainings, each at half speed.
+    runs, waits = planned(
+        round_of(
+            ("n1", 1, "1080Ti", 11264),
+            workloads={"mnist": {"memory_mib": 1500}},
+            slowdowns=[{"pair": ["mnist", "mnist"], "slowdown": [2.0, 2.0]}],
+            jobs={"a": {"workload": "mnist"}, "b": {"workload": "mnist"}},
+        )
+    )
+    assert len(runs) == 1
+    (reason,) = waits.values()
+    assert "throughput would not rise" in reason
+
+
+TORCHJOB = {
+    "workloads": {"one": {"memory_mib": 10000}, "ddp": {"memory_mib": 30000}},
+    "busy": {"workload": "one", "state": "running"},
+}
+
+
+def test_pods_of_whole_nodes_wait_for_whole_nodes():
+    # kubernetes-sigs/kueue 1476: two pods of 8 GPUs were admitted where 7, 7 and 8 are free.
+    busy = TORCHJOB["busy"]
+    data = round_of(
+        *((f"n{k}", 1, "8xA100", 8 * 40960) for k in range(3)),
+        workloads={name: {"memory_mib": 8 * 30000} for name in ("one", "ddp")},
+        jobs={
+            "j1": {**busy, "gpus": ["n0-0"]},
+            "j2": {**busy, "gpus": ["n1-0"]},
+            "torchjob": {"workload": "ddp", "workers": 2},
+        },
+    )
+    _, waits = planned(data)
+    assert set(waits) == {"torchjob"}
+    data["jobs"].pop(0)
+    runs, _ = planned(data)
+    assert set(runs["torchjob"]) == {"n0-0", "n2-0"}
+
+
+@pytest.mark.parametrize("field", ["workers_per_node", "nproc_per_node", "nodes"])
+def test_workers_by_node_are_refused_with_what_to_do(field):
+    job = {"workload": "ddp", "workers": 16, field: 8}
+    data = round_of(
+        ("n1", 8, "A100", 40960), workloads=TORCHJOB["workloads"], jobs={"torchjob": job}
+    )
+    with pytest.raises(InputError) as error:
+        Instance.from_data(data)
+    assert str(error.value) == (
+        f"jobs[0].{field}: unknown field: no rule keeps workers together on a node; where each "
+        "has a node to itself, describe every node as one GPU"
+    )
