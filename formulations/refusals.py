@@ -30,6 +30,7 @@ from dovetail.formulations.rules import (
     slowdown_alone,
 )
 from dovetail.formulations.values import JobValues
+from dovetail.instances.hosts import FULL
 from dovetail.instances.plan import Assignment
 
 NO_LEAVER: Final = -1
@@ -41,27 +42,29 @@ _KEPT: Final = 4
 class Refusal(IntEnum):
     """What refuses a group, the least first.
 
-    ``NONE`` nothing; ``TAKEN`` the GPU is full; ``FIGURES`` a gSLA or memory, which other figures
-    would meet; ``OBJECTIVE`` the rule of the objective (``jct``, ``completion``);
-    ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE`` the same on a GPU that is full; ``UNKNOWN`` no
-    slowdown is known; ``APART`` gangs share only whole; ``CLOSED`` no job may join
-    (constraint 5 of the round problem).
+    ``NONE`` nothing; ``HOST`` the node's host has too little left; ``TAKEN`` the GPU is full;
+    ``FIGURES`` a gSLA or memory, which other figures would meet; ``OBJECTIVE`` the rule of the
+    objective (``jct``, ``completion``); ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE`` the same on a
+    GPU that is full; ``UNKNOWN`` no slowdown is known; ``APART`` gangs share only whole;
+    ``CLOSED`` no job may join (constraint 5 of the round problem).
     """
 
     NONE = 0
-    TAKEN = 1
-    FIGURES = 2
-    OBJECTIVE = 3
-    TAKEN_FIGURES = 4
-    TAKEN_OBJECTIVE = 5
-    UNKNOWN = 6
-    APART = 7
-    CLOSED = 8
+    HOST = 1
+    TAKEN = 2
+    FIGURES = 3
+    OBJECTIVE = 4
+    TAKEN_FIGURES = 5
+    TAKEN_OBJECTIVE = 6
+    UNKNOWN = 7
+    APART = 8
+    CLOSED = 9
 
 
-_TAKEN: Final = np.array(
-    [Refusal.TAKEN, Refusal.TAKEN, Refusal.TAKEN_FIGURES, Refusal.TAKEN_OBJECTIVE]
-)
+_TAKEN: Final = np.arange(Refusal.CLOSED + 1)
+_TAKEN[Refusal.NONE] = Refusal.TAKEN
+_TAKEN[Refusal.FIGURES] = Refusal.TAKEN_FIGURES
+_TAKEN[Refusal.OBJECTIVE] = Refusal.TAKEN_OBJECTIVE
 """What refuses a group on a GPU that is full, by what else does."""
 
 
@@ -291,9 +294,41 @@ class Refusals(RowRules):
             level = np.where(self._allowed(job), level, Refusal.OBJECTIVE)
         level = np.where(each.leaver == NO_LEAVER, level, _TAKEN[level])
         level = np.where(each.fixed == Refusal.NONE, level, each.fixed)
+        if self.round.hosts is not None:
+            short = np.asarray(self.host_lacks(job).any(axis=1))
+            level = np.where((level == Refusal.NONE) & short[each.site], Refusal.HOST, level)
         unknown = each.fixed == Refusal.UNKNOWN
         far = np.where(lacking > 0, lacking + each.far * unknown, each.far)
         return np.asarray(level + far / (1 + far))
+
+    @cached_property
+    def host_load(self) -> Floats:
+        """The load of the host of each site under the plan, (sites, resources)."""
+        hosts, machines = self.round.hosts, self.round.machines
+        if hosts is None:
+            raise AssertionError("asked of a round with hosts only")
+        load = hosts.load.copy()
+        for site in self.sites:
+            for occupant in site.occupants:
+                if not self.round.jobs.running[occupant.variant.job]:
+                    for gpu in site.gpus:
+                        node = machines.node_of[gpu]
+                        load[node] += hosts.part[node, occupant.variant.job]
+        return load[self._site_node]
+
+    def host_lacks(self, job: int) -> Bools:
+        """Tell what the host of each site has too little left of for a job, (sites, resources)."""
+        hosts = self.round.hosts
+        if hosts is None:
+            raise AssertionError("asked of a round with hosts only")
+        needed = hosts.part[self._site_node, job]
+        return np.asarray((needed > 0) & (self.host_load + needed > FULL))
+
+    @cached_property
+    def _site_node(self) -> Ints:
+        """The node of each site: a node with a host that may fall short has sites of its own."""
+        node_of = self.round.machines.node_of
+        return np.array([node_of[site.gpus[0]] for site in self.sites], dtype=np.int64)
 
     def own_excess(self, job: int) -> Floats:
         """Return by how much, relative to it, the job's own gSLA is exceeded."""

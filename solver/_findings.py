@@ -25,7 +25,7 @@ from dovetail.formulations.refusals import (
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.formulations.rules import share_of, share_total
 from dovetail.instances._record import IDLE, listed
-from dovetail.instances.hosts import FULL, RESOURCES
+from dovetail.instances.hosts import RESOURCES
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
 
@@ -217,16 +217,12 @@ class Finder:
         hosts, machines = self.round.hosts, self.round.machines
         if hosts is None:
             return None
-        node = machines.node_of[way.site.gpus[0]]
-        load, needed = hosts.load[node].copy(), hosts.part[node, index]
-        for site in self.sites:
-            here = sum(machines.node_of[gpu] == node for gpu in site.gpus)
-            for occupant in site.occupants:
-                if not self.round.jobs.running[occupant.variant.job]:
-                    load += hosts.part[node, occupant.variant.job] * here
-        lacking = (needed > 0) & (load + needed > FULL)
+        site = int(way.ways.site[way.row])
+        lacking, load = self.refusals.host_lacks(index)[site], self.refusals.host_load[site]
         if not lacking.any():
             return None
+        node = machines.node_of[way.site.gpus[0]]
+        needed = hosts.part[node, index]
         k = int(np.argmax(np.where(lacking, load + needed, 0.0)))
         return machines.node_ids[node], RESOURCES[k], float(load[k]), float(needed[k])
 
@@ -361,7 +357,11 @@ class Finder:
         ways = self.refusals.candidates(index)
         if self._measurable_of is None or self._measurable_of[0] is not ways:
             self._measurable_of = ways, self._measurable(index, ways)
-        found = self.find(index, self._measurable_of[1])
+        able = self._measurable_of[1]
+        if self.round.hosts is not None:
+            short = np.asarray(self.refusals.host_lacks(index).any(axis=1))
+            able = able & ~short[ways.site]
+        found = self.find(index, able)
         return found if found and found.level == Refusal.UNKNOWN else None
 
     def missing(self, index: int, finding: Finding) -> tuple[SlowdownEntry, ...]:

@@ -1,7 +1,8 @@
 """What would let a waiting job start while the plan stays as it is: each remedy is tried.
 
-Candidates are read off the limits that keep the job out; only changes after which none
-against it any more are remedies.
+Candidates are read off the limits that keep the job out; only changes after which none speaks
+against it any more are remedies. Of these the round is solved: what every best plan of the changed
+round does is said to happen, what only could is called that.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver._findings import Finder, Finding, Pick, with_shares
 from dovetail.solver._phrases import accepting, figure, measured, mib
+from dovetail.solver._trials import Trials, Verdict
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
@@ -124,29 +126,37 @@ class Remedy(Record):
     change : Change
         What would have to be different.
     assignments : tuple of Assignment
-        Where the job would then start, and the assignments that change with it; the rest of
+        Where the job could then start, and the assignments that change with it; the rest of
         the plan stays.
+    sure : bool
+        Whether every best plan of the changed round starts the job: it was solved.
     """
 
     text: Text
     change: Change
     assignments: tuple[Assignment, ...]
+    sure: bool = False
 
 
 @dataclass(frozen=True)
 class _Outcome:
     """A job that can start after a change: where, and all assignments that differ."""
 
+    problem: Problem
     finder: Finder
     index: int
     finding: Finding
     assignments: tuple[Assignment, ...]
 
-    def remedy(self, change: Change, where: str, condition: str) -> Remedy:
-        """Return the remedy that a change is; what costs the objective more only could start."""
-        lost = self.finder.cost_text(self.index, self.finding)
-        text = f"{'could' if lost else 'would'} start{where} {condition}{lost}"
-        return Remedy(text=text, change=change, assignments=self.assignments)
+    def remedy(self, change: Change, where: str, condition: str, found: Verdict) -> Remedy:
+        """Return the remedy that a change is, by what solving the changed round has shown."""
+        if found.sure:
+            example = f", for example{where}" if where else ""
+            text = f"would start {condition}{example}"
+        else:
+            lost = self.finder.cost_text(self.index, self.finding)
+            text = f"could start{where} {condition}{lost or found.instead}"
+        return Remedy(text=text, change=change, assignments=self.assignments, sure=found.sure)
 
 
 class Remedies:
@@ -160,9 +170,14 @@ class Remedies:
         Index of the job.
     objective : ObjectiveName
         Its rules say which jobs may share.
+    trials : Trials
+        Solve what is changed.
     """
 
-    def __init__(self, finder: Finder, index: int, objective: ObjectiveName) -> None:
+    def __init__(
+        self, finder: Finder, index: int, objective: ObjectiveName, trials: Trials
+    ) -> None:
+        self._trials = trials
         self._finder = finder
         self._index = index
         self._objective = objective
@@ -177,11 +192,8 @@ class Remedies:
 
         Those that the budget does not suffice for are left out.
         """
-        tried = self._tried(Change())
-        if tried is not None:
-            where = f"{tried.finder.place_text(tried.finding)}{tried.finding.figures}"
-            text = f"can start {where} with nothing changed"
-            return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
+        if (unchanged := self._remedy(Change(), "with nothing changed")) is not None:
+            return (unchanged,)
         found = takewhile(lambda _: not budget.passed, self._each())
         return tuple(remedy for remedy in found if remedy is not None)
 
@@ -205,15 +217,18 @@ class Remedies:
         kept = {**rows, **repaired}
         same = changed.workloads is self._instance.workloads
         book = self._finder.round.entries if same else None
-        finder = Finder(Problem.of(changed, self._objective, book), list(kept.values()))
+        problem = Problem.of(changed, self._objective, book)
+        finder = Finder(problem, list(kept.values()))
         index = [job.id for job in changed.jobs].index(self._job.id)
         finding = finder.find(index)
         if finding is None or finding.level != Refusal.NONE:
             return None
         differing = {**repaired, **finder.started(index, finding)}
-        if self._objective == "completion" and not _in_time(changed, {**kept, **differing}):
+        # What concerns more than one GPU is left to the checker.
+        several = self._objective == "completion" or finder.round.hosts is not None
+        if several and not _is_valid(changed, {**kept, **differing}, self._objective):
             return None
-        return _Outcome(finder, index, finding, tuple(differing.values()))
+        return _Outcome(problem, finder, index, finding, tuple(differing.values()))
 
     def _repaired(self, without: Sequence[str]) -> dict[str, Assignment] | None:
         """Return the assignments of the jobs that need other shares when one leaves.
@@ -242,7 +257,7 @@ class Remedies:
             return None
         known = "" if change.measured else tried.finding.figures
         where = f" {tried.finder.place_text(tried.finding)}{known}"
-        return tried.remedy(change, where, condition)
+        return tried.remedy(change, where, condition, self._trials.of(tried.problem, tried.index))
 
     # -- gSLAs and memory -------------------------------------------------------------------
 
@@ -314,7 +329,8 @@ class Remedies:
         if finding is None:
             return None
         missing = self._finder.missing(self._index, finding)
-        return self._remedy(Change(measured=missing), f"if {measured(missing)} and broke no gSLA")
+        condition = f"if {measured(missing)} and did not slow each other"
+        return self._remedy(Change(measured=missing), condition)
 
     def _of_isolation(self) -> Remedy | None:
         """Return the latency-critical job in whose idle time the job could run."""
@@ -391,7 +407,11 @@ class Remedies:
         return next(filter(None, map(self._fewest, self._finder.round.models)), None)
 
     def _fewest(self, model: str) -> Remedy | None:
-        """Return the fewest more GPUs of a model that would do."""
+        """Return the fewest more GPUs of a model that would do while the rest stays as it is.
+
+        Where others would take them, so many more that every best plan starts the job, if trials
+        find a number.
+        """
         have = sum(place.gpu.model == model for place in self._instance.places.values())
         workers = self._job.workers
         numbers = range(max(1, workers - have), min(workers, _MOST_GPUS) + 1)
@@ -399,10 +419,19 @@ class Remedies:
         if not numbers or tried(numbers[-1]) is None:
             return None
         number = numbers[bisect_left(numbers, True, key=lambda number: tried(number) is not None)]
-        condition = f"if there were {number} more {model}{'s' * (number > 1)}"
-        outcome = tried(number)
-        change = Change(more_gpus=self._more(model, number))
-        return outcome.remedy(change, "", condition) if outcome else None
+        demand = sum(job.workers for job in self._jobs if job.id not in self._finder.rows)
+        found: Remedy | None = None
+        for more in _doubled(number, max(number, min(demand, _MOST_GPUS))):
+            if (outcome := tried(more)) is None or (found and self._trials.over):
+                break
+            verdict = self._trials.of(outcome.problem, outcome.index)
+            if found is None or verdict.sure:
+                condition = f"if there were {more} more {model}{'s' * (more > 1)}"
+                change = Change(more_gpus=self._more(model, more))
+                found = outcome.remedy(change, "", condition, verdict)
+            if verdict.sure:
+                break
+        return found
 
     def _more(self, model: str, number: int) -> Node:
         gpus = [place.gpu for place in self._instance.places.values() if place.gpu.model == model]
@@ -413,7 +442,15 @@ class Remedies:
         return Node(id=name, gpu_count=number, gpu=kind)
 
 
-def _in_time(instance: Instance, rows: Mapping[str, Assignment]) -> bool:
-    """Tell whether no jobs share beyond the forecast's last end."""
-    bare = (row.replace(slowdown=None, co_runners=None) for row in rows.values())
-    return check(instance, Plan(assignments=tuple(bare)), "completion").valid
+def _doubled(first: int, last: int) -> Iterator[int]:
+    """Yield a number, twice as much and so on, and the last one."""
+    while first < last:
+        yield first
+        first *= 2
+    yield last
+
+
+def _is_valid(instance: Instance, rows: Mapping[str, Assignment], objective: ObjectiveName) -> bool:
+    """Tell whether these assignments break no rule."""
+    bare = (row.replace(slowdown=None, co_runners=None, start=None) for row in rows.values())
+    return check(instance, Plan(assignments=tuple(bare)), objective).valid

@@ -124,9 +124,9 @@ class Wording:
         """Return the category, and what follows it in the sentence."""
         way = finding.binding
         match way.level:
-            case Refusal.NONE if short := self._finder.short_host(index, way):
+            case Refusal.HOST if short := self._finder.short_host(index, way):
                 return "host", _host_text(*short)
-            case Refusal.NONE:
+            case Refusal.NONE | Refusal.HOST:
                 return "capacity", self._possible_text(index, finding)
             case Refusal.TAKEN:
                 return "capacity", self._taken_text(index, finding.binding, near)

@@ -44,10 +44,14 @@ from dovetail.instances.plan import Assignment, Nearest, Plan, Stop, Waiting
 from dovetail.solver._findings import Finder
 from dovetail.solver._phrases import accepting, figure
 from dovetail.solver._remedies import Change, Remedies, Remedy
+from dovetail.solver._trials import Trials
 from dovetail.solver._wording import Category, Wording, bare, stopped
 
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
 
+
+TRIALS_S = 10.0
+"""Seconds that solving changed rounds may take by default."""
 
 NOT_EXAMINED = "not examined: the time was up"
 """The reason of waiting jobs that the time did not suffice for."""
@@ -70,8 +74,8 @@ class Explanation(Record):
     nearest : Nearest, optional
         The co-runner that came closest to letting it start.
     remedies : tuple of Remedy
-        What would let it start while the plan stays as it is, the least change first; none
-        for a placed job.
+        What would let it start, or could while the plan stays as it is, the least change first;
+        none for a placed job.
     """
 
     job: Name
@@ -144,7 +148,13 @@ def _demands(problem: Problem) -> list[tuple[object, ...]]:
     ]
 
 
-def explain(instance: Instance, plan: Plan, job_id: str, budget: Budget = UNLIMITED) -> Explanation:
+def explain(
+    instance: Instance,
+    plan: Plan,
+    job_id: str,
+    budget: Budget = UNLIMITED,
+    trials_s: float = TRIALS_S,
+) -> Explanation:
     """Return why a job waits and what would let it start, or where it runs.
 
     Parameters
@@ -157,6 +167,9 @@ def explain(instance: Instance, plan: Plan, job_id: str, budget: Budget = UNLIMI
         The job.
     budget : Budget
         When to stop; remedies that are not tried by then are left out.
+    trials_s : float
+        Seconds for solving changed rounds: only what that has proven is said to happen, all else
+        is called possible.
 
     Raises
     ------
@@ -173,7 +186,10 @@ def explain(instance: Instance, plan: Plan, job_id: str, budget: Budget = UNLIMI
     if job_id in placed:
         return _placed(problem, plan, placed[job_id], report)
     stop = next((stop for stop in plan.leaving(instance.jobs) if stop.job == job_id), None)
-    return _waiting(problem, plan.assignments, job_id, objective, stop, budget)
+    # Rounds under an objective of the user's cannot be solved by its name.
+    known = plan.objective is None or plan.objective.name == objective
+    trials = Trials(min(trials_s, budget.left_s) if known else 0.0, placed)
+    return _waiting(problem, plan.assignments, job_id, objective, stop, trials, budget)
 
 
 def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
@@ -225,6 +241,7 @@ def _waiting(
     job_id: str,
     objective: ObjectiveName,
     stop: Stop | None,
+    trials: Trials,
     budget: Budget,
 ) -> Explanation:
     finder = Finder(Problem.of(instance, objective), assignments)
@@ -235,5 +252,5 @@ def _waiting(
         category=category,
         reason=reason,
         nearest=nearest,
-        remedies=Remedies(finder, index, objective).ranked(budget),
+        remedies=Remedies(finder, index, objective, trials).ranked(budget),
     )

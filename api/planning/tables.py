@@ -207,7 +207,7 @@ def explanation_view(story: Explanation) -> RenderableType:
     if not story.remedies:
         return head
     lines = [Text(f"  - {remedy.text}") for remedy in story.remedies]
-    lead = Text("With the rest of the plan as it is, any one of these:")
+    lead = Text("Any one of these (would: proven by solving that round; could: if the rest stays):")
     return Group(head, Text(), lead, *lines)
 
 

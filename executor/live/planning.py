@@ -182,7 +182,8 @@ def of_choice(job: str, choice: Choice, plan: Plan, budget: Budget = UNLIMITED) 
             "each user"
         )
     try:
-        found = explain(choice.instance, plan, job, budget)
+        # The policy decides, perhaps otherwise: nothing is solved.
+        found = explain(choice.instance, plan, job, budget, trials_s=0.0)
     except DovetailError as error:
         return f"no more can be said: {error}"
     reason = _live_reason(found.reason, job, choice)

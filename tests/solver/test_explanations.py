@@ -111,7 +111,7 @@ def with_batch(instance: Instance, **batch: object) -> Instance:
 
 
 MORE = "would start if there were 1 more V100"
-ENDED = "would start alone on g-0 once x has ended"
+ENDED = "would start once x has ended, for example alone on g-0"
 
 
 def test_no_pair_is_asked_for_at_which_both_jobs_are_idle():
@@ -122,7 +122,10 @@ def test_no_pair_is_asked_for_at_which_both_jobs_are_idle():
     data["workloads"] = dict.fromkeys("ab", isolated)
     data["jobs"][0] |= {"state": "running", "gpus": ["g-0"], "share": ["idle"]}
     story = explained(Instance.from_data(data))
-    assert "would start with x on g-0 if b + a were measured and broke no gSLA" in remedies(story)
+    assert (
+        "would start if b + a were measured and did not slow each other, for example with x on g-0"
+        in remedies(story)
+    )
 
 
 # -- each reason ------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ def test_own_gsla():
     assert story.reason == "gsla: with x on g-0 its slowdown would be 1.62, above its gSLA 1.50"
     assert story.nearest == Nearest(co_runner="x", slowdown=1.62, gpu="g-0")
     assert remedies(story) == [
-        "would start with x on g-0 (slowdown 1.62) with gSLA 1.62 (now 1.50)",
+        "would start with gSLA 1.62 (now 1.50), for example with x on g-0 (slowdown 1.62)",
         ENDED,
         MORE,
     ]
@@ -162,7 +165,9 @@ def test_gsla_of_the_co_runner_against_its_upper_bound_rounded_up():
     story = explained(waits(runs("x", "g-0", gsla=1.2), slowdowns=[entry]))
     assert story.reason == "gsla: with x on g-0 x's slowdown could reach 1.31, above its gSLA 1.20"
     condition = "with x's gSLA 1.31 (now 1.20)"
-    assert remedies(story)[0] == f"would start with x on g-0 (slowdown 1.40) {condition}"
+    assert (
+        remedies(story)[0] == f"would start {condition}, for example with x on g-0 (slowdown 1.40)"
+    )
 
 
 def test_the_gsla_of_a_latency_job_is_one_of_its_p99():
@@ -199,7 +204,7 @@ def test_memory():
     story = explained(instance)
     assert story.category == "memory"
     assert story.reason == "memory: with x on g-0 900 MiB of memory would be missing"
-    lighter = "would start with x on g-0 (slowdown 1.10) with 900 MiB less memory"
+    lighter = "would start with 900 MiB less memory, for example with x on g-0 (slowdown 1.10)"
     assert remedies(story) == [lighter, ENDED, MORE]
 
 
@@ -208,13 +213,13 @@ def test_memory_at_a_sub_batch_below_the_minimum():
     instance = waits(runs("x", "g-0"), slowdowns=[pair(1.1, 1.1)], reserve_mib=8900)
     condition = "if batch.min (now 32) allowed sub-batch 16"
     texts = remedies(explained(with_batch(instance)))
-    assert f"would start with x on g-0 (slowdown 1.10) {condition}" in texts
+    assert f"would start {condition}, for example with x on g-0 (slowdown 1.10)" in texts
 
 
 def test_memory_of_no_gpu_is_enough():
     story = explained(waits({"id": "new"}, reserve_mib=12500))
     assert story.reason == "memory: it needs 4,000 MiB, and no GPU offers more than 3,500 MiB"
-    assert remedies(story) == ["would start alone on g-0 with 500 MiB less memory"]
+    assert remedies(story) == ["would start with 500 MiB less memory, for example alone on g-0"]
 
 
 def test_gsla_and_memory_at_once_are_reported_together_the_larger_first():
@@ -241,7 +246,7 @@ def test_unknown_names_what_to_measure():
         "it could start with x on g-0 if b + a were measured"
     )
     assert remedies(story) == [
-        "would start with x on g-0 if b + a were measured and broke no gSLA",
+        "would start if b + a were measured and did not slow each other, for example with x on g-0",
         ENDED,
         MORE,
     ]
@@ -293,7 +298,7 @@ def test_closed():
     assert story.category == "closed"
     reason = "closed: nothing may join g-0, where running jobs (x, y) break a limit already"
     assert story.reason == reason
-    assert remedies(story) == ["would start alone on g-0 once x, y have ended", MORE]
+    assert remedies(story) == ["would start once x, y have ended, for example alone on g-0", MORE]
 
 
 def test_capacity_in_somebodys_place():
@@ -302,7 +307,10 @@ def test_capacity_in_somebodys_place():
     story = explained(waits(*jobs, slowdowns=entries), row("y", "g-0"))
     assert story.category == "capacity"
     assert story.reason == "capacity: the GPUs that suit it are full, such as g-0 with x, y"
-    assert remedies(story) == ["would start with x on g-0 (slowdown 1.30) if y waited", MORE]
+    assert remedies(story) == [
+        "would start if y waited, for example with x on g-0 (slowdown 1.30)",
+        MORE,
+    ]
 
 
 def test_capacity_shows_the_figures_of_a_gpu_with_room():
@@ -326,8 +334,8 @@ def test_what_measuring_would_do_is_said_first_whatever_the_reason():
         "it could start with x on g-0 if b + a were measured"
     )
     assert remedies(story)[:2] == [
-        "would start with x on g-0 if b + a were measured and broke no gSLA",
-        "would start with y on g-1 (slowdown 1.60) with gSLA 1.60 (now 1.50)",
+        "would start if b + a were measured and did not slow each other, for example with x on g-0",
+        "would start with gSLA 1.60 (now 1.50), for example with y on g-1 (slowdown 1.60)",
     ]
 
 
@@ -340,7 +348,7 @@ def test_a_full_gpu_is_no_reason_to_measure():
 def test_capacity_where_no_jobs_share():
     story = explained(waits({"id": "y"}, max_jobs_per_gpu=1), row("y", "g-0"))
     assert story.reason == "capacity: the GPUs that suit it are full, such as g-0 with y"
-    assert remedies(story) == ["would start alone on g-0 if y waited", MORE]
+    assert remedies(story) == ["would start if y waited, for example alone on g-0", MORE]
 
 
 def test_the_remaining_job_gets_another_share_when_one_leaves():
@@ -350,7 +358,7 @@ def test_the_remaining_job_gets_another_share_when_one_leaves():
     instance = waits(*jobs, slowdowns=entries, shares=[40, 60], gpus=2)
     on_both = Assignment(job="y", gpus=("g-0", "g-1"), share=(60, None), start=True)
     story = explained(instance, on_both, row("x", "g-0", share=40))
-    assert story.remedies[-2].text == "would start alone on g-1 if y waited"
+    assert story.remedies[-2].text == "would start if y waited, for example alone on g-1"
     assert {row.job: row.share for row in story.remedies[-2].assignments}["x"] == (None,)
 
 
@@ -368,7 +376,14 @@ def test_capacity_by_choice(objective: str, slow: float, weight: float, worth: s
     story = explained(waits(*jobs, slowdowns=[pair(slow, 2.0)]), objective=objective)
     assert story.category == "capacity"
     assert story.reason == f"capacity: it could start with x on g-0 (slowdown 2.00){worth}"
-    assert remedies(story) == ["can start with x on g-0 (slowdown 2.00) with nothing changed"]
+    assert remedies(story) == [unchanged("with x on g-0 (slowdown 2.00)", worth)]
+
+
+def unchanged(where: str, worth: str) -> str:
+    """Return what is said of a job that has room: whether the best plan has it was solved."""
+    if worth.startswith(","):
+        return f"could start {where} with nothing changed{worth}"
+    return f"would start with nothing changed, for example {where}"
 
 
 @pytest.mark.parametrize(
@@ -385,8 +400,7 @@ def test_capacity_by_choice_under_completion(slowed: float, slow: float, worth: 
     instance = waits(*jobs, slowdowns=[pair(slowed, slow)])
     story = explained(instance, objective="completion")
     assert story.reason == f"capacity: it could start with x on g-0 (slowdown {slow:.2f}){worth}"
-    start = "can start with x on g-0"
-    assert any(text.startswith(start) for text in remedies(story))
+    assert remedies(story) == [unchanged(f"with x on g-0 (slowdown {slow:.2f})", worth)]
 
 
 def test_completion():
@@ -433,8 +447,8 @@ def test_no_job_leaves_where_the_remaining_jobs_could_not_share():
     jobs = [{"id": "x"}, {"id": "z"}, {"id": "y", "workload": "c", "workers": 2}]
     instance = waits(*jobs, slowdowns=entries, gpus=2, max_jobs_per_gpu=3)
     story = explained(instance, row("x", "g-1"), row("z", "g-1"), row("y", "g-0", "g-1"))
-    measured = "if b + c were measured and broke no gSLA"
-    assert remedies(story) == [f"would start with y on g-0 {measured}", MORE]
+    measured = "if b + c were measured and did not slow each other"
+    assert remedies(story) == [f"would start {measured}, for example with y on g-0", MORE]
 
 
 def test_a_smaller_sub_batch_that_costs_too_much_time():
@@ -446,7 +460,7 @@ def test_a_smaller_sub_batch_that_costs_too_much_time():
     reason = "gsla: with x on g-0 at sub-batch 32 its slowdown would be 1.14, above its gSLA 1.12"
     assert story.reason == reason
     condition = "with gSLA 1.14 (now 1.12)"
-    smaller = f"would start with x on g-0 (sub-batch 32, slowdown 1.13) {condition}"
+    smaller = f"would start {condition}, for example with x on g-0 (sub-batch 32, slowdown 1.13)"
     assert remedies(story)[0] == smaller
 
 
@@ -461,8 +475,9 @@ def test_a_gang_says_how_many_gpus_it_gets():
         "with y on g-1 y's slowdown would be 1.20, above its gSLA 1.10"
     )
     assert remedies(story) == [
-        "would start with x, y on g-0, g-1 (slowdown 1.30) with y's gSLA 1.20 (now 1.10)",
-        "would start with x on g-1, g-0 (slowdown 1.30) once y has ended",
+        "would start with y's gSLA 1.20 (now 1.10), "
+        "for example with x, y on g-0, g-1 (slowdown 1.30)",
+        "would start once y has ended, for example with x on g-1, g-0 (slowdown 1.30)",
         MORE,
     ]
 
@@ -475,7 +490,7 @@ def test_a_gang_shares_only_as_a_whole():
         "capacity: only 1 of its 2 GPUs is available; "
         "the other GPUs are held by gangs that share only as a whole"
     )
-    assert remedies(story) == ["would start alone on g-0, g-1 once x has ended", MORE]
+    assert remedies(story) == ["would start once x has ended, for example alone on g-0, g-1", MORE]
 
 
 def test_a_gang_joins_a_whole_gang():
@@ -486,8 +501,8 @@ def test_a_gang_joins_a_whole_gang():
         "with x on g-0 x's slowdown would be 1.20, above its gSLA 1.10"
     )
     assert remedies(story) == [
-        "would start with x on g-0, g-1 (slowdown 1.30) with x's gSLA 1.20 (now 1.10)",
-        "would start alone on g-0, g-1 once x has ended",
+        "would start with x's gSLA 1.20 (now 1.10), for example with x on g-0, g-1 (slowdown 1.30)",
+        "would start once x has ended, for example alone on g-0, g-1",
         "would start if there were 2 more V100s",
     ]
 
@@ -574,6 +589,53 @@ def test_a_job_of_the_best_plan_waits_only_where_it_must(draw: Random, objective
     plan = optimum(instance, objective).plan
     found = reasons(Problem.of(instance, objective), plan.assignments)
     assert not [waiting.reason for waiting in found if "better plan" in waiting.reason]
+
+
+def test_only_what_a_solve_has_proven_is_said_to_happen():
+    """Of two equal jobs a further GPU starts one: of neither is it certain."""
+    instance = small([{"id": "x"}, {"id": "y"}, {"id": "z"}], gpus=1)
+    plan = plan_of(instance, row("x", "g-0"))
+    left = "could start alone on g-0 if x waited"
+    more = "would start if there were 2 more V100s"
+    first, second = (explain(instance, plan, job) for job in "yz")
+    assert remedies(first)[1:] == [f"{left}, but a plan as good may do without it", more]
+    assert remedies(second)[1:] == [f"{left}, but a best plan starts y in its place", more]
+    assert [remedy.sure for remedy in first.remedies] == [False, False, True]
+    unsolved = remedies(explain(instance, plan, "y", time_limit=0.0))
+    assert unsolved[1:] == [left, "could start if there were 1 more V100"]
+
+
+def test_a_remedy_keeps_the_rule_of_hosts():
+    """Where a host has too little left, neither an idle GPU nor less memory is of use."""
+    data = small([{"id": "a", "weight": 2}, {"id": "b"}], gpus=3).to_data()
+    data["cluster"]["nodes"][0]["host"] = {"cpu_cores": 10}
+    data["workloads"]["a"]["host"] = {"cpu_cores": 8}
+    data["workloads"]["b"] |= {"memory_mib": 16300, "host": {"cpu_cores": 8}}
+    data["jobs"].append({"id": "c", "workload": "b"})
+    instance = Instance.from_data(data)
+    plan = solve(instance).plan
+    assert [waiting.job for waiting in plan.waiting] == ["b", "c"]
+    for job in ("b", "c"):
+        story = explain(instance, plan, job)
+        for remedy in story.remedies:
+            assert_holds(instance, plan, job, remedy)
+        assert all(remedy.change.more_gpus or remedy.change.without for remedy in story.remedies)
+
+
+def test_of_two_nodes_that_with_a_host_to_spare_is_named():
+    node = {"gpu_count": 2, "gpu": {"model": "V100", "memory_mib": 16000}}
+    data = small(
+        [{"id": "x", "workload": "a"}, {"id": "new", "workload": "b", "weight": 0}]
+    ).to_data()
+    data["cluster"]["nodes"] = [
+        {"id": "short", "host": {"cpu_cores": 10}, **node},
+        {"id": "roomy", **node},
+    ]
+    for name in "ab":
+        data["workloads"][name]["host"] = {"cpu_cores": 8}
+    instance = Instance.from_data(data)
+    story = explain(instance, plan_of(instance, row("x", "short-0")), "new")
+    assert story.reason.startswith("capacity: it could start alone on roomy-0")
 
 
 # -- the lab ----------------------------------------------------------------------------------

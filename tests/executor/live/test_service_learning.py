@@ -59,8 +59,8 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
         "j2: submitted",
         "it starts alone: its workload has no profile yet",
         "capacity: no device is idle",
-        "- would start alone on n-0 once j1 has ended",
-        "- would start if there were 1 more V100",
+        "- could start alone on n-0 once j1 has ended",
+        "- could start if there were 1 more V100",
     ]
     learning.api.cancel(first, ME)
     wait_until(is_in(learning, second, JobState.RUNNING))
