@@ -601,7 +601,7 @@ def test_only_what_a_solve_has_proven_is_said_to_happen():
     assert remedies(first)[1:] == [f"{left}, but a plan as good may do without it", more]
     assert remedies(second)[1:] == [f"{left}, but a best plan starts y in its place", more]
     assert [remedy.sure for remedy in first.remedies] == [False, False, True]
-    unsolved = remedies(explain(instance, plan, "y", time_limit=0.0))
+    unsolved = remedies(explain(instance, plan, "y", trials_s=0.0))
     assert unsolved[1:] == [left, "could start if there were 1 more V100"]
 
 
