@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from pydantic.json_schema import models_json_schema
+from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.admission import is_administrator
 from dovetail.executor.live.service_api import ServiceApi
-from dovetail.executor.live.views import Chosen, JobView, ServiceView
+from dovetail.executor.live.views import MOST_LISTED, Chosen, JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import KEY_HEADER, Fault, fault_of
 from dovetail.live.guards import Bodies, Ends, Gate, SmallBodies, answer
+from dovetail.live.lanes import Lanes
 from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
@@ -45,9 +45,7 @@ _router = APIRouter(prefix="/v1")
 _Made = TypeVar("_Made")
 
 
-def application(
-    api: ServiceApi | None, tokens: Tokens | None = None, private: bool = False
-) -> FastAPI:
+def application(api: ServiceApi | None, tokens: Tokens | None = None) -> FastAPI:
     """Return the API of a service.
 
     Parameters
@@ -56,8 +54,6 @@ def application(
         The service; None to describe the API only.
     tokens : Tokens, optional
         Tokens of the users that may connect over TCP. Default: none may.
-    private : bool
-        Whether the commands and folders of a job are hidden from other users.
     """
     made = _Described(
         title="Dovetail",
@@ -73,11 +69,11 @@ def application(
     made.state.api = api
     made.state.ending = threading.Event()
     made.state.bodies = Bodies()
-    made.state.private = private
     if api is not None:
         made.state.ends = Ends(api, made.state.ending.is_set)
     made.include_router(_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
+    made.add_middleware(Lanes)
     made.add_middleware(Gate, tokens=tokens)
     made.add_middleware(SmallBodies)
     made.add_exception_handler(DovetailError, _refused)
@@ -117,6 +113,7 @@ MEANINGS: Final = (
     (408, "http", "the body did not come in time"),
     (413, "http", "the body is too large"),
     (422, "input", "the request breaks a rule"),
+    (429, "too_many", "too many requests of this user wait for their answers; nothing was done"),
     (500, "failed", "an internal error"),
     (503, "busy", "the change cannot be written to disk now; nothing was done"),
 )
@@ -129,7 +126,7 @@ def service(request: Request) -> ServiceView:
     return _api(request).service()
 
 
-@_router.get("/jobs")
+@_router.get("/jobs", response_model=list[JobView])
 def jobs(
     request: Request,
     over: bool = False,
@@ -138,16 +135,18 @@ def jobs(
     state: JobState | None = None,
     within_s: Annotated[float | None, Query(ge=0)] = None,
     before: str | None = None,
-    limit: Annotated[int | None, Query(ge=0)] = None,
-) -> Sequence[JobView]:
+    limit: Annotated[int, Query(ge=0, le=MOST_LISTED)] = MOST_LISTED,
+) -> Response:
     """Return the jobs that are not over, or all, in the order of submission; without history.
 
     `user`, `name` and `state` select; `within_s` selects jobs that ended in the last so many
-    seconds. With `limit` and `before`, only the last `limit` of these that were submitted before
-    that job are returned, to read them page by page.
+    seconds. The answer has the last `limit` of these; if it has so many, there may be more: ask
+    again with `before`, the first job of the answer.
     """
     chosen = Chosen(user, name, state, within_s, before, limit)
-    return [_shown(request, found) for found in _api(request).jobs(over, chosen)]
+    found = _api(request).jobs(over, chosen, _asker(request))
+    # Many records, which need no check.
+    return Response(to_json(found), media_type="application/json")
 
 
 @_router.post("/jobs", status_code=201, openapi_extra=_holds(Submissions))
@@ -180,7 +179,7 @@ async def job(
         left_s = deadline - loop.time()
         if left_s <= 0 or await _ends(request).over(job, min(left_s, _SLICE_S)):
             break
-    return _shown(request, await run_in_threadpool(_api(request).job, job))
+    return await run_in_threadpool(_api(request).job, job, _asker(request))
 
 
 @_router.post("/jobs/{job}/cancel")
@@ -241,7 +240,7 @@ def requeue(request: Request, job: str, hold: bool = False) -> JobView:
 @_router.get("/jobs/{job}/explanation")
 def explanation(request: Request, job: str) -> Explained:
     """Say why a job waits and what would let it start."""
-    return Explained(job=job, text=_api(request).explain(job))
+    return Explained(job=job, text=_api(request).explain(job, _asker(request)))
 
 
 @_router.get("/jobs/{job}/log", response_class=PlainTextResponse)
@@ -285,33 +284,25 @@ async def drain(request: Request) -> ServiceView:
 @_router.get("/instance")
 def instance(request: Request) -> dict[str, Any]:
     """Return the round that the service would solve now, in the format `dovetail-instance/1`."""
-    return _api(request).instance().to_data()
+    return _api(request).instance(_asker(request)).to_data()
 
 
 @_router.get("/plan")
 def plan(request: Request) -> dict[str, Any]:
     """Return what the service's policy would do now, in the format `dovetail-plan/1`."""
-    return _api(request).plan().to_data()
+    return _api(request).plan(_asker(request)).to_data()
 
 
 def _metrics(request: Request) -> Response:
     """Return figures for Prometheus."""
     api = _api(request)
-    body, kind = exposition(api.service(), api.jobs())
+    body, kind = exposition(api.service(), api.holding(_asker(request)))
     return Response(body, media_type=kind)
 
 
 def _api(request: Request) -> ServiceApi:
     found: ServiceApi = request.app.state.api
     return found
-
-
-def _shown(request: Request, job: JobView) -> JobView:
-    """Return a view of a job without what the requesting user may not see."""
-    by = _asker(request)
-    if not request.app.state.private or by.uid == job.uid or is_administrator(by):
-        return job
-    return replace(job, command=(), cwd="", output=None, error=None)
 
 
 def _ends(request: Request) -> Ends:

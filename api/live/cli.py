@@ -143,7 +143,8 @@ _SERVE = Command(
         ),
         option(
             "--private",
-            "show the command and folder of a job to its user and to administrators only",
+            "show what a job is to its user and to administrators only: command, folder, name, "
+            "workload, files, reasons",
         ),
         option(
             "--user-jobs N",

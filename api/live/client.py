@@ -7,19 +7,30 @@ records: the service has checked its answers.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from itertools import chain
 from select import select
 from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from dovetail.executor.jobs.states import OVER, JobState
-from dovetail.executor.live.views import EVERY, Chosen, DeviceView, JobView, ServiceView, StepView
+from dovetail.executor.live.errors import TooManyError
+from dovetail.executor.live.views import (
+    EVERY,
+    MOST_LISTED,
+    Chosen,
+    DeviceView,
+    JobView,
+    ServiceView,
+    StepView,
+)
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import (
     KEY_HEADER,
@@ -35,6 +46,9 @@ if TYPE_CHECKING:
 
     from dovetail.instances.instance import Instance
     from dovetail.instances.plan import Plan
+
+TURN_S: Final = 60.0
+"""For how long a request is repeated that the service refuses as one too many of the user."""
 
 RETRY_S: Final = 15.0
 """For how long a submission that got no answer is repeated: a service restarts within that."""
@@ -163,6 +177,18 @@ class Client:
 
     def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> list[JobView]:
         """Return the jobs that are not over, or all, as far as they are chosen."""
+        pages: list[list[JobView]] = []
+        left = math.inf if chosen.limit is None else chosen.limit
+        more = True
+        while more:
+            asked = chosen._replace(limit=int(min(left, MOST_LISTED)))
+            pages.append(self._page(over, asked))
+            left -= len(pages[-1])
+            more = left > 0 and len(pages[-1]) == asked.limit
+            chosen = chosen._replace(before=pages[-1][0].id if more else None)
+        return [*chain.from_iterable(reversed(pages))]
+
+    def _page(self, over: bool, chosen: Chosen) -> list[JobView]:
         said = {name: value for name, value in chosen._asdict().items() if value is not None}
         path = _path("jobs", over=str(over).lower(), **said)
         return self._data("GET", path, lambda data: [_job(each) for each in data])
@@ -272,6 +298,24 @@ class Client:
         ServiceFailedError
             When it cannot be made of that: another program answers, or another version.
         """
+        give_up_s = time.monotonic() + TURN_S
+        while True:
+            try:
+                text = self._text(method, path, body, headers)
+                break
+            except TooManyError:
+                if time.monotonic() > give_up_s:
+                    raise
+                time.sleep(_AGAIN_S)
+        try:
+            return made(json.loads(text))
+        except (ValueError, KeyError, TypeError):
+            line = f"what answers at {self.service_name} is no service of this version"
+            raise ServiceFailedError(line) from None
+
+    def _text(
+        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
+    ) -> bytes:
         connection = self._idle.pop() if self._idle else self._connection()
         try:
             with self._answered():
@@ -280,11 +324,7 @@ class Client:
             connection.close()
             raise
         self._idle.append(connection)
-        try:
-            return made(json.loads(text))
-        except (ValueError, KeyError, TypeError):
-            line = f"what answers at {self.service_name} is no service of this version"
-            raise ServiceFailedError(line) from None
+        return text
 
     def _ask(
         self,

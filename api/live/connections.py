@@ -81,6 +81,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take up a connection, or refuse it."""
         super().connection_made(transport)
+        self.app_state = {**self.app_state, "disconnect": transport.abort}
         peer = self._identified(transport.get_extra_info("socket"))
         if self._room.enter(peer):
             self._peer = peer

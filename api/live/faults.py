@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.errors import BusyError, RefusedError, TooManyError, UnknownJobError
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
 TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"
@@ -35,6 +35,7 @@ FAULTS: Final[Mapping[str, tuple[type[DovetailError], int]]] = MappingProxyType(
         "refused": (RefusedError, 403),
         "busy": (BusyError, 503),
         "input": (InputError, 422),
+        "too_many": (TooManyError, 429),
         "unsupported": (UnsupportedError, 422),
         "failed": (ServiceFailedError, 500),
     }

@@ -70,8 +70,9 @@ def serve(options: Namespace) -> int:
             keep_s=options.keep,
             max_jobs_per_gpu=options.max_jobs_per_gpu,
             notify=options.notify,
+            private=options.private,
         )
-        answering = application(service.api, tokens, options.private)
+        answering = application(service.api, tokens)
         with (
             ended_by_signals(service.stop),
             compiling_ahead(),

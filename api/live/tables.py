@@ -31,6 +31,9 @@ from dovetail.toolkit.wording import (
 )
 
 MOST_JOBS = 200
+NOT_SHOWN = "(not shown to others)"
+"""What a job of another user is, in a private service."""
+
 MOST_WAITING = 20
 MOST_DEVICES = 24
 MOST_NODES = 20
@@ -279,21 +282,23 @@ def _more(amount: int, what: str, command: str = "queue") -> list[RenderableType
 
 
 def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
-    yield job.id, _name(job)
+    yield job.id, _name(job) or NO_FIGURE
     lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
     yield "state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted
     if job.waiting_for:
         yield "waits for", job.waiting_for
     yield "user", f"{job.owner} ({job.uid})"
-    yield "command", printable(shlex.join(job.command)) or "(not shown to others)"
+    yield "command", printable(shlex.join(job.command)) or NOT_SHOWN
     if job.cwd:
         yield "folder", printable(job.cwd)
-    yield "workload", job.workload
+    yield "workload", job.workload or NOT_SHOWN
     yield "workers", f"{job.workers}, {job.priority}" + (f", nice {job.nice}" if job.nice else "")
     yield "gSLA", gsla(job.gsla, job.priority)
     if job.isolation is not None:
         yield "isolation", "; ".join(_isolation(job))
     yield "limits", _limits(job)
+    if job.memory_used_mib is not None:
+        yield "memory", f"{job.memory_used_mib:,.0f} MiB seen of the worker that used the most"
     yield "submitted", clock_time(job.submitted_s)
     if job.started_s is not None:
         line = f", as run {job.run}" if job.run else ""

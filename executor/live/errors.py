@@ -13,5 +13,9 @@ class UnknownJobError(DovetailError):
     """There is no such job."""
 
 
+class TooManyError(DovetailError):
+    """Too many requests of a user wait for their answers: nothing was done."""
+
+
 class BusyError(DovetailError):
     """The service cannot make a request durable now (its disk is full, say): nothing was done."""

@@ -16,8 +16,11 @@ _NAMED: Final = 4
 """Devices and jobs that are named; of more, only the number."""
 
 
-def of_job(job: LiveJob, machine: StateMachine) -> str:
-    """Return the state of a job and, if it waits, what it waits for besides the round."""
+def of_job(job: LiveJob, machine: StateMachine, stalled: str) -> str:
+    """Return the state of a job and, if it waits, what it waits for besides the round.
+
+    ``stalled`` is what the service lacks for any start; empty if nothing.
+    """
     lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
         return lines[0]
@@ -27,6 +30,8 @@ def of_job(job: LiveJob, machine: StateMachine) -> str:
         lines.append(f"it may run alone only: {job.alone_only}")
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
+    if stalled:
+        lines.append(f"no job starts: each waits for {stalled}")
     return "\n".join([*lines, *_taking_none(machine, machine.devices)])
 
 
@@ -80,6 +85,8 @@ class Lacks(NamedTuple):
         Whether no device takes jobs.
     dry_run : bool
         Whether nothing is started at all.
+    stalled : str
+        What the service lacks for any start; empty if nothing.
     before : Precedence
         The order of users.
     unused : str
@@ -89,17 +96,18 @@ class Lacks(NamedTuple):
     machine: StateMachine
     closed: bool
     dry_run: bool
+    stalled: str
     before: Precedence
     unused: str
 
     @classmethod
-    def of(cls, machine: StateMachine, dry_run: bool) -> Self:
+    def of(cls, machine: StateMachine, dry_run: bool, stalled: str = "") -> Self:
         """Read the devices."""
         closed = all(device.trouble for device in machine.devices.values())
         held = machine.residents()
         idle = [name for name in machine.devices if not held[name]]
         unused = "; ".join(_taking_none(machine, idle))
-        return cls(machine, closed, dry_run, Precedence.of(machine), unused)
+        return cls(machine, closed, dry_run, stalled, Precedence.of(machine), unused)
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a job lacks; empty unless it waits."""
@@ -109,6 +117,8 @@ class Lacks(NamedTuple):
             return _barred(job)
         if self.dry_run:
             return "a service that starts jobs: this is a dry run"
+        if self.stalled:
+            return self.stalled
         return "; ".join(filter(None, [self._devices_for(job), self.unused]))
 
     def _devices_for(self, job: LiveJob) -> str:

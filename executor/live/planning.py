@@ -14,7 +14,7 @@ from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.instance import Instance
+from dovetail.instances.instance import Instance, SlowdownEntry
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
 from dovetail.solver.explanations import explain, reasons
@@ -88,6 +88,34 @@ class Choice(NamedTuple):
             frozenset(job.id for job in instance.jobs if alone(job.id)),
             {job: rule for job, rule in ahead.items() if rule is not None},
         )
+
+    def for_user(self, name: str) -> Self:
+        """Return the choice with names of one user's workloads only; others are numbered."""
+        others = (label for label in self.instance.workloads if not _is_shown(label, name))
+        new = {label: f"another's ({k})" for k, label in enumerate(others, 1)}
+        return self._replace(instance=_renamed(self.instance, new))
+
+
+def _is_shown(label: str, name: str) -> bool:
+    """Return whether a label (``Kind.label``) names no workload, or one of this user."""
+    return "/" not in label or label.startswith(f"{name}/")
+
+
+def _renamed(instance: Instance, new: Mapping[str, str]) -> Instance:
+    """Return a round with other names of workloads."""
+
+    def named(entry: SlowdownEntry) -> SlowdownEntry:
+        names = tuple(new.get(name, name) for name in entry.workloads)
+        return entry.model_copy(update={"set" if entry.set else "pair": names})
+
+    return instance.replace(
+        workloads={new.get(name, name): each for name, each in instance.workloads.items()},
+        jobs=tuple(
+            job.model_copy(update={"workload": new.get(job.workload, job.workload)})
+            for job in instance.jobs
+        ),
+        slowdowns=tuple(map(named, instance.slowdowns)),
+    )
 
 
 def plan_of(choice: Choice, budget: Budget = UNLIMITED) -> Plan:

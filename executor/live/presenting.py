@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
+from dovetail.executor.jobs.words import brief
 from dovetail.executor.live.lacking import Lacks
 from dovetail.executor.live.readings import NOTHING, Reading
-from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
+from dovetail.executor.live.views import (
+    LISTED_CHARACTERS,
+    Chosen,
+    DeviceView,
+    JobView,
+    StepView,
+)
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances._record import IDLE, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
 
-def listed(machine: StateMachine, over: bool, chosen: Chosen, now_s: float) -> list[LiveJob]:
+def listed(
+    machine: StateMachine,
+    over: bool,
+    chosen: Chosen,
+    now_s: float,
+    named: Callable[[LiveJob], str | None],
+) -> list[LiveJob]:
     """Return the jobs that a list is to have: those not over, or all, of those chosen.
+
+    ``named`` returns the name of a job, as far as it is shown.
 
     Raises
     ------
@@ -41,13 +58,13 @@ def listed(machine: StateMachine, over: bool, chosen: Chosen, now_s: float) -> l
             (asked or job.state not in OVER)
             and ended
             and chosen.user in (None, job.spec.owner.name)
-            and chosen.name in (None, job.spec.name)
+            and chosen.name in (None, named(job))
             and chosen.state in (None, job.state)
             and int(job.id[1:]) < before
         )
 
-    found = [job for job in machine.jobs.values() if fits(job)]
-    return found if chosen.limit is None else found[max(0, len(found) - chosen.limit) :]
+    last = islice(filter(fits, reversed(machine.jobs.values())), chosen.limit)
+    return [*last][::-1]
 
 
 def job_views(
@@ -99,7 +116,7 @@ def _job_view(
         name=spec.name,
         owner=spec.owner.name,
         uid=spec.owner.uid,
-        command=spec.command,
+        command=spec.command if history else brief(spec.command, LISTED_CHARACTERS),
         cwd=spec.cwd,
         workload=spec.workload,
         workers=spec.workers,
@@ -132,7 +149,52 @@ def _job_view(
         awaits=tuple(job.awaits),
         index=spec.index,
         history=tuple(StepView(**step._asdict()) for step in job.history) if history else (),
-        **seen._replace(memory_mib=seen.memory_mib or spec.memory_mib)._asdict(),
+        memory_mib=spec.memory_mib,
+        **seen._asdict(),
+    )
+
+
+def for_others(job: JobView) -> JobView:
+    """Return a job of a private service as other users see it.
+
+    That is what they need to see why devices are busy, and for how long: fields that are named
+    here. What a job is, and texts that may speak of it, are not.
+    """
+    return JobView(
+        id=job.id,
+        owner=job.owner,
+        uid=job.uid,
+        command=(),
+        workload="",
+        workers=job.workers,
+        priority=job.priority,
+        nice=job.nice,
+        gsla=job.gsla,
+        isolation=job.isolation,
+        state=job.state,
+        why=job.state.value,
+        waiting_for=job.waiting_for,
+        submitted_s=job.submitted_s,
+        since_s=job.since_s,
+        started_s=job.started_s,
+        ended_s=job.ended_s,
+        runs=job.runs,
+        run=job.run,
+        gpus=job.gpus,
+        shares=job.shares,
+        co_runners=job.co_runners,
+        slowdown=job.slowdown,
+        predicted=job.predicted,
+        upper=job.upper,
+        memory_mib=job.memory_mib,
+        memory_used_mib=job.memory_used_mib,
+        walltime_s=job.walltime_s,
+        retries=job.retries,
+        grace_s=job.grace_s,
+        public_log=job.public_log,
+        held=job.held,
+        awaits=job.awaits,
+        history=tuple(replace(step, why=step.state.value) for step in job.history),
     )
 
 

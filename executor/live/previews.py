@@ -71,21 +71,24 @@ class Previews:
         self._requests, self._decider = requests, decider
         self._one = threading.Lock()
         self._last: _Preview | None = None
+        self._of_audience: dict[str, _Preview] = {}
 
-    def instance(self) -> Instance:
+    # ``audience`` names the user whose workloads alone may be named; empty: all may.
+
+    def instance(self, audience: str = "") -> Instance:
         """Return the round as it is now."""
         with self._one:
-            return self._now().choice.instance
+            return self._now(audience).choice.instance
 
-    def plan(self) -> Plan:
+    def plan(self, audience: str = "") -> Plan:
         """Return what the policy would do now."""
         with self._one:
-            return self._plan(self._now())
+            return self._plan(self._now(audience))
 
-    def explain(self, job: str) -> str:
+    def explain(self, job: str, audience: str = "") -> str:
         """Return why a job waits and what would let it start, or where it runs."""
         with self._one:
-            preview = self._now(job)
+            preview = self._now(audience, job)
             if job not in preview.texts:
                 budget = Budget.of(TIME_LIMIT_S)
                 plan = self._plan(preview)
@@ -97,14 +100,17 @@ class Previews:
             preview.plan = plan_of(preview.choice, Budget.of(TIME_LIMIT_S))
         return preview.plan
 
-    def _now(self, job: str = "") -> _Preview:
+    def _now(self, audience: str, job: str = "") -> _Preview:
         last = self._last
-        if last is not None:
-            if last.is_shown(job, self._machine.sequence, self._clock.now_s()):
-                return last
-            time.sleep(max(0.0, last.rest_until_s - self._clock.now_s()))
-        self._last = self._requests.read(self._chosen)
-        return self._last
+        if last is None or not last.is_shown(job, self._machine.sequence, self._clock.now_s()):
+            if last is not None:
+                time.sleep(max(0.0, last.rest_until_s - self._clock.now_s()))
+            last = self._last = self._requests.read(self._chosen)
+            self._of_audience = {"": last}
+        if audience not in self._of_audience:
+            choice = last.choice.for_user(audience)
+            self._of_audience[audience] = _Preview(choice, last.sequence, last.made_s, last.took_s)
+        return self._of_audience[audience]
 
     def _chosen(self) -> _Preview:
         began = time.thread_time()

@@ -24,7 +24,7 @@ class Reading(NamedTuple):
         ``solo_rate / rate``.
     predicted, upper : float or None
         The largest slowdown that was believed with its present co-runners, and the bound on it.
-    memory_mib : float or None
+    memory_used_mib : float or None
         The most that a rank of it was seen to use.
     launches, escapes : mapping
         As of ``Usage``, of the devices on which it is isolated.
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
     slowdown: float | None = None
     predicted: float | None = None
     upper: float | None = None
-    memory_mib: float | None = None
+    memory_used_mib: float | None = None
     launches: Mapping[str, int] = {}
     escapes: Mapping[str, str] = {}
 
@@ -72,7 +72,7 @@ class LastReading:
                 total=before.total if now.total is None else now.total,
                 slowdown=slowed.slowdown,
                 predicted=slowed.predicted,
-                memory_mib=now.memory_mib,
+                memory_used_mib=now.memory_used_mib,
             ),
         )
 

@@ -93,6 +93,8 @@ class Service:
         Returns seconds since the machine booted, also to the pool.
     notify : sequence of str, optional
         Command that is run for each job that is over (``Notifier``).
+    private : bool
+        Show of a job to others than its user and administrators only that it is there.
 
     Attributes
     ----------
@@ -128,6 +130,7 @@ class Service:
         max_jobs_per_gpu: int | None = None,
         boot_s: Callable[[], float] = boot_s,
         notify: Sequence[str] | None = None,
+        private: bool = False,
     ) -> None:
         self.ready = threading.Event()
         self._pool = pool
@@ -189,9 +192,11 @@ class Service:
             decider=self._decider,
             known=self._knowledge.known,
             show=self._shown,
+            stalled=self._stalled,
             limits=limits or Limits(),
             directory=self._directory,
             dry_run=dry_run,
+            private=private,
         )
         self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
         self._knowledge.learn()
@@ -435,6 +440,16 @@ class Service:
                     self._machine, self._devices.cluster, seen.usage, seen.power_w
                 ),
             )
+
+    def _stalled(self) -> str:
+        """Return what every waiting job waits for, whatever devices are idle; empty if nothing."""
+        if "disk" in self._troubles:
+            return "room on the disk of the service, which is full"
+        if "journal" in self._troubles:
+            return "the journal of the service, which cannot be written"
+        if "world" in self._troubles or self._policy.trouble:
+            return "a decision of the policy, which fails"
+        return ""
 
     def _all_troubles(self) -> list[str]:
         parts = (self._policy, self._notifier, self._pool, self._knowledge)

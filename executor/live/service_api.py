@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.lacking import Lacks, of_job
-from dovetail.executor.live.presenting import job_views, listed
+from dovetail.executor.live.presenting import for_others, job_views, listed
 from dovetail.executor.live.previews import Previews
 from dovetail.executor.live.readings import LastReading
 from dovetail.executor.live.request_queue import RequestQueue
@@ -48,9 +50,9 @@ class ServiceApi:
     """Answers requests; every method may be called from any thread.
 
     Methods that change something return once the change is durable, and raise BusyError if it
-    cannot be. ``by`` is the requesting user, known from the connection; root and the service's own
-    user are administrators. Methods that take the id of a job raise UnknownJobError if there is
-    none, and RefusedError if the user may not do this to it.
+    cannot be. ``by`` is the requesting user, known from the connection, or None for the service
+    itself; root and the service's own user are administrators. Methods that take the id of a job
+    raise UnknownJobError if there is none, and RefusedError if the user may not do this to it.
 
     Parameters
     ----------
@@ -72,12 +74,16 @@ class ServiceApi:
         Returns the events by which the profiles of these jobs' workloads become known.
     show : callable
         Returns the view of the service and its devices.
+    stalled : callable
+        Returns what the service lacks for any start; empty if nothing.
     limits : Limits
         What users may ask for.
     directory : str
         The state directory; empty: none.
     dry_run : bool
         Whether nothing is started.
+    private : bool
+        Whether users are to see of the jobs of others only that they are there.
     """
 
     def __init__(
@@ -93,17 +99,21 @@ class ServiceApi:
         decider: Decider,
         known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
         show: Callable[[], ServiceView],
+        stalled: Callable[[], str],
         limits: Limits,
         directory: str,
         dry_run: bool,
+        private: bool,
     ) -> None:
         self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
         self._pool, self._devices = pool, devices
         self._seen, self._known = seen, known
         self._previews = Previews(machine, clock, requests, decider)
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
+        self._private = private
         self._environments = SharedEnvironments()
-        self.service = show
+        self.service, self._stalled = show, stalled
+        self._lacked: tuple[tuple[int, str, int], Lacks] | None = None
 
     # Requests that change something.
 
@@ -241,7 +251,10 @@ class ServiceApi:
         return self._changed(job, requeued)
 
     def _changed(self, job: str, change: Callable[[LiveJob, float], Sequence[AnyEvent]]) -> JobView:
-        """Make a change of a job durable in the service's thread, and return the job."""
+        """Make a change of a job durable in the service's thread, and return the job.
+
+        Only its user and administrators may change it, who see all of it.
+        """
         self._requests.ask(lambda: change(self._job(job), self._clock.now_s()), lambda _: None)
         return self.job(job)
 
@@ -266,7 +279,9 @@ class ServiceApi:
 
     # Views.
 
-    def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> Sequence[JobView]:
+    def jobs(
+        self, over: bool = False, chosen: Chosen = EVERY, by: Owner | None = None
+    ) -> Sequence[JobView]:
         """Return the jobs that are not over, or all, in the order of submission.
 
         Jobs that are over are also returned if they are chosen by state or end. Views of many jobs
@@ -278,17 +293,42 @@ class ServiceApi:
             When a job is named that there never was.
         """
         with self._lock:
-            found = listed(self._machine, over, chosen, self._clock.now_s())
-            return self._views(found)
+            now_s = self._clock.now_s()
+            found = listed(self._machine, over, chosen, now_s, partial(self._name_for, by))
+            return self._views(found, by)
 
-    def job(self, job: str) -> JobView:
+    def holding(self, by: Owner | None = None) -> Sequence[JobView]:
+        """Return the jobs that hold devices, in the order of submission."""
+        with self._lock:
+            held = sorted(self._machine.holding.values(), key=attrgetter("sequence"))
+            return self._views(held, by)
+
+    def job(self, job: str, by: Owner | None = None) -> JobView:
         """Return one job with its history."""
         with self._lock:
-            (view,) = self._views([self._job(job)], history=True)
+            (view,) = self._views([self._job(job)], by, history=True)
+        if self._hides(view.uid, by):
+            return view
         return replace(view, log=self._log_file(view.run))
 
-    def _views(self, jobs: Iterable[LiveJob], history: bool = False) -> list[JobView]:
-        return job_views(self._lacks(), jobs, self._seen.now, self._seen.readings, history)
+    def _views(
+        self, jobs: Iterable[LiveJob], by: Owner | None, history: bool = False
+    ) -> list[JobView]:
+        views = job_views(self._lacks(), jobs, self._seen.now, self._seen.readings, history)
+        return [for_others(view) if self._hides(view.uid, by) else view for view in views]
+
+    def _hides(self, uid: int, by: Owner | None) -> bool:
+        """Return whether a user is not to see what the jobs of another are."""
+        mine = by is None or by.uid == uid or is_administrator(by)
+        return self._private and not mine
+
+    def _name_for(self, by: Owner | None, live: LiveJob) -> str | None:
+        return None if self._hides(live.spec.owner.uid, by) else live.spec.name
+
+    def _require_shown(self, live: LiveJob, by: Owner | None) -> None:
+        if by is not None and self._hides(live.spec.owner.uid, by):
+            rule = "a private service explains jobs to their users and to administrators"
+            raise RefusedError(f"{live.id} is a job of {live.spec.owner.name}: {rule}")
 
     def _log_file(self, run: str | None) -> str:
         """Return the path of the output of a run's first rank; empty if it is not here."""
@@ -325,19 +365,24 @@ class ServiceApi:
 
     # Plans.
 
-    def instance(self) -> Instance:
+    def instance(self, by: Owner | None = None) -> Instance:
         """Return the round that the service would solve now."""
-        return self._previews.instance()
+        return self._previews.instance(self._audience(by))
 
-    def plan(self) -> Plan:
+    def plan(self, by: Owner | None = None) -> Plan:
         """Return what the service's policy would do now, without doing it."""
-        return self._previews.plan()
+        return self._previews.plan(self._audience(by))
 
-    def explain(self, job: str) -> str:
+    def _audience(self, by: Owner | None) -> str:
+        """Return the user whose workloads alone are named in a round; empty: all are."""
+        return by.name if by is not None and self._hides(-1, by) else ""
+
+    def explain(self, job: str, by: Owner | None = None) -> str:
         """Return why a job waits and what would let it start."""
         with self._lock:
             live = self._job(job)
-            text, over = of_job(live, self._machine), live.state in OVER
+            self._require_shown(live, by)
+            text, over = of_job(live, self._machine, self._stalled()), live.state in OVER
             # While no device takes jobs, other remedies are of no use.
             waits = live.state in QUEUED
             lacks = self._lacks()
@@ -346,13 +391,17 @@ class ServiceApi:
             text = "\n".join(filter(None, [text, awaited_text(self._pool)]))
         if over or closed or live.barred:
             return text
-        lines = [text, self._previews.explain(job)]
+        lines = [text, self._previews.explain(job, self._audience(by))]
         if waits and self._dry_run:
             lines.append("this is a dry run: nothing is started")
         return "\n".join(lines)
 
     def _lacks(self) -> Lacks:
-        return Lacks.of(self._machine, self._dry_run)
+        """Return what waiting jobs lack, looked at anew after an event, and each second."""
+        now = self._machine.sequence, self._stalled(), int(self._clock.now_s())
+        if self._lacked is None or self._lacked[0] != now:
+            self._lacked = now, Lacks.of(self._machine, self._dry_run, now[1])
+        return self._lacked[1]
 
     def _job(self, name: str) -> LiveJob:
         job = self._machine.jobs.get(name)

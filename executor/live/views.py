@@ -37,6 +37,12 @@ class Chosen(NamedTuple):
 
 EVERY: Final = Chosen()
 
+LISTED_CHARACTERS: Final = 200
+"""Of the command of a job in lists; that of a single job is whole while it is not over."""
+
+MOST_LISTED: Final = 1000
+"""Jobs in a list; the client reads more page by page."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepView:
@@ -91,6 +97,7 @@ class JobView:
     predicted: float | None = None
     upper: float | None = None
     memory_mib: float | None = None
+    memory_used_mib: float | None = None
     walltime_s: float | None = None
     retries: int = 0
     grace_s: float = 0.0

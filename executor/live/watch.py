@@ -114,5 +114,5 @@ class Watch:
             solo_rate=solo,
             slowdown=solo / rate.per_s if rate and solo else None,
             predicted=tracks.predicted(run),
-            memory_mib=track.memory_mib,
+            memory_used_mib=track.memory_mib,
         )

@@ -65,9 +65,14 @@ def service_here(directory, socket, everybody=False, private=False):
     with Journal(directory) as journal:
         repository = Repository(directory / "repository.db")
         service = Service(
-            journal, pool, repository, directory=directory, limits=Limits(any_user=True)
+            journal,
+            pool,
+            repository,
+            directory=directory,
+            limits=Limits(any_user=True),
+            private=private,
         )
-        answering = application(service.api, Tokens.read(str(tokens)), private)
+        answering = application(service.api, Tokens.read(str(tokens)))
         thread = threading.Thread(target=service.run)
         thread.start()
         try:

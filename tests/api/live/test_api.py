@@ -22,6 +22,7 @@ import pytest
 from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
+from dovetail.executor.live.views import Chosen
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application, guards
 from dovetail.live.client import Client
@@ -267,15 +268,70 @@ def test_a_token_is_not_kept(live, short_path):
     assert live.service._machine.jobs[name].spec.env == {"A": "b"}
 
 
-def test_others_see_no_commands_of_a_private_service(short_path):
+def test_others_see_nothing_of_what_jobs_of_a_private_service_are(short_path):
+    secret = {
+        "command": ["SECRETprogram", "work_s=60", "SECRETword"],
+        "cwd": "/SECRETfolder",
+        "env": {"A": "SECRETvalue"},
+        "workload": "SECRETworkload",
+        "name": "SECRETname",
+        "output": "SECRETout",
+        "error": "/SECRETerr",
+    }
     with service_here(short_path, short_path / "api.sock", private=True) as live:
-        live.mine.submit([job(command=["train", "--password", "x"])])
-        for seen in (live.other.job("j1"), *live.other.jobs()):
-            assert (seen.command, seen.cwd, seen.owner) == ((), "", ME)
-        live.other.submit([job(command=["mine"])])
-        assert live.other.job("j2").command == ("mine",)
-        assert live.client.job("j1").command[1] == live.mine.job("j1").command[1] == "--password"
-        assert live.client.job("j2").command == ("mine",)
+        # It cannot start, which the reason says: the simulated pool does not know its workload.
+        started = live.mine.submit([job(**secret), job(**secret, held=True), job(**secret)])
+        (known,) = live.mine.submit([job(name="SECRETname", array=[3], estimate_s=60.0)])
+        (own,) = live.other.submit([job(command=["mine"], workload="bert")])
+        wait_until(lambda: live.mine.job("j1").state in OVER)
+        assert "SECRET" in str(live.mine.job("j1"))
+        paths = ["jobs?over=true", "service", "instance", "plan", "jobs?name=SECRETname&over=true"]
+        paths += [f"jobs/{name}" for name in (*started, known, own)]
+        paths += [f"jobs/{name}/explanation" for name in (*started, known, own)]
+        with live_http(live, OTHER) as http:
+            answers = {path: http.get(f"/v1/{path}") for path in paths}
+            answers["metrics"] = http.get("/metrics")
+        for path, answer in answers.items():
+            assert "SECRET" not in answer.text, path
+            assert f"{ME}/" not in answer.text, path
+        refused = [path for path, answer in answers.items() if answer.status_code == 403]
+        assert refused == [f"jobs/{name}/explanation" for name in (*started, known)]
+        assert {answer.status_code for path, answer in answers.items() if path not in refused} == {
+            200
+        }
+        assert answers["jobs?name=SECRETname&over=true"].json() == []
+        # Its user and administrators see all of it.
+        for client in (live.client, live.mine):
+            assert client.job("j2").command == tuple(secret["command"])
+            assert "SECRETname" in {each.name for each in client.jobs()}
+        assert live.other.job(own).command == live.client.job(own).command == ("mine",)
+
+
+def live_http(live, user):
+    return httpx.Client(base_url=live.url, headers={"Authorization": f"Bearer {TOKENS[user]}"})
+
+
+def test_lists_are_read_page_by_page_and_have_the_beginning_of_commands(live, monkeypatch):
+    long = ["train", "work_s=60", "x" * 5000]
+    names = live.client.submit([job(held=True, command=long, array=list(range(2300)))])
+    with live_http(live, ME) as http:
+        page = http.get("/v1/jobs").json()
+        assert [each["id"] for each in page] == [*names[-1000:]]
+        assert max(len(" ".join(each["command"])) for each in page) == 200
+        assert http.get("/v1/jobs?limit=1001").status_code == 422
+        assert len(http.get("/v1/jobs").content) < 1_500_000
+    assert [each.id for each in live.client.jobs()] == [*names]
+    some = live.client.jobs(chosen=Chosen(limit=1500, before="j2001"))
+    assert [each.id for each in some] == [*names[500:2000]]
+    assert live.client.jobs(chosen=Chosen(limit=0)) == []
+    assert live.client.job(names[0]).command == tuple(long)
+
+
+def test_the_limit_of_memory_and_what_is_used_are_two_things(live):
+    (name,) = live.client.submit([job(memory_mib=6000.0)])
+    wait_until(lambda: live.client.job(name).memory_used_mib)
+    found = live.client.job(name)
+    assert (found.memory_mib, found.memory_used_mib) == (6000.0, 5000.0)
 
 
 def test_many_waiters_for_a_job_cost_one_look(live, monkeypatch):

@@ -101,6 +101,9 @@ def test_a_job_that_waits_is_started_when_there_is_room(home, filler):
         wait_until(is_in(client, runs, JobState.FINISHED))
         wait_until(lambda: "nothing is started" in client.service().trouble)
         assert client.job(waits).state is JobState.SUBMITTED
+        full = "room on the disk of the service, which is full"
+        assert client.job(waits).waiting_for == full
+        assert f"no job starts: each waits for {full}" in client.explain(waits)
         filler.empty()
         wait_until(is_in(client, waits, JobState.FAILED))
         assert client.job(waits).why == "rank 0 ended with status 3"

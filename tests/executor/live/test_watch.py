@@ -330,7 +330,7 @@ def test_what_is_seen_of_a_run_is_on_show():
     assert found.rate == pytest.approx(1.6)
     assert found.slowdown == pytest.approx(1.25)
     assert found.predicted == 1.1
-    assert (found.total, found.solo_rate, found.memory_mib) == (5000.0, 2.0, 640.0)
+    assert (found.total, found.solo_rate, found.memory_used_mib) == (5000.0, 2.0, 640.0)
     assert scene.watch.reading("j9.1") == Reading()
 
 
