@@ -49,7 +49,7 @@ def main() -> None:
     name = parser.parse_args().model
     model = spec(name) if name else TREES
     if not DATA.is_dir():
-        print(f"no measured data in {DATA}")
+        print(f"no measured data in {DATA}: python benchmarks/fetch_data.py fetches it")
         return
     rows = lucid_rows(model)
     tally = Tally()

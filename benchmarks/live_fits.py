@@ -76,7 +76,7 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=2)
     seeds = options.parse_args().seeds
     if not FOLDER.exists():
-        sys.exit(f"{FOLDER} is absent: nothing to measure")
+        sys.exit(f"{FOLDER} is absent: python benchmarks/fetch_data.py lucid")
     data = lucid_data(str(FOLDER))
     print("| workloads | pairs measured | constant | analytic | fitted | seconds to fit |")
     print("|--:|--:|--:|--:|--:|--:|")

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     if not DATA.is_dir():
-        print(f"skipped, no measured data in {DATA}")
+        print(f"skipped, no measured data in {DATA}: python benchmarks/fetch_data.py fetches it")
         return
     data = lucid_data(str(DATA))
     model = prepared(data, "hierarchical")

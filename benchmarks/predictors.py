@@ -34,7 +34,7 @@ def main() -> None:
         report_lucid()
         report_miso()
     else:
-        print(f"no measured data in {DATA}: only the speed is reported")
+        print(f"no data in {DATA} (python benchmarks/fetch_data.py fetches it): only the speed")
     report_speed()
 
 

@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for part in given.parts or WORLDS:
         folder, gpu_model, read = PARTS[part]
         if not (DATA / folder).is_dir():
-            print(f"{part}: skipped, no measured data in {DATA / folder}")
+            print(f"{part}: skipped, python benchmarks/fetch_data.py fetches {DATA / folder}")
             continue
         _, rows = training_rows(read(), SPEC.features, [gpu_model], partial=True)
         world = world_of(rows)

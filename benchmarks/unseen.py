@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for part in given.parts or PARTS:
         folder, gpu_model, read = PARTS[part]
         if not (DATA / folder).is_dir():
-            print(f"{part}: skipped, no measured data in {DATA / folder}")
+            print(f"{part}: skipped, python benchmarks/fetch_data.py fetches {DATA / folder}")
         elif part == "sets":
             report_sets(given.seeds)
         elif given.bounds:

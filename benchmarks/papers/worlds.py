@@ -97,5 +97,8 @@ def _of_relative(name: str, workload: Workload, profiled: Mapping[str, Workload]
 def _file(data: Path, *parts: str) -> Path:
     place = data.joinpath(*parts)
     if not place.exists():
-        raise InputError("does not exist: --data names the folder of the measured data", str(place))
+        raise InputError(
+            "does not exist: fetch it (python benchmarks/fetch_data.py), or name another by --data",
+            str(place),
+        )
     return place

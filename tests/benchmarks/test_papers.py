@@ -21,7 +21,7 @@ def _importable(monkeypatch):
 
 def need(*parts):
     if not DATA.joinpath(*parts).exists():
-        pytest.skip(f"no measured data at {DATA.joinpath(*parts)}")
+        pytest.skip(f"no data at {DATA.joinpath(*parts)}: python benchmarks/fetch_data.py")
 
 
 def run(script, *arguments):

@@ -18,7 +18,9 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.traces import read_trace
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
-published = pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data (not committed)")
+published = pytest.mark.skipif(
+    not DATA.is_dir(), reason="needs ../shared/data: python benchmarks/fetch_data.py"
+)
 
 
 def slowdowns_of(instance: Instance) -> dict[tuple[str, str], tuple[float, ...] | None]:

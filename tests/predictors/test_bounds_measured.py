@@ -102,7 +102,9 @@ def benchmark():
     return module
 
 
-measured = pytest.mark.skipif(not DATA.exists(), reason=f"no measured data at {DATA}")
+measured = pytest.mark.skipif(
+    not DATA.exists(), reason=f"no data at {DATA}: python benchmarks/fetch_data.py"
+)
 
 
 def jobs_kept(case, confidence, rounds):

@@ -56,7 +56,9 @@ def test_measuring_again_makes_no_model_look_better(model):
     assert error(doubled(data), model) == pytest.approx(error(data, model), rel=0.1)
 
 
-@pytest.mark.skipif(not LUCID.exists(), reason=f"no measured data at {LUCID}")
+@pytest.mark.skipif(
+    not LUCID.exists(), reason=f"no data at {LUCID}: python benchmarks/fetch_data.py"
+)
 @pytest.mark.parametrize(
     "model", ["castor", *(pytest.param(name, marks=pytest.mark.long) for name in FAST)]
 )

@@ -108,7 +108,9 @@ def test_memory_is_needed():
         fit_batch([])
 
 
-@pytest.mark.skipif(not MISO.is_dir(), reason="no shared/data/miso next to the checkout")
+@pytest.mark.skipif(
+    not MISO.is_dir(), reason="needs ../shared/data/miso: python benchmarks/fetch_data.py"
+)
 def test_measured_iteration_times():
     """Iteration times of MISO on a whole A100: off by 1.6 % on average and 6.2 % at most."""
     memory, times = {}, {}

@@ -119,7 +119,9 @@ def test_runs_of_other_batch_sizes_are_other_workloads_and_caps_are_not():
     assert with_memory(instance(), capped, "V100").workloads["a"].memory_mib == 1289
 
 
-@pytest.mark.skipif(not LUCID.is_dir(), reason="needs Lucid's tables next to the checkout")
+@pytest.mark.skipif(
+    not LUCID.is_dir(), reason=f"no data at {LUCID}: python benchmarks/fetch_data.py"
+)
 def test_bounds_hold_for_pairs_measured_together():
     key = ("model", "dataset", "batchsize", "amp")
     with open(LUCID / "single_data.csv", newline="") as file:

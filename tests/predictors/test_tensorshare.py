@@ -180,7 +180,9 @@ def test_transfer_freezes_some_layers_and_not_all(frozen):
         fitted.transferred(table, slowdown, frozen=frozen)
 
 
-@pytest.mark.skipif(not GAVEL.exists(), reason=f"no measured data at {GAVEL}")
+@pytest.mark.skipif(
+    not GAVEL.exists(), reason=f"no data at {GAVEL}: python benchmarks/fetch_data.py"
+)
 @pytest.mark.slow
 def test_transfer_with_few_measured_pairs_beats_training_on_them():
     # From Gavel's K80 to its P100 with 10 of the 340 pairs, mean of four draws. The only

@@ -24,7 +24,9 @@ EXACT = ("auto", "highs", "cpsat", "networkx")
 GAVEL = {"k80": 14.862034537, "p100": 16.946680865, "v100": 21.661713351}
 LUCID = {26: 54.446, 20: 43.513}
 
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"no measured data at {DATA}")
+pytestmark = pytest.mark.skipif(
+    not DATA.exists(), reason=f"no data at {DATA}: python benchmarks/fetch_data.py"
+)
 
 
 @cache

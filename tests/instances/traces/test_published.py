@@ -13,7 +13,9 @@ from dovetail.instances.traces import muri_stages, read_trace
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no published traces at {DATA}")
+pytestmark = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"no traces at {DATA}: python benchmarks/fetch_data.py"
+)
 
 
 def test_philly_is_read_whole_and_quickly():
