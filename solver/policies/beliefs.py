@@ -135,6 +135,15 @@ class BeliefBook(Book):
         return self._templates[key]
 
     @property
+    def speeds_up(self) -> bool:
+        """Whether some job is believed to run faster with another than alone without a cap."""
+
+        def made() -> bool:
+            return bool((self._slowdown < 1).any())
+
+        return self.once("speeds up", made)
+
+    @property
     def least_modes(self) -> Floats:
         """The least memory and the least stretch of each workload's modes, (workloads, 2)."""
 

@@ -140,7 +140,7 @@ class Dovetail:
         """Enter the best starts of the queue's jobs into the decision."""
         if self._book is None or not self._book.is_of(draft.state):
             self._book = BeliefBook(draft.state)
-        all_alone = self._all_alone(draft, queue.jobs, lent_s)
+        all_alone = not self._book.speeds_up and self._all_alone(draft, queue.jobs, lent_s)
         hosts = [] if all_alone else joinable(draft, lent_s, self._book.most)
         joins = may_join(draft.state, queue.jobs, hosts, self._book)
         room = draft.idle_total + np.array([len(host.gpus) for host in hosts], dtype=int) @ joins
@@ -169,7 +169,8 @@ class Dovetail:
     def _all_alone(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> bool:
         """Tell whether all jobs start alone on idle GPUs that cost nothing and are all alike.
 
-        No job gains anything with a running one then, so these need not take part.
+        Where no job speeds another up, none gains anything with a running one then, so these need
+        not take part: unless a co-runner may cost one less than its cap or its sub-batch does.
         """
         return (
             not lent_s
@@ -177,6 +178,7 @@ class Dovetail:
             and self.gpu_price == self.energy_price == 0
             and len(draft.state.machines.kinds) == 1
             and draft.state.hosts is None
+            and all(job.shares is None and job.mode == 0 for job in draft.state.running.values())
             and sum(job.workers for job in jobs) <= draft.idle_total
         )
 

@@ -41,6 +41,14 @@ def test_partners_are_chosen_together():
     assert np.nanmax(history.series.gap) <= 1e-6
 
 
+@pytest.mark.parametrize(("slowdown", "joins"), [(0.8, True), (1.0, False)])
+def test_jobs_that_speed_each_other_up_share_though_a_gpu_is_idle(slowdown, joins):
+    where = world(gpus=2, slowdowns=[("a", "b", slowdown, slowdown)])
+    history = run(trace((0, 1, 1000, "a"), (10, 1, 500, "b")), where, policy_named("dovetail"))
+    first, second = _gpus(history)
+    assert (first == second) == joins
+
+
 @pytest.mark.parametrize(("needs", "finish"), [(10, [10, 110]), (1000, [1100, 201])])
 def test_a_job_waits_where_that_ends_both_earlier(needs, finish):
     # Both are slowed to half. At 1, a has run for a second and b comes, which needs 100. With
