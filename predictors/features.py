@@ -24,6 +24,9 @@ WORKLOAD: Final = "workload"
 FAMILY: Final = "family"
 """The feature that is the position of a known workload's family among those families."""
 
+ABSENT: Final = "absent"
+"""The feature that is 0: what a model takes for a resource that it leaves out, ``a|absent``."""
+
 CODES: Final = (WORKLOAD, FAMILY)
 """The features that number workloads instead of describing them."""
 
@@ -106,7 +109,7 @@ class Features:
         What describes a workload stands for what it was measured to be: where there are both,
         the codes of a new workload may be unknown.
         """
-        describes = [name not in (*CODES, "share", "absent") for name in self.names]
+        describes = [name not in (*CODES, "share", ABSENT) for name in self.names]
         return np.array([True if not any(describes) else name not in CODES for name in self.names])
 
     def _row(self, name: str, workload: Workload, cap: int) -> list[float]:
@@ -152,11 +155,16 @@ def resolved(
     """
     chosen = []
     for candidate in candidates:
-        names = candidate.split(_OR)
+        names = alternatives(candidate)
         known = [_times_known(name, workloads) for name in names]
         if partial or max(known) == len(workloads):
             chosen.append(names[known.index(max(known))])
     return tuple(dict.fromkeys(chosen))
+
+
+def alternatives(candidate: str) -> list[str]:
+    """Return the features that a candidate may stand for, the best first."""
+    return candidate.split(_OR)
 
 
 def _times_known(name: str, workloads: Mapping[str, Workload]) -> int:
@@ -244,7 +252,7 @@ def _alone(workload: Workload, cap: int) -> float:
 
 
 def _absent(_: Workload, __: int) -> float:
-    """Return 0, what a model takes for a resource that it leaves out: ``a|absent``."""
+    """Return 0."""
     return 0.0
 
 
@@ -274,7 +282,7 @@ def _sensitivity(workload: Workload, _: int) -> float:
 DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
     "share": _share,
     "alone": _alone,
-    "absent": _absent,
+    ABSENT: _absent,
     "rate": _rate,
     "throughput": _throughput,
     "sensitivity": _sensitivity,

@@ -17,7 +17,7 @@ from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.drift import Drift, Outcome, drift
 from dovetail.predictors.estimators.registry import AUTO, MODELS, ModelSpec, named, spec
-from dovetail.predictors.features import Features
+from dovetail.predictors.features import ABSENT, Features, alternatives
 from dovetail.predictors.fits import Member, ModelFit
 from dovetail.predictors.folds import (
     Fold,
@@ -88,11 +88,21 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     wanted = spec(model)
     features, rows = training_rows(data, wanted.features, gpu_models, wanted.partial)
     if len(features.names) < wanted.least:
-        has = listed(features.names) or "none"
-        rule = f"{model} needs {wanted.least} of its features, and {data.name} has {has}"
-        raise UnsupportedError(f"{rule} of {listed(wanted.features, 20)} for every workload")
+        raise UnsupportedError(_lacking(model, wanted, features, data.name))
     require_slowdowns(rows.slowdown.tolist(), "measurements: slowdown", data.name)
     return Prepared(named(model), wanted, features, rows)
+
+
+def _lacking(model: str, wanted: ModelSpec, features: Features, data: str) -> str:
+    """Say which features a model needs and a data set does not have."""
+    found = [name for name in features.names if name != ABSENT]
+    missing = [f for f in wanted.features if not set(alternatives(f)) & set(features.names)]
+    words = listed((" or ".join(alternatives(f)) for f in missing), 20)
+    if wanted.least == len(wanted.features):
+        return f"{model} needs of every measured workload also {words}, which {data} does not have"
+    has = f"has only {listed(found, 20)}" if found else "has none of them"
+    more = wanted.least - len(found)
+    return f"{model} needs of every measured workload {more} more of {words}; {data} {has}"
 
 
 def fit(

@@ -105,6 +105,8 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
         yield "No model could be tested on these data."
         return
     yield _errors_text(comparison, found)
+    if worse := list(_worse_than_constant(comparison)):
+        yield f"Worse than a constant, so not to be used there: {enumerated(worse)}."
     yield _decisions_text(comparison)
     yield _bound_text(comparison)
     yield _matching_text(comparison)
@@ -156,6 +158,15 @@ def _errors_text(comparison: Comparison, found: Evaluation) -> str:
         f"{found.model} errs least for {SETTING_LONG[found.setting]}: its mean absolute error is "
         f"{found.accuracy.mae:.3f}{compared}.{f' It is {enumerated(others)}.' if others else ''}"
     )
+
+
+def _worse_than_constant(comparison: Comparison) -> Iterator[str]:
+    """Yield the models that err more than a constant in a setting, with both errors."""
+    for each in comparison.evaluations:
+        constant = comparison.of("constant", each.setting)
+        if constant and each.accuracy.mae > constant.accuracy.mae:
+            errors = f"{each.accuracy.mae:.3f} instead of {constant.accuracy.mae:.3f}"
+            yield f"{each.model} (new {SETTING_SHORT[each.setting]}: {errors})"
 
 
 def _decisions_text(comparison: Comparison) -> str:

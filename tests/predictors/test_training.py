@@ -239,7 +239,15 @@ class TestUpdate:
     ("model", "rule"),
     [
         ("best", f"model must be one of {', '.join(NAMES)}, got 'best'"),
-        ("coscheml", "coscheml needs 3 of its features, and bare has share of"),
+        (
+            "coscheml",
+            "coscheml needs of every measured workload 2 more of gpu_util, mem_util, sm_active, ",
+        ),
+        (
+            "analytic",
+            "analytic needs of every measured workload also sm_active or gpu_util, "
+            "dram_active or mem_util, which bare does not have",
+        ),
     ],
 )
 def test_models_that_cannot_be(model, rule):

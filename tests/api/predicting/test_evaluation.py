@@ -136,6 +136,22 @@ def test_a_setting_without_bounds_is_reported(studied):
     assert "The data are too few to bound 100.0 % of the jobs (new family" in found
 
 
+def test_a_model_that_errs_more_than_a_constant_is_marked(studied):
+    found = studied.comparison
+    assert "Worse than a constant" not in verdict_text(found)
+    evaluations = tuple(
+        each.replace(accuracy=each.accuracy.replace(mae=0.841))
+        if (each.model, each.setting) == ("hierarchical", "family")
+        else each
+        for each in found.evaluations
+    )
+    constant = found.of("constant", "family").accuracy.mae
+    assert (
+        "Worse than a constant, so not to be used there: hierarchical (new family: 0.841 instead "
+        f"of {constant:.3f})."
+    ) in verdict_text(found.replace(evaluations=evaluations))
+
+
 def verdict_text(comparison):
     return " ".join(verdict(comparison))
 
