@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry, Workload
+from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry, Source, Workload
 from dovetail.instances.isolated import isolated_entries
 from dovetail.predictors._combinations import (
     Row,
@@ -161,11 +161,14 @@ def in_doubt(
         When no predictor has this name.
     """
     model = _chosen(predictor)
-    if isinstance(model, TrainedPredictor) and model.bounded:
-        return ()
     known = {name: w for name, w in used(filled).items() if not model.lacks(name, w)}
     promised = _promised(filled)
-    rows = _limited(unknown_rows(filled, known, _gpu_models(filled, model), mixed))
+    gpu_models = [
+        gpu_model
+        for gpu_model in _gpu_models(filled, model)
+        if not isinstance(model, TrainedPredictor) or model.fit(gpu_model).bound is None
+    ]
+    rows = _limited(unknown_rows(filled, known, gpu_models, mixed))
     return tuple(dict.fromkeys(row.pair for row in rows if not _may_share(row, known, promised)))
 
 
@@ -356,6 +359,12 @@ def _predicted(
     return made
 
 
+def _source(prediction: Prediction, row: int) -> Source:
+    if prediction.measured is not None and prediction.measured[row]:
+        return "measured"
+    return "estimate" if prediction.upper is None else "model"
+
+
 def _entries(
     rows: Sequence[Row], prediction: Prediction, confidence: float | None
 ) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
@@ -374,7 +383,7 @@ def _entries(
                 upper=None if upper is None else tuple(upper[k].tolist()),
                 power_w=None if power is None or np.isnan(power[k]) else round(power[k], 3),
                 gpu_model=row.gpu_model,
-                source="estimate" if upper is None else "model",
+                source=_source(prediction, k),
                 confidence=None if upper is None else confidence,
             ),
         )

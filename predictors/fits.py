@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
+from dovetail.predictors.evidence import Evidence
 from dovetail.predictors.features import WORKLOAD, Features
 from dovetail.predictors.forms import Form
 from dovetail.predictors.forms.form import Arrays
-from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray, Split
-
-CAPS: Final = 101
-"""How many caps there are, from ``UNCAPPED`` to 100."""
+from dovetail.predictors.predictor import (
+    CAPS,
+    UNCAPPED,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Split,
+)
 
 _NOT_MEASURED = "measured pairs"
 
@@ -112,6 +117,8 @@ class ModelFit:
         The workloads that were measured together, as positions in ``measured``.
     families : tuple of str
         The family of each of ``measured``; by default each is its own.
+    evidence : Evidence, optional
+        What it was fitted on: pairs that were measured are not predicted.
 
     Raises
     ------
@@ -127,6 +134,7 @@ class ModelFit:
     power: Member | None = None
     pairs: tuple[tuple[int, int], ...] = ()
     families: tuple[str, ...] = ()
+    evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
         lowest, highest = self.limits
@@ -136,6 +144,16 @@ class ModelFit:
             raise InputError("must be positions in measured", "pairs")
         if not 0 < lowest <= highest < np.inf:
             raise InputError(f"must be 0 < lowest <= highest, got {lowest}, {highest}", "limits")
+
+    def described(self, workloads: Mapping[str, Workload]) -> dict[str, Workload]:
+        """Return workloads with what the data say of those that they name."""
+        if self.evidence is None:
+            return dict(workloads)
+        return {name: self.evidence.described(name, one) for name, one in workloads.items()}
+
+    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
+        """Return what is missing for any pair of the workload to be predicted."""
+        return self.member.lacks(name, self.described({name: workload})[name])
 
     def novelty(self, workloads: Mapping[str, Workload]) -> IntArray:
         """Return what is new of each workload, see ``standing.novelty``.

@@ -1,7 +1,8 @@
-"""Model files: a fitted predictor as data (``dovetail-model/1``).
+"""Model files: a fitted predictor as data (``dovetail-model/2``).
 
-A zip with ``model.json``, which says what there is, and one ``.npy`` array for each thing that
-a form or a bound is made of. Reading one runs nothing that the file brings along.
+A zip with ``model.json``, which says what there is, one ``.npy`` array for each thing that a form
+or a bound is made of, and the data set that each was fitted on. Reading one runs nothing that the
+file brings along.
 """
 
 from __future__ import annotations
@@ -13,24 +14,29 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictBool, StrictInt
 
 from dovetail.instances._json import json_text
 from dovetail.instances._record import FrozenMapping, Name, Record, Slowdown, shown
 from dovetail.instances._syntax import parse_json
 from dovetail.instances._version import VERSION
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.raw_files import FilePath, read_bytes, write_bytes
 from dovetail.predictors._archive import array, packed, unpacked
 from dovetail.predictors.about import About
 from dovetail.predictors.bounds import Calibration
+from dovetail.predictors.evidence import MOST_RECORDS, Evidence
 from dovetail.predictors.features import Features
 from dovetail.predictors.fits import Bound, Member, ModelFit
 from dovetail.predictors.forms import form_class
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.trained import TrainedPredictor
 
-MODEL_FORMAT: Final = "dovetail-model/1"
+MODEL_FORMAT: Final = "dovetail-model/2"
+
+_READ: Final = ("dovetail-model/1", MODEL_FORMAT)
+"""Formats that are read; the first had nothing of the data."""
 
 UNITS: Final[Mapping[str, str]] = {
     "slowdown": "iteration time together / iteration time alone on the whole GPU",
@@ -65,7 +71,10 @@ class MemberRecord(Record):
 
 
 class FitRecord(Record):
-    """What was fitted for one GPU model; see ``ModelFit``."""
+    """What was fitted for one GPU model; see ``ModelFit``.
+
+    ``data`` tells whether there is a part with what it was fitted on.
+    """
 
     gpu_model: Name
     member: MemberRecord
@@ -76,12 +85,13 @@ class FitRecord(Record):
     power: MemberRecord | None = None
     pairs: tuple[tuple[_Position, _Position], ...] = ()
     families: tuple[Name, ...] = ()
+    data: StrictBool = False
 
 
 class ModelRecord(Record):
     """``model.json``: everything about a fitted predictor but its arrays."""
 
-    format: Literal["dovetail-model/1"] = MODEL_FORMAT
+    format: Literal["dovetail-model/1", "dovetail-model/2"] = MODEL_FORMAT
     dovetail: Name
     units: FrozenMapping[Name, Name]
     confidence: Annotated[float, Field(strict=True, gt=0, lt=1)]
@@ -108,7 +118,7 @@ def save_model(predictor: TrainedPredictor, path: FilePath) -> None:
     """
     entries = dict(sorted(_arrays(predictor), key=itemgetter(0)))
     header = json_text(_header(predictor).model_dump(mode="json", exclude_none=True))
-    write_bytes(path, packed({_HEADER: header, **entries}))
+    write_bytes(path, packed({_HEADER: header, **entries, **dict(_data(predictor))}))
 
 
 def load_model(path: FilePath) -> TrainedPredictor:
@@ -156,6 +166,7 @@ def _fit_record(gpu_model: str, fit: ModelFit) -> FitRecord:
         power=None if fit.power is None else _member_record(fit.power),
         pairs=fit.pairs,
         families=fit.families,
+        data=fit.evidence is not None,
     )
 
 
@@ -179,6 +190,12 @@ def _arrays(predictor: TrainedPredictor) -> Iterator[tuple[str, NDArray[np.gener
             yield from _entries(_bound_place(k), fit.bound.arrays())
 
 
+def _data(predictor: TrainedPredictor) -> Iterator[tuple[str, str]]:
+    for k, fit in enumerate(predictor.fits.values()):
+        if fit.evidence is not None:
+            yield _data_place(k), json_text(fit.evidence.data.to_data())
+
+
 def _entries(place: str, arrays: Arrays) -> Iterator[tuple[str, NDArray[np.generic]]]:
     return ((_entry(place, name), np.asarray(values)) for name, values in arrays.items())
 
@@ -195,6 +212,10 @@ def _bound_place(fit: int) -> str:
     return f"fits/{fit}/bound"
 
 
+def _data_place(fit: int) -> str:
+    return f"fits/{fit}/data.json"
+
+
 def _entry(place: str, name: str) -> str:
     return f"{place}/{name}.npy"
 
@@ -202,11 +223,8 @@ def _entry(place: str, name: str) -> str:
 def _record(parts: Mapping[str, bytes]) -> ModelRecord:
     if _HEADER not in parts:
         raise InputError(f"is not a model file: it has no {_HEADER}")
-    try:
-        data = parse_json(parts[_HEADER].decode("utf-8"))
-    except UnicodeDecodeError:
-        raise InputError("must be UTF-8 text", _HEADER) from None
-    if isinstance(data, dict) and data.get("format") != MODEL_FORMAT:
+    data = _json(parts, _HEADER)
+    if isinstance(data, dict) and data.get("format") not in _READ:
         got = data.get("format")
         newer = isinstance(got, str) and got.startswith("dovetail-model/")
         hint = " (a newer Dovetail may read it)" if newer else ""
@@ -219,6 +237,13 @@ def _record(parts: Mapping[str, bytes]) -> ModelRecord:
             raise InputError(rule, f"units.{quantity}")
     _refuse_repeats(record)
     return record
+
+
+def _json(parts: Mapping[str, bytes], name: str) -> object:
+    try:
+        return parse_json(parts[name].decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InputError("must be UTF-8 text", name) from None
 
 
 def _refuse_repeats(record: ModelRecord) -> None:
@@ -244,6 +269,8 @@ def _expected(record: ModelRecord) -> Iterator[str]:
         if fit.power is not None:
             yield from (_entry(_power_place(k), name) for name in fit.power.arrays)
         yield from (_entry(_bound_place(k), name) for name in fit.bound or ())
+        if fit.data:
+            yield _data_place(k)
 
 
 def _predictor(record: ModelRecord, parts: Mapping[str, bytes]) -> TrainedPredictor:
@@ -261,6 +288,8 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
         power = record.power and _member(record.power, _power_place(k), parts)
     with _within("bound"):
         bound = record.bound and _bound(record.bound, _bound_place(k), parts)
+    with _within("data"):
+        evidence = _evidence(record, k, parts) if record.data else None
     return ModelFit(
         member=member,
         measured=record.measured,
@@ -270,7 +299,20 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
         power=power or None,
         pairs=record.pairs,
         families=record.families,
+        evidence=evidence,
     )
+
+
+def _evidence(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> Evidence:
+    data = DataSet.from_data(_json(parts, _data_place(k)))
+    for gpu_model in data.gpu_models:
+        if gpu_model != record.gpu_model:
+            rule = f"must be of {shown(record.gpu_model)} only, got {shown(gpu_model)}"
+            raise InputError(rule, "gpu_model")
+    records = len(data.profiles) + len(data.measurements)
+    if records > MOST_RECORDS:
+        raise InputError(f"must have at most {MOST_RECORDS} records, got {records}")
+    return Evidence(data)
 
 
 def _member(record: MemberRecord, place: str, parts: Mapping[str, bytes]) -> Member:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ BoolArray = NDArray[np.bool_]
 
 UNCAPPED = 0
 """The share, in an array, of a job without a cap."""
+
+CAPS: Final = 101
+"""How many caps there are, from ``UNCAPPED`` to 100."""
 
 
 class Prediction(NamedTuple):
@@ -35,12 +38,15 @@ class Prediction(NamedTuple):
     error : ndarray of float, shape (rows, 2), or None
         Standard error of the logarithm of ``slowdown``, as a single new measurement would show
         it; None from a predictor that has none.
+    measured : ndarray of bool, shape (rows,), or None
+        Which rows were measured, so that ``slowdown`` is no prediction; None where none was.
     """
 
     slowdown: FloatArray
     upper: FloatArray | None = None
     power_w: FloatArray | None = None
     error: FloatArray | None = None
+    measured: BoolArray | None = None
 
 
 class Predictor(Protocol):

@@ -17,6 +17,7 @@ from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.drift import Drift, Outcome, drift
 from dovetail.predictors.estimators.registry import AUTO, MODELS, ModelSpec, named, spec
+from dovetail.predictors.evidence import Evidence
 from dovetail.predictors.features import ABSENT, Features, alternatives
 from dovetail.predictors.fits import Member, ModelFit
 from dovetail.predictors.folds import (
@@ -278,6 +279,7 @@ def measured_fit(
         splits=_splits(data, gpu_model),
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
         pairs=_pairs(rows),
+        evidence=Evidence.of(data, gpu_model),
     )
 
 
@@ -325,6 +327,7 @@ def _fitted(
         bound=bound,
         power=_power(data, gpu_model, seed),
         pairs=_pairs(rows),
+        evidence=Evidence.of(data, gpu_model),
     )
     errors = {f"{gpu_model}: random": known, f"{gpu_model}: family": family}
     return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})

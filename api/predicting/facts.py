@@ -60,5 +60,10 @@ def _fit_facts(fit: ModelFit) -> Iterator[tuple[str, str]]:
     splits = (tuple(share_text(cap if cap != UNCAPPED else None) for cap in s) for s in fit.splits)
     yield "caps measured", listed(" / ".join(split) for split in splits)
     yield "slowdowns within", f"{fit.limits[0]:.2f} to {fit.limits[1]:.2f}"
+    carried = fit.evidence is not None
+    yield (
+        "measured pairs",
+        "carried along" if carried else "not carried along: too many, or an old file",
+    )
     yield "upper bounds", "yes" if fit.bound is not None else "no"
     yield "power", "yes" if fit.power is not None else "no"

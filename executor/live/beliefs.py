@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from statistics import fmean, harmonic_mean
+from statistics import fmean
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,18 +28,13 @@ from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.memory import next_mark
 from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.repeats import Repeats, repeats_of
 from dovetail.predictors.trained import TrainedPredictor
 
 Codes = NDArray[np.int64]
 
 CONFIDENCE: Final = 0.9
 """Of the upper bounds of measured pairs."""
-
-SPREAD: Final = 0.05
-"""The spread of repeated measurements of a pair that is expected before any is seen."""
-
-WORTH: Final = 5
-"""How many measurements that expectation is worth."""
 
 MEMORY_CONFIDENCE: Final = 0.95
 """With which a run stays within the memory that was learned from earlier ones."""
@@ -302,16 +297,16 @@ class Beliefs:
         return frozenset(caps for _, caps, _, _ in self._measured)
 
     @cached_property
-    def _measured(self) -> Mapping[_Cell, _Repeats]:
+    def _measured(self) -> Mapping[_Cell, Repeats]:
         """What was measured of pairs, in both directions."""
         found = self._of_pairs(lambda one: one.slowdown or (math.nan, math.nan))
-        return {cell: repeats_of(values) for cell, values in found.items()}
+        return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
 
     @cached_property
-    def _measured_tails(self) -> Mapping[_Cell, _Repeats]:
+    def _measured_tails(self) -> Mapping[_Cell, Repeats]:
         """What was measured of the tail latencies of pairs, in both directions."""
         found = self._of_pairs(lambda one: one.p99 or (None, None))
-        return {cell: repeats_of(values) for cell, values in found.items()}
+        return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
 
     @cached_property
     def _measured_powers(self) -> Mapping[_Cell, Sequence[float]]:
@@ -331,35 +326,6 @@ class Beliefs:
 
 
 _Cell = tuple[str, Caps, str, str]
-
-
-class _Repeats(NamedTuple):
-    """The mean of repeated measurements, what the next one stays below, and their number."""
-
-    mean: float
-    upper: float
-    repeats: int
-
-
-def repeats_of(slowdowns: Sequence[float]) -> _Repeats:
-    """Return the mean of repeated measurements, and what the next one stays below.
-
-    The mean is that of the speeds. Repeats are modelled as draws from a normal distribution whose
-    variance has a conjugate prior, as in ``predictors.memory``: the spread is expected to be
-    ``SPREAD`` of the mean, which counts as much as ``WORTH`` measurements. The next one then
-    follows Student's t distribution. One failure (NaN) is never forgotten.
-    """
-    count = len(slowdowns)
-    if any(math.isnan(slowdown) for slowdown in slowdowns):
-        return _Repeats(math.nan, math.nan, count)
-    mean = harmonic_mean(slowdowns)
-    freedom = WORTH + count - 1
-    squares = WORTH * (SPREAD * mean) ** 2 + sum((x - mean) ** 2 for x in slowdowns)
-    scale = math.sqrt(squares / freedom * (1 + 1 / count))
-    # Here, since it takes a service a fifth of a second to load.
-    from scipy.special import stdtrit
-
-    return _Repeats(mean, mean + scale * float(stdtrit(freedom, CONFIDENCE)), count)
 
 
 def _directions(found: Measurement) -> tuple[_Cell, _Cell]:

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from dovetail.instances.datasets.files import read_dataset
-from dovetail.predictors import AnalyticPredictor
+from dovetail.instances.instance import Workload
+from dovetail.predictors import AnalyticPredictor, load_model, predict, save_model
 from dovetail.predictors.analytic import safe_without_bound
+from dovetail.predictors.training import fit
+from dovetail.solver.rounds import solve
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "h200"
 
@@ -34,3 +37,33 @@ def test_no_gsla_is_broken_where_one_may_rest_on_an_estimate(data):
     )
     assert (accepted.sum(), (accepted & broken).sum()) == (21, 11)
     assert ((accepted & safe).sum(), (accepted & safe & broken).sum()) == (4, 0)
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory):
+    """Return a model of the pairs without caps, through a file."""
+    path = tmp_path_factory.mktemp("models") / "h200"
+    uncapped = tuple(m for m in data.measurements if m.share is None)
+    save_model(fit(data.replace(measurements=uncapped)), path)
+    return load_model(path)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_measured_pairs_share_as_they_do_as_measured_slowdowns(data, model, by_name):
+    """A bound of a prediction, 8.39 for a measured 1.32, would let no two jobs share."""
+    (gpu_model,) = data.gpu_models
+    uncapped = tuple(m for m in data.measurements if m.share is None)
+    given = data.replace(measurements=uncapped).instance(gpu_model, 4, memory_mib=143771)
+    given = given.with_jobs(job.replace(gsla=2.0) for job in given.jobs)
+    unknown = given.replace(slowdowns=())
+    if by_name:
+        bare = {name: Workload(memory_mib=w.memory_mib) for name, w in given.workloads.items()}
+        unknown = unknown.replace(workloads=bare)
+    filled = predict(unknown, model)
+    assert solve(given).objective == pytest.approx(5.606, abs=1e-3)
+    assert solve(filled).objective == pytest.approx(5.606, abs=1e-3)
+    found = {frozenset(e.workloads): e for e in filled.slowdowns if e.source == "measured"}
+    truth = {frozenset(m.workloads): m for m in uncapped}
+    assert found.keys() == {pair for pair in truth if len(pair) == 2}
+    for pair, entry in found.items():
+        assert sorted(entry.slowdown) == pytest.approx(sorted(truth[pair].slowdown), abs=1e-3)

@@ -112,7 +112,7 @@ def test_the_same_model_gives_the_same_bytes(saved, tmp_path):
 def test_what_is_inside_can_be_looked_at(saved):
     found = parts(saved)
     header = json.loads(found["model.json"])
-    assert header["format"] == "dovetail-model/1"
+    assert header["format"] == "dovetail-model/2"
     assert header["units"] == dict(UNITS)
     assert header["about"]["training"]["sha256"] == DATA.fingerprint
     assert header["about"]["training"]["licence"] == "CC0"
@@ -209,10 +209,10 @@ def test_bools_other_than_true_and_false(saved):
     [
         (
             "format",
-            "dovetail-model/2",
-            "format: must be 'dovetail-model/1', got 'dovetail-model/2' (a newer Dovetail may",
+            "dovetail-model/3",
+            "format: must be 'dovetail-model/2', got 'dovetail-model/3' (a newer Dovetail may",
         ),
-        ("format", None, "format: must be 'dovetail-model/1', got null"),
+        ("format", None, "format: must be 'dovetail-model/2', got null"),
         ("units", {**UNITS, "memory": "MB"}, "units.memory: must be 'MiB', got 'MB'"),
         ("units", {}, "units.fractions: must be '0 to 1', got null"),
         ("units", {**UNITS, "time": "s"}, "units.time: must be null, got 's'"),
