@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,10 @@ from dovetail.instances.traces import read_trace
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 published = pytest.mark.skipif(
     not DATA.is_dir(), reason="needs ../shared/data: python benchmarks/fetch_data.py"
+)
+
+needs_pyarrow = pytest.mark.skipif(
+    find_spec("pyarrow") is None, reason="pyarrow is not installed (extra parquet)"
 )
 
 
@@ -196,7 +201,13 @@ def test_unreadable_table_gives_one_line(tmp_path, name, content, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz", "t.swf", "t.csv.gz", "t.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pairs.csv", "pairs.csv.gz", "t.swf", "t.csv.gz"),
+        pytest.param("t.parquet", marks=needs_pyarrow),
+    ],
+)
 def test_tables_of_any_size_are_refused_in_little_memory(tmp_path, name, monkeypatch):
     monkeypatch.setattr("dovetail.instances.raw_files.MOST_BYTES", 2**20)
     path = tmp_path / name

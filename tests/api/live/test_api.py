@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pwd
+import re
 import socket
 import stat
 import subprocess
@@ -485,6 +486,20 @@ def test_many_clients_at_once_lose_nothing(live):
     assert sorted(found) == sorted(f"j{k}" for k in range(1, 41))
 
 
+def message_from(connection):
+    """Return a whole message of HTTP, in however many packets it comes."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        if not (more := connection.recv(65536)):
+            return found
+        found += more
+    length = int(re.search(rb"content-length: (\d+)", found, re.I)[1])
+    whole = found.index(b"\r\n\r\n") + 4 + length
+    while len(found) < whole and (more := connection.recv(65536)):
+        found += more
+    return found
+
+
 class Forgetful:
     """Passes requests on to a service's socket, and loses the answers of the first connections."""
 
@@ -503,10 +518,11 @@ class Forgetful:
                 return
             with asking, socket.socket(socket.AF_UNIX) as asked:
                 asked.connect(self.service)
-                # Jobs are few here: one packet has a request, and one its answer.
-                head = asking.recv(65536)
-                asked.sendall(head if head.endswith(b"}") else head + asking.recv(65536))
-                answer = asked.recv(65536)
+                request = message_from(asking)
+                if not request:
+                    continue
+                asked.sendall(request)
+                answer = message_from(asked)
                 self.losses -= 1
                 if self.losses < 0:
                     asking.sendall(answer)
