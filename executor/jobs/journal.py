@@ -17,6 +17,7 @@ The file should lie on a local disk: SQLite's locks are not safe on network file
 from __future__ import annotations
 
 import gc
+import math
 import os
 import shutil
 import sqlite3
@@ -63,6 +64,9 @@ _LOG_BYTES: Final = 2**22
 
 _WAIT_S = 10.0
 _LEAST_BYTES = 512
+
+MOST_BYTES: Final = 2**30
+"""As large the journal gets by events that a compaction may remove."""
 
 _MOST_DROPPED: Final = 100_000
 """Events that one compaction looks at: it holds up the service."""
@@ -277,11 +281,12 @@ class Journal:
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
 
-    def compact(self, machine: StateMachine, before_s: float) -> None:
+    def compact(self, machine: StateMachine, before_s: float, most_bytes: int = MOST_BYTES) -> bool:
         """Remove events before a moment, and the environments of all jobs that are over.
 
         A checkpoint holds what they have led to. What was submitted stays as long as its job is
-        not over. The file gets smaller once less than half of it is in use.
+        not over. The file gets smaller once less than half of it is in use. If more of it is in use
+        than it may be, the oldest events are removed whenever they were.
 
         Parameters
         ----------
@@ -289,6 +294,13 @@ class Journal:
             As it is after the last event.
         before_s : float
             On the clock of the events.
+        most_bytes : int
+            The limit on what is in use.
+
+        Returns
+        -------
+        bool
+            Whether there is more to remove, which another call does.
 
         Raises
         ------
@@ -298,12 +310,17 @@ class Journal:
         self.checkpoint(machine, every=1)
         with _faults(self._path, "written"):
             with _transaction(self._connection):
-                _compact(self._connection, before_s)
+                more = _compact(self._connection, before_s)
+            if _bytes_in_use(self._connection) > most_bytes:
+                with _transaction(self._connection):
+                    more = _compact(self._connection, math.inf)
+                more = more and _bytes_in_use(self._connection) > most_bytes
             (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
             (unused,) = self._connection.execute("PRAGMA freelist_count").fetchone()
             if unused > pages / 2:
                 self._connection.execute("VACUUM")
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return more
 
     def close(self) -> None:
         """Release the journal for another service."""
@@ -507,16 +524,21 @@ def _base(connection: sqlite3.Connection) -> int:
     return int(base)
 
 
-def _compact(connection: sqlite3.Connection, before_s: float) -> None:
+def _bytes_in_use(connection: sqlite3.Connection) -> int:
+    pragmas = ("page_count", "freelist_count", "page_size")
+    pages, unused, size = (connection.execute(f"PRAGMA {one}").fetchone()[0] for one in pragmas)
+    return int((pages - unused) * size)
+
+
+def _compact(connection: sqlite3.Connection, before_s: float) -> bool:
+    """Remove the oldest events before a moment; return whether there are more of them."""
     # The last checkpoint may be older than the state machine: a full disk refuses checkpoints.
     (base,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM brain").fetchone()
     for change in ("UPDATE", "DELETE"):
         connection.execute(f"DROP TRIGGER event_{change}")
     connection.execute("UPDATE base SET sequence = ?", (base,))
-    connection.execute(
-        f"DELETE FROM event WHERE sequence <= ? AND NOT {_LIVING}",
-        (_last_before(connection, base, before_s),),
-    )
+    last, more = _last_before(connection, base, before_s)
+    connection.execute(f"DELETE FROM event WHERE sequence <= ? AND NOT {_LIVING}", (last,))
     connection.executemany(
         "UPDATE event SET text = ?2, sum = ?3 WHERE sequence = ?1",
         [_without_environment(*row) for row in _ended_with_environment(connection)],
@@ -529,10 +551,12 @@ def _compact(connection: sqlite3.Connection, before_s: float) -> None:
     connection.execute(f"DELETE FROM words WHERE digest NOT IN ({_REFERRED_TO})")
     for statement in _APPEND_ONLY:
         connection.execute(statement)
+    return more
 
 
-def _last_before(connection: sqlite3.Connection, base: int, before_s: float) -> int:
-    last = 0
+def _last_before(connection: sqlite3.Connection, base: int, before_s: float) -> tuple[int, bool]:
+    """Return the last event to remove, and whether there may be more behind it."""
+    last = count = 0
     rows = connection.execute(
         f"SELECT sequence, text FROM event WHERE sequence <= ? AND NOT {_LIVING} "
         "ORDER BY sequence LIMIT ?",
@@ -540,9 +564,9 @@ def _last_before(connection: sqlite3.Connection, base: int, before_s: float) -> 
     )
     for sequence, text in rows:
         if from_json(text)["at_s"] >= before_s:
-            break
-        last = sequence
-    return last
+            return last, False
+        last, count = sequence, count + 1
+    return last, count == _MOST_DROPPED
 
 
 def _ended_with_environment(connection: sqlite3.Connection) -> list[tuple[int, str]]:

@@ -195,12 +195,13 @@ class Ledger:
             case Release(run):
                 pool.release(run)
 
-    def compact(self, before_s: float) -> None:
-        """Remove old events from the journal."""
+    def compact(self, before_s: float) -> bool:
+        """Remove old events from the journal; return whether there are more."""
         try:
-            self._journal.compact(self._machine, before_s)
+            return self._journal.compact(self._machine, before_s)
         except JournalError as error:
             _LOG.warning("the journal is not compacted: %s", error)
+            return False
 
     def checkpoint(self, every: int = EVENTS_A_CHECKPOINT) -> None:
         """Store the state if ``every`` events have come since it was stored last."""

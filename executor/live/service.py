@@ -42,7 +42,7 @@ from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.troubles import AGAIN_S, Troubles
 from dovetail.executor.live.views import ServiceView
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
-from dovetail.executor.pools.run_files import KEEP_S, PRUNE_S
+from dovetail.executor.pools.run_files import KEEP_S, ROOM_S
 from dovetail.executor.rounds import run_rounds
 from dovetail.executor.system.clock import ServiceClock, boot_id, boot_s
 from dovetail.instances._version import VERSION
@@ -54,7 +54,11 @@ from dovetail.solver.policies.state import State
 _LOG: Final = logging.getLogger("dovetail.live")
 
 PRUNE_FIRST_S: Final = 60.0
-"""Seconds after the start that what is old is removed for the first time."""
+"""Seconds after the start that old events are removed from the journal for the first time, and
+after which more of them are."""
+
+PRUNE_S: Final = 3600.0
+"""Seconds between two times that they are."""
 
 _LONGEST_IDLE_S: Final = 3600.0
 _MODEL: Final = "fitted.dovetail"
@@ -133,6 +137,7 @@ class Service:
         private: bool = False,
     ) -> None:
         self.ready = threading.Event()
+        self._closing = threading.Event()
         self._pool = pool
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
@@ -212,10 +217,13 @@ class Service:
         """Serve until ``stop``; every job runs on afterwards."""
         try:
             self._take_up()
+            if not self._dry_run:
+                threading.Thread(target=self._make_room, name="room", daemon=True).start()
             run_rounds(self, self._policy)
             # So that the next start reads no events.
             self._ledger.checkpoint(every=1)
         finally:
+            self._closing.set()
             self._requests.abandon()
             self._pool.close()
             if self._notifier is not None:
@@ -331,11 +339,19 @@ class Service:
             self._prune()
 
     def _prune(self) -> None:
-        """Remove what is old from the journal and, in a thread of its own, from the pool."""
+        """Remove what is old from the journal."""
         now_s = self._clock.now_s()
-        self._prune_s = now_s + PRUNE_S
-        self._ledger.compact(now_s - self._keep_s)
-        threading.Thread(target=self._pool.prune, args=(self._keep_s,), daemon=True).start()
+        more = self._ledger.compact(now_s - self._keep_s)
+        self._prune_s = now_s + (PRUNE_FIRST_S if more else PRUNE_S)
+
+    def _make_room(self) -> None:
+        """Remove what runs have left, by age and as the disk demands, until the service ends."""
+        while not self._closing.is_set():
+            try:
+                self._pool.prune(self._keep_s)
+            except Exception:
+                _LOG.exception("old runs are not removed")
+            self._closing.wait(ROOM_S)
 
     def _polled(self) -> list[AnyEvent]:
         reported: list[AnyEvent] = []

@@ -18,6 +18,7 @@ from typing import Final
 
 from dovetail.executor.mps import processes, recovery
 from dovetail.executor.mps.control import (
+    BusyDaemonError,
     Control,
     Health,
     HealthState,
@@ -108,7 +109,7 @@ class MpsManager:
         MpsError
             If there is no MPS, a value is out of range, the service may not act as this user,
             another user's clients are or may be on the GPU, MPS of others may see it, a server is
-            in trouble, or a recovery is in progress.
+            in trouble, or a recovery is in progress. As `BusyDaemonError` if its daemon is busy.
         """
         control = self._control(check_uuid(uuid), uid)
         found = client_environment(control.directory, uuid, share, memory_mib, latency)
@@ -227,6 +228,8 @@ class MpsManager:
             make_base(self.directory)
             make_private(control.directory, control.uid)
             control.start()
+        elif health.state is HealthState.BUSY:
+            raise BusyDaemonError(health.why)
         elif health.state is HealthState.UNKNOWN:
             raise MpsError(health.why)
         elif control.daemon() is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import pwd
 import secrets
@@ -37,10 +38,12 @@ from dovetail.executor.nodes.rank_log import RankLog
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.parts import Part, Prepared
-from dovetail.executor.pools.run_files import KEEP_S, PASS_THROUGH, PRUNE_S
+from dovetail.executor.pools.run_files import KEEP_S, PASS_THROUGH, ROOM_S
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import require_own
 from dovetail.instances.errors import InputError
+
+_log = logging.getLogger(__name__)
 
 
 class Agent:
@@ -332,11 +335,14 @@ def started(directory: Path, open_pool: Callable[[Path], LocalPool], address: st
 
 
 def _prune(agent: Agent) -> None:
-    """Remove the files of runs that ended long ago, from time to time."""
+    """Remove the files of runs that ended long ago or take too much of the disk."""
     while True:
-        time.sleep(PRUNE_S)
-        if agent.pool is not None:
-            agent.pool.prune(KEEP_S)
+        time.sleep(ROOM_S)
+        try:
+            if agent.pool is not None:
+                agent.pool.prune(KEEP_S)
+        except Exception:  # without it, nothing would ever be removed again
+            _log.exception("old runs are not removed")
 
 
 def facts_of(agent: str, pool: LocalPool) -> Facts:

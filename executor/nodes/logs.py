@@ -18,7 +18,8 @@ from weakref import WeakValueDictionary
 
 from pydantic import ConfigDict, Field, StrictInt
 
-from dovetail.executor.pools.run_files import remove_old
+from dovetail.executor.pools.run_files import write_owner
+from dovetail.executor.pools.run_room import RunRoom
 from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import DovetailError
 
@@ -98,15 +99,17 @@ class CopiedLogs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._room = RunRoom(directory)
         self._locking = threading.Lock()
         # An entry exists as long as a reader holds its lock.
         self._locks: WeakValueDictionary[tuple[str, int], threading.Lock] = WeakValueDictionary()
 
-    def remember(self, run: str, nodes: Mapping[int, str]) -> None:
-        """Keep the node of each rank of a run."""
+    def remember(self, run: str, nodes: Mapping[int, str], uid: int) -> None:
+        """Keep the node of each rank of a run, and the number of its user."""
         folder = self._directory / run
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "nodes.json").write_text(json.dumps(nodes), encoding="utf-8")
+        write_owner(folder, uid)
 
     def node_of(self, run: str, rank: int) -> str | None:
         """Return the node of a rank; None if it is unknown."""
@@ -137,8 +140,8 @@ class CopiedLogs:
             return str(newest) if newest.exists() else None
 
     def prune(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
-        """Remove the copies of runs that ended longer ago."""
-        remove_old(self._directory, keep_s, is_kept)
+        """Remove the copies of runs that ended longer ago or take too much of the disk."""
+        self._room.make(keep_s, is_kept)
 
 
 def _fetch(newest: Path, begin: LogPlace, ask: Callable[[LogPlace], LogPiece]) -> None:

@@ -308,7 +308,7 @@ class NodesPool:
                 self._refuse(run, refusal)
                 return
             nodes = {rank: node for node, part in parts.items() for rank in part.ranks}
-            self._logs.remember(run.id, nodes)
+            self._logs.remember(run.id, nodes, run.spec.owner.uid)
             if len(parts) > 1 and not self._has_trace(run, parts):
                 self._gangs.begin(run.id, parts)
             else:

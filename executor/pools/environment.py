@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from dovetail.executor.pools.parts import Part, Rendezvous
 from dovetail.executor.pools.processes import TOKEN
 from dovetail.executor.pools.progress import hook_environment
+from dovetail.executor.pools.shim.page import OWN
 
 _TAKEN_OUT: Final = frozenset(
     {
@@ -33,7 +33,7 @@ _TAKEN_OUT_BY_PREFIX: Final = ("CUDA_MPS_", "DOVETAIL_", "TORCHELASTIC_", "PET_"
 
 
 def environment_of(
-    part: Part, rank: int, token: str, progress: Path, rendezvous: Rendezvous | None
+    part: Part, rank: int, token: str, rendezvous: Rendezvous | None
 ) -> dict[str, str]:
     """Return the environment of a rank before its pool adds to it.
 
@@ -45,8 +45,6 @@ def environment_of(
         Which of its ranks.
     token : str
         What its processes are found by.
-    progress : path
-        The file in which it says how far it is; where the job's output tells that, it does not.
     rendezvous : Rendezvous or None
         Where the ranks of a gang meet; None for a single process, which gets none of the
         variables of ``torch.distributed``: a plain program stays one.
@@ -69,7 +67,8 @@ def environment_of(
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
     gang = {} if rendezvous is None else gang_environment(part, rank, rendezvous)
     env = {**login_environment(run.spec.owner.uid), **kept, **gang, **own}
-    counted = str(progress) if run.spec.progress_pattern is None else None
+    # If the job's output says how far it is, it does not itself.
+    counted = OWN if run.spec.progress_pattern is None else None
     return {**env, **hook_environment(counted, env)}
 
 

@@ -25,7 +25,7 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.mps import processes as mps_processes
-from dovetail.executor.mps.control import MpsError
+from dovetail.executor.mps.control import BusyDaemonError, MpsError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import SERVER
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
@@ -48,8 +48,12 @@ TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), w
 
 EXCLUSIVE: Final = "without MPS, a GPU in compute mode EXCLUSIVE_PROCESS takes one process"
 
-RESERVE_MIB: Final = 512.0
-"""Kept free on every GPU, for the driver and the MPS server."""
+RESERVE_MIB: Final = 1024.0
+"""Kept free on every GPU, for the driver and the MPS server.
+
+On an H200 with 580, the driver had 615 MiB of NVML's total before the first process, and the server
+took 74 more. The 517 MiB of a client's context count against its own limit.
+"""
 
 OUTSIDE_S: Final = 15.0
 """Seconds for which a process may be on a GPU and not in the client list of its MPS server."""
@@ -224,7 +228,8 @@ class GpuPool(LocalPool):
             under_mps = self._mps.environment(uuid, spec.owner.uid, share, seat.memory_mib, latency)
             return {**under_mps, **isolated}
         except MpsError as error:
-            self._health.rest(seat.gpu, str(error))
+            if not isinstance(error, BusyDaemonError):
+                self._health.rest(seat.gpu, str(error))
             raise NotNowError(f"rank {rank}: {error}") from None
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:

@@ -23,15 +23,16 @@ from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.parts import Part, Prepared, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.processes import tokens
-from dovetail.executor.pools.progress import HOOK_DIRECTORY, read_progress
+from dovetail.executor.pools.progress import HOOK_DIRECTORY, rank_progress
 from dovetail.executor.pools.run_files import (
     PASS_THROUGH,
     RunFiles,
     home_token,
-    remove_old,
     write_lasting,
 )
+from dovetail.executor.pools.run_room import RunRoom
 from dovetail.executor.pools.run_supervisor import LEAVE_S, RunSupervisor
+from dovetail.executor.pools.shim.page import OWN
 from dovetail.executor.pools.start_barrier import ForkServer, LaunchError
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.executor.system.descriptors import FOR_JOBS
@@ -78,7 +79,8 @@ class LocalPool(Hooks):
         self._address = _THIS_MACHINE
         self._lease: Lease | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._ports = threading.Lock()
+        self._ports, self._pruning = threading.Lock(), threading.Lock()
+        self._room = RunRoom(directory / "runs")
         self.fork_server = ForkServer(directory)
         for folder in (directory, directory / "runs"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -193,9 +195,7 @@ class LocalPool(Hooks):
         if supervisor is None:
             return ()
         files = self.files(run)
-        return [
-            read_progress(str(files.rank(k).progress)) for k in range(len(supervisor.kept.seats))
-        ]
+        return [rank_progress(files.rank(k)) for k in range(len(supervisor.kept.seats))]
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended."""
@@ -203,8 +203,9 @@ class LocalPool(Hooks):
         return str(log) if log.exists() else None
 
     def prune(self, keep_s: float) -> None:
-        """Remove what is left of runs that ended longer ago, their logs included."""
-        remove_old(self.directory / "runs", keep_s, self._is_held)
+        """Remove what is left of runs that ended longer ago or take too much of the disk."""
+        with self._pruning:
+            self._room.make(keep_s, self._is_held)
 
     def _is_held(self, run: str) -> bool:
         return run in self._supervisors or not self.files(run).released
@@ -323,8 +324,7 @@ class LocalPool(Hooks):
         """Return what the shim of a rank is to run."""
         run, own = part.run, files.rank(rank)
         user = _user(run.spec.owner)
-        _make_progress_file(own.progress, user)
-        env = environment_of(part, rank, own.token, own.progress, self.rendezvous(part))
+        env = environment_of(part, rank, own.token, self.rendezvous(part))
         bounds = self.rank_bounds(run, rank)
         return {
             "command": run.spec.command,
@@ -340,7 +340,7 @@ class LocalPool(Hooks):
                 "mode": 0o644 if run.spec.public_log else 0o600,
             },
             "copies": _copies(run, rank),
-            "lines": _lines(run, own.progress),
+            "lines": _lines(run),
             **self._leased(),
         }
 
@@ -416,16 +416,6 @@ def _groups(owner: Owner) -> list[int]:
     return os.getgrouplist(name, owner.gid)
 
 
-def _make_progress_file(path: Path, user: Mapping[str, object] | None) -> None:
-    """Make the file in which a rank's user may write, in a directory where he may not."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        if user is not None:
-            os.fchown(file, int(str(user["uid"])), int(str(user["gid"])))
-    finally:
-        os.close(file)
-
-
 def _copies(run: Run, rank: int) -> list[str | None]:
     """Return the files of the user's choice for output and, where that is apart, for errors."""
     spec = run.spec
@@ -441,11 +431,11 @@ def _copies(run: Run, rank: int) -> list[str | None]:
     return [path(spec.output)] if spec.error is None else [path(spec.output), path(spec.error)]
 
 
-def _lines(run: Run, progress: Path) -> dict[str, str] | None:
+def _lines(run: Run) -> dict[str, str] | None:
     pattern = run.spec.progress_pattern
     if pattern is None:
         return None
-    return {"modules": HOOK_DIRECTORY, "pattern": pattern, "path": str(progress)}
+    return {"modules": HOOK_DIRECTORY, "pattern": pattern, "path": OWN}
 
 
 def _from(files: RunFiles) -> list[int]:

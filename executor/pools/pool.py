@@ -206,7 +206,7 @@ class NodePool(Protocol):
         ...
 
     def prune(self, keep_s: float) -> None:
-        """Remove what is left of runs that ended longer ago, their logs included.
+        """Remove what is left of runs that ended longer ago, or that takes too much of the disk.
 
         It may take a while, and is called from a thread of its own.
         """

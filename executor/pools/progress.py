@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from dovetail.executor.pools.pool import Progress
+from dovetail.executor.pools.processes import Process
 from dovetail.executor.pools.progress_hook.dovetail_progress import (
     LATENCIES_SIZE,
     SIZE,
@@ -16,10 +17,15 @@ from dovetail.executor.pools.progress_hook.dovetail_progress import (
     decode,
     decode_latencies,
 )
+from dovetail.executor.pools.run_files import DamagedError, RankFiles
+from dovetail.executor.pools.shim.page import NUMBER
 from dovetail.executor.system.clock import boot_s
 
 HOOK_DIRECTORY: Final = str(Path(__file__).with_name("progress_hook"))
 """What has to come first on the module path (``PYTHONPATH``) of a job."""
+
+PAGE_BYTES: Final = SIZE + LATENCIES_SIZE
+"""The size of what a rank writes."""
 
 _TRIES: Final = 3
 
@@ -43,17 +49,53 @@ def hook_environment(path: str | None, env: Mapping[str, str]) -> dict[str, str]
 def read_progress(path: str) -> Progress | None:
     """Return what a rank has written of its progress; None where there is nothing to rely on.
 
-    The file belongs to the job's user: what is not a plain file is not opened for long, and a
-    count from the future is not believed.
+    What is not a plain file is not opened for long, and a count from the future is not believed.
     """
+    return _progress(lambda: _content(path))
+
+
+def rank_progress(files: RankFiles) -> Progress | None:
+    """Return what a rank has written of its progress, now or before its end; None if nothing.
+
+    While its shim lives, that is in a page of memory that the shim holds; then in a file.
+    """
+    try:
+        started = files.started()
+    except DamagedError:
+        started = None
+    if started is not None and started.shim is not None:
+        shim = started.shim
+        found = _progress(lambda: _page(shim))
+        if found is not None:
+            return found
+    return read_progress(str(files.progress))
+
+
+def _progress(read: Callable[[], bytes]) -> Progress | None:
     for _ in range(_TRIES):
-        content = _content(path)
+        content = read()
         found, latencies = decode(content[:SIZE]), decode_latencies(content[SIZE:])
         if found is not None and latencies is not None:
             counts = tuple((bucket, count) for bucket, count in enumerate(latencies) if count)
             progress = Progress(*found, counts)
             return progress if progress.at_s <= boot_s() else None
     return None
+
+
+def _page(shim: Process) -> bytes:
+    """Return the page that a shim holds; empty if the shim has ended."""
+    try:
+        page = os.open(f"/proc/{shim.pid}/fd/{NUMBER}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        # Its number may be another process's now.
+        mine = shim.alive and os.fstat(page).st_size == PAGE_BYTES
+        return os.pread(page, PAGE_BYTES, 0) if mine else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(page)
 
 
 def _content(path: str) -> bytes:
@@ -64,7 +106,7 @@ def _content(path: str) -> bytes:
         return b""
     try:
         plain = stat.S_ISREG(os.fstat(fd).st_mode)
-        return os.pread(fd, SIZE + LATENCIES_SIZE, 0) if plain else b""
+        return os.pread(fd, PAGE_BYTES, 0) if plain else b""
     except OSError:
         return b""
     finally:

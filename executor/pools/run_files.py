@@ -5,11 +5,12 @@
     runs/RUN/run.json              the Run; of a part, also its ranks and where its gang meets
     runs/RUN/port                  its MASTER_PORT, for a gang
     runs/RUN/stop.json             since when it is being stopped
+    runs/RUN/owner                 the number of its user
     runs/RUN/rankK/spec.json       what its shim runs (private: it holds the environment)
     runs/RUN/rankK/started.json    which processes it is; linked, so there is never a second
     runs/RUN/rankK/exit.json       how it ended; renamed into place
     runs/RUN/rankK/log, log.1 ...  its output, the newest first
-    runs/RUN/rankK/progress        how far it is; a few KiB at most, written by the job
+    runs/RUN/rankK/progress        how far it was at its end (shim/page.py has it until then)
     runs/RUN/rankK/shim.log        what went wrong in the shim itself; mostly empty
 """
 
@@ -19,10 +20,7 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +35,8 @@ from dovetail.instances.errors import DovetailError, InputError
 KEEP_S = 30 * 86_400.0
 """Seconds for which logs of ended runs are kept, unless asked otherwise."""
 
-PRUNE_S = 3600.0
-"""Seconds between two times that older ones are removed."""
+ROOM_S = 10.0
+"""Seconds between two looks at what the runs of a pool take of the disk."""
 
 PASS_THROUGH = 0o711
 """Others may go through a directory to what is theirs, and see nothing on the way."""
@@ -116,6 +114,7 @@ class RunFiles:
         for path in (self.directory, *(self.rank(rank).directory for rank in part.ranks)):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(PASS_THROUGH)
+        write_owner(self.directory, part.run.spec.owner.uid)
         _write(self.directory / "run.json", _text(part).encode())
 
     def read_part(self) -> Part | None:
@@ -176,7 +175,7 @@ class RankFiles(NamedTuple):
 
     @property
     def progress(self) -> Path:
-        """Where the job says how far it is."""
+        """How far it was at its end."""
         return self.directory / "progress"
 
     def write_spec(self, spec: dict[str, Any]) -> None:
@@ -263,23 +262,17 @@ def home_token(directory: Path) -> str:
     return hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
 
 
-def remove_old(folder: Path, keep_s: float, is_kept: Callable[[str], bool]) -> None:
-    """Remove the folders of runs in which nothing has been made or removed for so long.
+def write_owner(home: Path, uid: int) -> None:
+    """Keep the number of the user of a run in its folder."""
+    _write(home / "owner", str(uid).encode())
 
-    Parameters
-    ----------
-    folder : path
-        Where they are, each under its run's id.
-    keep_s : float
-        Seconds.
-    is_kept : callable
-        Whether the folder of a run is to stay all the same.
-    """
-    for home in folder.glob("*"):
-        with suppress(OSError, InputError):
-            since_s = max(path.stat().st_mtime for path in [home, *home.iterdir()])
-            if since_s < time.time() - keep_s and not is_kept(home.name):
-                shutil.rmtree(home)
+
+def owner_of(home: Path) -> int:
+    """Return the number of the user of a run; that of this process's user if it is unknown."""
+    try:
+        return int((home / "owner").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return os.geteuid()
 
 
 def _text(part: Part) -> str:

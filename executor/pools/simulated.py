@@ -28,7 +28,7 @@ from dovetail.executor.jobs.events import (
 )
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.executor.pools.run_files import remove_old
+from dovetail.executor.pools.run_room import RunRoom
 from dovetail.executor.pools.simulated_runs import Program, SimulatedRun
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
 from dovetail.executor.simulation.history import Outcome
@@ -100,6 +100,7 @@ class SimulatedNode:
     ) -> None:
         self.notice = f"simulated from the instance {truth.name}: no process runs"
         self._directory = Path(directory)
+        self._room = RunRoom(self._directory / "runs")
         self._truth = truth
         self._speed = speed
         self._start_s = start_s
@@ -234,7 +235,7 @@ class SimulatedNode:
 
     def prune(self, keep_s: float) -> None:
         """Remove the logs of runs that ended longer ago."""
-        remove_old(self._directory / "runs", keep_s, self._runs.__contains__)
+        self._room.make(keep_s, self._runs.__contains__)
 
     def close(self) -> None:
         """Wake the service no more; runs go on."""

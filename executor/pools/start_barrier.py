@@ -15,6 +15,7 @@ from typing import Final
 
 from dovetail.executor.pools import shim
 from dovetail.executor.pools.processes import TOKEN
+from dovetail.executor.pools.progress import PAGE_BYTES
 from dovetail.executor.pools.run_files import RankFiles
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import DovetailError
@@ -224,7 +225,7 @@ def _spawn(directory: Path, requests: int) -> int:
             "-I",
             "-S",
             "-c",
-            f"{program}serve({TOKEN!r}, sys.argv[1])",
+            f"{program}serve({TOKEN!r}, sys.argv[1], {PAGE_BYTES})",
             str(directory),
         ],
         {"PATH": os.defpath, "LC_ALL": "C.UTF-8", TOKEN: " " * _TOKEN_BYTES},

@@ -71,7 +71,7 @@ class Suite:
 
     def __init__(self, folder, cuda):
         self.proof = folder / "proof.json"
-        self.program = Path(standin.install(folder, "555"))
+        self.program = Path(standin.install(folder, "580"))
         self.path = f"{self.program.parent}:{os.environ['PATH']}"
         self._cuda = cuda
 

@@ -118,7 +118,8 @@ class Counter:
     Parameters
     ----------
     path : str
-        The file; it is made where it is absent.
+        The file; it is made where it is absent. For a rank, it is a page of memory that has room
+        for what is above and no more.
     """
 
     def __init__(self, path: str) -> None:
@@ -171,7 +172,8 @@ class Counter:
     def _become_writer(self) -> bool:
         """Take the file's lock, which a process keeps until it ends and a fork does not get."""
         if self._fd < 0:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            # Dovetail's own is a page of memory, which a link in /proc leads to.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(self._path, flags, 0o644)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,6 +26,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
+from . import page
 from .durable import ExitFile, claim
 from .kernel import boot_s, descendants, one_line, send
 from .lease import LAPSED, Alarm, Lease, Reader
@@ -90,7 +91,10 @@ def guard_rank(directory: str, child: Child) -> None:
     if lease is not None:
         guard.heed(lease)
     _say("started")
-    ending.write(guard.wait(), lapsed=guard.lapsed)
+    status = guard.wait()
+    # Before the end is known, as the service then reads it.
+    page.leave(os.path.join(directory, "progress"))
+    ending.write(status, lapsed=guard.lapsed)
     if not _say("ended"):
         ending.sync()
 

@@ -7,10 +7,13 @@ import errno
 import importlib
 import os
 import stat as stat_module
+import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
 from .kernel import one_line
+
+_NONE = 2**32 - 1
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 class Log:
     """The output of a rank: ``log``, and older parts as ``log.1``, ``log.2``, ...
 
+    The parts belong to this process's user, so that nothing but output makes them longer, and
+    output stops while the disk has little room.
+
     Parameters
     ----------
     path : str
@@ -29,23 +35,29 @@ class Log:
         A part is closed before it grows larger, at the end of a line where there is one.
     files : int
         Parts kept, the newest included.
-    owner : tuple of int, optional
-        The user and group that the parts belong to.
+    reader : int, optional
+        The user who may read the parts, where the file system has such rights.
     mode : int
         Their permissions.
     """
+
+    _FREE_BYTES = 24 * 2**20
+    """Left free on the disk: enough for jobs to be started (``live.room``)."""
+
+    _LOOK_BYTES = 2**18
+    """Written between two looks at what is free."""
 
     def __init__(
         self,
         path: str,
         most_bytes: int,
         files: int,
-        owner: tuple[int, int] | None = None,
+        reader: int | None = None,
         mode: int = 0o600,
     ) -> None:
         self._path, self._most, self._files = path, most_bytes, files
-        self._owner, self._mode = owner, mode
-        self._lost = 0
+        self._reader, self._mode = reader, mode
+        self._lost, self._unseen = 0, 0
         self._open()
 
     def close(self) -> None:
@@ -53,7 +65,7 @@ class Log:
         os.close(self._file)
 
     def write(self, data: bytes) -> None:
-        """Append output. What a full disk refuses is dropped and counted; a later note says so."""
+        """Append output. What finds no room on the disk is dropped and counted; a note says so."""
         while data:
             room = self._most - self._size
             if len(data) > room and self._size:
@@ -78,15 +90,26 @@ class Log:
         """Write what the disk takes, and return how many bytes it does not."""
         view = memoryview(data)
         with contextlib.suppress(OSError):
-            while view:
+            while view and self._has_room(len(view)):
                 written = os.write(self._file, view)
                 self._size += written
                 view = view[written:]
         return len(view)
 
+    def _has_room(self, size: int) -> bool:
+        self._unseen += size
+        if self._unseen < self._LOOK_BYTES:
+            return True
+        found = os.fstatvfs(self._file)
+        if found.f_bavail * found.f_frsize < self._FREE_BYTES:
+            return False
+        self._unseen = 0
+        return True
+
     def _rotate(self) -> None:
         old = self._file
         try:
+            self._empty(self._files - 1)
             for number in range(self._files - 1, 0, -1):
                 newer = f"{self._path}.{number - 1}" if number > 1 else self._path
                 with contextlib.suppress(FileNotFoundError):
@@ -100,12 +123,17 @@ class Log:
             return
         os.close(old)
 
+    def _empty(self, number: int) -> None:
+        """Give the room of a part back, which a reader would hold beyond its removal."""
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(f"{self._path}.{number}" if number else self._path, 0)
+
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, self._mode)
         os.fchmod(self._file, self._mode)
-        if self._owner is not None:
-            os.fchown(self._file, *self._owner)
+        if self._reader is not None:
+            _let_read(self._file, self._reader, self._mode)
         self._size = os.fstat(self._file).st_size
 
 
@@ -114,6 +142,10 @@ class Copy(Log):
 
     def __init__(self, path: str, mode: int) -> None:
         super().__init__(path, sys.maxsize, 1, mode=mode)
+
+    def _has_room(self, size: int) -> bool:
+        """Leave the disk, which the user chose, to its own limits."""
+        return True
 
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
@@ -126,6 +158,15 @@ class Copy(Log):
         if not null and not stat_module.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "must be a regular file", self._path)
         self._size = 0
+
+
+def _let_read(file: int, uid: int, mode: int) -> None:
+    """Let a user read a file of ours: an access control list (``man acl``) where there are any."""
+    everybody = mode & 0o7
+    entries = ((0x01, 6, _NONE), (0x02, 4, uid), (0x04, 0, _NONE), (0x10, 4, _NONE))
+    packed = [struct.pack("<HHI", *entry) for entry in (*entries, (0x20, everybody, _NONE))]
+    with contextlib.suppress(OSError):
+        os.setxattr(file, "system.posix_acl_access", struct.pack("<I", 2) + b"".join(packed))
 
 
 @contextlib.contextmanager
@@ -161,9 +202,9 @@ def _copies(spec: dict[str, Any]) -> list[Readers]:
 def readers_of(directory: str, spec: dict[str, Any]) -> list[Readers]:
     """Return what takes each of the rank's outputs."""
     user, settings = spec["user"], spec["log"]
-    owner = (user["uid"], user["gid"]) if user else None
     path = os.path.join(directory, "log")
-    log = Log(path, settings["most_bytes"], settings["files"], owner, settings["mode"])
+    reader = user["uid"] if user else None
+    log = Log(path, settings["most_bytes"], settings["files"], reader, settings["mode"])
     return [[log.write, *_counters(spec["lines"]), *copies] for copies in _copies(spec)]
 
 

@@ -12,6 +12,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from . import page
 from .kernel import PR_SET_PDEATHSIG, boot_id, one_line, prctl, stat_of
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _become(
         line.send(_READY)
         if line.recv(_CHUNK) != _GO:
             os._exit(1)
-        os.execve(program, spec["command"], spec["env"])
+        os.execve(program, spec["command"], page.named(spec["env"]))
     except BaseException as error:
         line.send(one_line(error).encode(errors="replace")[:_CHUNK])
     os._exit(1)
@@ -137,6 +138,7 @@ def _prepare(spec: dict[str, Any], outputs: list[int], shim: int) -> str:
     _take_seat(spec)
     os.dup2(outputs[0], 1)
     os.dup2(outputs[len(spec["copies"]) - 1], 2)
+    page.hand_over(spec["user"])
     if spec["user"] is not None:
         os.setgroups(spec["user"]["groups"])
         os.setgid(spec["user"]["gid"])

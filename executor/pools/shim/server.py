@@ -22,6 +22,7 @@ import time
 import traceback
 from typing import NoReturn
 
+from . import page
 from .durable import write_new
 from .guard import guard_rank, rehearse
 from .kernel import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, EnvironmentEntry, prctl
@@ -42,7 +43,7 @@ _REHEARSAL = {
 }
 
 
-def serve(variable: str, directory: str) -> None:
+def serve(variable: str, directory: str, page_bytes: int) -> None:
     """Have a shim ready for each request, until there can be no more.
 
     Parameters
@@ -52,6 +53,8 @@ def serve(variable: str, directory: str) -> None:
         written over in each shim.
     directory : str
         Where the files of the rehearsals are kept.
+    page_bytes : int
+        The size of the page in which a rank says how far it is.
     """
     os.chdir("/")
     rehearsal = os.path.join(directory, "rehearsal")
@@ -71,6 +74,7 @@ def serve(variable: str, directory: str) -> None:
         try:
             if os.fork() == 0:
                 os.close(spare)
+                page.make(page_bytes)
                 _become_shim(requests, free, token, rehearsal)
         except OSError:
             time.sleep(_AGAIN_S)

@@ -140,7 +140,7 @@ def test_the_table_of_shares_says_what_is_known(tmp_path, capsys):
 
 def test_counted_sms_are_shown_and_allow_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(standin_libcuda(tmp_path)))
-    program = Path(standin.install(tmp_path, "555"))
+    program = Path(standin.install(tmp_path, "580"))
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     with injected() as library:
         library.processes = {"compute": [], "mps": []}

@@ -102,7 +102,7 @@ class GpuMachine:
         self.state = place / "state"
         self.uuids = [f"GPU-{uuid.uuid4()}" for _ in range(gpus)]
         self.names = [name[:12] for name in self.uuids]
-        self.program = standin.install(place, "555")
+        self.program = standin.install(place, "580")
         self.work = place / "work"
         for path in (self.state, self.work):
             path.mkdir()

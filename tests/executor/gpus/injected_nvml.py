@@ -95,7 +95,7 @@ class InjectedLibrary:
             pynvml.c_nvmlMemory_t.from_address(memory).total,
             pynvml.c_nvmlMemory_t.from_address(memory).free,
             pynvml.c_nvmlMemory_t.from_address(memory).used,
-        ) = 1024 << 20, 924 << 20, 100 << 20
+        ) = 2048 << 20, 1948 << 20, 100 << 20
         return SUCCESS
 
     def _nvmlDeviceGetCudaComputeCapability(

@@ -340,6 +340,28 @@ class TestCompaction:
             assert (tmp_path / JOURNAL).stat().st_size < 50 * 9_999 / 2
             assert journal.replay() == story.machine
 
+    def test_a_size_beyond_the_limit_takes_the_oldest_events(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.jobs.journal._MOST_DROPPED", 100)
+        story = Story()
+        waits = story.submit()
+        for _ in range(300):
+            story.cancel(story.submit(command=("true", "n" * 900)))
+        with Journal(tmp_path) as journal:
+            journal.append(story.happened)
+            assert not journal.compact(story.machine, before_s=0.0)
+            assert len(list(read_events(tmp_path))) == len(story.happened)
+            steps = 1
+            while journal.compact(story.machine, before_s=0.0, most_bytes=300_000):
+                steps += 1
+            assert steps > 1
+            left = [entry.sequence for entry in read_events(tmp_path)]
+            # The newest are left, and what was submitted and waits.
+            assert 0 < len(left) < len(story.happened) - 100
+            assert left[0] == waits.sequence
+            assert left[1:] == list(range(left[1], len(story.happened) + 1))
+            assert journal.replay() == story.machine
+            assert sum(path.stat().st_size for path in [tmp_path / JOURNAL]) < 700_000
+
     def test_keeps_what_no_checkpoint_holds(self, tmp_path, story):
         with Journal(tmp_path) as journal:
             journal.append(story.happened)

@@ -27,6 +27,7 @@ def programs(place):
         "real": shutil.which(PROGRAM),
         "standin-535": standin.install(place, "535"),
         "standin-555": standin.install(place, "555"),
+        "standin-580": standin.install(place, "580"),
     }
 
 

@@ -1,14 +1,20 @@
 """A stand-in for ``nvidia-cuda-mps-control`` with servers and clients, for machines without a GPU.
 
-It answers as 535.309.01 was recorded to (``transcripts/``; the contract tests compare the two),
-and where a server is needed, as NVIDIA documents (MPS guide, "Appendix: Tools and Interface
-Reference" and "Architecture"): pids one a line, ``ACTIVE`` or ``FAULT``, ``0`` as the last line of
-``terminate_client``. It shows that our side keeps the protocol. It shows nothing about GPUs.
+It answers as 535.309.01 was recorded to without a GPU and 580.159.04 on an H200 (``transcripts/``;
+the contract tests compare them), and elsewhere as NVIDIA documents (MPS guide, "Appendix: Tools and
+Interface Reference" and "Architecture"): pids one a line, ``ACTIVE`` or ``FAULT``, ``0`` as the
+last line of ``terminate_client``. It shows that our side keeps the protocol. It shows nothing about
+GPUs.
 
 Installed (``install``) in a folder named after the version that it plays: 535 has no
-``get_server_status`` and no pid file. Servers are real processes that do nothing. Clients are
-processes that connect to the daemon (``client.py``). Beyond MPS there is ``standin WORD`` with
+``get_server_status`` and no pid file. 580 has the costs and faults that were measured: the daemon
+listens after 53 ms, a command takes 1.3 ms, every fourth one that comes meanwhile is refused
+("Cannot send command", exit status 1), and a client is listed 40 to 180 ms after it attached.
+Servers are real processes that do nothing. Clients are processes that connect to the daemon
+(``client.py``). Beyond MPS there is ``standin WORD`` with
 
+- ``busy``: the next three commands are refused; ``swamped``: all are, until ``idle``;
+- ``mute``: the next three commands of each kind are answered by nothing;
 - ``fault``: a client faults; newcomers are refused until all clients have left;
 - ``deaf``: clients cannot be terminated; ``stuck``: nor can servers be shut down;
 - ``babble``: lists are answered by nonsense.
@@ -30,6 +36,14 @@ SERVER = "nvidia-cuda-mps-server"
 
 
 DAEMON = "standin.py"
+BUSY = b"\0busy"
+
+LISTENS_S, COMMAND_S = 0.053, 0.0013
+LISTED_S = (0.18, 0.068, 0.037)
+"""Measured with 580.159.04 on an H200 (``transcripts/580.159.04-h200.json``)."""
+
+REFUSED = 4
+"""One of so many commands that meet another one is refused. Made up: only refusals were counted."""
 
 # It is run many times, and imports no more than it needs.
 PROGRAM = f"""
@@ -50,6 +64,8 @@ def front_end():
     connection.sendall("".join(line + chr(10) for line in commands if line.strip()).encode())
     connection.shutdown(_socket.SHUT_WR)
     while answer := connection.recv(65536):
+        if answer.startswith({BUSY!r}):
+            sys.exit("Cannot send command to MPS control daemon process")
         sys.stdout.buffer.write(answer)
         sys.stdout.flush()
 
@@ -88,6 +104,10 @@ class Daemon:
         self.fault = False
         self.moods = set()
         self.lock = threading.Lock()
+        self.measured = self.version == "580"
+        self.turn = threading.Lock()
+        self.refusals, self.mutes, self.collisions = 0, {}, 0
+        self.listed_from = {}
 
     def listen(self):
         """Listen, give back control once, and serve until ``quit``."""
@@ -112,9 +132,30 @@ class Daemon:
                 self.serve_client(json.loads(line)["client"], stream)
                 return
             while line:
-                stream.write(self.answer(line.split()))
+                stream.write(self.in_turn(line.split()))
                 stream.flush()
                 line = stream.readline()
+
+    def in_turn(self, words):
+        """Answer a command, unless another one is being answered."""
+        if words[0] in ("standin", "quit") or not self.measured:
+            return self.answer(words)
+        if not self.turn.acquire(blocking=False):
+            self.collisions += 1
+            if self.collisions % REFUSED == 0:
+                return BUSY.decode()
+            self.turn.acquire()
+        try:
+            time.sleep(COMMAND_S)
+            if self.refusals > 0:
+                self.refusals -= 1
+                return BUSY.decode()
+            if self.mutes.get(words[0], 0) > 0:
+                self.mutes[words[0]] -= 1
+                return ""
+            return self.answer(words)
+        finally:
+            self.turn.release()
 
     def serve_client(self, pid, stream):
         with self.lock:
@@ -126,6 +167,8 @@ class Daemon:
 
                 self.server = subprocess.Popen([os.path.join(os.path.dirname(__file__), SERVER)])
             self.clients[pid] = stream
+            if self.measured:
+                self.listed_from[pid] = time.monotonic() + LISTED_S[len(self.clients) % 3]
             tell(stream, "attached")
         for _ in stream:
             pass
@@ -150,7 +193,7 @@ class Daemon:
 
     def of_a_server(self):
         commands = {
-            "get_client_list": lambda _: self.listed(self.clients),
+            "get_client_list": lambda _: self.listed(filter(self.is_listed, self.clients)),
             "terminate_client": self.terminate,
             "shutdown_server": self.shut_down,
         }
@@ -163,8 +206,15 @@ class Daemon:
             return "lorem ipsum\n"
         return "".join(f"{pid}\n" for pid in pids)
 
+    def is_listed(self, pid):
+        return time.monotonic() >= self.listed_from.get(pid, 0.0)
+
     def mood(self, word):
         self.moods.add(word)
+        self.refusals = {"busy": 3, "swamped": 10**9, "idle": 0}.get(word, self.refusals)
+        if word == "mute":
+            commands = ("get_server_list", "get_client_list", "get_server_status")
+            self.mutes = dict.fromkeys(commands, 3)
         if word == "fault":
             self.fault = True
             for stream in self.clients.values():
@@ -232,7 +282,10 @@ def start(pipes):
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    served = Daemon(pipes).listen()
+    daemon = Daemon(pipes)
+    served = daemon.listen()
+    if daemon.measured:
+        time.sleep(LISTENS_S)
     next(served)
     os.write(done, b"1")
     os.close(done)

@@ -10,12 +10,14 @@ import os
 import re
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import (
+    BusyDaemonError,
     Control,
     HealthState,
     MpsError,
@@ -27,7 +29,7 @@ from dovetail.executor.mps.manager import LONGEST_DIRECTORY
 from dovetail.executor.mps.processes import PIPE_DIRECTORY
 
 from ..waiting import wait_until
-from . import record
+from . import from_proof, record
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")
 RECORDED = json.loads((TRANSCRIPTS / "535.309.01-no-gpu.json").read_text())
@@ -41,20 +43,39 @@ SPOKEN_BY_STANDIN = (
     "help",
 )
 
+MEASURED = json.loads((TRANSCRIPTS / "580.159.04-h200.json").read_text())
+"""What was said on an H200, by the check of the acceptance suite that asked."""
+
 ANSWERS = [
-    answer
-    for path in sorted(TRANSCRIPTS.glob("*.json"))
-    for answer in json.loads(path.read_text()).get("answers", ())
-    if answer["command"].startswith(SPOKEN_BY_STANDIN)
+    *(
+        {
+            "command": from_proof.named(one["command"], one["pids"]),
+            "pattern": from_proof.named(one["out"], one["pids"], from_proof.escaped),
+            "since": "555",
+        }
+        for one in MEASURED["checks"]["clients"]["commands"]
+        if one["pids"].keys() == {"client", "server"}
+        and one["command"].startswith(SPOKEN_BY_STANDIN)
+        and not one["command"].startswith("quit")
+    ),
+    *(
+        answer
+        for path in sorted(TRANSCRIPTS.glob("*.json"))
+        for answer in json.loads(path.read_text()).get("answers", ())
+        if answer["command"].startswith(SPOKEN_BY_STANDIN)
+    ),
 ]
-"""What is documented, and what was recorded on GPUs (``from_proof.py``)."""
+"""What was recorded on GPUs (``from_proof.py``) and what is documented, the server's end last."""
 
 
 every_program = pytest.mark.parametrize(
-    "program", ["real", "standin-535", "standin-555"], indirect=True
+    "program", ["real", "standin-535", "standin-555", "standin-580"], indirect=True
 )
 every_535 = pytest.mark.parametrize("program", ["real", "standin-535"], indirect=True)
-every_standin = pytest.mark.parametrize("program", ["standin-535", "standin-555"], indirect=True)
+every_standin = pytest.mark.parametrize(
+    "program", ["standin-535", "standin-555", "standin-580"], indirect=True
+)
+the_measured_one = pytest.mark.parametrize("program", ["standin-580"], indirect=True)
 the_real_one = pytest.mark.parametrize("program", ["real"], indirect=True)
 
 
@@ -75,6 +96,15 @@ def test_it_answers_as_was_recorded(program, control, request):
         if real or what.startswith(SPOKEN_BY_STANDIN):
             reply = record.say(program, control.directory, step["options"], step["command"])
             assert reply == step
+
+
+@the_measured_one
+def test_it_answers_as_was_recorded_on_an_h200(program, control):
+    for step in MEASURED["checks"]["commands"]["commands"]:
+        what = " ".join((*step["options"], step["command"])).strip()
+        if what.startswith(SPOKEN_BY_STANDIN):
+            reply = record.say(program, control.directory, step["options"], step["command"])
+            assert reply == {key: step[key] for key in reply}
 
 
 @every_program
@@ -183,6 +213,7 @@ class TestServersOfStandin:
         control.start()
         client = start_client({PIPE_DIRECTORY: str(control.directory)})
         assert client.learns() == "attached"
+        wait_until(control.all_clients)
         (server,) = control.servers()
         pids = {"server": server, "client": client.pid}
         for answer in ANSWERS:
@@ -207,3 +238,51 @@ class TestServersOfStandin:
         control.ask("standin babble")
         with pytest.raises(MpsError, match="was answered by 'lorem ipsum'"):
             control.servers()
+
+
+@the_measured_one
+class TestBusyDaemon:
+    """As release 580 was on an H200: commands refused, or answered by nothing, now and then."""
+
+    @pytest.fixture
+    def served(self, control, start_client):
+        control.start()
+        client = start_client({PIPE_DIRECTORY: str(control.directory)})
+        assert client.learns() == "attached"
+        wait_until(control.all_clients)
+        return control
+
+    @pytest.mark.parametrize("mood", ["busy", "mute"])
+    def test_what_is_refused_or_lost_is_sent_again(self, served, mood):
+        (server,), clients = served.servers(), served.all_clients()
+        for look in (
+            lambda: served.servers() == (server,),
+            lambda: served.status(server) is HealthState.ACTIVE,
+            lambda: served.health().state is HealthState.ACTIVE,
+        ):
+            served.ask(f"standin {mood}")
+            assert look()
+        served.ask("standin busy")
+        assert served.clients(server) == clients
+
+    def test_quit_is_sent_again(self, served):
+        served.ask("standin busy")
+        served.quit(1)
+        assert served.daemon() is None
+
+    def test_many_at_once(self, served):
+        """Sixteen workers that start ask together; in all of that nothing is a fault."""
+        with ThreadPoolExecutor(16) as workers:
+            found = list(workers.map(lambda _: served.health(), range(64)))
+        assert {health.state for health in found} == {HealthState.ACTIVE}
+        assert {health.clients for health in found} == {served.all_clients()}
+
+    def test_one_that_takes_no_command_is_no_fault(self, served):
+        served.ask("standin swamped")
+        health = served.health()
+        assert health.state is HealthState.BUSY
+        assert "busy for 2 s" in health.why
+        with pytest.raises(BusyDaemonError):
+            served.servers()
+        served.ask("standin idle")
+        assert served.health().state is HealthState.ACTIVE

@@ -20,10 +20,12 @@ from ..waiting import wait_until
 # Where the real program is, what it can show of itself is shown by the stand-in in long runs only.
 _BESIDE_REAL = [pytest.mark.long] if shutil.which(PROGRAM) else []
 every_program = pytest.mark.parametrize(
-    "program", ["real", pytest.param("standin-555", marks=_BESIDE_REAL)], indirect=True
+    "program", ["real", pytest.param("standin-580", marks=_BESIDE_REAL)], indirect=True
 )
-every_standin = pytest.mark.parametrize("program", ["standin-535", "standin-555"], indirect=True)
-newer_standin = pytest.mark.parametrize("program", ["standin-555"], indirect=True)
+every_standin = pytest.mark.parametrize(
+    "program", ["standin-535", "standin-555", "standin-580"], indirect=True
+)
+newer_standin = pytest.mark.parametrize("program", ["standin-555", "standin-580"], indirect=True)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 
 ME = os.geteuid()

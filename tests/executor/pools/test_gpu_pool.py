@@ -95,8 +95,8 @@ def events_of(watched, kind):
 def test_devices_are_named_by_their_uuid(make):
     (node,) = make().pool.cluster().nodes
     assert [(d.id, d.model, d.memory_mib, d.sms) for d in node.devices] == [
-        (FIRST, "Injected H200", 1024.0, 132),
-        (SECOND, "Injected H200", 1024.0, 132),
+        (FIRST, "Injected H200", 2048.0, 132),
+        (SECOND, "Injected H200", 2048.0, 132),
     ]
 
 

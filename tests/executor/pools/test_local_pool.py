@@ -221,8 +221,9 @@ class TestEnvironment:
         pool.wait_for("rank_ended")
         for end in ends:
             os.close(end)
-        # Its input, its output twice; the shell's listing adds nothing that outlives it.
-        first, second, third, *others = log(pool).splitlines()
+        # Its input, its output twice, and the page for its progress.
+        first, second, page, third, *others = log(pool).splitlines()
+        assert page.startswith("/memfd:dovetail-progress")
         assert first == "/dev/null"
         assert second == third
         assert second.startswith("pipe:")
@@ -606,15 +607,28 @@ class TestUsers:
         said = log(pool).splitlines()
         assert said[:5] == ["65534", "65534", "65534", "/nonexistent nobody", "0022"]
         assert "Permission denied" in said[5]
-        found = os.stat(pool.pool.log_path("j1.1", 0))
-        assert (found.st_uid, found.st_mode & 0o777) == (65534, 0o600)
+        path = pool.pool.log_path("j1.1", 0)
+        found = os.stat(path)
+        assert (found.st_uid, found.st_mode & 0o707) == (0, 0o600)
+        # Its owner may read it, and nobody else.
+        for user, word in ((NOBODY.uid, "read"), (12345, "may not")):
+            told = subprocess.run(
+                ["sh", "-c", 'cat "$0" > /dev/null && echo read || echo may not', path],
+                user=user, group=user, extra_groups=[], capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert told.stdout.strip() == word
         pool.pool.close()
 
     def test_it_may_write_its_progress_and_nothing_else(self, home):
         pool = Watched(Plain(home / "state"))
         command = (
-            "echo x >> $DOVETAIL_PROGRESS && echo written\n"
-            "D=$(dirname $DOVETAIL_PROGRESS)\n"
+            "printf x 1<> $DOVETAIL_PROGRESS && echo written\n"
+            "cat /dev/zero > $DOVETAIL_PROGRESS || echo bounded\n"
+            "cat /dev/zero >> $DOVETAIL_PROGRESS || echo bounded\n"
+            "cat /dev/zero 1<> $DOVETAIL_PROGRESS || echo bounded\n"
+            "dd if=/dev/zero of=$DOVETAIL_PROGRESS conv=notrunc seek=1 || echo bounded\n"
+            f"D={home}/state/runs/j1.1/rank0\n"
+            "echo more >> $D/log || echo output\n"
             "cat $D/spec.json || echo private\n"
             "echo '{}' > $D/exit.json || echo refused\n"
             "rm -f $D/started.json || echo kept\n"
@@ -623,7 +637,9 @@ class TestUsers:
         pool.pool.launch(a_run(command, owner=NOBODY))
         pool.wait_for("rank_ended")
         said = [line for line in log(pool).splitlines() if " " not in line]
-        assert said == ["written", "private", "refused", "kept", "hidden"]
+        assert said == [
+            *("written", *["bounded"] * 4, "output", "private", "refused", "kept", "hidden")
+        ]
         pool.pool.close()
 
     def test_a_directory_that_its_owner_may_not_enter(self, home):

@@ -1,0 +1,158 @@
+"""How much disk the runs of a pool may take: by age, by user and in all, the oldest first.
+
+Output is nearly all of it. What a run that has ended takes does not change any more, so its files
+are measured once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.executor.pools.run_files import owner_of
+from dovetail.instances.errors import InputError
+
+MOST_OF_A_USER: Final = 0.1
+"""The part of the disk that all runs of one user may take."""
+
+MOST_IN_ALL: Final = 0.3
+"""The part of the disk that all runs may take."""
+
+MOST_RUNS: Final = 100_000
+"""Runs of which anything is left."""
+
+FREE_BYTES: Final = 64 * 2**20
+"""If less of the disk is free, runs are removed until so much is."""
+
+
+class Use(NamedTuple):
+    """What a run takes on the disk.
+
+    ``since_s``: the last time that a file was made or removed there, in seconds since 1970.
+    """
+
+    run: str
+    user: int
+    bytes: int
+    since_s: float
+
+
+class RunRoom:
+    """Removes runs that have ended, and old output of those that have not, as limits demand.
+
+    Called from one thread at a time.
+
+    Parameters
+    ----------
+    folder : path
+        Where the runs are, each in a folder of its id.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ended: dict[str, Use] = {}
+
+    def make(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
+        """Remove what is older than ``keep_s`` seconds, and what is beyond the limits.
+
+        Parameters
+        ----------
+        keep_s : float
+            Seconds.
+        is_kept : callable
+            Whether a run has not ended: no more than the older parts of its output is removed.
+        """
+        names = set(os.listdir(self._folder)) if self._folder.exists() else set()
+        self._ended = {run: use for run, use in self._ended.items() if run in names}
+        running = []
+        for run in names - self._ended.keys():
+            with suppress(OSError, InputError):
+                # Before it is looked at: it may end meanwhile.
+                kept = is_kept(run)
+                use = _use(self._folder, run)
+                if kept:
+                    running.append(use)
+                else:
+                    self._ended[run] = use
+        before_s = time.time() - keep_s
+        for use in [use for use in self._ended.values() if use.since_s < before_s]:
+            self._remove(use)
+        self._keep_limits(running)
+
+    def _keep_limits(self, running: list[Use]) -> None:
+        of_users: defaultdict[int, int] = defaultdict(int)
+        for use in (*self._ended.values(), *running):
+            of_users[use.user] += use.bytes
+        oldest: defaultdict[int, list[Use]] = defaultdict(list)
+        for use in sorted(self._ended.values(), key=lambda one: -one.since_s):
+            oldest[use.user].append(use)
+        parts = {use.user: _older_parts(self._folder, running, use.user) for use in running}
+        while (user := self._over(of_users)) is not None:
+            if oldest[user]:
+                use = oldest[user].pop()
+                self._remove(use)
+                of_users[user] -= use.bytes
+            elif parts.get(user):
+                of_users[user] -= _emptied(parts[user].pop())
+            else:
+                # All that is left is output of running jobs, each with its own limit.
+                del of_users[user]
+
+    def _over(self, of_users: dict[int, int]) -> int | None:
+        """Return the user who takes most if anything has to be removed; None: nothing has to."""
+        if not of_users:
+            return None
+        disk = os.statvfs(self._folder)
+        size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        user = max(of_users, key=lambda one: of_users[one])
+        over = (
+            of_users[user] > MOST_OF_A_USER * size
+            or sum(of_users.values()) > MOST_IN_ALL * size
+            or free < min(FREE_BYTES, size / 2)
+            or len(self._ended) > MOST_RUNS
+        )
+        return user if over else None
+
+    def _remove(self, use: Use) -> None:
+        del self._ended[use.run]
+        home = self._folder / use.run
+        # What a reader has open would keep its room.
+        for path in home.glob("rank*/log*"):
+            _emptied(path)
+        with suppress(OSError):
+            shutil.rmtree(home)
+
+
+def _use(folder: Path, run: str) -> Use:
+    home = folder / run
+    found = [path.lstat() for path in (home, *home.rglob("*"))]
+    folders = (home, *filter(Path.is_dir, home.iterdir()))
+    since_s = max(path.stat().st_mtime for path in folders)
+    return Use(run, owner_of(home), sum(each.st_blocks for each in found) * 512, since_s)
+
+
+def _older_parts(folder: Path, running: Iterable[Use], user: int) -> list[Path]:
+    """Return the older parts of the output of a user's running jobs, the oldest last."""
+    found = [
+        path
+        for use in running
+        if use.user == user
+        for path in (folder / use.run).glob("rank*/log.*")
+    ]
+    return sorted(found, key=lambda path: -path.stat().st_mtime)
+
+
+def _emptied(path: Path) -> int:
+    """Remove a file, and return how many bytes that gives back."""
+    with suppress(OSError):
+        size = path.lstat().st_blocks * 512
+        os.truncate(path, 0)
+        path.unlink()
+        return size
+    return 0
