@@ -8,6 +8,8 @@ different versions.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -15,11 +17,15 @@ from dovetail.executor.nodes.agent import Agent, started
 from dovetail.executor.nodes.messages import Kind, Method
 from dovetail.executor.nodes.options import KILLS, OWN_DIRECTORY, OWN_POOL
 from dovetail.executor.pools.opening import opener
+from dovetail.executor.system.directories import require_closed
 from dovetail.instances._version import VERSION
-from dovetail.instances.errors import DovetailError
+from dovetail.instances.errors import DovetailError, InputError
 
 _LEAKED: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 """Variables that Ray sets for its own workers; jobs and MPS daemons must not inherit them."""
+
+
+_RAYLET: Final = "--raylet-name="
 
 
 class AgentPlan(TypedDict):
@@ -69,7 +75,33 @@ class RayAgent:
         return await self._agent.call(method, text), notes
 
 
+def require_closed_session(arguments: Sequence[str]) -> None:
+    """Refuse to run under a Ray in whose folder other users of the node may write.
+
+    They could have Ray create files of its user anywhere, and keep it from ever starting again.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Of this worker of Ray.
+
+    Raises
+    ------
+    InputError
+        One line.
+    """
+    raylet = next((one for one in arguments if one.startswith(_RAYLET)), None)
+    if raylet is None:
+        return
+    try:
+        require_closed(Path(raylet.removeprefix(_RAYLET)).parents[1])
+    except InputError as error:
+        hint = "(ray start --temp-dir)"
+        raise InputError(f"{error.rule} {hint}", "the folder of Ray", error.source) from None
+
+
 def _started(plan: AgentPlan) -> Agent:
+    require_closed_session(sys.argv)
     directory = agents_directory(plan["directory"]) / plan["node"]
     own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, plan["pool"])
     place = Path(own or directory)

@@ -47,7 +47,7 @@ _STEADY_S: Final = 60.0
 _LOOK_S: Final = 0.5
 _TERMINATE_S: Final = 5.0
 _OPENSSL_S: Final = 60.0
-_MOST_ROOT: Final = 25
+_MOST_ROOT: Final = 23
 """The most letters of a root for Ray's folder, as the paths of its sockets are limited to 107."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -156,13 +156,13 @@ def ray_start(address: str, folder: Path, *arguments: str) -> Sequence[str]:
     address : str
         The machine's address.
     folder : path
-        The folder of Ray's files.
+        The folder of Ray's files, closed to others: Ray lets everybody write in all that it makes.
     arguments : str
         Further arguments of ``ray start``.
     """
     return (
         *(*module_command("ray.scripts.scripts"), "start", "--block"),
-        *(f"--node-ip-address={address}", f"--temp-dir={folder}"),
+        *(f"--node-ip-address={address}", f"--temp-dir={folder / 'r'}"),
         *("--num-cpus=0", "--num-gpus=0", "--object-store-memory=80000000"),
         *("--min-worker-port=0", "--max-worker-port=0"),
         *("--include-log-monitor=false", "--disable-usage-stats", *arguments),

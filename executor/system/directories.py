@@ -39,6 +39,32 @@ def require_own(directory: Path) -> None:
                 _require(folder, trusted, sticky=True)
 
 
+def require_closed(directory: Path) -> None:
+    """Refuse a directory in which others may write, unless a folder above it keeps them out.
+
+    Raises
+    ------
+    InputError
+        One line.
+    """
+    resolved = directory.resolve()
+    if not any(_is_open(path) for path in (resolved, *resolved.iterdir())):
+        return
+    trusted = {os.geteuid(), os.stat("/").st_uid}
+    for folder in (resolved, *resolved.parents):
+        found = folder.stat()
+        if found.st_uid in trusted and not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+            return
+    rule = "others may write there: it must lie below a folder of mode 700"
+    raise InputError(rule, source=source_name(directory))
+
+
+def _is_open(path: Path) -> bool:
+    found = path.lstat()
+    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return bool(stat.S_ISDIR(found.st_mode) and writable)
+
+
 def _require(folder: Path, owners: set[int], sticky: bool = False) -> None:
     found = folder.stat()
     if found.st_uid not in owners:

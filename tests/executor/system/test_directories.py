@@ -13,7 +13,7 @@ import pytest
 from dovetail.executor.jobs.journal import Journal, JournalError
 from dovetail.executor.nodes.agent import started
 from dovetail.executor.pools.opening import opener
-from dovetail.executor.system.directories import require_own
+from dovetail.executor.system.directories import require_closed, require_own
 from dovetail.instances.errors import InputError
 
 NOBODY = 65534
@@ -90,3 +90,40 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(JournalError, match="cannot be used: too many levels of symbolic links"):
         Journal(tmp_path / "state")
     assert not (tmp_path / "elsewhere").exists()
+
+
+class TestClosed:
+    """Folders in which others may write, as Ray makes them, are below one that keeps them out."""
+
+    @pytest.fixture
+    def session(self, tmp_path):
+        found = tmp_path / "above" / "session"
+        (found / "logs").mkdir(parents=True)
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+        yield found
+        for folder in tmp_path.parents[:2]:
+            folder.chmod(0o700)
+
+    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+    def test_one_that_others_reach_is_refused(self, session, mode):
+        (session / "logs").chmod(mode)
+        with pytest.raises(InputError, match="must lie below a folder of mode 700"):
+            require_closed(session)
+
+    def test_one_that_is_kept_from_them_is_not(self, session):
+        (session / "logs").chmod(0o777)
+        session.parent.chmod(0o700)
+        require_closed(session)
+
+    def test_nor_one_in_which_they_may_not_write(self, session):
+        (session / "logs").chmod(0o755)
+        require_closed(session)
+
+    @AS_ROOT
+    def test_a_closed_folder_of_another_user_does_not_count(self, session):
+        (session / "logs").chmod(0o777)
+        session.parent.chmod(0o700)
+        os.chown(session.parent, NOBODY, NOBODY)
+        with pytest.raises(InputError, match="must lie below a folder of mode 700"):
+            require_closed(session)
