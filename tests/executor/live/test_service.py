@@ -283,7 +283,7 @@ def test_a_service_that_starts_on_a_full_disk_serves_as_soon_as_there_is_room(tm
     assert kinds(tmp_path).count("service_started") == 2
 
 
-def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path):
+def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
     with service_in(tmp_path) as service:
         secret = {"env": {"TOKEN": "secret"}}
         service.api.submit([spec(work_s=1, **secret), spec(work_s=600), spec(work_s=1)], ME)
@@ -292,6 +292,7 @@ def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path):
     for run in ("j1.1", "j2.1"):
         for path in (tmp_path / "runs" / run, tmp_path / "runs" / run / "rank0"):
             os.utime(path, (0, 0))
+    monkeypatch.setattr("dovetail.executor.live.service.PRUNE_FIRST_S", 0.0)
     with service_in(tmp_path) as service:
         wait_until(lambda: not (tmp_path / "runs/j1.1").exists())
         assert {path.name for path in (tmp_path / "runs").iterdir()} == {"j2.1", "j3.1"}
