@@ -25,7 +25,7 @@ from dovetail.formulations.refusals import (
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.formulations.rules import share_of, share_total
 from dovetail.instances._record import IDLE, listed
-from dovetail.instances.hosts import RESOURCES
+from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
 
@@ -208,23 +208,30 @@ class Finder:
                     found = worst, Finding(variant, self._picks(job, ways, row[sites], keys))
         return found[1] if found else None
 
-    def short_host(self, index: int, way: Pick) -> tuple[str, str, float, float] | None:
+    def short_host(self, index: int, finding: Finding) -> tuple[str, str, float, float] | None:
         """Return what the host of some GPUs lacks for a job, None where it lacks nothing.
 
         That is its node, the resource, and the parts of it that are asked for under the plan and
-        that a worker of the job needs.
+        that the workers of the job need there.
         """
         hosts, machines = self.round.hosts, self.round.machines
         if hosts is None:
             return None
-        site = int(way.ways.site[way.row])
-        lacking, load = self.refusals.host_lacks(index)[site], self.refusals.host_load[site]
-        if not lacking.any():
+        needed: dict[int, Floats] = {}
+        load: dict[int, Floats] = {}
+        for pick in finding.picks:
+            node = machines.node_of[pick.site.gpus[0]]
+            needed[node] = needed.get(node, 0.0) + pick.number * hosts.part[node, index]
+            load[node] = self.refusals.host_load[int(pick.ways.site[pick.row])]
+        lacking = [
+            (float(load[node][k] + need[k]), node, k)
+            for node, need in needed.items()
+            for k in np.flatnonzero((need > 0) & (load[node] + need > FULL)).tolist()
+        ]
+        if not lacking:
             return None
-        node = machines.node_of[way.site.gpus[0]]
-        needed = hosts.part[node, index]
-        k = int(np.argmax(np.where(lacking, load + needed, 0.0)))
-        return machines.node_ids[node], RESOURCES[k], float(load[k]), float(needed[k])
+        _, node, k = max(lacking)
+        return machines.node_ids[node], RESOURCES[k], float(load[node][k]), float(needed[node][k])
 
     def levels(self, index: int) -> Ints:
         """Return what refuses each candidate of a job."""

@@ -124,7 +124,7 @@ class Wording:
         """Return the category, and what follows it in the sentence."""
         way = finding.binding
         match way.level:
-            case Refusal.HOST if short := self._finder.short_host(index, way):
+            case Refusal.NONE | Refusal.HOST if short := self._finder.short_host(index, finding):
                 return "host", _host_text(*short)
             case Refusal.NONE | Refusal.HOST:
                 return "capacity", self._possible_text(index, finding)
@@ -207,8 +207,8 @@ class Wording:
 def _host_text(node: str, resource: str, asked: float, needed: float) -> str:
     left = max(0.0, 1 - asked)
     return (
-        f"{node} has {100 * left:.0f} % of its {resource} left, and a worker needs "
-        f"{100 * needed:.0f} %; beyond that, one job starts in each round, alone on an idle GPU, "
+        f"{node} has {100 * left:.0f} % of its {resource} left, and it needs {100 * needed:.0f} % "
+        "there; beyond that, one job starts in each round, alone on an idle GPU, "
         "if it gains more than others lose"
     )
 

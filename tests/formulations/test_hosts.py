@@ -141,7 +141,7 @@ def test_a_waiting_job_shows_what_the_host_lacks():
     jobs = [running("r", "much", "n0-0", gsla=1.0), waiting("p", "much")]
     result = solve(instance([box("n0", 8)], {"much": 6}, jobs))
     assert result.plan.waiting[0].reason.startswith(
-        "host: n0 has 25 % of its cpu_cores left, and a worker needs 75 %"
+        "host: n0 has 25 % of its cpu_cores left, and it needs 75 % there"
     )
 
 

@@ -622,6 +622,17 @@ def test_a_remedy_keeps_the_rule_of_hosts():
         assert all(remedy.change.more_gpus or remedy.change.without for remedy in story.remedies)
 
 
+def test_a_host_bears_one_worker_of_a_gang_but_not_two():
+    data = small([{"id": "x"}, {"id": "new", "workload": "b", "workers": 2}], gpus=3).to_data()
+    data["cluster"]["nodes"][0]["host"] = {"cpu_cores": 10}
+    data["workloads"]["a"]["host"] = data["workloads"]["b"]["host"] = {"cpu_cores": 4}
+    instance = Instance.from_data(data)
+    story = explain(instance, plan_of(instance, row("x", "g-0")), "new")
+    assert story.category == "host"
+    assert "g has 60 % of its cpu_cores left, and it needs 80 % there" in story.reason
+    assert not [text for text in remedies(story) if "nothing changed" in text]
+
+
 def test_of_two_nodes_that_with_a_host_to_spare_is_named():
     node = {"gpu_count": 2, "gpu": {"model": "V100", "memory_mib": 16000}}
     data = small(
