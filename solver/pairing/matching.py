@@ -38,6 +38,7 @@ from dovetail.solver.pairing.arguments import Problem, checked
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.compilation import (
     Run,
+    can_compile,
     compiled,
     interpreted,
     is_compiled,
@@ -159,7 +160,7 @@ def searched(
 
 
 def compile_kernels() -> None:
-    """Compile all kernels and keep their machine code, unless that has been done.
+    """Compile all kernels and keep their machine code, unless that is done or switched off.
 
     Without it, the first round of more than some hundreds of jobs after an installation takes
     ten seconds or more longer, whatever its time limit is. For install scripts, images and
@@ -167,6 +168,8 @@ def compile_kernels() -> None:
     the source, or in the user's cache folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the
     kind of processor that it was compiled on.
     """
+    if not can_compile():
+        return
     rng = np.random.default_rng(0)
     n = _COMPILED_JOBS
     size = rng.choice([1, 2], n)

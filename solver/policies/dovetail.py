@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.problems import Problem
@@ -19,7 +21,7 @@ from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
 from dovetail.solver.policies.queue_forecast import Queue, believed_ends
 from dovetail.solver.policies.state import Job, Reservation, State
-from dovetail.solver.policies.state_round import StateRound, joinable, may_join, outside
+from dovetail.solver.policies.state_round import Host, StateRound, joinable, may_join, outside
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import Limits, relative_gap
 
@@ -27,6 +29,28 @@ _OBJECTIVES = ("completion", "energy")
 
 _AGAIN_S = 1.0
 """Seconds until the next round where one job after the other starts beyond what hosts have."""
+
+
+class _Window(NamedTuple):
+    """The waiting jobs that take part in a round.
+
+    Attributes
+    ----------
+    jobs : (n,) int
+        Their places in the queue.
+    hosts : sequence of Host
+        The running jobs that one of them may join.
+    judged : int
+        The first jobs of the queue, so many, of which it is known whether they start: these, and
+        those between them that no GPU has room for.
+    is_full : bool
+        Whether others could take part, too.
+    """
+
+    jobs: Ints
+    hosts: Sequence[Host]
+    judged: int
+    is_full: bool
 
 
 @dataclass
@@ -73,7 +97,8 @@ class Dovetail:
         Multiple of its own believed run time that a job waits in addition.
     window : int
         Waiting jobs that take part in a round in excess of the number of idle GPUs: the first of
-        the queue (``completion.forecast_order``).
+        the queue (``completion.forecast_order``) that some GPUs have room for. Where all of them
+        start, the next ones follow in a round of their own.
     time_limit_s : float
         Limit of the search in a round, s; the best choice so far is then taken, with its bound.
         In a simulation these are seconds of work on a nominal processor
@@ -125,37 +150,71 @@ class Dovetail:
         lent_s = _serve_overdue(draft, ends, reserved)
         if self.objective == "energy":  # it knows no ends, so no reserved GPU is lent
             lent_s = dict.fromkeys(lent_s, state.now)
-        queue = Queue.of(draft, ends, self.gpu_price)
-        jobs = queue.jobs[: self.window + draft.idle_total]
-        proof = self._start_best(draft, queue._replace(jobs=jobs), lent_s) if jobs else None
+        proof = self._start_windows(draft, ends, lent_s)
         if not state.running and draft.idle_total == sum(state.idle_count):
-            _start_first(draft, jobs)
+            _start_first(draft, Queue.of(draft, ends, self.gpu_price).jobs)
         wake_s = self._patience.next_s(state)
         if state.hosts is not None and 0 < draft.idle_total < sum(state.idle_count):
             # Beyond what a host has left, one more job may start in each round.
             wake_s = min(wake_s or math.inf, state.now + _AGAIN_S)
         return draft.decision(wake_s, proof)._replace(reserved=reserved)
 
-    def _start_best(self, draft: Draft, queue: Queue, lent_s: Mapping[int, float]) -> RoundProof:
-        """Enter the best starts of the queue's jobs into the decision."""
-        if self._book is None or not self._book.is_of(draft.state):
-            self._book = BeliefBook(draft.state)
-        all_alone = not self._book.speeds_up and self._all_alone(draft, queue.jobs, lent_s)
-        hosts = [] if all_alone else joinable(draft, lent_s, self._book.most)
-        joins = may_join(draft.state, queue.jobs, hosts, self._book)
-        room = draft.idle_total + np.array([len(host.gpus) for host in hosts], dtype=int) @ joins
-        able = np.flatnonzero([job.workers for job in queue.jobs] <= room)
-        if not len(able):
-            return RoundProof(0.0, 0.0, 0.0, len(queue.jobs))
-        hosts = [hosts[k] for k in np.flatnonzero(joins[:, able].any(axis=1)).tolist()]
-        jobs = [queue.jobs[k] for k in able.tolist()]
+    def _start_windows(
+        self, draft: Draft, ends: dict[int, float], lent_s: Mapping[int, float]
+    ) -> RoundProof | None:
+        """Enter the best starts of the first window, and of the next one while all of it start."""
+        state, proof = draft.state, None
+        while (queue := Queue.of(draft, ends, self.gpu_price)).jobs:
+            window = self._window(draft, queue.jobs, lent_s)
+            found = self._start_best(draft, queue, window, lent_s)
+            proof = found if proof is None else proof.followed_by(found)
+            jobs = [queue.jobs[k] for k in window.jobs.tolist()]
+            waiting = {job.number for job in draft.pending()}
+            if not window.is_full or not waiting.isdisjoint(job.number for job in jobs):
+                break
+            for job in jobs:
+                speed = max(of_model[job.workload] for of_model in state.speed)
+                ends[job.number] = state.now + job.remaining(state.now) / speed
+        return proof
+
+    def _window(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> _Window:
+        """Return the first jobs of the queue that some GPUs have room for, and their hosts."""
+        book = self._book
+        if book is None or not book.is_of(draft.state):
+            book = self._book = BeliefBook(draft.state)
+        size = self.window + draft.idle_total
+        all_alone = not book.speeds_up and self._all_alone(draft, jobs, lent_s)
+        hosts = [] if all_alone else joinable(draft, lent_s, book.most)
+        gpus = np.array([len(host.gpus) for host in hosts], dtype=int)
+        able, useful, seen = list[int](), np.zeros(len(hosts), dtype=bool), 0
+        while len(able) < size and seen < len(jobs):
+            some = jobs[seen : seen + size]
+            joins = may_join(draft.state, some, hosts, book)
+            room = draft.idle_total + gpus @ joins
+            fits = np.flatnonzero([job.workers for job in some] <= room)[: size - len(able)]
+            able += (seen + fits).tolist()
+            useful |= joins[:, fits].any(axis=1)
+            seen += len(some)
+        taken = [host for host, wanted in zip(hosts, useful.tolist(), strict=True) if wanted]
+        is_full = len(able) == size
+        judged = able[-1] + 1 if is_full else len(jobs)
+        return _Window(np.array(able, dtype=np.int64), taken, judged, is_full)
+
+    def _start_best(
+        self, draft: Draft, queue: Queue, window: _Window, lent_s: Mapping[int, float]
+    ) -> RoundProof:
+        """Enter the best starts of a window's jobs into the decision."""
+        if not len(window.jobs):
+            return RoundProof(0.0, 0.0, 0.0, window.judged)
+        assert self._book is not None
+        hosts, jobs = window.hosts, [queue.jobs[k] for k in window.jobs.tolist()]
         of_state = StateRound(draft, jobs, hosts, self._book, lent_s)
         values: JobValues
         if self.objective == "energy":
             values = JobValues(of_state.round, "energy")
             values.outside = outside(draft, hosts, self._book)
         else:
-            forecast = queue.forecast.take(able)
+            forecast = queue.forecast.take(window.jobs)
             values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits(Budget.of(limit, draft.state.clock))
@@ -164,7 +223,7 @@ class Dovetail:
         choice = Auto().solve(problem, limits).bounded(problem)
         of_state.carry_out(choice.groups_of(problem), choice, draft)
         gap = relative_gap(choice.bound, choice.value)
-        return RoundProof(choice.value, choice.bound, gap, len(queue.jobs))
+        return RoundProof(choice.value, choice.bound, gap, window.judged)
 
     def _all_alone(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> bool:
         """Tell whether all jobs start alone on idle GPUs that cost nothing and are all alike.

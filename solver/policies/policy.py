@@ -41,13 +41,18 @@ class RoundProof(NamedTuple):
     value, bound, gap : float
         Of the round's objective; ``gap`` as in a plan, NaN where there is no bound.
     jobs : int
-        Jobs that took part in the round.
+        Jobs that took part in the round, and those that no GPU had room for.
     """
 
     value: float
     bound: float
     gap: float
     jobs: int
+
+    def followed_by(self, other: RoundProof) -> RoundProof:
+        """Return the proof of two rounds, the second on what the first has left."""
+        value, bound = self.value + other.value, self.bound + other.bound
+        return RoundProof(value, bound, max(self.gap, other.gap), self.jobs + other.jobs)
 
 
 class Decision(NamedTuple):

@@ -105,14 +105,15 @@ class StateRound:
 def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]:
     """Return the running jobs that others may join: at most ``most`` on a GPU with them.
 
-    None that holds a reserved GPU takes part.
+    None that holds a reserved GPU, or one on which a job starts already, takes part.
     """
     state = draft.state
+    starting = {gpu for start in draft.decision().starts for gpu in start.gpus}
     on: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for gpu, residents in enumerate(state.residents):
         if 0 < len(residents) < most:
             on[tuple([job.number for job in residents])].append(gpu)
-    partial, kept = state.machines.rules.gang_sharing == "partial", lent_s.keys()
+    partial, kept = state.machines.rules.gang_sharing == "partial", lent_s.keys() | starting
     hosts = [
         Host(tuple([state.running[number] for number in jobs]), tuple(gpus))
         for jobs, gpus in on.items()
@@ -152,8 +153,10 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     for (model, share), which in seats.items():
         staying, joining = book.least_bounds(machines.models[model], share)
         cells = np.ix_(there[which], of_job)
-        accepts[which] |= (staying[cells] * stretch[which, None] <= accepted[which, None]) & (
-            joining[cells] * least_stretch <= asked
+        accepts[which] |= (
+            (staying[cells] * stretch[which, None] <= accepted[which, None])
+            & (joining[cells] * least_stretch <= asked)
+            & np.isfinite(staying[cells])  # else nothing is known of the two
         )
     room = np.array([machines.memory_by_model[machines.model[host.gpus[0]]][1] for host in hosts])
     # Nobody is slowed less by several than by one of them.

@@ -278,3 +278,26 @@ def test_a_proof_states_its_number_of_jobs():
     run(jobs, world(gpus=2), Watched())
     assert [(waiting, proof.jobs) for waiting, proof in proofs[:2]] == [(1, 1), (5, 4)]
     assert all(proof.bound >= proof.value for _, proof in proofs if proof)
+
+
+@pytest.mark.parametrize("blocked", [0, 3])
+def test_a_window_is_of_jobs_that_some_gpus_have_room_for(blocked):
+    # Four GPUs run a job each. At 10, jobs of a minute come that share with none, and behind them
+    # in the queue four that may join: two windows, which all start at once.
+    where = world(gpus=4, slowdowns=[("x", "h", 1.1, 1.1)], workloads=("x", "m", "h"))
+    jobs = trace(
+        *[(0, 1, 10_000, "x")] * 4,
+        *[(10, 1, 60, "m")] * blocked,
+        *[(10, 1, 1000 + k, "h") for k in range(4)],
+    )
+    history = run(jobs, where, policy_named("dovetail:window=2"))
+    assert _first_starts(history)[4 + blocked :] == [10.0] * 4
+    assert np.nanmax(history.series.gap) <= 1e-6
+
+
+def test_a_window_starts_on_idle_gpus_before_the_next_one():
+    # 20 jobs on 16 GPUs: those of the first window start alone, the others wait for them.
+    where = world(gpus=16)
+    jobs = trace(*[(0, 1, 100, "a")] * 20)
+    history = run(jobs, where, policy_named("dovetail:window=1"))
+    assert _first_starts(history) == [0.0] * 16 + [100.0] * 4
