@@ -8,7 +8,7 @@ import socket as sockets
 import time
 from pathlib import Path
 
-from dovetail.executor.system.directories import LOCK
+from dovetail.executor.system.directories import LOCK, lock_pid
 from dovetail.instances.errors import DovetailError, InputError
 
 ROOT_DIRECTORY = Path("/var/lib/dovetail")
@@ -130,7 +130,7 @@ def _listens(socket: Path) -> bool:
 def _lock_holder(directory: Path) -> int | None:
     """Return the process that has locked the directory of a service; None if none, or unknown."""
     try:
-        pid = int((directory / LOCK).read_text())
+        pid = lock_pid(directory / LOCK)
         # Only looked at: taking the lock, if for a moment, would keep a service from starting.
         held = f":{(directory / LOCK).stat().st_ino} "
         locks = Path("/proc/locks").read_text().splitlines()

@@ -13,7 +13,7 @@ from typing import Final
 
 from dovetail.executor.doctor.finding import Finding, broken, lacking, note
 from dovetail.executor.mps.processes import look
-from dovetail.executor.system.directories import LOCK
+from dovetail.executor.system.directories import LOCK, lock_pid
 
 _LEAST_DISK: Final = 2**30
 _LONGEST_SOCKET: Final = 107
@@ -69,8 +69,10 @@ def holder(directory: Path) -> int | None:
             # Shared, and only for this moment: two doctors do not keep each other out.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = lock.read(20).strip()
-            return int(pid) if pid.isdigit() else 0
+            try:
+                return lock_pid(directory / LOCK)
+            except (OSError, ValueError):
+                return 0
     return None
 
 

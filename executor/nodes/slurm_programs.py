@@ -36,7 +36,7 @@ from dovetail.executor.nodes.slurm_ray import (
 )
 from dovetail.executor.pools.run_files import PASS_THROUGH
 from dovetail.executor.system.clock import boot_s
-from dovetail.executor.system.directories import LOCK
+from dovetail.executor.system.directories import LOCK, lock_pid
 from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
@@ -81,7 +81,7 @@ def _served(lock: Path) -> Callable[[], bool]:
     def served() -> bool:
         nonlocal seen_s
         with suppress(OSError, ValueError):
-            if Path(f"/proc/{int(lock.read_text())}").exists():
+            if Path(f"/proc/{lock_pid(lock)}").exists():
                 seen_s = boot_s()
         return boot_s() < seen_s + STAY_S
 

@@ -13,7 +13,18 @@ from typing import Final
 from dovetail.instances.errors import InputError, source_name
 
 LOCK: Final = "lock"
-"""The file of a state directory that its service has locked; it holds the number of its process."""
+"""The file of a state directory that its service has locked; see `lock_pid`."""
+
+
+def lock_pid(lock: Path) -> int:
+    """Return the number of the process that a lock's file names in its first line.
+
+    Raises
+    ------
+    OSError, ValueError
+        If there is none.
+    """
+    return int(lock.read_bytes().partition(b"\n")[0])
 
 
 def require_own(directory: Path) -> None:

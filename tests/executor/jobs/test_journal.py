@@ -29,7 +29,7 @@ from dovetail.executor.jobs.journal import (
 from dovetail.executor.jobs.live_jobs import Device
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER
-from dovetail.executor.system.directories import LOCK
+from dovetail.executor.system.directories import LOCK, lock_pid
 from dovetail.instances.datasets import Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
 from tests.executor.live.telling import Story, run_of, spec
@@ -812,6 +812,11 @@ class TestLoss:
             lock.seek(20)
             lock.write(number)
         Journal(synced).close()
+
+    @pytest.mark.parametrize("synced", [0], indirect=True)
+    def test_its_number_is_beside_the_process(self, synced):
+        with Journal(synced):
+            assert lock_pid(synced / LOCK) == os.getpid()
 
     def test_what_was_never_synced_may_be_missing(self, folder, story, tmp_path):
         log = (folder / WAL).read_bytes()
