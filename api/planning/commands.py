@@ -211,7 +211,7 @@ def explain(options: Namespace) -> int:
     plan_read = read_plan(options.plan)
     if options.job is None:
         return _explain_waiting(options, instance, plan_read)
-    with naming(options.instance):
+    with naming(options.instance), working("solving changed rounds"):
         story = explained(instance, plan_read, options.job)
     print_either(options, story.to_data(), tables.explanation_view(story))
     return 0
