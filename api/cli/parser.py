@@ -37,6 +37,9 @@ SECTIONS: Final[Mapping[str, tuple[Command, ...]]] = {
 
 COMMANDS: Final = tuple(chain.from_iterable(SECTIONS.values()))
 
+_PROGRAM: Final = "job_command"
+"""The field of a job's program and its arguments."""
+
 _WORDS: Final = {"help": "--help", "version": "--version"}
 """Commands that replace an option."""
 
@@ -68,8 +71,11 @@ def parsed(arguments: Sequence[str]) -> tuple[Command, Namespace]:
     if given[0] in _WORDS:
         given = [*given[1:], _WORDS[given[0]]]
     top = parser(given[0])
+    given, program = _divided(given)
     options, unknown = top.parse_known_args(given)
-    if unknown:
+    if program:
+        options.job_command = [*options.job_command, *program]
+    if unknown and not _are_more(unknown, options):
         meant = hint(unknown[0], options.parser.options(), _LIKE_OPTION)
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     if options.command is None:
@@ -77,6 +83,31 @@ def parsed(arguments: Sequence[str]) -> tuple[Command, Namespace]:
     command = options.command
     del options.command, options.parser
     return command, options
+
+
+def _divided(given: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of a command, and behind ``--`` the words of a job's program.
+
+    Where something else may stand before the program, argparse takes no more of it once an option
+    has come between. If the program stands alone, argparse knows it.
+    """
+    command = next((each for each in COMMANDS if each.name == given[0]), None)
+    fields = [each.field for each in command.arguments if not each.names] if command else []
+    if len(fields) < 2 or fields[-1] != _PROGRAM or "--" not in given:
+        return given, []
+    at = given.index("--")
+    return given[:at], given[at + 1 :]
+
+
+def _are_more(unknown: Sequence[str], options: Namespace) -> bool:
+    """Take what stands behind an option for more of the last argument, if that may be several."""
+    positional = [each for each in getattr(options.command, "arguments", ()) if not each.names]
+    several = bool(positional) and positional[-1].number in ("*", "+")
+    if not several or positional[-1].field == _PROGRAM or any(w.startswith("-") for w in unknown):
+        return False
+    field = positional[-1].field
+    setattr(options, field, [*getattr(options, field), *unknown])
+    return True
 
 
 def parser(command: str | None = None) -> ArgumentParser:

@@ -227,7 +227,8 @@ _SUBMIT = Command(
         ),
         option(
             "--after JOB,...",
-            "start once these jobs have finished; cancel it if one fails or is cancelled",
+            "start once these jobs have finished (ids, ranges like j3-j7, or names); cancel it if "
+            "one fails or is cancelled",
             names,
             "",
         ),
@@ -243,7 +244,7 @@ _SUBMIT = Command(
 
 _JOB = argument("JOB", "id of the job")
 _CHOSEN = (
-    argument("[JOB ...]", "ids of jobs", "jobs"),
+    argument("[JOB ...]", "ids of jobs, or ranges like j3-j7", "jobs"),
     option("--all", "all of your jobs"),
     option("--name NAME", "those of this name"),
     option("--user NAME", "those of this user instead of yours"),

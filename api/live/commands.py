@@ -11,7 +11,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Final
 
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
@@ -19,6 +19,7 @@ from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError
+from dovetail.live.cli import MOST_ARRAY
 from dovetail.live.client import Client
 from dovetail.live.places import NoServiceError
 from dovetail.toolkit.wording import lasting
@@ -51,6 +52,10 @@ def submit(options: Namespace) -> int:
     """Hand in a job; with ``--wait`` end as it does."""
     job = _job(options)
     with Client() as client:
+        job |= {
+            name: _awaited(client, getattr(options, name), f"--{name.replace('_', '-')}")
+            for name in ("after", "after_any")
+        }
         if client.on_this_machine:
             _require_folder(job["cwd"])
         names = client.submit([job], options.key)
@@ -256,7 +261,7 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
     if options.jobs and described:
         raise InputError("cannot be had with --all, --name, --user or --state", "JOB")
     if options.jobs:
-        return list(dict.fromkeys(options.jobs))
+        return list(dict.fromkeys(chain.from_iterable(map(_ids, options.jobs))))
     if not described:
         rule = "is required, unless --all, --name, --user or --state selects jobs"
         raise InputError(rule, "JOB")
@@ -268,6 +273,38 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
     if not found:
         print("dovetail: no job fits", file=sys.stderr)
     return found
+
+
+def _ids(text: str) -> Sequence[str]:
+    """Return the ids that an id, or a range of ids like ``j3-j7``, stands for."""
+    said = re.fullmatch(r"j([1-9]\d{0,17})-j([1-9]\d{0,17})", text, re.ASCII)
+    if said is None:
+        return (text,)
+    first, last = int(said[1]), int(said[2])
+    if not 0 <= last - first < MOST_ARRAY:
+        rule = f"must be a range like j3-j7 of at most {MOST_ARRAY:,} jobs, got {text!r}"
+        raise InputError(rule, "JOB")
+    return [f"j{number}" for number in range(first, last + 1)]
+
+
+def _awaited(client: Client, said: Sequence[str], option: str) -> list[str]:
+    """Return the ids of the jobs that an option names: by id, by range, or all of a name.
+
+    By name, these are the jobs of the user that are not over.
+    """
+    found: dict[str, None] = {}
+    for text in said:
+        ids = _ids(text)
+        if ids == (text,) and not re.fullmatch(r"j\d+", text, re.ASCII):
+            named = client.jobs(chosen=Chosen(name=text))
+            ids = [job.id for job in named if job.uid == os.getuid()]
+            if not ids:
+                rule = (
+                    f"must be a job, a range like j3-j7 or the name of jobs not over, got {text!r}"
+                )
+                raise InputError(rule, option)
+        found |= dict.fromkeys(ids)
+    return list(found)
 
 
 def drain(options: Namespace) -> int:
@@ -345,8 +382,6 @@ def _job(options: Namespace) -> dict[str, Any]:
         "env": _environment(os.environ),
         **_described(options),
         "array": indices,
-        "after": options.after,
-        "after_any": options.after_any,
         "held": options.hold,
         **({} if most_running is None else {"most_running": most_running}),
     }

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -15,6 +16,9 @@ from dovetail.live.peers import owner_of
 
 HEAD_S: Final = 10.0
 """Seconds in which the head of a request has to come."""
+
+STRANGER_S: Final = 3.0
+"""The same over TCP, before a token says which user is at the other end."""
 
 _UCRED: Final = struct.Struct("iII")
 _MOST_DESCRIPTORS: Final = 16_384
@@ -26,18 +30,23 @@ _REFUSAL: Final = (
 
 
 class Peer(NamedTuple):
-    """The other end of a connection: ``group`` and, in it, a user's number or a host."""
+    """The other end of a connection: ``group`` and, in it, a user's number."""
 
     group: str
-    who: int | str
+    uid: int
+
+    @classmethod
+    def of(cls, uid: int) -> Peer:
+        """Return a user of this machine."""
+        return cls("administrators" if uid in (0, os.geteuid()) else "users", uid)
 
 
 class Room:
     """How many connections there may be, so that descriptors are left for what runs.
 
-    A quarter of the descriptors is for each group: administrators, other users of this machine,
-    and hosts over TCP, where users are unknown before a request. Of these two, one user or
-    host has a quarter at most.
+    A quarter of the descriptors is for each group: administrators, and other users, of whom one has
+    a quarter of that at most. An eighth is for strangers: connections over TCP without a token so
+    far. These are never refused, as any of them may be a user's; the oldest of them ends instead.
 
     Parameters
     ----------
@@ -48,7 +57,19 @@ class Room:
     def __init__(self, descriptors: int) -> None:
         self.of_group = min(descriptors, _MOST_DESCRIPTORS) // 4
         self.of_peer = self.of_group // 4
+        self.of_strangers = self.of_group // 2
         self._open: Counter[Peer] = Counter()
+        self._strangers: dict[object, Callable[[], None]] = {}
+
+    def receive(self, stranger: object, end: Callable[[], None]) -> None:
+        """Take in a stranger, which ``end`` disconnects, and end the oldest if there are many."""
+        self._strangers[stranger] = end
+        if len(self._strangers) > self.of_strangers:
+            self._strangers.pop(next(iter(self._strangers)))()
+
+    def forget(self, stranger: object) -> None:
+        """Count a connection among the strangers no more."""
+        self._strangers.pop(stranger, None)
 
     def enter(self, peer: Peer) -> bool:
         """Count a connection if there is room for it; return whether there is."""
@@ -82,19 +103,41 @@ class Connection(H11Protocol):
         """Take up a connection, or refuse it."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, "disconnect": transport.abort}
-        peer = self._identified(transport.get_extra_info("socket"))
-        if self._room.enter(peer):
-            self._peer = peer
+        connection = transport.get_extra_info("socket")
+        if connection.family != socket.AF_UNIX:
+            self.app_state["recognised"] = self._recognised
+            self._room.receive(self, transport.abort)
+            self._expect_a_head()
+            return
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        _, uid, gid = _UCRED.unpack(found)
+        self.app_state["peer"] = owner_of(uid, gid)
+        if self._recognised(uid):
             self._expect_a_head()
         else:
             transport.write(_REFUSAL)
             transport.close()
 
+    def _recognised(self, uid: int) -> bool:
+        """Count the connection as that of a user; return whether there is room for it."""
+        peer = Peer.of(uid)
+        if peer == self._peer:
+            return True
+        if not self._room.enter(peer):
+            return False
+        self._leave()
+        self._peer = peer
+        return True
+
+    def _leave(self) -> None:
+        self._room.forget(self)
+        if self._peer is not None:
+            self._room.leave(self._peer)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Make room for another."""
         self._expect_nothing()
-        if self._peer is not None:
-            self._room.leave(self._peer)
+        self._leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -112,17 +155,10 @@ class Connection(H11Protocol):
         if not self.cycle.response_complete:
             self._expect_nothing()
 
-    def _identified(self, connection: socket.socket) -> Peer:
-        if connection.family != socket.AF_UNIX:
-            return Peer("hosts", self.client[0] if self.client else "")
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        _, uid, gid = _UCRED.unpack(found)
-        self.app_state = {**self.app_state, "peer": owner_of(uid, gid)}
-        return Peer("administrators" if uid in (0, os.geteuid()) else "users", uid)
-
     def _expect_a_head(self) -> None:
         self._expect_nothing()
-        self._late = self.loop.call_later(HEAD_S, self.transport.close)
+        within_s = STRANGER_S if self._peer is None else HEAD_S
+        self._late = self.loop.call_later(within_s, self.transport.close)
 
     def _expect_nothing(self) -> None:
         if self._late is not None:

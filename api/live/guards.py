@@ -58,6 +58,9 @@ class Gate:
             return refusal
         if not self._known(scope):
             return answer(Fault(kind="token", error=_lacking(scope)), 401)
+        state = scope["state"]
+        if "recognised" in state and not state["recognised"](state["peer"].uid):
+            return answer(Fault(kind="busy", error="too many connections"), 503)
         return None
 
     def _known(self, scope: Scope) -> bool:

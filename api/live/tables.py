@@ -35,6 +35,9 @@ NOT_SHOWN = "(not shown to others)"
 """What a job of another user is, in a private service."""
 
 MOST_WAITING = 20
+"""Reasons for waiting, each with the jobs that have it."""
+
+MOST_RANGES = 8
 MOST_DEVICES = 24
 MOST_NODES = 20
 MOST_PLACES = 8
@@ -267,14 +270,31 @@ def _waiting(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType]:
     waiting = [job for job in jobs if job.state in QUEUED]
     if not waiting:
         return
+    alike: dict[str, list[str]] = {}
+    for job in waiting:
+        alike.setdefault(job.waiting_for or job.why, []).append(job.id)
     lines = Table.grid(padding=(0, 2))
     lines.add_column(overflow="fold", max_width=WIDTH // 3)
     lines.add_column(overflow="fold")
-    for job in waiting[:most]:
-        lines.add_row(Text(job.id), Text(job.waiting_for or job.why))
-    yield Text(f"\n{number(len(waiting), 'job')} waiting", "bold")
+    for reason, names in itertools.islice(alike.items(), most):
+        lines.add_row(Text(in_ranges(names)), Text(reason))
+    verb = "waits" if len(waiting) == 1 else "wait"
+    yield Text(f"\n{number(len(waiting), 'job')} {verb} for", "bold")
     yield lines
-    yield from _more(len(waiting) - most, "more waiting")
+    yield from _more(sum(map(len, [*alike.values()][most:])), "more waiting")
+
+
+def in_ranges(names: Sequence[str]) -> str:
+    """Return ids of jobs, in the order of submission, with ranges for those in a row."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and int(name[1:]) == int(runs[-1][-1][1:]) + 1:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    parts = [run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    more = sum(map(len, runs[MOST_RANGES:]))
+    return ", ".join(parts[:MOST_RANGES]) + (f" and {more:,} more" if more else "")
 
 
 def _more(amount: int, what: str, command: str = "queue") -> list[RenderableType]:

@@ -244,6 +244,13 @@ def test_a_job_that_waits_is_edited(simulated, run):
     )
     assert "workers: must be <= 2" in run("edit", job, "--workers", "9")[2]
     assert "gsla: must be" in run("edit", job, "--gsla", "0.5")[2]
+    # Options may stand before or behind the job, and what is behind -- is the command.
+    assert run("edit", job, "--nice", "3", "--", "train", "--nice", "4")[0] == 0
+    assert (view(run, job)["nice"], view(run, job)["command"]) == (3, ["train", "--nice", "4"])
+    assert run("edit", "--nice", "3", job, "--", "train", "--", "x")[0] == 0
+    assert view(run, job)["command"] == ["train", "--", "x"]
+    assert "the following arguments are required: JOB" in run("edit", "--", "train")[2]
+    assert run("edit", job, "--", "train", "work_s=0.1")[0] == 0
     assert run("release", job)[0] == 0
     assert run("wait", job)[0] == 0
     edited = f"{job} is finished: a job may be edited while it waits"
@@ -286,6 +293,31 @@ def test_so_many_of_an_array_run_at_once(simulated, run):
     assert run("wait", *ids)[0] == 0
     spans = [(view(run, job)["started_s"], view(run, job)["ended_s"]) for job in ids]
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_jobs_are_named_by_ranges_and_names(simulated, run):
+    first = submitted(run, "--name", "sweep", "--array", "0-3", "--hold").split(" to ")[0]
+    numbers = [int(first[1:]) + k for k in range(4)]
+    whole = f"j{numbers[0]}-j{numbers[-1]}"
+    names = [f"j{number}" for number in numbers]
+    after = submitted(run, "--after", whole)
+    any_of = submitted(run, "--after-any", f"sweep,{after}")
+    assert view(run, after)["awaits"] == names
+    assert view(run, any_of)["awaits"] == [*names, after]
+    wrong = "must be a job, a range like j3-j7 or the name of jobs not over, got"
+    assert run("submit", "--after", "nothing", "--", "x")[::2] == (
+        2,
+        f"dovetail: --after: {wrong} 'nothing'\n",
+    )
+    for reverse in (f"j{numbers[1]}-j{numbers[0]}", "j1-j99999"):
+        assert "must be a range like j3-j7" in run("cancel", reverse)[2]
+    status, out, _ = run("cancel", f"{names[0]}-{names[1]}", "--now", names[3])
+    assert (status, [line.partition(":")[0] for line in out.splitlines()]) == (
+        0,
+        [*names[:2], names[3]],
+    )
+    assert run("cancel", whole, any_of)[0] == 0
+    assert [line.partition(":")[0] for line in run("wait", whole)[1].splitlines()] == names
 
 
 def test_jobs_are_chosen_by_what_they_are(simulated, run):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -11,7 +12,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.live import connections
 from dovetail.live.client import Client
 from dovetail.live.connections import Peer, Room
-from tests.api.live.services import ME, TOKENS, job, served, service_here
+from tests.api.live.services import ME, OTHER, TOKENS, job, served, service_here
 from tests.executor.waiting import LIMIT_S
 
 DESCRIPTORS = 256
@@ -22,11 +23,23 @@ def test_no_user_takes_the_room_of_others():
     mine, root = Peer("users", 1000), Peer("administrators", 0)
     assert sum(room.enter(mine) for _ in range(1100)) == 64
     assert sum(room.enter(Peer("users", uid)) for uid in range(2000, 3000)) == 256 - 64
-    assert sum(room.enter(Peer("hosts", f"10.0.0.{k}")) for k in range(250)) == 250
     assert sum(room.enter(root) for _ in range(1100)) == 256
     assert not room.enter(mine)
     room.leave(mine)
     assert room.enter(mine)
+
+
+def test_strangers_are_never_refused_and_the_oldest_ends():
+    room, ended = Room(1024), []
+    for k in range(200):
+        room.receive(k, lambda k=k: ended.append(k))
+    assert ended == [*range(72)]
+    for k in range(72, 200):
+        room.forget(k)
+    for k in range(200, 328):
+        room.receive(k, lambda k=k: ended.append(k))
+    assert len(ended) == 72
+    assert room.enter(Peer("users", 1000))
 
 
 def answered(raw):
@@ -40,6 +53,7 @@ def answered(raw):
 )
 def test_a_client_that_does_not_finish_a_head_is_disconnected(short_path, monkeypatch, head):
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    monkeypatch.setattr(connections, "STRANGER_S", 0.2)
     with service_here(short_path, short_path / "api.sock") as live:
         host, port = live.url.removeprefix("http://").split(":")
         with ExitStack() as stack:
@@ -72,6 +86,20 @@ def test_two_lengths_of_one_body_are_refused(live):
     assert b"got both" in answer
 
 
+def test_of_a_user_with_a_token_so_many_connections_are_open(short_path, monkeypatch):
+    with service_here(short_path, short_path / "api.sock") as live:
+        host, port = live.url.removeprefix("http://").split(":")
+        head = (
+            f"GET /v1/service HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS[OTHER]}\r\n\r\n"
+        )
+        monkeypatch.setattr(Room, "enter", lambda self, peer: peer.uid == os.geteuid())
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(head.encode())
+            raw.settimeout(LIMIT_S)
+            assert raw.recv(65536).startswith(b"HTTP/1.1 503 ")
+        assert live.mine.service().jobs == {}
+
+
 def test_idle_connections_leave_descriptors_for_jobs(short_path, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{ME} {TOKENS[ME]}\n")
@@ -84,7 +112,14 @@ def test_idle_connections_leave_descriptors_for_jobs(short_path, tmp_path):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             for _ in range(2 * DESCRIPTORS)
         ]
-        assert answered(idle[-1]).startswith(b"HTTP/1.1 503 ")
+        # The first have ended for the last, and a user with a token is not refused for any.
+        with suppress(ConnectionError):
+            assert answered(idle[0]) == b""
+        remote = stack.enter_context(Client(f"http://127.0.0.1:{port}", TOKENS[ME]))
+        assert remote.service().pool == "cpu"
+        for _ in range(DESCRIPTORS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert remote.jobs() == []
         client = stack.enter_context(Client(str(short_path / "api.sock")))
         (name,) = client.submit([job(command=["sh", "-c", "ulimit -n"])])
         assert client.wait(name).state is JobState.FINISHED

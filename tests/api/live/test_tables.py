@@ -14,6 +14,7 @@ from dovetail.live.tables import (
     co_runners,
     dashboard,
     done,
+    in_ranges,
     job_view,
     places,
     queue_view,
@@ -142,7 +143,7 @@ def test_the_queue_shows_placements_and_reasons_to_wait():
     assert "running" in row
     assert "gpu0 50 %" in row
     assert "1.20 (1.25)" in row
-    assert "1 job waiting" in text
+    assert "1 job waits for" in text
     assert "j2  no slowdown is known with any job" in text
 
 
@@ -160,10 +161,27 @@ def test_a_command_cannot_command_the_terminal():
 
 
 def test_of_many_jobs_the_first_are_shown():
-    text = printed(queue_view([waiting(k) for k in range(1, 5001)], 7300.0))
+    different = [replace(waiting(k), waiting_for=f"device {k}") for k in range(1, 5001)]
+    text = printed(queue_view(different, 7300.0))
     assert "... 4,800 more jobs: dovetail queue --json" in text
     assert "... 4,980 more waiting: dovetail queue --json" in text
-    assert "5,000 jobs waiting" in text
+    assert "5,000 jobs wait for" in text
+
+
+def test_jobs_that_wait_for_the_same_are_in_one_line():
+    jobs = [waiting(k) for k in [*range(1, 1001), 1003]]
+    jobs[6] = replace(jobs[6], waiting_for="its release")
+    lines = printed(queue_view(jobs, 7300.0)).split("1,001 jobs wait for\n")[1].splitlines()
+    assert [line.split("  ")[0] for line in lines if line[0] != " "] == [
+        "j1 to j6, j8 to j1000, j1003",
+        "j7",
+    ]
+
+
+def test_ids_in_a_row_are_a_range():
+    names = [f"j{k}" for k in (1, 2, 3, 5, 9, 10)]
+    assert in_ranges(names) == "j1 to j3, j5, j9 to j10"
+    assert in_ranges([f"j{2 * k}" for k in range(1, 11)]).endswith("j14, j16 and 2 more")
 
 
 def test_an_empty_queue():
@@ -198,6 +216,9 @@ def test_an_isolated_job_shows_its_launches_and_what_escapes():
 
 def test_the_dashboard_names_what_is_not_there():
     text = printed(dashboard(service(), [waiting(k) for k in range(1, 30)], 5))
+    assert "j1 to j29  no slowdown is known" in text
+    waits = [replace(waiting(k), waiting_for=f"device {k}") for k in range(1, 30)]
+    text = printed(dashboard(service(), waits, 5))
     assert "no job runs" in text
     assert "... 24 more waiting" in text
     assert "drained by root" in text
