@@ -45,6 +45,8 @@ class Shape:
     """Hosts that may fall short, and workloads that ask for them."""
     drained: bool = False
     """Nodes without GPUs."""
+    unready: bool = False
+    """Workloads that are not isolated where others are."""
     wide: bool = False
     """Weights over twelve orders of magnitude in place of ordinary ones."""
     widest: bool = False
@@ -84,6 +86,8 @@ def random_instance(draw: Random, shape: Shape | None = None) -> Instance:
     data["jobs"] = _jobs(draw, shape, data)
     if shape.shares and draw.random() < 0.3:
         data = _with_idle(data)
+        if shape.unready:
+            _make_unready(draw, data)
     instance = Instance.from_data(data)
     return _with_known_power(instance) if shape.power else instance
 
@@ -124,6 +128,21 @@ def _with_idle(data: Data) -> Data:
         "slowdowns": slowdowns,
         "jobs": jobs,
     }
+
+
+def _make_unready(draw: Random, data: Data) -> None:
+    """Take the isolation, and the entries with it, from some workloads."""
+    unready = {name for name in data["workloads"] if draw.random() < 0.5}
+    for name in unready:
+        del data["workloads"][name]["isolation"]
+    data["slowdowns"] = [
+        row
+        for row in data["slowdowns"]
+        if not any(
+            share == "idle" and name in unready
+            for name, share in zip(row.get("pair") or row["set"], row["share"], strict=True)
+        )
+    ]
 
 
 def _idle_for_cap(shares: list[int | None]) -> list[object]:

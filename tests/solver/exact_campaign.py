@@ -35,7 +35,7 @@ from dovetail.solver.verification import verify
 from tests.oracle import TWO_STAGE, Optimum, OwnGain, judged, optimum
 from tests.strategies import Shape, random_instance
 
-_ALL = Shape(jobs=4, gpus=3, gains=True, hosts=True, drained=True)
+_ALL = Shape(jobs=4, gpus=3, gains=True, hosts=True, drained=True, unready=True)
 SHAPES = (
     _ALL,
     replace(_ALL, hosts=False),
