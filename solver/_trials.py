@@ -28,6 +28,10 @@ _MARGIN = 2 * OPTIMAL_GAP
 """The part by which a value must exceed a bound: plans within a gap of each other are as good."""
 
 
+_ROUNDING = 1e-12
+"""The part by which a sum of weights may be off."""
+
+
 class Verdict(NamedTuple):
     """Whether every best plan starts a job; if not, what may happen instead, as a clause."""
 
@@ -117,6 +121,6 @@ def _exceeds(problem: Problem, best: tuple[Choice, Groups], without: Choice) -> 
         weight = score(groups, problem.values, choice.counts).weight
         if weight > without.weight_bound * (1 + _MARGIN):
             return True
-        if weight < without.weight_bound * (1 - _MARGIN):
+        if weight < without.weight_bound * (1 - _ROUNDING):
             return False
     return choice.value > without.bound + _MARGIN * max(abs(choice.value), abs(without.bound))

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from itertools import combinations_with_replacement
 from numbers import Integral, Real
@@ -252,16 +253,18 @@ class _Outcome:
         found = self._report(kept)
         if not found.valid:
             return plan, report
-        for mine, other in zip(self._worth(kept, found), self._worth(plan, report), strict=True):
-            if not math.isclose(mine, other, rel_tol=_SAME_VALUE):
-                return (kept, found) if mine > other else (plan, report)
-        return kept, found
-
-    def _worth(self, plan: Plan, report: CheckReport) -> tuple[float, float]:
-        """Return the weight, where that comes first, and the value, both to be maximised."""
         values = self.problem.values
-        value = self._value(plan, report)
-        return report.placed_weight * values.two_stage, -value if values.minimised else value
+        if values.two_stage and (more := self._weight(plan) - self._weight(kept)):
+            return (plan, report) if more > 0 else (kept, found)
+        mine, other = self._value(kept, found), self._value(plan, report)
+        if math.isclose(mine, other, rel_tol=_SAME_VALUE) or (mine < other) == values.minimised:
+            return kept, found
+        return plan, report
+
+    def _weight(self, plan: Plan) -> Fraction:
+        """Return the weight that a plan places, as decimals: the lightest job counts."""
+        jobs = self.instance.jobs_by_id
+        return sum((Fraction(repr(jobs[row.job].weight)) for row in plan.assignments), Fraction())
 
     def _plan(self, rows: tuple[Assignment, ...], proven: bool, notes: Sequence[str] = ()) -> Plan:
         return Plan(

@@ -111,6 +111,19 @@ def test_the_story_of_a_job_that_is_stopped_begins_with_that():
     assert explain_waiting(instance, plan) == plan.waiting
 
 
+@pytest.mark.parametrize("light", [1e-4, 5e-10])
+def test_a_job_that_weighs_next_to_nothing_is_worth_a_move(light):
+    """Only where the running job gets a share does the light one start, and both draw more."""
+    heavy = running("heavy", "g-0", weight=473600.0)
+    data = small([heavy, {"id": "light", "weight": light}], gpus=1, shares=[30]).to_data()
+    data["workloads"]["a"]["power_w"] = 128
+    both = {"pair": ["a", "a"], "share": [30, 30], "slowdown": [1.2, 1.2], "power_w": 181}
+    instance = Instance.from_data(data | {"slowdowns": [both]})
+    plan = solve(instance, "energy", preempt=True).plan
+    assert (plan.status, plan.stopped) == ("optimal", "complete")
+    assert starting(plan) == {"heavy", "light"}
+
+
 def test_of_a_gang_and_a_job_that_part_the_gang_stays():
     # With x the gang is too slow for its gSLA. Whichever job leaves g-0, one process moves.
     jobs = [
