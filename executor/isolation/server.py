@@ -22,6 +22,7 @@ import math
 import mmap
 import os
 import socket
+import stat
 import struct
 import threading
 import time
@@ -423,7 +424,7 @@ def status(path: Path) -> Mapping[str, Any]:
     until_s, parts = time.monotonic() + _ANSWER_S, bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_S)
-        connection.connect(str(path))
+        _connect(connection, path)
         connection.sendall(_HEADER.pack(_STATUS, 0))
         while part := connection.recv(1 << 16):
             parts += part
@@ -434,6 +435,20 @@ def status(path: Path) -> Mapping[str, Any]:
     except RecursionError:
         raise ValueError(f"{path}: its answer is nested too deeply") from None
     return found
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connect to the socket at a path, and to none that a link there leads to.
+
+    The folder is a user's, and root asks: a link could lead to a socket that only root may use.
+    """
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(handle).st_mode):
+            raise OSError(f"{path}: must be a socket")
+        connection.connect(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
 
 
 def _received(connection: socket.socket) -> tuple[int, bytes]:

@@ -145,6 +145,22 @@ def test_texts_of_a_replaced_scheduler_are_short_and_printable(schedulers):
         assert text.isprintable()
 
 
+def test_a_link_to_the_socket_of_another_is_not_followed(schedulers, tmp_path):
+    with (
+        tempfile.TemporaryDirectory(prefix="dv-") as folder,
+        socket.socket(socket.AF_UNIX) as other,
+    ):
+        other.bind(f"{folder}/private")
+        other.listen()
+        other.setblocking(False)
+        place = schedulers.directory / f"12345678-{ME}"
+        place.mkdir(mode=0o700)
+        (place / "socket").symlink_to(f"{folder}/private")
+        assert schedulers.status(UUID, ME) is None
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
 def test_a_process_of_any_number_may_join(schedulers):
     answer = {"clients": [{"pid": 4_194_303, "priority": "latency"}]}
     with _replaced_by(schedulers, json.dumps(answer).encode()):
