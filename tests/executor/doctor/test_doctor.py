@@ -90,7 +90,7 @@ def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library
     assert shares.text == "not measured on Injected H200, driver 580.0 (injected)"
     assert shares.remedy == "dovetail doctor --splits --python FILE"
     texts = [(one.id, one.text) for one in result.findings if one.gpu.startswith("GPU-injected")]
-    assert ("gpu.model", "Injected H200, 1 GiB, 132 SMs, compute capability 9.0") in texts
+    assert ("gpu.model", "Injected H200, 2 GiB, 132 SMs, compute capability 9.0") in texts
     assert ("gpu.profiling", "by NVML GPM") in texts
     assert ("gpu.strangers", "processes of others run there: pid 100, 101, 102") in texts
     assert [word for name, word in texts if name == "gpu.compute-mode"] == [
