@@ -6,6 +6,7 @@ import time
 from typing import Protocol
 
 from dovetail.solver.policies.policy import Decision, Policy, decided
+from dovetail.solver.policies.services import services_first
 from dovetail.solver.policies.state import State
 
 
@@ -27,8 +28,10 @@ class Pool(Protocol):
 
 
 def run_rounds(pool: Pool, policy: Policy) -> None:
-    """Let a policy run a pool until there is nothing left to do."""
+    """Let a policy run a pool until there is nothing left to do; services start before."""
     while pool.advance():
+        if (first := services_first(pool.state)) is not None:
+            pool.carry_out(first, 0.0)
         began = time.perf_counter()
         decision = decided(policy, pool.state)
         pool.carry_out(decision, time.perf_counter() - began)

@@ -55,7 +55,7 @@ def without_unfair_stops(decision: Decision, machine: StateMachine) -> Decision:
     """Return a decision without unfair stops, and without the starts that need them.
 
     Unfair are stops for a user who would then have more devices, and for a job of the same user
-    with a higher ``nice``.
+    with a higher ``nice``. No latency-critical job is stopped at all.
     """
     devices = _devices_of(machine)
     after = devices.copy()
@@ -69,7 +69,7 @@ def without_unfair_stops(decision: Decision, machine: StateMachine) -> Decision:
             for start in decision.starts
             if {*start.gpus} & {*job.gpus}
         ]
-        if any(
+        if job.latency or any(
             other.nice > mine.nice
             if other.owner.uid == mine.owner.uid
             else after[other.owner.uid] > devices[mine.owner.uid]

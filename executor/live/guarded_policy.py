@@ -7,6 +7,7 @@ from typing import Final
 
 from dovetail.solver.policies.policy import NOTHING, Decision, Policy, Start, decided
 from dovetail.solver.policies.registry import policy_named
+from dovetail.solver.policies.services import services_first
 from dovetail.solver.policies.state import State
 
 AGAIN_S: Final = 60.0
@@ -62,7 +63,7 @@ class GuardedPolicy:
         Nothing if the policy would stop jobs for that.
         """
         try:
-            decision = asked(policy_named(self.name), state)
+            decision = services_first(state) or asked(policy_named(self.name), state)
         except Exception:
             # It fails again when it decides, which is reported.
             return ()

@@ -211,6 +211,8 @@ class SimulatedPool:
         for job in decision.stops:
             if job.phase != "running":
                 raise self._broken(f"stops {job.id!r}, which does not run")
+            if job.latency:
+                raise self._broken(f"stops {job.id!r}, which is latency-critical")
             touched.update(job.gpus)
             self._leave(job, "stopped")
         if decision.proof is not None:

@@ -22,6 +22,7 @@ from dovetail.solver.policies.rearrange import (
     alone_on,
     gpus_by_model,
 )
+from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
 
 _OBJECTIVES: Final = ("max-min", "makespan", "throughput", "finish-time", "fifo")
@@ -129,7 +130,7 @@ class Gavel:
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
-        jobs = [*state.running.values(), *state.pending.values()]
+        jobs = [*movable(state), *state.pending.values()]
         kinds = self._by_kind(state, sorted(jobs, key=lambda job: job.number))
         self._owe(self._shares_again(state, kinds))
         return self._round(state, kinds)
@@ -167,6 +168,8 @@ class Gavel:
     ) -> dict[Combination, float]:
         """Return how many of each combination should run at a time, on average."""
         found = combinations(state, kinds, self.space_sharing)
+        if not found:
+            return {}
         gpus = gpus_by_model(state)
         equal = {kind: _equal_speed(state, kind, gpus) for kind in kinds}
         worth = self._worth(state, equal)
@@ -207,9 +210,9 @@ class Gavel:
 
     def _round(self, state: State, kinds: dict[Kind, list[Job]]) -> list[Group]:
         left = gpus_by_model(state)
+        groups = alone_on(state, self._services(kinds), left)
         heap = [self._entry(place, c) for place, c in enumerate(self._owed)]
         heapify(heap)
-        groups = []
         while heap:
             _, place, c = heappop(heap)
             wanted = {kind: c.kinds.count(kind) for kind in c.kinds}
@@ -223,6 +226,13 @@ class Gavel:
         waiting = [job for same in kinds.values() for job in same]
         waiting.sort(key=lambda job: (job.held(state.now), job.number))
         return groups + alone_on(state, waiting, left)
+
+    def _services(self, kinds: Mapping[Kind, list[Job]]) -> list[Job]:
+        """Take the latency-critical jobs out of their kinds, those that came first in front."""
+        services = [job for same in kinds.values() for job in same if job.latency]
+        for same in kinds.values():
+            same[:] = [job for job in same if not job.latency]
+        return sorted(services, key=lambda job: job.number)
 
     def _entry(self, place: int, c: Combination) -> tuple[float, int, Combination]:
         return -self._owed[c] / (self._received[c] + 1), place, c

@@ -22,6 +22,7 @@ from dovetail.solver.policies.rearrange import (
     alone_on,
     gpus_by_model,
 )
+from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
 
 RESOURCES: Final = 4
@@ -111,8 +112,8 @@ class Muri:
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
-        jobs = [*state.running.values(), *state.pending.values()]
-        queue = sorted(jobs, key=lambda job: (self._rank(state, job), job.number))
+        jobs = [*movable(state), *state.pending.values()]
+        queue = sorted(jobs, key=lambda job: (not job.latency, self._rank(state, job), job.number))
         if self._efficiency is None or self._efficiency.is_outdated(state):
             self._efficiency = _Efficiency(state)
         return _round(state, queue, self._efficiency)

@@ -4,8 +4,9 @@ EASY backfilling (Lifka, *The ANL/IBM SP scheduling system*, 1995) for every ove
 of the first in the queue only, the one that has waited longest first.
 
 *The bound.* Let P be the patience of a job, D the longest time that any job holds its GPUs, and n
-the number of overdue jobs that have waited longer. If durations are as believed and no GPU fails,
-the job waits at most P + (n + 1) D, and P + D while ``_MOST_RESERVED`` suffices.
+the number of overdue jobs that have waited longer or are latency-critical. If durations are as
+believed and no GPU fails, the job waits at most P + (n + 1) D, and P + D while ``_MOST_RESERVED``
+suffices.
 
 *Proof.* Jobs that held the GPUs at the reservation leave within D, so its ``until_s`` is at most D
 away. Jobs that started there since end by then, because they were believed to and nothing joins and
@@ -33,7 +34,8 @@ class Patience:
     """Reserves GPUs for jobs that have waited too long.
 
     That is ``patience_s`` and ``stretch`` times what a job is believed to need in all: a job with
-    much work can be asked to wait for longer.
+    much work can be asked to wait for longer. A latency-critical job is overdue at once, and comes
+    before all others.
 
     A reservation stays until its job starts, or one of its nodes fails. Other jobs start on its
     GPUs only where these are idle, and if they are believed to end by ``until_s``; from then on
@@ -71,14 +73,14 @@ class Patience:
         """Return when each of the waiting jobs becomes overdue."""
         patience_s, stretch = self.patience_s, self.stretch
         return [
-            job.waiting_since_s + patience_s + stretch * job.work_s
+            job.waiting_since_s + (0.0 if job.latency else patience_s + stretch * job.work_s)
             for job in state.pending.values()
         ]
 
     def _overdue(self, state: State) -> list[Job]:
         waiting = zip(state.pending.values(), self._due(state), strict=True)
         overdue = [job for job, due in waiting if due <= state.now]
-        return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))
+        return sorted(overdue, key=lambda job: (not job.latency, job.waiting_since_s, job.number))
 
 
 def _reservation(

@@ -66,7 +66,7 @@ class Reactive:
         return draft.decision(self._wake(draft, companies))
 
     def _pause(self, draft: Draft, companies: Companies) -> list[Job]:
-        """Stop one co-runner of every violated job and return them by number."""
+        """Stop one co-runner of every violated job, no service, and return them by number."""
         state = draft.state
         paused: dict[int, Job] = {}
         for job, since in companies:
@@ -74,7 +74,10 @@ class Reactive:
                 continue
             others = _beside(state, job)
             if paused.keys().isdisjoint([job.number, *others]):
-                last = max([job, *others.values()], key=lambda o: (o.started_s, o.number))
+                batch = [each for each in (job, *others.values()) if not each.latency]
+                if not batch:
+                    continue
+                last = max(batch, key=lambda o: (o.started_s, o.number))
                 self._keep_apart(last, _beside(state, last), state.now)
                 draft.stop(last)
                 paused[last.number] = last

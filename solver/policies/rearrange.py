@@ -12,6 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus_of
 from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.services import held_by_services, movable
 from dovetail.solver.policies.state import Job, State
 
 
@@ -27,7 +28,8 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
 
     A group stays where one of its members runs that is on the right model, and its others join
     it; a matching of groups with places keeps the most workers where they are (exactly, where
-    running jobs share all their GPUs or none). All other running jobs are stopped. A member
+    running jobs share all their GPUs or none). All other running jobs are stopped, but for
+    latency-critical ones and those that share with them. A member
     that does not fit where its group is, and a group for which too few GPUs are idle, waits.
     """
     draft = Draft(state)
@@ -38,7 +40,7 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
         for job in group.jobs
         if seat and job.gpus == seat
     }
-    for job in list(state.running.values()):
+    for job in movable(state):
         if job.number not in staying:
             draft.stop(job)
     for group, seat in zip(groups, seats, strict=True):
@@ -84,7 +86,7 @@ class Rounds:
 
 def _is_settled(state: State, groups: Sequence[Group]) -> bool:
     """Tell whether every job runs alone on GPUs of one model: no round could do better."""
-    jobs = len(state.running) + len(state.pending)
+    jobs = len(movable(state)) + len(state.pending)
     return len(groups) == jobs and len(state.machines.models) == 1
 
 
@@ -106,17 +108,18 @@ def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
 
 
 def gpus_by_model(state: State) -> list[int]:
-    """Return the number of GPUs of each model that are in order."""
+    """Return the number of GPUs of each model that are in order and no services hold."""
     machines = state.machines
+    held = {gpu for number in held_by_services(state) for gpu in state.running[number].gpus}
     count = [0] * len(machines.models)
     for gpu, model in enumerate(machines.model):
-        count[model] += machines.node[gpu] not in state.down
+        count[model] += machines.node[gpu] not in state.down and gpu not in held
     return count
 
 
 def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
     """Return the GPUs on which each group stays, none where it has to move."""
-    places = list(dict.fromkeys(job.gpus for job in state.running.values()))
+    places = list(dict.fromkeys(job.gpus for job in movable(state)))
     number = {gpus: k for k, gpus in enumerate(places)}
     kept = np.zeros((len(groups), len(places)))
     for k, group in enumerate(groups):

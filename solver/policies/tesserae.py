@@ -13,6 +13,7 @@ from dovetail.formulations.arrays import Floats
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.rearrange import Group, Rounds, alone_on, gpus_by_model
+from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
 
 _ORDERS: Final = ("tiresias", "srtf")
@@ -76,8 +77,8 @@ class Tesserae:
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
-        jobs = [*state.running.values(), *state.pending.values()]
-        jobs.sort(key=lambda job: (self._rank(state, job), job.number))
+        jobs = [*movable(state), *state.pending.values()]
+        jobs.sort(key=lambda job: (not job.latency, self._rank(state, job), job.number))
         placed = alone_on(state, jobs, gpus_by_model(state))
         if not self.packing or state.machines.rules.max_jobs_per_gpu < 2:
             return placed

@@ -13,6 +13,7 @@ from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Key, Queue
 from dovetail.solver.policies.rearrange import gpus_by_model
+from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, State
 
 _INSTANT_S = 1e-6
@@ -65,7 +66,7 @@ class Tiresias:
         starving_s = self._promote(state)
         kept, chosen = self._hand_out(state)
         draft = Draft(state)
-        stopped = [job for job in state.running.values() if job.number not in kept]
+        stopped = [job for job in movable(state) if job.number not in kept]
         for job in stopped:
             draft.stop(job)
         for job in chosen:
@@ -81,7 +82,7 @@ class Tiresias:
     def _hand_out(self, state: State) -> tuple[set[int], list[Job]]:
         """Return the running jobs that stay, by number, and the pending ones to start."""
         free = gpus_by_model(state)
-        running = sorted((self._key(job, state.now), job) for job in state.running.values())
+        running = sorted((self._key(job, state.now), job) for job in movable(state))
         kept: set[int] = set()
         chosen = []
         for _, job in merge(running, self._queue.entries(state), key=itemgetter(0)):
@@ -98,6 +99,8 @@ class Tiresias:
         return kept, chosen
 
     def _key(self, job: Job, now: float) -> Key:
+        if job.latency:
+            return -1, job.arrival_s, job.number
         low = self._demoted_s(job, now) <= now + _INSTANT_S
         return low, self._began_s.get(job.number, math.inf), job.number
 
@@ -122,7 +125,7 @@ class Tiresias:
         if math.isinf(self.promote):
             return soonest
         for job in state.pending.values():
-            if job.starts and self._key(job, job.waiting_since_s)[0]:
+            if job.starts and self._key(job, job.waiting_since_s)[0] > 0:
                 due = self._promoted_s(job, state.now)
                 if due > state.now + _INSTANT_S:
                     soonest = min(soonest, due)

@@ -308,7 +308,7 @@ def with_tails(where, p99):
 
 def test_a_start_that_breaks_a_latency_critical_job_s_gsla_is_refused():
     jobs = trace((0, 1, 40, "a", 1.5), (10, 1, 20, "b", 1.5), priority="latency")
-    script = Scripted([(0, "j0", (0,)), (10, "j1", (0,))])
+    script = Scripted([(10, "j1", (0,))])  # j0, a service, starts by itself
     where = world(1, 1, [("a", "b", 1.2, 1.2)])
     for p99 in ([1.6, 1.1], [1.1, 1.6]):
         message = r"puts 'j1' on n0-0: a latency-critical job would be over its gSLA"
