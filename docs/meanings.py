@@ -56,6 +56,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "model": "Name of the GPU model. GPUs of one model are equally fast.",
         "memory_mib": "Memory of the GPU, MiB (`nvidia-smi`'s total).",
         "sms": "Number of SMs. No rule uses it.",
+        "max_jobs": "Most jobs on a GPU of this model, where they are fewer than the cluster's "
+        "`max_jobs_per_gpu`. GPUs of one model have one limit.",
     },
     instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
     instances.Workload: {

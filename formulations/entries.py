@@ -152,12 +152,23 @@ class Book:
         Which shares there are, and how many jobs a GPU may hold.
     workloads : tuple of str
         The workloads.
+
+    Attributes
+    ----------
+    limited : dict of str to int
+        Most jobs on a GPU of each model on which they are fewer than on others.
     """
 
     def __init__(self, rules: Cluster, workloads: tuple[str, ...]) -> None:
         self.rules = rules
         self.workloads = workloads
+        most = rules.most_jobs().items()
+        self.limited = {model: jobs for model, jobs in most if jobs < rules.max_jobs_per_gpu}
         self._made: dict[str, object] = {}
+
+    def most_on(self, model: str) -> int:
+        """Return how many jobs may be on a GPU of a model."""
+        return self.limited.get(model, self.rules.max_jobs_per_gpu)
 
     @property
     def sets(self) -> bool:
@@ -209,7 +220,7 @@ class SlowdownIndex(Book):
         super().__init__(instance.cluster, tuple(instance.workloads))
         self._instance = instance
         self._by_key = instance.entries
-        self._named = {model for model, _ in self._by_key}
+        self._named = {model for model, _ in self._by_key}.union(self.limited)
         self._known: dict[str | None, Sequence[Combination]] = {}
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
         self._found: dict[tuple[str, tuple[Member, ...]], Combination | None] = {}
@@ -230,7 +241,8 @@ class SlowdownIndex(Book):
         if asked not in self._found:
             key = _key(members)
             entry = self._by_key.get((model, key)) or self._by_key.get((None, key))
-            if entry is None or entry.slowdown is None:
+            most = self.limited.get(model, np.inf)
+            if entry is None or entry.slowdown is None or len(key) > most:
                 self._found[asked] = None
             else:
                 self._found[asked] = _combination(entry).reordered(members)
@@ -338,6 +350,8 @@ class SlowdownIndex(Book):
 
     def pairs(self, model: str) -> Sequence[SlowdownEntry]:
         """Return the entries of all pairs that may run on a GPU model, as they are."""
+        if self.limited.get(model) == 1:
+            return []
         entries = self._instance.slowdowns
         own = {entry.key[1] for entry in entries if entry.gpu_model == model}
         return [
@@ -353,9 +367,11 @@ class SlowdownIndex(Book):
 
     def _entries(self, model: str | None) -> Iterator[tuple[_Key, SlowdownEntry]]:
         """Yield the entries that hold on a GPU model and say that the jobs may share."""
+        most = np.inf if model is None else self.limited.get(model, np.inf)
         for (where, key), entry in self._by_key.items():
             overridden = where != model and (model, key) in self._by_key
-            if where in (None, model) and not overridden and entry.slowdown is not None:
+            holds = where in (None, model) and not overridden and len(key) <= most
+            if holds and entry.slowdown is not None:
                 yield key, entry
 
 

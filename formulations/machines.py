@@ -26,6 +26,8 @@ class Machines:
         Names of the GPU models.
     memory_mib : list of float
         Of each GPU, without the part that is kept free.
+    most_jobs : list of int
+        How many jobs may be on each GPU.
     node_gpus : list of list of int
         The GPUs of each node, none for some.
     rack_of_node : (N,) int
@@ -45,9 +47,16 @@ class Machines:
         self.rack = [of_node[n] for n in self.node]
         self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
         self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
+        most = rules.most_jobs()
+        self.most_jobs = [most[gpu.model] for _, _, gpu in devices]
         self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
         for gpu, node in enumerate(self.node):
             self.node_gpus[node].append(gpu)
+
+    @property
+    def fewest_jobs(self) -> int:
+        """How many jobs may be on every GPU."""
+        return min(self.most_jobs, default=self.rules.max_jobs_per_gpu)
 
     def __len__(self) -> int:
         return len(self.gpu_ids)

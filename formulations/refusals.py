@@ -380,7 +380,7 @@ class Refusals(RowRules):
         """Yield the jobs that would leave and those that would stay."""
         there = site.occupants
         open_ = self.round.classes[site.gpu_class].open
-        if len(there) < self.rules.max_jobs_per_gpu or not open_:
+        if len(there) < self.round.records.most_on(site.model) or not open_:
             yield NO_LEAVER, there
             return
         for leaver in range(len(there)):

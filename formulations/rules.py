@@ -4,7 +4,8 @@ Whatever plans, simulates or starts jobs asks here, so that a rule has one meani
 
 - the jobs on a GPU need its memory at most, less what the cluster reserves; equal but for
   ``MEMORY_TOLERANCE_MIB`` counts as fitting;
-- there are at most ``max_jobs_per_gpu`` of them, and their shares sum to ``share_sum`` at most;
+- there are at most ``max_jobs_per_gpu`` of them, or ``max_jobs`` of the GPU if that is less, and
+  their shares sum to ``share_sum`` at most;
 - what a job's gSLA is held against, its *bound*, is at most the gSLA; equal but for the factor
   ``1 + GSLA_TOLERANCE`` counts as kept. The bound of a latency-critical job is the growth of its
   p99 where that is known; of all others the upper bound of the slowdown.
@@ -66,20 +67,24 @@ def share_of(number: int) -> int | None:
     return IDLE if number == IDLE else number or None
 
 
-def seat_refusal(cluster: Cluster, taken: Sequence[int | None], share: int | None) -> str:
+def seat_refusal(
+    cluster: Cluster, taken: Sequence[int | None], share: int | None, most_jobs: int
+) -> str:
     """Return why a job may not join a GPU at a share; empty if number and shares of jobs allow it.
 
     Parameters
     ----------
     cluster : Cluster
-        Its ``max_jobs_per_gpu``, ``shares`` and ``share_sum`` are the limits.
+        Its ``shares`` and ``share_sum`` are limits.
     taken : sequence of (int or None)
         The shares of the jobs that are on the GPU.
     share : int or None
         The share of the job that is to join them.
+    most_jobs : int
+        How many jobs may be on the GPU.
     """
-    if len(taken) >= cluster.max_jobs_per_gpu:
-        return f"{len(taken) + 1} jobs, at most {cluster.max_jobs_per_gpu} may share a GPU"
+    if len(taken) >= most_jobs:
+        return f"{len(taken) + 1} jobs, at most {most_jobs} may share a GPU"
     if share is not None and share not in cluster.shares:
         return f"a share of {share}, none of the cluster's shares"
     total = share_total([*taken, share])

@@ -107,8 +107,10 @@ def _sub_batch(placed: Placed) -> Iterator[Violation]:
 def _company(before: Occupancy, after: Occupancy, company: GpuOccupants) -> Iterator[Violation]:
     """2 and 3: what the jobs on one GPU must fulfil together."""
     cluster, where = after.instance.cluster, f"GPU {company.name}"
-    if len(company.jobs) > cluster.max_jobs_per_gpu:
-        rule = f"holds {len(company.jobs)} jobs, at most {cluster.max_jobs_per_gpu} may"
+    own = after.instance.places[company.name].gpu.max_jobs
+    most = cluster.max_jobs_per_gpu if own is None else min(cluster.max_jobs_per_gpu, own)
+    if len(company.jobs) > most:
+        rule = f"holds {len(company.jobs)} jobs, at most {most} may"
         yield _broken("capacity", where, rule)
     yield from _share_sum(cluster, company)
     yield from _memory(after, company)

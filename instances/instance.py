@@ -74,6 +74,7 @@ class GpuModel(Record):
     model: Name
     memory_mib: Positive
     sms: Count | None = None
+    max_jobs: Annotated[Count, Field(le=48)] | None = None
 
 
 class Gpu(GpuModel):
@@ -140,6 +141,29 @@ class Cluster(Record):
     reserve_mib: NonNegative = 0.0
     per_process_mib: NonNegative = 0.0
     nodes: tuple[Node, ...]
+
+    def most_jobs(self) -> dict[str, int]:
+        """Return the most jobs on a GPU of each model."""
+        found: dict[str, int] = {}
+        for node in self.nodes:
+            for gpu in (node.gpu,) if node.gpu else node.gpus or ():
+                own = self.max_jobs_per_gpu if gpu.max_jobs is None else gpu.max_jobs
+                found[gpu.model] = min(self.max_jobs_per_gpu, own)
+        return found
+
+    @model_validator(mode="after")
+    def _one_limit_a_model(self) -> Self:
+        limits: dict[str, int | None] = {}
+        for n, node in enumerate(self.nodes):
+            for g, gpu in enumerate((node.gpu,) if node.gpu else node.gpus or ()):
+                if limits.setdefault(gpu.model, gpu.max_jobs) != gpu.max_jobs:
+                    where = f"nodes[{n}].gpu" if node.gpu else f"nodes[{n}].gpus[{g}]"
+                    rule = f"must be that of all GPUs of the model {gpu.model!r}"
+                    raise rule_broken(
+                        f"{where}.max_jobs",
+                        f"{rule} ({shown(limits[gpu.model])}), got {shown(gpu.max_jobs)}",
+                    )
+        return self
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
@@ -479,13 +503,14 @@ class Instance(Record):
 
     def _check_running(self) -> None:
         held: Counter[str] = Counter()
-        most = self.cluster.max_jobs_per_gpu
+        limits = self.cluster.most_jobs()
         for k, job in enumerate(self.jobs):
             for g, gpu in enumerate(job.gpus or ()):
                 path = f"jobs[{k}].gpus[{g}]"
                 if gpu not in self.places:
                     raise rule_broken(path, f"must be a GPU of the cluster, got {gpu!r}")
                 held[gpu] += 1
+                most = limits[self.places[gpu].gpu.model]
                 if held[gpu] > most:
                     raise rule_broken(path, f"{gpu!r} may hold at most {most} jobs, got more")
                 model, first = (self.places[name].gpu.model for name in (gpu, job.gpus[0]))  # type: ignore[index]

@@ -436,7 +436,7 @@ class Remedies:
     def _more(self, model: str, number: int) -> Node:
         gpus = [place.gpu for place in self._instance.places.values() if place.gpu.model == model]
         largest = max(gpus, key=lambda gpu: gpu.memory_mib)
-        kind = GpuModel(model=model, memory_mib=largest.memory_mib, sms=largest.sms)
+        kind = GpuModel(**largest.model_dump(exclude={"id"}))
         taken = {node.id for node in self._instance.cluster.nodes}
         name = next(name for k in count(1) if (name := f"new{k}") not in taken)
         return Node(id=name, gpu_count=number, gpu=kind)

@@ -227,7 +227,12 @@ class _Search:
         cluster = self.instance.cluster
         used = cluster.reserve_mib + sum(self.memory(unit) for unit in units)
         size = self.instance.places[gpu].gpu.memory_mib
-        return len(units) <= cluster.max_jobs_per_gpu and used <= size + 1e-6
+        return len(units) <= self.most(gpu) and used <= size + 1e-6
+
+    def most(self, gpu: str) -> int:
+        """Return how many jobs a GPU takes."""
+        most, own = self.instance.cluster.max_jobs_per_gpu, self.instance.places[gpu].gpu.max_jobs
+        return most if own is None or own > most else own
 
     def ways(self, gpu: str) -> list[Option]:
         """Return every way that counts to give shares to the units on a GPU."""
@@ -477,7 +482,7 @@ class _Search:
         units = self.held[gpu]
         if not self.fits(gpu, units) or gpu in self.closed:
             return False
-        return len(units) < self.instance.cluster.max_jobs_per_gpu or bool(self.ways(gpu))
+        return len(units) < self.most(gpu) or bool(self.ways(gpu))
 
     def _hopeless(self, k: int, weight: Fraction, hope: float) -> bool:
         """Tell whether even placing every job left over at its best falls short."""

@@ -159,6 +159,9 @@ def _with_known_power(instance: Instance) -> Instance:
 
 def _cluster(draw: Random, shape: Shape) -> Data:
     gpus = [_gpu(draw, shape, k) for k in range(draw.randint(1, shape.gpus))]
+    # Of some GPU models fewer jobs are taken, as told by what is drawn already.
+    most = (None, 1, 2)[len(gpus) % 3] if shape.sets and shape.models else None
+    gpus = [gpu | ({"max_jobs": most} if most and gpu["model"] == "B" else {}) for gpu in gpus]
     cut = draw.randint(0, len(gpus))
     racks = [draw.choice([None, "r0", "r1"]) for _ in range(2)]
     nodes = [
@@ -294,7 +297,8 @@ def _running(draw: Random, data: Data, job: Data, held: dict[str, int]) -> Data:
     gpus = [gpu for node in cluster["nodes"] for gpu in node["gpus"]]
     model = draw.choice(gpus)["model"]
     room = cluster["max_jobs_per_gpu"]
-    free = [g["id"] for g in gpus if g["model"] == model and held.get(g["id"], 0) < room]
+    rooms = {g["id"]: min(room, g.get("max_jobs", room)) for g in gpus if g["model"] == model}
+    free = [gpu for gpu, room in rooms.items() if held.get(gpu, 0) < room]
     if len(free) < job["workers"]:
         return {}
     chosen = draw.sample(free, job["workers"])

@@ -246,7 +246,8 @@ class SimulatedPool:
             yield f"mixes GPU models for {job.id!r}"
         for gpu, share in zip(start.gpus, start.shares or (None,) * job.workers, strict=True):
             there = state.residents[gpu]
-            why = seat_refusal(machines.rules, [other.share_on(gpu) for other in there], share)
+            taken = [other.share_on(gpu) for other in there]
+            why = seat_refusal(machines.rules, taken, share, machines.most_jobs[gpu])
             if machines.node[gpu] in state.down:
                 why = "its node is down"
             elif there and not why:

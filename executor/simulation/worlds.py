@@ -156,7 +156,7 @@ def _kinds(instance: Instance) -> dict[str, GpuModel]:
     found: dict[str, GpuModel] = {}
     for place in instance.places.values():
         gpu = place.gpu
-        known = GpuModel(model=gpu.model, memory_mib=gpu.memory_mib, sms=gpu.sms)
+        known = GpuModel(**gpu.model_dump(exclude={"id"}))
         found.setdefault(gpu.model, known)
     return found
 

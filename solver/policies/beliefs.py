@@ -98,6 +98,8 @@ class BeliefBook(Book):
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
         """Return what is believed of some members, None of others or where they may not share."""
         m = self._table.models.index(model)
+        if len(members) > self.limited.get(model, np.inf):
+            return None
         if len(members) == 2:
             (a, x), (b, y) = ((self._number[name], share) for name, share in members)
             place = self._table.caps_place
@@ -123,14 +125,16 @@ class BeliefBook(Book):
         """Return the pairs and sets in which others may join, see ``Book``."""
         key = model, held
         if key not in self._templates:
-            m = self._table.models.index(model)
+            m, most = self._table.models.index(model), min(self.most, self.most_on(model))
             found = []
-            if len(held) < 2 <= self.most:
+            if len(held) < 2 <= most:
                 a, b, there, back = self._beside(held[0]) if held else self._from_scratch()
                 found.append(self._pairs(m, a, b, there, back, len(held)))
-            if self.sets and all(share is None for _, share in held):
+            if most > 2 and all(share is None for _, share in held):
                 those = [self._number[name] for name, _ in held]
-                found += [self._sets(m, members, len(held)) for members in self._grown(m, those)]
+                found += [
+                    self._sets(m, members, len(held)) for members in self._grown(m, those, most)
+                ]
             self._templates[key] = [template for template in found if len(template.free)]
         return self._templates[key]
 
@@ -219,8 +223,8 @@ class BeliefBook(Book):
             power_w=self._alone_w[members[keep]].sum(axis=1),
         )
 
-    def _grown(self, model: int, held: Sequence[int]) -> Iterator[Ints]:
-        """Yield the sets of three, of four, ... with some workloads there, (n, size) each.
+    def _grown(self, model: int, held: Sequence[int], most: int) -> Iterator[Ints]:
+        """Yield the sets of three, of four, ... to ``most`` with some workloads there, (n, size).
 
         Of those that are not there every pair may share, and they come in ascending order.
         """
@@ -228,7 +232,7 @@ class BeliefBook(Book):
         known &= known.T
         members = np.array([held], dtype=np.int64)
         every = np.arange(len(self.workloads))
-        for size in range(len(held) + 1, self.most + 1):
+        for size in range(len(held) + 1, most + 1):
             able = known[members].all(axis=1)
             if size > len(held) + 1:
                 able &= every >= members[:, -1:]

@@ -225,7 +225,7 @@ class _Round:
 
     def _host(self, running: Sequence[tuple[Job, Sequence[int], int]]) -> None:
         """Let the pending jobs join jobs on GPUs, in modes, where these are by themselves."""
-        if self._state.machines.rules.max_jobs_per_gpu < 2:
+        if self._state.machines.fewest_jobs < 2:
             return
         hosts = [host for held in running if (host := self._as_host(*held)) is not None]
         if not hosts:

@@ -134,7 +134,7 @@ class Draft:
         if machines.node[gpu] in state.down:
             return False
         residents = self.residents(gpu)
-        if len(residents) >= machines.rules.max_jobs_per_gpu:
+        if len(residents) >= machines.most_jobs[gpu]:
             return False
         need = state.modes[job.workload][mode].memory_mib
         need += sum(state.modes[o.workload][self._mode(o)].memory_mib for o in residents)

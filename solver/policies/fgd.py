@@ -35,8 +35,8 @@ class Fgd:
     node if the task does not fit on it. Its expectation is taken over the mix of tasks. A job goes
     to the node, and there to the GPU, where the expectation grows least.
 
-    A GPU here has memory and ``max_jobs_per_gpu`` places, in place of the paper's thousandths of a
-    GPU, which jobs of this model do not ask for: what is left of a GPU is the part of its memory
+    A GPU here has memory and a place for each job that may be on it, not the paper's thousandths of
+    a GPU, which jobs of this model do not ask for: what is left of a GPU is the part of its memory
     that is free, and a task has room where its memory and a place are free. CPUs are not modelled.
     The mix is that of the jobs that have arrived so far, by workload and GPUs. Slowdowns are not
     looked at.
@@ -91,7 +91,7 @@ class Fragments:
         state, machines = draft.state, draft.state.machines
         self._state = state
         self._room_mib = np.array([room_mib(memory) for memory in machines.memory_mib])
-        self._places = np.full(len(machines), machines.rules.max_jobs_per_gpu)
+        self._places = np.array(machines.most_jobs)
         self._free_mib = self._room_mib.copy()
         for job, gpus in draft.placed():
             self.take(job, gpus)

@@ -243,7 +243,7 @@ def combinations(
 ) -> list[Combination]:
     """Return the jobs alone and the pairs that may run on each GPU model."""
     found = []
-    pairs = pairs and state.machines.rules.max_jobs_per_gpu > 1
+    pairs = pairs and state.machines.fewest_jobs > 1
     for model, (least, most) in enumerate(state.machines.memory_by_model):
         speed = state.speed[model]
         fitting = [kind for kind in kinds if _needs(state, kind) <= most]

@@ -162,7 +162,7 @@ def interleaved_s(busy_s: Sequence[Sequence[float]]) -> float:
 def _round(state: State, queue: Sequence[Job], efficiency: _Efficiency) -> list[Group]:
     """Return the groups of a round, given the jobs in the order of priority."""
     gpus = gpus_by_model(state)
-    most = min(RESOURCES, state.machines.rules.max_jobs_per_gpu)
+    most = min(RESOURCES, state.machines.fewest_jobs)
     groups = _merged(_candidates(queue, sum(gpus), most), sum(gpus), most, efficiency)
     place = {job.number: k for k, job in enumerate(queue)}
     placed = []

@@ -80,7 +80,7 @@ class Rooms:
         machines = self._draft.state.machines
         if machines.node[gpu] in self._draft.state.down:
             return
-        if len(self._draft.residents(gpu)) < machines.rules.max_jobs_per_gpu:
+        if len(self._draft.residents(gpu)) < machines.most_jobs[gpu]:
             self._kinds.setdefault(self._kind(gpu), []).append(gpu)
 
     def _kind(self, gpu: int) -> Kind:

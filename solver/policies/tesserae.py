@@ -80,7 +80,7 @@ class Tesserae:
         jobs = [*movable(state), *state.pending.values()]
         jobs.sort(key=lambda job: (not job.latency, self._rank(state, job), job.number))
         placed = alone_on(state, jobs, gpus_by_model(state))
-        if not self.packing or state.machines.rules.max_jobs_per_gpu < 2:
+        if not self.packing or state.machines.fewest_jobs < 2:
             return placed
         taken = {group.jobs[0].number for group in placed}
         return packed(state, placed, [job for job in jobs if job.number not in taken])

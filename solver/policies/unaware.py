@@ -20,7 +20,7 @@ class Unaware:
     Source: "GPU sharing" of TensorShare (FGCS 2026, section 4.1): jobs are selected one after the
     other, and one that is left alone is joined by the next of the queue. Placement is the default
     of Kubernetes, least allocated: the node with the largest part of its places left, a GPU
-    having ``max_jobs_per_gpu`` of them, and on it the GPUs with the fewest jobs. The first job
+    having as many of them as it may, and on it the GPUs with the fewest jobs. The first job
     that fits nowhere holds up those behind it. A GPU's memory is respected, as by the plugins.
 
     Gangs of any sizes share, GPU by GPU: to Kubernetes every worker is a container of its own.

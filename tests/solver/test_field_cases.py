@@ -7,6 +7,7 @@ import pytest
 from dovetail.instances.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Assignment
 from dovetail.solver.rounds import solve
 
 
@@ -178,3 +179,71 @@ def test_workers_by_node_are_refused_with_what_to_do(field):
         f"jobs[0].{field}: unknown field: no rule keeps workers together on a node; where each "
         "has a node to itself, describe every node as one GPU"
     )
+
+
+OLD_AND_NEW = [
+    ("a", "GTX980", 4096, 1),
+    ("b", "GTX1080", 8192, 2),
+    ("c", "TITANX", 12288, None),
+]
+TOGETHER = [{"pair": ["exp"] * 2, "slowdown": [1.1] * 2}] + [
+    {"set": ["exp"] * size, "slowdown": [slowdown] * size}
+    for size, slowdown in ((3, 1.2), (4, 1.3))
+]
+
+
+def limited(**jobs):
+    data = round_of(
+        workloads={"exp": {"memory_mib": 1500}}, jobs=jobs, slowdowns=TOGETHER, max_jobs_per_gpu=4
+    )
+    data["cluster"]["nodes"] = [
+        {
+            "id": name,
+            "gpu_count": 1,
+            "gpu": {"model": model, "memory_mib": mib, **({"max_jobs": most} if most else {})},
+        }
+        for name, model, mib, most in OLD_AND_NEW
+    ]
+    return data
+
+
+def test_each_gpu_model_has_its_own_number_of_jobs():
+    # studioml/studio 112: one job on a GTX 980, two on a 1080, four on a TITAN X.
+    runs, waits = planned(limited(**{f"x{k}": {"workload": "exp"} for k in range(8)}))
+    on = [gpus[0] for gpus in runs.values()]
+    assert {gpu: on.count(gpu) for gpu in on} == {"a-0": 1, "b-0": 2, "c-0": 4}
+    (reason,) = waits.values()
+    assert reason.startswith("capacity: the GPUs that suit it are full")
+
+
+def test_running_jobs_above_the_limit_of_their_gpu_are_refused():
+    held = {"workload": "exp", "state": "running", "gpus": ["a-0"]}
+    with pytest.raises(InputError) as error:
+        Instance.from_data(limited(x=held, y=held))
+    assert str(error.value) == "jobs[1].gpus[0]: 'a-0' may hold at most 1 jobs, got more"
+
+
+def test_gpus_of_one_model_have_one_limit():
+    data = limited(x={"workload": "exp"})
+    data["cluster"]["nodes"][1]["gpu"]["model"] = "GTX980"
+    with pytest.raises(InputError) as error:
+        Instance.from_data(data)
+    assert str(error.value) == (
+        "cluster.nodes[1].gpu.max_jobs: must be that of all GPUs of the model 'GTX980' (1), got 2"
+    )
+
+
+def test_the_checker_counts_the_jobs_of_a_limited_gpu():
+    instance = Instance.from_data(limited(x={"workload": "exp"}, y={"workload": "exp"}))
+    both = [Assignment(job=job, gpus=("a-0",), share=(None,), start=True) for job in "xy"]
+    plan = solve(instance).plan.replace(assignments=tuple(both), waiting=())
+    rules = [(one.rule, one.where) for one in check(instance, plan).violations]
+    assert ("capacity", "GPU a-0") in rules
+
+
+@pytest.mark.parametrize("solver", ["greedy", "cpsat", "milp"])
+def test_every_solver_keeps_the_limits(solver):
+    instance = Instance.from_data(limited(**{f"x{k}": {"workload": "exp"} for k in range(8)}))
+    result = solve(instance, solver=solver)
+    assert not check(instance, result.plan).violations
+    assert sum(one.start for one in result.plan.assignments) == 7
