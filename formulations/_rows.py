@@ -146,8 +146,25 @@ def in_chunks(seatings: Seatings, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[
     while first < len(total):
         before = total[first - 1] if first else 0
         last = max(first + 1, int(np.searchsorted(total, before + rows_at_once, side="right")))
-        yield seatings.take(slice(first, last))
+        piece = seatings.take(slice(first, last))
+        yield from [piece] if last > first + 1 else _parts(piece, rows_at_once)
         first = last
+
+
+def _parts(seating: Seatings, rows_at_once: int) -> Iterator[Seatings]:
+    """Yield one seating in parts of fewer candidates for its first places."""
+    rows = int(seating.rows[0])
+    if rows <= rows_at_once:
+        yield seating
+        return
+    place = int(np.argmax(seating.count[0] > 1))
+    number = int(seating.count[0, place])
+    step = max(1, rows_at_once * number // rows)
+    for begin in range(0, number, step):
+        first, count = seating.first.copy(), seating.count.copy()
+        first[0, place] += begin
+        count[0, place] = min(step, number - begin)
+        yield from _parts(replace(seating, first=first, count=count), rows_at_once)
 
 
 def distinct(job: Ints) -> Bools:

@@ -7,8 +7,8 @@ a gang spans. ``place`` packs gangs by a simple rule; ``node_program`` chooses e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -44,14 +44,14 @@ class _Packer:
         for group in settled.values():
             self._left[group] -= 1
         self._machines = groups.round.machines
-        self._free: dict[int, dict[int, list[str]]] = {}
+        self._nodes_of: dict[int, set[int]] = defaultdict(set)
+        for gpu, group in self._placed.items():
+            self._nodes_of[group].add(self._machines.node_of[gpu])
+        self._free: dict[int, _Free] = {}
         for index in dict.fromkeys(groups.gpu_class[np.flatnonzero(counts)].tolist()):
-            by_node: dict[int, list[str]] = defaultdict(list)
             gpus = groups.round.classes[index].gpus
             free = [gpu for gpu in gpus if gpu not in settled] if settled else gpus
-            for node, of_node in groupby(free, self._machines.node_of.__getitem__):
-                by_node[node] += of_node
-            self._free[index] = by_node
+            self._free[index] = _Free(free, self._machines.node_of)
 
     def pack(self) -> Mapping[str, int]:
         workers = self._groups.round.jobs.workers
@@ -68,18 +68,14 @@ class _Packer:
 
     def _pack_singles(self) -> None:
         """Give the groups of one GPU theirs, the tightest nodes first."""
-        spare = {}
-        for index, by_node in self._free.items():
-            tightest_first: list[list[str]] = sorted(by_node.values(), key=len)
-            spare[index] = chain.from_iterable(tightest_first)
+        spare = {index: free.tightest_first() for index, free in self._free.items()}
         for group, left in self._left.items():
             if left:
                 self._placed[next(spare[int(self._groups.gpu_class[group])])] = group
 
     def _pack(self, wanted: Sequence[int]) -> None:
         """Give the groups of one gang their GPUs, in addition to those that some have already."""
-        node_of = self._machines.node_of
-        nodes = {node_of[gpu] for gpu, group in self._placed.items() if group in wanted}
+        nodes = set().union(*(self._nodes_of[group] for group in wanted))
         while needed := self._needed(wanted):
             node = self._best_node(needed, nodes)
             nodes.add(node)
@@ -95,19 +91,54 @@ class _Packer:
         return needed
 
     def _best_node(self, needed: Mapping[int, int], held: set[int]) -> int:
-        nodes = dict.fromkeys(n for c in needed for n, gpus in self._free[c].items() if gpus)
-        rack_of = self._machines.rack_of_node
-        racks = {rack_of[node] for node in held}
-
-        def rank(node: int) -> tuple[bool, int, bool, int]:
-            free = {c: len(self._free[c].get(node, ())) for c in needed}
-            fitting = sum(min(free[c], number) for c, number in needed.items())
-            return node in held, fitting, rack_of[node] in racks, -sum(free.values())
-
-        return max(nodes, key=rank)
+        rack = self._machines.rack_of_node
+        free, fitting, is_held = (np.zeros(len(rack), dtype=np.int64) for _ in range(3))
+        for index, number in needed.items():
+            of_class = self._free[index]
+            free[of_class.node] += of_class.number
+            fitting[of_class.node] += np.minimum(of_class.number, number)
+        is_held[list(held)] = 1
+        in_rack = np.isin(rack, rack[list(held)])
+        best = np.flatnonzero(free)
+        for rank in (is_held, fitting, in_rack, -free):
+            best = best[rank[best] == rank[best].max()]
+        return int(best[0])
 
     def _take(self, group: int, node: int) -> None:
-        free = self._free[int(self._groups.gpu_class[group])].get(node, [])
-        while self._left[group] and free:
-            self._placed[free.pop(0)] = group
-            self._left[group] -= 1
+        taken = self._free[int(self._groups.gpu_class[group])].taken(node, self._left[group])
+        self._placed.update(dict.fromkeys(taken, group))
+        self._left[group] -= len(taken)
+        if taken:
+            self._nodes_of[group].add(node)
+
+
+class _Free:
+    """The free GPUs of one class, by node.
+
+    Attributes
+    ----------
+    node, number : (k,) int
+        The nodes that have such GPUs, rising, and how many of them are free.
+    """
+
+    def __init__(self, gpus: Sequence[str], node_of: Mapping[str, int]) -> None:
+        self._gpus: dict[int, list[str]] = defaultdict(list)
+        for gpu in gpus:
+            self._gpus[node_of[gpu]].append(gpu)
+        self.node = np.array(sorted(self._gpus), dtype=np.int64)
+        self.number = np.array([len(self._gpus[node]) for node in sorted(self._gpus)])
+        self._place = {node: k for k, node in enumerate(sorted(self._gpus))}
+
+    def taken(self, node: int, most: int) -> Sequence[str]:
+        """Take the first free GPUs of a node, so many at most."""
+        if node not in self._place:
+            return ()
+        free = self._gpus[node]
+        found, free[:most] = free[:most], ()
+        self.number[self._place[node]] = len(free)
+        return found
+
+    def tightest_first(self) -> Iterator[str]:
+        """Return the free GPUs, those of the nodes that have the fewest first."""
+        nodes: list[list[str]] = sorted(self._gpus.values(), key=len)
+        return chain.from_iterable(nodes)

@@ -7,6 +7,7 @@ which gets the signal, waits for it.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,8 +18,9 @@ T = TypeVar("T")
 
 _POLL_S = 0.05
 
-_LATE_S = 0.2
-"""The library has so many seconds after the end of the budget to say what it has found."""
+_LATE = 0.25
+"""A library that ends late may take this part of its time in addition: a fifth of the whole time is
+kept for reasons, and what it has found is worth more than they are."""
 
 
 def interruptible(
@@ -34,7 +36,8 @@ def interruptible(
         When it should end.
     stop : callable, optional
         Asks the library to end its search, which it then does at once; without it the thread is
-        left behind.
+        left behind. The process waits for it at its end, as compiled code must not outlive the
+        interpreter.
     """
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -45,14 +48,16 @@ def interruptible(
         except BaseException as error:
             failure.append(error)
 
+    due = budget.earlier(-_LATE * budget.left_s)
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         while thread.is_alive():
             thread.join(_POLL_S)
-            late = not budget.counts_work and budget.earlier(-_LATE_S).passed
+            late = not budget.counts_work and due.passed
             if late and thread.is_alive():
                 if stop is None:
+                    atexit.register(thread.join)
                     return None
                 stop()
     except KeyboardInterrupt:

@@ -59,7 +59,8 @@ def paired_counts(problem: Problem, limits: Limits) -> Ints:
         Where GPUs are not interchangeable.
     """
     graph = PairGraph(problem.groups, problem.values, restricted=True)
-    return best_pairs(problem, partial(graph_pairing, problem, graph), limits).counts
+    pairing = partial(graph_pairing, problem, graph)
+    return best_pairs(problem, pairing, limits.unwatched()).counts  # bounds no other plans
 
 
 def proven(found: Matching, problem: Problem) -> Proven:

@@ -101,6 +101,7 @@ class _PartialSearch(Search):
             return start
         previous, jobs = limits.previous, graph.job_of_worker
         value = self._value(counts, worth, cost)
+        limits.report(value, math.inf)
         search = GangSearch(graph, limits, counts, value, unit=unit)
         found = search.run(previous and Prices(previous.gpu, previous.job[jobs]))
         if found.prices is None:

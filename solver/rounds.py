@@ -58,7 +58,14 @@ _SAME_VALUE = 1e-9
 """What two values may differ by, relatively, and count as the same: rounding in sums."""
 
 _SEARCH = 0.8
-"""The part of the time limit that the search may take where reasons are wanted."""
+"""The part of the time limit that the search may take where reasons are wanted; the time to check
+the plan comes off it."""
+
+_LEAST_SEARCH = 0.5
+"""The part that it may take in any case."""
+
+_CHECKING_S = 1.5e-4
+"""Seconds for each job, on one core, in which a plan is made of a choice, and checked."""
 
 _LATE, _LATE_S = 1.1, 0.2
 """A plan says so if it took longer than so many times the limit, and so many seconds."""
@@ -134,7 +141,7 @@ def solve(
     )
     due = time_limit if isinstance(time_limit, Budget) else Budget.of(time_limit)
     seconds = due.left_s if due.is_limited else None
-    search = due.part(_SEARCH) if explain and due.is_limited else due
+    search = _search_budget(due, len(instance.jobs), explain)
     limits = Limits(search, float(gap), int(seed), previous=prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else round_solver(solver)
     book = previous.book if previous else None
@@ -152,6 +159,14 @@ def solve(
     outcome = _Outcome(problem, choice, limits, preempted, reasons_due, started)
     result = outcome.result(partial(_staying, instance, objective, problem, chosen, limits))
     return _with_lateness(result, seconds)
+
+
+def _search_budget(due: Budget, jobs: int, explain: bool) -> Budget:
+    """Return what the search may take of a budget, so that there is time for what comes after."""
+    if not due.left_s or not due.is_limited:
+        return due
+    checking = jobs * _CHECKING_S / due.left_s
+    return due.part(max(_LEAST_SEARCH, (_SEARCH if explain else 1.0) - checking))
 
 
 def _staying(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pytest
 
+from dovetail.formulations import listing
+from dovetail.formulations.budget import Budget
 from dovetail.formulations.problems import Problem
 from dovetail.instances.instance import Instance
 from tests.data import small
+from tests.strategies import Shape, random_instance
 
 AB = {"pair": ["a", "b"], "slowdown": [1.25, 1.6]}
 J = {"id": "j", "workload": "a"}
@@ -202,3 +206,20 @@ def test_sub_batches_make_room(objective):
     data["workloads"]["a"]["batch"] = batch
     found = groups(Instance.from_data(data), objective)
     assert found == listed("j@-:1", "k@-:1", "j@-:1.25 k@-:1.6")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_the_groups_are_the_same_in_pieces_of_any_size(rows, monkeypatch):
+    # Also where the ways to seat jobs of one pair of workloads are more than that.
+    for seed in range(30):
+        instance = random_instance(Random(seed), Shape(jobs=8, gpus=5))
+        whole = groups(instance)
+        with monkeypatch.context() as patch:
+            patch.setattr(listing, "ROWS_IN_TIME", rows)
+            problem = Problem.of(instance, "throughput", budget=Budget.of(3600.0))
+            pieces = problem.groups
+        assert len(pieces) == whole.total()
+        assert (pieces.complete, pieces.job.tolist()) == (
+            True,
+            Problem.of(instance, "throughput").groups.job.tolist(),
+        )
