@@ -80,7 +80,12 @@ _SIMULATED = (
         option("--max-workers N", "jobs of at most N GPUs", whole(1)),
         option("--busiest N", "the N consecutive jobs that need the most GPU time", whole(1)),
         option("--sample N", "N jobs, drawn by each seed", whole(1)),
-        option("--load F", "divide times between arrivals by F", float),
+        option(
+            "--load L",
+            "offered load: so fast do jobs arrive that they ask for L x what the GPUs can do",
+            float,
+        ),
+        option("--faster F", "divide times between arrivals by F", float),
         option(
             "--gsla D",
             "gSLAs of jobs that have none: none, fixed:1.5, uniform:1:2, ... (default: uniform:1:2 "

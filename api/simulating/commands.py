@@ -57,7 +57,7 @@ def simulate(options: Namespace) -> int:
     result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)
-    facts = {**asked.facts, **_idle_queue([result])}
+    facts = {**asked.facts, **_idle_queue([result], asked.load)}
     _draw([result], asked.setup, options, facts)
     view = run_view(result.policy, result.seed, result.summary, facts)
     print_either(options, _run_data(result, facts), view)
@@ -100,7 +100,7 @@ def _finished(
     runs = campaign.results(tables=False)
     groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
     seeds = {"seeds": _seeds_text(campaign.seeds, groups)}
-    facts = {**asked.facts, **seeds, **_idle_queue(runs)}
+    facts = {**asked.facts, **seeds, **_idle_queue(runs, asked.load)}
     data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
@@ -120,13 +120,14 @@ def _finished(
     return 1 if failures else 0
 
 
-def _idle_queue(runs: Sequence[RunResult]) -> Mapping[str, str]:
+def _idle_queue(runs: Sequence[RunResult], load: float | None) -> Mapping[str, str]:
     """Return a warning where jobs neither wait nor slow each other down: any policy does that."""
     for metrics in (run.summary for run in runs):
         waited = metrics["queueing_mean_s"] / metrics["jct_mean_s"]
         if max(waited, metrics["slowdown_mean"] - 1) < _HARDLY:
-            cure = "give fewer --nodes, or a higher --load"
-            return {"warning": f"nothing ever waits, so policies hardly differ: {cure}"}
+            cure = "a higher --load" if load is None or load < 1 else "more jobs"
+            rule = "nothing ever waits, so policies hardly differ"
+            return {"warning": f"{rule}: give fewer --nodes, or {cure}"}
     return {}
 
 

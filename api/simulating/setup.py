@@ -23,7 +23,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, gavel_models
 from dovetail.instances.traces.draws import with_gslas
 from dovetail.instances.traces.files import KINDS, kind_of, read_trace
-from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
+from dovetail.instances.traces.filters import busiest, faster, from_zero, largest, window
 from dovetail.instances.traces.library import library_trace, library_world, trace_names
 from dovetail.instances.traces.trace import Trace
 from dovetail.simulating.wording import duration, fixed
@@ -31,6 +31,9 @@ from dovetail.toolkit.wording import number
 
 LIBRARY = "library:"
 HOUR_S = 3600.0
+
+_OVERLOAD = 2.0
+"""The offered load from which on a reader is warned."""
 SYNTHETIC_WORKLOADS = 32
 DEFAULT_GPUS_PER_NODE = 8
 DEFAULT_GPU_MODEL = "V100"
@@ -65,11 +68,14 @@ class Request:
         What it is, in words, for tables and reports.
     draws : bool
         Whether another seed draws anything else.
+    load : float or None
+        The offered load; None where all jobs arrive at once.
     """
 
     setup: Setup
     facts: Mapping[str, str]
     draws: bool
+    load: float | None
 
 
 def request(options: Namespace) -> Request:
@@ -83,7 +89,8 @@ def request(options: Namespace) -> Request:
     source, world = _world(options)
     reference = _reference(world)
     whole, measured_on = _read(options, reference)
-    trace = _filtered(whole, options)
+    trace = _paced(_filtered(whole, options), world, options)
+    load = _offered_load(trace, world, options.sample)
     setup = Setup(
         trace,
         world,
@@ -100,13 +107,18 @@ def request(options: Namespace) -> Request:
         "cluster": _cluster_text(world),
         "world": _world_text(source, world),
         "run times": _times_text(measured_on, reference),
-        "load": _load_text(trace, world, options.sample),
+        "load": _load_text(load, options.sample),
         "drawn": drawn,
         "beliefs": _BELIEFS_TEXT.get(options.beliefs, options.beliefs),
         "rules": _rules_text(setup.options),
     }
     chance = bool(drawn) or _errs_or_fails(setup)
-    return Request(setup, {name: line for name, line in facts.items() if line}, chance)
+    if load is not None and load > _OVERLOAD:
+        facts["warning"] = (
+            f"jobs ask for {load:.2g} x what the GPUs can do, so the queue only grows, and waits "
+            "depend on where the trace ends: --load 0.9 spreads the arrivals"
+        )
+    return Request(setup, {name: line for name, line in facts.items() if line}, chance, load)
 
 
 def _check_draws(setup: Setup) -> None:
@@ -177,10 +189,25 @@ def _filtered(trace: Trace, options: Namespace) -> Trace:
             trace = busiest(trace, options.busiest)
     if not trace.jobs:
         raise InputError("must leave at least one job, left none", "--window, --max-workers")
-    if options.load is not None:
-        with _naming("--load"):
-            trace = at_load(trace, options.load)
     return from_zero(trace)
+
+
+def _paced(trace: Trace, world: Instance, options: Namespace) -> Trace:
+    """Return the trace with arrivals as fast as asked for."""
+    if options.faster is not None:
+        if options.load is not None:
+            raise InputError("sets how fast jobs arrive already", "--load, --faster")
+        with _naming("--faster"):
+            return faster(trace, options.faster)
+    if options.load is None:
+        return trace
+    with _naming("--load"):
+        if not 0 < options.load < math.inf:
+            raise InputError(f"must be a finite number > 0, got {options.load:g}")
+        now = _offered_load(trace, world, options.sample)
+        if now is None:
+            raise InputError("needs jobs that arrive one after the other, but all arrive at once")
+        return faster(trace, options.load / now)
 
 
 @contextmanager
@@ -328,16 +355,23 @@ def _cluster_text(world: Instance) -> str:
     return f"{gpus} ({kinds}) in {number(len(world.cluster.nodes), 'node')}"
 
 
-def _load_text(trace: Trace, world: Instance, sample: int | None) -> str:
-    """Return the work over what the GPUs can do, if jobs do not all arrive at once."""
+def _offered_load(trace: Trace, world: Instance, sample: int | None) -> float | None:
+    """Return the work over what the GPUs can do meanwhile; None where all jobs arrive at once.
+
+    Of a sample, what is to be expected.
+    """
     span_s = trace.jobs[-1].arrival_s
     if not span_s:
+        return None
+    part = 1.0 if sample is None else sample / len(trace.jobs)
+    return part * trace.gpu_seconds / (_pace(trace, world) * span_s)
+
+
+def _load_text(load: float | None, sample: int | None) -> str:
+    if load is None:
         return "all jobs arrive at once"
-    load = trace.gpu_seconds / (_pace(trace, world) * span_s)
-    line = f"{load:.2f} x what the GPUs can do while jobs arrive"
-    if sample is None:
-        return line
-    return f"{line}; of the sample about {load * sample / len(trace.jobs):.2g} x"
+    about = "" if sample is None else "about "
+    return f"{about}{load:.2f} x what the GPUs can do while jobs arrive"
 
 
 def _pace(trace: Trace, world: Instance) -> float:

@@ -65,9 +65,9 @@ def sample(trace: Trace, jobs: int, seed: int) -> Trace:
     return trace.replace(trace.jobs[k] for k in sorted(drawn.tolist()))
 
 
-def at_load(trace: Trace, factor: float) -> Trace:
+def faster(trace: Trace, factor: float) -> Trace:
     """Return the trace with every gap between arrivals divided by ``factor``."""
-    _check_above_0(factor, "load factor")
+    _check_above_0(factor, "factor of arrivals")
     first_s = _first(trace)
     return trace.replace(
         _with_arrival(job, first_s + (job.arrival_s - first_s) / factor) for job in trace.jobs
@@ -77,6 +77,8 @@ def at_load(trace: Trace, factor: float) -> Trace:
 def from_zero(trace: Trace) -> Trace:
     """Return the trace shifted so that its first job arrives at 0."""
     first_s = _first(trace)
+    if not first_s:
+        return trace
     return trace.replace(_with_arrival(job, job.arrival_s - first_s) for job in trace.jobs)
 
 
@@ -127,14 +129,14 @@ def filtered(trace: Trace, filters: Iterable[str], seed: int = 0) -> Trace:
     trace : Trace
         What to begin with.
     filters : iterable of str
-        ``window:FROM_S:TO_S``: arrivals from the first on and before the second;
-        ``busiest:JOBS``: so many consecutive arrivals, those with the largest load;
-        ``busiest_period:SECONDS``: the so many seconds with the most arrivals;
-        ``sample:JOBS``: so many, drawn by the seed; ``load:FACTOR``: gaps between arrivals divided
-        by it; ``from_zero``: shifted so that the first job arrives at 0; ``largest:GPUS``: gangs of
-        at most so many GPUs; ``clipped:GPUS``: larger gangs cut to so many; ``tenants:A,B``: jobs
-        of these; ``durations:FACTOR``: multiplied by it; ``at_most:SECONDS``: longer ones cut to
-        it. Arrivals keep their times under all but ``load`` and ``from_zero``.
+        ``window:FROM_S:TO_S``: arrivals from the first on and before the second; ``busiest:JOBS``:
+        so many consecutive arrivals, those with the largest load; ``busiest_period:SECONDS``: the
+        so many seconds with the most arrivals; ``sample:JOBS``: so many, drawn by the seed;
+        ``faster:FACTOR``: gaps between arrivals divided by it; ``from_zero``: shifted so that the
+        first job arrives at 0; ``largest:GPUS``: gangs of at most so many GPUs; ``clipped:GPUS``:
+        larger gangs cut to so many; ``tenants:A,B``: jobs of these; ``durations:FACTOR``:
+        multiplied by it; ``at_most:SECONDS``: longer ones cut to it. Arrivals keep their times
+        under all but ``faster`` and ``from_zero``.
     seed : int
         Of ``sample``.
 
@@ -154,7 +156,7 @@ _BY_NAME: dict[str, tuple[int, Callable[[Trace, _Numbers, int], Trace]]] = {
     "busiest": (1, lambda trace, given, _: busiest(trace, _whole(given[0], "busiest"))),
     "busiest_period": (1, lambda trace, given, _: busiest_period(trace, given[0])),
     "sample": (1, lambda trace, given, seed: sample(trace, _whole(given[0], "sample"), seed)),
-    "load": (1, lambda trace, given, _: at_load(trace, given[0])),
+    "faster": (1, lambda trace, given, _: faster(trace, given[0])),
     "from_zero": (0, lambda trace, given, _: from_zero(trace)),
     "largest": (1, lambda trace, given, _: largest(trace, _whole(given[0], "largest gang"))),
     "clipped": (1, lambda trace, given, _: clipped(trace, _whole(given[0], "largest gang"))),

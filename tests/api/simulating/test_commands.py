@@ -203,6 +203,7 @@ def test_what_is_there_is_not_run_again(run, small, monkeypatch):
     [
         ("--restart", "10"),
         ("--load", "2"),
+        ("--faster", "2"),
     ],
 )
 def test_a_comparison_of_something_else_is_not_overwritten(run, small, change):
@@ -387,6 +388,8 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         (("--sample", "9"), "--sample: must be <= 3 (jobs that there are), got 9"),
         (("--load", "0"), "--load: must be a finite number > 0, got 0"),
         (("--load", "nan"), "--load: must be a finite number > 0, got nan"),
+        (("--faster", "0"), "--faster: must be a finite number > 0, got 0"),
+        (("--load", "1", "--faster", "2"), "--load, --faster: sets how fast jobs arrive already"),
         (("--nodes", "0"), "argument --nodes: must be a whole number >= 1, got '0'"),
         (
             ("--gpu-model", ""),
@@ -540,7 +543,7 @@ def test_the_load_is_that_of_what_is_simulated(run, small):
     load = "11.50 x what the GPUs can do while jobs arrive"
     assert json.loads(out)["facts"]["load"] == load
     _, out, _ = run("simulate", *small, "--policy", "fifo", "--json", "--sample", 1)
-    assert json.loads(out)["facts"]["load"] == f"{load}; of the sample about 3.8 x"
+    assert json.loads(out)["facts"]["load"] == f"about {load.replace('11.50', '3.83')}"
     Path("once.csv").write_text(TRACE.replace("j2,10", "j2,0"))
     _, out, _ = run("simulate", "once.csv", *small[1:], "--policy", "fifo", "--json")
     assert json.loads(out)["facts"]["load"] == "all jobs arrive at once"
@@ -736,3 +739,18 @@ def test_help_does_not_load_the_simulator():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def load_of(out):
+    return json.loads(out)["facts"]["load"].split(" x ")[0]
+
+
+def test_the_offered_load_is_set_by_load_and_arrivals_by_faster(run, small):
+    plain = ("simulate", *small, "--policy", "fifo", "--json")
+    before = float(load_of(run(*plain)[1]))
+    assert load_of(run(*plain, "--load", "0.75")[1]) == "0.75"
+    assert float(load_of(run(*plain, "--faster", "2")[1])) == pytest.approx(2 * before, abs=0.01)
+    sampled = run(*plain, "--load", "0.75", "--sample", "2")[1]
+    assert load_of(sampled) == "about 0.75"
+    facts = json.loads(run(*plain, "--load", "40")[1])["facts"]
+    assert facts["warning"].startswith("jobs ask for 40 x what the GPUs can do, so the queue only")

@@ -51,8 +51,8 @@ def test_a_sample_is_drawn_by_seed_and_in_order():
 
 
 def test_load_divides_the_gaps():
-    assert [job.arrival_s for job in filters.at_load(FIVE, 2).jobs] == [10, 15, 20, 55, 60]
-    assert [job.arrival_s for job in filters.at_load(FIVE, 0.5).jobs] == [10, 30, 50, 190, 210]
+    assert [job.arrival_s for job in filters.faster(FIVE, 2).jobs] == [10, 15, 20, 55, 60]
+    assert [job.arrival_s for job in filters.faster(FIVE, 0.5).jobs] == [10, 30, 50, 190, 210]
 
 
 def test_from_zero_shifts():
@@ -92,7 +92,7 @@ SAME = {
     "busiest:2": filters.busiest(FIVE, 2),
     "busiest_period:20": filters.busiest_period(FIVE, 20),
     "sample:3": filters.sample(FIVE, 3, 7),
-    "load:2": filters.at_load(FIVE, 2),
+    "faster:2": filters.faster(FIVE, 2),
     "from_zero": filters.from_zero(FIVE),
     "largest:2": filters.largest(FIVE, 2),
     "clipped:2": filters.clipped(FIVE, 2),
@@ -126,19 +126,19 @@ def test_filters_are_taken_in_order():
         ("busiest:1.5", "busiest: must be a whole number, got 1.5"),
         ("sample:0", "made: sample: must be between 1 and the 5 jobs of the trace, got 0"),
         ("busiest_period:0", "busiest_period: must be a finite number > 0, got 0"),
-        ("load:0", "load factor: must be a finite number > 0, got 0"),
-        ("load:inf", "load factor: must be a finite number > 0, got inf"),
+        ("faster:0", "factor of arrivals: must be a finite number > 0, got 0"),
+        ("faster:inf", "factor of arrivals: must be a finite number > 0, got inf"),
         ("largest:0", "largest gang: must be a finite number > 0, got 0"),
         ("largest:nan", "largest gang: must be a whole number, got nan"),
         ("clipped:inf", "largest gang: must be a whole number, got inf"),
         ("durations:-1", "duration factor: must be a finite number > 0, got -1"),
         ("at_most:nan", "longest duration: must be a finite number > 0, got nan"),
-        ("load:fast", "filter: load takes 1 number, got 'load:fast'"),
+        ("faster:fast", "filter: faster takes 1 number, got 'faster:fast'"),
         ("window:5", "filter: window takes 2 numbers, got 'window:5'"),
         ("from_zero:1", "filter: from_zero takes no numbers, got 'from_zero:1'"),
         (
             "newest:5",
-            "filter: must be one of window, busiest, busiest_period, sample, load, from_zero, "
+            "filter: must be one of window, busiest, busiest_period, sample, faster, from_zero, "
             "largest, clipped, durations, at_most, tenants, got 'newest:5'",
         ),
     ],
