@@ -17,6 +17,7 @@ from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import SAMPLE_S
 from dovetail.executor.system.directories import LOCK
 from dovetail.instances.datasets import Repository
+from dovetail.instances.errors import InputError
 from tests.executor.live.test_service import ME, is_in, serving, spec
 from tests.executor.local_runs import cleared, python
 from tests.executor.waiting import wait_until
@@ -179,3 +180,28 @@ def test_the_p99_that_a_server_reports_gets_into_the_repository(directory):
         wait_until(is_in(service, "j1", JobState.CANCELLED))
     (profile,) = repository.data_set().profiles
     assert profile.latency_p99_s >= 0.002 * 0.978
+
+
+SWEEP = """
+import os, pathlib, time
+place = pathlib.Path(f"on-{os.environ['DOVETAIL_GPU']}")
+place.touch(exist_ok=False)  # fails where another is there
+time.sleep(0.2)
+place.unlink()
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
+def test_a_sweep_of_jobs_that_need_most_of_a_device_runs_without_two_on_one(directory):
+    # facebookincubator/submitit 1689: tasks of an array, and gangs, of which no two fit together.
+    with Journal(directory) as journal:
+        pool = CpuPool(directory, devices=2)
+        most_mib = 0.6 * min(gpu.memory_mib for gpu in pool.cluster().nodes[0].devices)
+        with serving(Service(journal, pool, Repository(directory / "r.db"))) as service:
+            tasks = [job(SWEEP, directory, memory_mib=most_mib) for _ in range(4)]
+            gangs = [job(SWEEP, directory, memory_mib=most_mib, workers=2) for _ in range(2)]
+            ids = service.api.submit([*tasks, *gangs], ME)
+            with pytest.raises(InputError, match=r"workers: must be <= 2"):
+                service.api.submit([job(SWEEP, directory, workers=9)], ME)
+            for name in ids:
+                wait_until(is_in(service, name, JobState.FINISHED))
