@@ -1,4 +1,4 @@
-"""What our own measurements on an H200 say of predictions; skipped where they are absent."""
+"""What our own measurements on an H200 say of predictions."""
 
 from pathlib import Path
 
@@ -12,13 +12,11 @@ from dovetail.predictors.analytic import safe_without_bound
 from dovetail.predictors.training import fit
 from dovetail.solver.rounds import solve
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "h200"
+DATA = Path(__file__).parents[2] / "benchmarks" / "gathered" / "h200"
 
 
 @pytest.fixture(scope="module")
 def data():
-    if not DATA.is_dir():
-        pytest.skip(f"no measurements in {DATA}")
     return read_dataset(DATA)
 
 
