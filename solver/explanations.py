@@ -50,7 +50,7 @@ from dovetail.solver._wording import Category, Wording, bare, stopped
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
 
 
-TRIALS_S = 10.0
+TRIALS_S = 20.0
 """Seconds that solving changed rounds may take by default."""
 
 NOT_EXAMINED = "not examined: the time was up"

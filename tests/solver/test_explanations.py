@@ -30,6 +30,7 @@ from dovetail.solver.explanations import (
 from dovetail.solver.rounds import solve
 from tests.data import small
 from tests.oracle import optimum
+from tests.solver.contract import FAR
 from tests.strategies import Shape, random_instance
 
 Data = dict[str, Any]
@@ -72,7 +73,7 @@ def explained(
 ) -> Explanation:
     """Return the story of the job called ``new``, whose every remedy holds."""
     plan = plan_of(instance, *starting, objective=objective)
-    story = explain(instance, plan, "new")
+    story = explain(instance, plan, "new", trials_s=FAR)
     for remedy in story.remedies:
         assert_holds(instance, plan, "new", remedy)
     return story
@@ -597,7 +598,7 @@ def test_only_what_a_solve_has_proven_is_said_to_happen():
     plan = plan_of(instance, row("x", "g-0"))
     left = "could start alone on g-0 if x waited"
     more = "would start if there were 2 more V100s"
-    first, second = (explain(instance, plan, job) for job in "yz")
+    first, second = (explain(instance, plan, job, trials_s=FAR) for job in "yz")
     assert remedies(first)[1:] == [f"{left}, but a plan as good may do without it", more]
     assert remedies(second)[1:] == [f"{left}, but a best plan starts y in its place", more]
     assert [remedy.sure for remedy in first.remedies] == [False, False, True]
