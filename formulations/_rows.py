@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 
-ROWS_AT_ONCE = 2_000_000
+MEMBERS_AT_ONCE = 2_000_000
+"""Members of the rows that are made at once: arrays of some 16 MB each."""
 
 ROWS_IN_TIME = 200_000
 """Rows between two looks at the clock, all ways to seat the same jobs counted: some 10 ms."""
 
+MOST_RANK = 2.0**53
+"""The multisets of larger families are not numbered: no machine would get through them."""
+
 _LARGEST_KEY = 2**62
 
 
+@dataclass(frozen=True)
 class _Columns:
     """Arrays of as many rows each, the fields of a data class in their order."""
 
     def take(self, which: Ints | Bools | slice) -> Self:
         """Return the named rows."""
-        return type(self)(*(column[which] for column in vars(self).values()))
+        return type(self)(*(column[which] for column in self._columns))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the rows of all parts (at least one, all of one size), in their order."""
-        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
+        return cls(*map(np.concatenate, zip(*(part._columns for part in parts), strict=True)))
+
+    @property
+    def _columns(self) -> Iterator[NDArray[Any]]:
+        return (getattr(self, each.name) for each in fields(self))
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,12 @@ class Rows(_Columns):
     share: Ints
     slowdown: Floats
     power_w: Floats
+
+    @classmethod
+    def none(cls, size: int) -> Self:
+        """Return no groups, of so many jobs."""
+        whole, real = np.empty((0, size), dtype=np.int64), np.empty((0, size))
+        return cls(whole[:, 0], whole, whole, real, real[:, 0])
 
     def __len__(self) -> int:
         return len(self.variant)
@@ -79,10 +97,13 @@ class Seatings(_Columns):
     tail: Floats
     power_w: Floats
 
-    @property
-    def rows(self) -> Ints:
-        """In how many ways the places of each can be taken, before any rule, (s,)."""
-        return np.asarray(self.count.prod(axis=1))
+    @cached_property
+    def rows(self) -> Floats:
+        """In how many ways the places of each can be taken, before any rule, (s,).
+
+        Those who take twin places are a multiset.
+        """
+        return ways(self.count, self.twin)
 
     def families(self, promise: Floats | None = None) -> Ints:
         """Return an order in which seatings of the same jobs on the same GPUs stand together.
@@ -92,7 +113,7 @@ class Seatings(_Columns):
         promise : (s,) float, optional
             Families with the most promising seating come first.
         """
-        names, family = np.unique(self._family, return_inverse=True)
+        names, family = np.unique(self.family, return_inverse=True)
         if promise is not None:
             best = np.full(len(names), -np.inf)
             np.maximum.at(best, family, promise)
@@ -102,85 +123,194 @@ class Seatings(_Columns):
         return np.argsort(family, kind="stable")
 
     @property
-    def _family(self) -> Ints:
+    def family(self) -> Ints:
+        """A number of each, equal exactly where the same jobs are seated on the same GPUs."""
         return packed(np.column_stack([self.gpu_class, self.first]))
 
-    def alike(self) -> tuple[Ints, Ints]:
-        """Return the first of all that seat the same jobs on the same GPUs, and all of them.
+    def alike(self) -> Ints:
+        """Return the first, second, ... of all that seat the same jobs on the same GPUs.
 
-        Returns
-        -------
-        first : (f,) int
-            The first seating of each family.
-        nth : (k, f) int
-            The first, second, ... seating of each family, -1 where it has no more.
+        That is a row for each nth and a column for each family, -1 where it has no more, (k, f).
         """
-        _, first, family = np.unique(self._family, return_index=True, return_inverse=True)
+        _, family = np.unique(self.family, return_inverse=True)
         order = np.argsort(family, kind="stable")
         size = np.bincount(family)
         nth = np.full((int(size.max(initial=0)), len(size)), -1, dtype=np.int64)
         rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
         nth[rank, family[order]] = order
-        return first, nth
+        return nth
 
     def numbered(self) -> Seatings:
         """Return the seatings, their index counted anew."""
         return replace(self, index=np.arange(len(self.gpu_class)))
 
-    def product(self) -> tuple[Ints, Ints]:
-        """Return every way to take the places: the seating of each row, and its pool places."""
-        rows = self.rows
-        seating = np.repeat(np.arange(len(rows)), rows)
-        rest = np.arange(len(seating)) - np.repeat(np.cumsum(rows) - rows, rows)
-        places = np.empty((len(seating), self.count.shape[1]), dtype=np.int64)
-        for k in reversed(range(places.shape[1])):
-            rest, digit = np.divmod(rest, self.count[seating, k])
-            places[:, k] = self.first[seating, k] + digit
+    def together(self, nth: Ints) -> Self:
+        """Return families as one seating each, whose twin places are twins in all of theirs.
+
+        Parameters
+        ----------
+        nth : (k, f) int
+            The seatings of each family, see ``alike``.
+        """
+        twin = np.ones((nth.shape[1], self.twin.shape[1]), dtype=bool)
+        for each in nth:
+            twin &= self.twin[each] | (each < 0)[:, None]
+        return replace(self.take(nth[0]), twin=twin)
+
+    def product(self, begin: int = 0, end: float = np.inf) -> tuple[Ints, Ints]:
+        """Return the ways to take the places: the seating of each row, and its pool places.
+
+        Parameters
+        ----------
+        begin, end : int
+            Which of the ways of each seating; all by default.
+        """
+        seating, places = products(self.count, self.twin, begin, end)
+        places += self.first[seating]
         return seating, places
 
 
-def in_chunks(seatings: Seatings, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Seatings]:
-    """Yield the seatings in pieces that keep the arrays of their rows small."""
-    total = np.cumsum(seatings.rows)
-    first = 0
-    while first < len(total):
-        before = total[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(total, before + rows_at_once, side="right")))
-        piece = seatings.take(slice(first, last))
-        yield from [piece] if last > first + 1 else _parts(piece, rows_at_once)
-        first = last
+class Piece(NamedTuple):
+    """Whole families of ``seatings``, and which ways of each are meant."""
+
+    seatings: Seatings
+    begin: int
+    end: float
+
+    @property
+    def rows(self) -> float:
+        """How many rows these are, before any rule."""
+        return float((np.minimum(self.seatings.rows, self.end) - self.begin).sum())
 
 
-def _parts(seating: Seatings, rows_at_once: int) -> Iterator[Seatings]:
-    """Yield one seating in parts of fewer candidates for its first places."""
-    rows = int(seating.rows[0])
-    if rows <= rows_at_once:
-        yield seating
+def in_chunks(seatings: Seatings, rows_at_once: int | None = None) -> Iterator[Piece]:
+    """Yield seatings whose families stand together in pieces that keep arrays of their rows small.
+
+    One family may have more ways than that; it comes in several pieces. Families with more than
+    ``MOST_RANK`` do not come at all.
+    """
+    if not len(seatings.gpu_class):
         return
-    place = int(np.argmax(seating.count[0] > 1))
-    number = int(seating.count[0, place])
-    step = max(1, rows_at_once * number // rows)
-    for begin in range(0, number, step):
-        first, count = seating.first.copy(), seating.count.copy()
-        first[0, place] += begin
-        count[0, place] = min(step, number - begin)
-        yield from _parts(replace(seating, first=first, count=count), rows_at_once)
+    most = rows_at_once or max(1, MEMBERS_AT_ONCE // seatings.count.shape[1])
+    key = seatings.family
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    size = np.diff(first, append=len(key))
+    number = np.maximum.reduceat(seatings.rows, first)
+    total, begin = 0.0, 0
+    for k, work in enumerate((number * size).tolist()):
+        if begin < k and total + work > most:
+            yield Piece(seatings.take(slice(first[begin], first[k])), 0, np.inf)
+            total, begin = 0.0, k
+        total += work
+        if total > most:
+            begin, total = k + 1, 0.0
+            one = seatings.take(slice(first[k], first[k] + size[k]))
+            step = max(1, most // int(size[k]))
+            if number[k] <= MOST_RANK:
+                yield from (Piece(one, low, low + step) for low in range(0, int(number[k]), step))
+    if begin < len(first):
+        yield Piece(seatings.take(slice(first[begin], len(key))), 0, np.inf)
 
 
-def distinct(job: Ints) -> Bools:
-    """Tell which rows hold distinct jobs."""
+def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> tuple[Ints, Ints]:
+    """Return the ways to take the places of some rows: the row of each way, and who takes which.
+
+    Parameters
+    ----------
+    count : (s, size) int
+        How many may take each place.
+    twin : (s, size) bool
+        Places that nothing tells apart from the place before them: those who take them rise.
+    begin, end : int
+        Which of the ways of each row; all by default.
+    """
+    number = (np.minimum(ways(count, twin), end) - begin).astype(np.int64)
+    row = np.repeat(np.arange(len(number)), number)
+    rank = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number) + begin
+    places = np.empty((len(row), count.shape[1]), dtype=np.int64)
+    patterns, of = np.unique(twin, axis=0, return_inverse=True)
+    of = of.reshape(-1)[row]
+    for k, pattern in enumerate(patterns):
+        which = np.flatnonzero(of == k)
+        places[which] = _taken(count[row[which]], pattern, rank[which])
+    return row, places
+
+
+def multisets(rank: Ints, elements: Ints, size: int) -> Ints:
+    """Return the multisets of these ranks, in lexicographic order, (n, size) rising.
+
+    Parameters
+    ----------
+    rank : (n,) int
+        The number of each among all multisets of ``size`` out of its ``elements``.
+    elements : (n,) int
+        How many elements there are to choose from: 0, 1, ...
+    size : int
+        How many are chosen.
+    """
+    if size == 1:
+        return rank[:, None]
+    # Reversed and counted from the end, the order is that of the combinatorial number system.
+    table = _binomials(int(elements.max(initial=0)) + size, size)
+    rest = table[size].take(elements + size - 1) - 1 - rank
+    found = np.empty((len(rank), size), dtype=np.int64)
+    for k in range(size, 0, -1):
+        chosen = np.searchsorted(table[k], rest, side="right") - 1
+        rest = rest - table[k].take(chosen)
+        found[:, size - k] = elements - 1 - (chosen - (k - 1))
+    return found
+
+
+def _binomials(most: int, size: int) -> Ints:
+    """Return the binomial coefficients "n choose k", (size + 1, most); large ones are cut off."""
+    table = np.ones((size + 1, most), dtype=np.float64)
+    for k in range(1, size + 1):
+        table[k] = np.minimum(np.cumsum(np.append(0.0, table[k - 1, :-1])), 2.0 * MOST_RANK)
+    return table.astype(np.int64)
+
+
+def _runs(twin: Bools) -> list[range]:
+    """Return the places that nothing tells apart, run by run."""
+    begins = [*np.flatnonzero(~twin).tolist(), len(twin)]
+    return [range(a, b) for a, b in pairwise(begins)]
+
+
+def ways(count: Ints, twin: Bools) -> Floats:
+    """Return in how many ways places can be taken, (s,); twin places by a multiset."""
+    found, place = np.ones(len(count)), np.zeros(len(count))
+    for k in range(count.shape[1]):
+        place = np.where(twin[:, k], place + 1, 0.0)
+        found = found * (count[:, k] + place) / (1 + place)
+    return found
+
+
+def _taken(count: Ints, twin: Bools, rank: Ints) -> Ints:
+    """Return who takes each place, counted from the first who may, in the ways of these ranks."""
+    places = np.empty(count.shape, dtype=np.int64)
+    for run in reversed(_runs(twin)):
+        alike = slice(run.start, run.stop)
+        each = np.broadcast_to(np.arange(len(run)) > 0, (len(count), len(run)))
+        rank, digit = np.divmod(rank, ways(count[:, alike], each).astype(np.int64))
+        places[:, alike] = multisets(digit, count[:, run.start], len(run))
+    return places
+
+
+def enough(job: Ints, copies: Ints) -> Bools:
+    """Tell which rows name no job more often than there are of its kind."""
     keep = np.ones(len(job), dtype=bool)
-    for k in range(job.shape[1]):
-        for before in range(k):
-            keep &= job[:, before] != job[:, k]
+    for k in range(1, job.shape[1]):
+        before = np.zeros(len(job), dtype=np.int64)
+        for column in job.T[:k]:
+            before += column == job[:, k]
+        keep &= before < copies[job[:, k]]
     return keep
 
 
-def in_order(job: Ints, twin: Bools) -> Bools:
-    """Tell in which rows jobs in twin places come in the order of their index."""
-    keep = np.ones(len(job), dtype=bool)
-    for k in range(1, job.shape[1]):
-        keep &= ~twin[:, k] | (job[:, k - 1] < job[:, k])
+def in_order(variant: Ints, twin: Bools) -> Bools:
+    """Tell in which rows variants in twin places come in the order of their index."""
+    keep = np.ones(len(variant), dtype=bool)
+    for k in range(1, variant.shape[1]):
+        keep &= ~twin[:, k] | (variant[:, k - 1] <= variant[:, k])
     return keep
 
 

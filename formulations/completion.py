@@ -192,6 +192,7 @@ class Completion(JobValues):
         for job, (gpus, _, _) in jobs.held.items():
             model = compiled.models[compiled.machines.model[gpus[0]]]
             self._due[job] = compiled.slowdown_now[job] * self._left[model][job]
+        self.by_itself = np.where(jobs.running, 0.0, self.weight * self._due + self._rent)
         last = self._forecast.last_s * (1 + ROUNDING)
         self._last_s = last if gpu_price == energy_price == 0 else math.inf
         self._power_w = _power_alone(compiled)

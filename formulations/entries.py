@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import permutations
 from operator import is_
 from typing import Final, NamedTuple, TypeVar, cast
 
@@ -306,24 +305,31 @@ class SlowdownIndex(Book):
         wanted : sequence of (str, int or None)
             The workload of each, and its share, ``ANY_SHARE`` where that may still be chosen.
         """
-        names = sorted(name for name, _ in wanted)
-        orders = [
-            order
-            for order in permutations(range(len(wanted)))
-            if all(names[k] == name for k, (name, _) in zip(order, wanted, strict=True))
-        ]
-        shares = [share for _, share in wanted]
-        for known in map(_combination, self._of_workloads(model).get(tuple(names), ())):
-            if share_total(share for _, share in known.members) > self.rules.share_sum:
-                continue
-            seen = set()
-            by_name = sorted(range(len(names)), key=[name for name, _ in known.members].__getitem__)
-            for order in orders:
-                places = [by_name[k] for k in order]
-                members = tuple([known.members[k] for k in places])
-                if members not in seen and all(map(self._may_have, members, shares)):
-                    seen.add(members)
-                    yield known.permuted(places)
+        names = tuple(sorted(name for name, _ in wanted))
+        for known in map(_combination, self._of_workloads(model).get(names, ())):
+            if share_total(share for _, share in known.members) <= self.rules.share_sum:
+                yield from map(known.permuted, self._orders(known.members, wanted))
+
+    def _orders(self, members: Sequence[Member], wanted: Sequence[Wanted]) -> Iterator[list[int]]:
+        """Yield every order in which members take the places wanted, those alike in theirs."""
+        alike: dict[Member, list[int]] = defaultdict(list)
+        for position, member in enumerate(members):
+            alike[member].append(position)
+        yield from self._arranged(alike, wanted)
+
+    def _arranged(
+        self, left: Mapping[Member, list[int]], wanted: Sequence[Wanted]
+    ) -> Iterator[list[int]]:
+        """Yield the positions that take the places wanted, of members alike the first left."""
+        (name, share), *others = wanted
+        for member, positions in left.items():
+            if positions and member[0] == name and self._may_have(member, share):
+                first = positions.pop(0)
+                if not others:
+                    yield [first]
+                else:
+                    yield from ([first, *rest] for rest in self._arranged(left, others))
+                positions.insert(0, first)
 
     def _may_have(self, member: Member, share: int | None) -> bool:
         return member[1] == share or (share == ANY_SHARE and self._may_start(member[1]))

@@ -3,17 +3,19 @@
 Variables, all integer:
 
 =======  ===========================================================================
-z[g]     GPUs on which group g runs, 0..min(workers of its pending jobs, GPUs of its class)
+z[g]     GPUs on which group g runs, 0..min(workers of its pending gangs, GPUs of its class, how
+         often there are as many jobs of its kinds)
 u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) gains as little as its
          l-th largest gain or less; u[m,0] says that the mode is chosen at all
 f[m,l]   GPUs on which the mode is at its l-th largest gain or less
 x[i,j]   1 if gangs i and j share their GPUs (``gang_sharing: whole`` only)
+d[k,l]   placed jobs of kind k that gain less by the l-th difference (``Kinds.less``)
 =======  ===========================================================================
 
-Rows (W = workers of a gang, N = GPUs of a class):
+Rows (W = workers of a gang, N = GPUs of a class, m = jobs of the kind in the group):
 
     sum of z[g] over groups of class c      <= N, = N where residents hold them   every class
-    sum of z[g] over groups with job j      <= 1                           every pending 1-GPU job
+    sum of m z[g] - sum of d[k,l]           <= jobs of k that gain most    every kind of 1-GPU jobs
     sum of u[m,0] over the modes of j       <= 1                           every pending gang
     f[m,l] - f[m,l+1] - sum of z[g] at l     = 0                           every level
     f[m,0] - W u[m,0]                        = 0                           every mode
@@ -28,7 +30,8 @@ that a group adds, and b = 1 for groups that go beyond what is left:
     sum of a[g] z[g]                        <= what running jobs leave
     sum of z[g] that touch it + N b[g] z[g] <= N + 1 where any goes beyond
 
-The gain of a 1-GPU job is the coefficient of z, that of a gang that of u: the (negative)
+The gain of a 1-GPU job is the coefficient of z, what it gains less than the first of its kind that
+of d, and the gain of a gang that of u: the (negative)
 increment from one level to the next, so that a gang's gain is that of its slowest worker. The value
 of a group is the coefficient of its z. A running job's modes have u[m,0] fixed to 1. With f, the
 rows that bound u[m,l] from below are nested and have a number of entries linear, not quadratic, in
@@ -49,6 +52,8 @@ from dovetail.formulations._rows import joined_floats, joined_ints
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.hosts import HostUse
+from dovetail.formulations.kinds import Kinds
+from dovetail.formulations.scores import placed_jobs
 from dovetail.formulations.values import JobValues
 
 
@@ -160,6 +165,7 @@ class RoundProgram:
     groups: Groups
     _levels: _Levels
     _pairs: _GangPairs
+    _later: _Later
 
     @property
     def weight(self) -> Floats:
@@ -178,7 +184,7 @@ class RoundProgram:
         single = np.flatnonzero(~is_gang(groups))
         of_groups = _sums(groups.group_of_member[single], of_job[groups.job[single]], len(groups))
         of_levels = np.where(self._levels.first, of_job[self._levels.job], 0.0)
-        nothing = np.zeros(len(self._levels) + len(self._pairs))
+        nothing = np.zeros(len(self._levels) + len(self._pairs) + len(self._later))
         return np.concatenate([of_groups, of_levels, nothing])
 
     def counts(self, x: Ints) -> Ints:
@@ -189,25 +195,29 @@ class RoundProgram:
         """Return the values of all variables for a choice of groups."""
         at_least = self._levels.gpus_at_least(counts)
         shared = self._pairs.shared(counts)
-        return np.concatenate([counts, (at_least > 0).astype(np.int64), at_least, shared])
+        later = self._later.placed(placed_jobs(self.groups, counts))
+        return np.concatenate([counts, (at_least > 0).astype(np.int64), at_least, shared, later])
 
 
 def build(groups: Groups, values: JobValues) -> RoundProgram:
     """Write the round problem down as an integer program (see the module's text)."""
     levels = _Levels.of(groups)
     pairs = _GangPairs.of(groups)
-    size = len(groups) + 2 * len(levels) + len(pairs)
+    later = _Later.of(groups.kinds)
+    first_later = len(groups) + 2 * len(levels) + len(pairs)
+    size = first_later + len(later)
     rows = RowBuilder(size)
     _add_class_rows(rows, groups)
-    _add_single_rows(rows, groups)
+    _add_single_rows(rows, groups, later, first_later)
     _add_host_rows(rows, groups)
     levels.add_rows(rows, groups)
     pairs.add_rows(rows, first_column=len(groups) + 2 * len(levels))
     fixed = levels.fixed()
-    upper = [upper_counts(groups), np.ones(len(levels)), levels.workers, np.ones(len(pairs))]
-    lower = [np.zeros(len(groups)), fixed, np.zeros(len(levels) + len(pairs))]
+    ones = np.ones(len(pairs))
+    upper = [groups.most, np.ones(len(levels)), levels.workers, ones, later.jobs]
+    lower = [np.zeros(len(groups)), fixed, np.zeros(size - len(groups) - len(levels))]
     zeros = np.zeros(len(levels) + len(pairs))
-    gain = np.concatenate([_single_gains(groups), levels.gains(groups), zeros])
+    gain = np.concatenate([_single_gains(groups), levels.gains(groups), zeros, -later.less])
     power = np.concatenate([np.nan_to_num(groups.power_w), np.zeros(size - len(groups))])
     program = IntegerProgram(
         *rows.arrays(),
@@ -215,14 +225,7 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
         np.concatenate(upper).astype(np.int64),
         gain,
     )
-    return RoundProgram(program, gain, power, values.weight, groups, levels, pairs)
-
-
-def upper_counts(groups: Groups) -> Ints:
-    """Return how often each group can be taken at most, (n,)."""
-    upper = groups.round.class_sizes[groups.gpu_class]
-    np.minimum.at(upper, groups.group_of_member, groups.round.jobs.workers[groups.job])
-    return upper
+    return RoundProgram(program, gain, power, values.weight, groups, levels, pairs, later)
 
 
 def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
@@ -233,12 +236,20 @@ def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
     rows.add([(groups.gpu_class, column, 1.0)], np.where(held, available, -np.inf), available)
 
 
-def _add_single_rows(rows: RowBuilder, groups: Groups) -> None:
-    """A pending job of one worker is in at most one group."""
+def _add_single_rows(rows: RowBuilder, groups: Groups, later: _Later, first_later: int) -> None:
+    """Of a kind of pending jobs of one worker, no more are in groups than there are."""
     member = ~is_gang(groups) & ~is_running(groups)
     jobs, row = np.unique(groups.job[member], return_inverse=True)
-    column = groups.group_of_member[member]
-    rows.add([(row, column, 1.0)], np.full(len(jobs), -np.inf), np.ones(len(jobs)))
+    at = np.flatnonzero(np.isin(later.first, jobs))
+    rows.add(
+        [
+            (row, groups.group_of_member[member], 1.0),
+            (np.searchsorted(jobs, later.first[at]), first_later + at, -1.0),
+        ],
+        np.full(len(jobs), -np.inf),
+        _sums(later.first, -later.jobs.astype(np.float64), len(groups.round))[jobs]
+        + groups.kinds.copies[jobs],
+    )
 
 
 def _add_host_rows(rows: RowBuilder, groups: Groups) -> None:
@@ -368,7 +379,7 @@ class _Levels:
         )
         slower = ~self.first[self.level_of_member]
         row = np.arange(int(slower.sum()))
-        most = upper_counts(groups)[group[slower]].astype(np.float64)
+        most = groups.most[group[slower]].astype(np.float64)
         rows.add(
             [(row, group[slower], 1.0), (row, u[self.level_of_member[slower]], -most)],
             np.full(len(row), -np.inf),
@@ -418,6 +429,40 @@ class _GangPairs:
             np.zeros(len(self)),
             np.zeros(len(self)),
         )
+
+
+@dataclass(frozen=True)
+class _Later:
+    """The jobs that gain less than the one that stands for them, those alike in that together.
+
+    ``first``, ``less``, ``jobs`` (n,): the job for them, how much less, and how many they are;
+    ``of_job``: which entry each job of the round is, -1 for none.
+    """
+
+    first: Ints
+    less: Floats
+    jobs: Ints
+    of_job: Ints
+
+    @classmethod
+    def of(cls, kinds: Kinds) -> Self:
+        later = np.flatnonzero(kinds.less > 0)
+        found, entry, count = np.unique(
+            np.column_stack([kinds.first[later], kinds.less[later]]),
+            axis=0,
+            return_inverse=True,
+            return_counts=True,
+        )
+        of_job = np.full(len(kinds.first), -1)
+        of_job[later] = entry.reshape(-1)
+        return cls(found[:, 0].astype(np.int64), found[:, 1], count.astype(np.int64), of_job)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def placed(self, jobs: Bools) -> Ints:
+        """Return how many of each are placed, (n,)."""
+        return np.bincount(self.of_job[jobs & (self.of_job >= 0)], minlength=len(self))
 
 
 def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:

@@ -17,9 +17,10 @@ import numpy as np
 from dovetail.formulations._row_rules import RowRules
 from dovetail.formulations._rows import (
     ROWS_IN_TIME,
+    Piece,
     Rows,
     Seatings,
-    distinct,
+    enough,
     in_chunks,
     in_order,
     joined_floats,
@@ -29,8 +30,11 @@ from dovetail.formulations._rows import (
 )
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
+from dovetail.formulations.columns import Columns
 from dovetail.formulations.entries import Combination, Member, Template
-from dovetail.formulations.groups import NO_SHARE, Groups
+from dovetail.formulations.groups import NO_SHARE, Ceiling, Groups
+from dovetail.formulations.kinds import Kinds
+from dovetail.formulations.memory import room_bytes
 from dovetail.formulations.paces import paced
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import share_of
@@ -39,9 +43,20 @@ from dovetail.formulations.values import JobValues
 _STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
 """What it takes to look at GPUs with the same workloads on them, and to list a row."""
 
+MOST_IN_SETS, _FEW = 500_000, 50
+"""Members of groups of three and more jobs that are listed. Where there are more, prices choose
+among the groups of families that have more than a few (``columns``)."""
+
+_MEMBER_BYTES = 400
+"""What listing and solving take for each member of the groups, measured."""
+
 
 def list_groups(
-    compiled: Round, values: JobValues, budget: Budget = UNLIMITED, at_paces: bool = False
+    compiled: Round,
+    values: JobValues,
+    budget: Budget = UNLIMITED,
+    at_paces: bool = False,
+    kinds: Kinds | None = None,
 ) -> Groups:
     """Return every group that some best plan may need, or what was listed in time.
 
@@ -58,8 +73,10 @@ def list_groups(
         When to stop.
     at_paces : bool
         List gangs that share some of their GPUs at a few paces only (``paced``).
+    kinds : Kinds, optional
+        The jobs that are one in the groups; by default none are.
     """
-    return _Lister(compiled, values, budget).groups(at_paces)
+    return _Lister(compiled, values, budget, kinds).groups(at_paces)
 
 
 def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
@@ -104,19 +121,52 @@ class _Joins(NamedTuple):
 
 
 class _Lister(RowRules):
-    def __init__(self, compiled: Round, values: JobValues, budget: Budget = UNLIMITED) -> None:
+    def __init__(
+        self,
+        compiled: Round,
+        values: JobValues,
+        budget: Budget = UNLIMITED,
+        kinds: Kinds | None = None,
+    ) -> None:
         super().__init__(compiled, values)
+        self.kinds = kinds or Kinds.apart(len(compiled))
         self.budget = budget
         self.complete = True
+        self.ceiling: Ceiling | None = None
+        self.members, self.most = 0, room_bytes() / _MEMBER_BYTES
+        self.named = self.pending & (self.kinds.copies[self.job] > 0)
         self.pool, self.starts, self.counts = self._pool()
 
     def groups(self, at_paces: bool) -> Groups:
-        parts = [*self._least(), *map(self._together, self._seatings())]
+        listed, left = self._divided(self._seatings())
+        parts = [*self._least(), *map(self._together, listed)]
+        if left and self._priceable:
+            columns = Columns(self, self.kinds, self.pool, left, self._flattened, self.budget)
+            parts, self.ceiling = columns.added_to(parts)
+            self.complete = False
+        else:
+            parts += map(self._together, left)
         if at_paces and self.round.machines.rules.gang_sharing == "partial":
             parts, variants = paced(self.round, self.values, parts, self.variants)
             self.variants = tuple(variants)
             self.job = np.array([v.job for v in variants], dtype=np.int64)
         return self._flattened(parts)
+
+    @property
+    def _priceable(self) -> bool:
+        """Whether what a job gains in a group depends on its own slowdown only."""
+        one_each = bool((self.round.jobs.workers == 1).all())
+        return one_each and not self.values.grouped and self.values.objective != "jct"
+
+    def _divided(self, seatings: Sequence[Seatings]) -> tuple[list[Seatings], list[Seatings]]:
+        """Return the seatings to list, and those of too many groups where sets are too many."""
+        in_sets = (each.rows.sum() * size for each in seatings if (size := each.count.shape[1]) > 2)
+        if sum(in_sets) <= MOST_IN_SETS:
+            return list(seatings), []
+        few = [each.rows <= _FEW for each in seatings]
+        both = list(zip(seatings, few, strict=True))
+        listed = [each.take(keep) for each, keep in both if keep.any()]
+        return listed, [each.take(~keep) for each, keep in both if not keep.all()]
 
     def chosen(self, pairs: Ints, shares: Ints) -> Groups:
         """Jobs have one variant each."""
@@ -161,9 +211,10 @@ class _Lister(RowRules):
     def _pool(self) -> tuple[Ints, Ints, Ints]:
         """Return all variants followed by the pending ones, by workload; and where each begins.
 
-        Start and number of its pending variants are by the index of the workload.
+        Of jobs of one kind there are the variants of the one that stands for them. Start and
+        number of its pending variants are by the index of the workload.
         """
-        pending = np.flatnonzero(self.pending)
+        pending = np.flatnonzero(self.named)
         of = self.round.jobs.workload[self.job[pending]]
         pool = np.concatenate(
             [np.arange(len(self.variants)), pending[np.argsort(of, kind="stable")]]
@@ -174,6 +225,8 @@ class _Lister(RowRules):
 
     def _seatings(self) -> Sequence[Seatings]:
         """Return all ways for jobs to join others, by the number of jobs."""
+        jobs = self.round.jobs
+        waiting = np.bincount(jobs.workload[~jobs.running], minlength=len(self.round.workloads))
         alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
         for index, gpu_class in enumerate(self.round.classes):
             if gpu_class.open:
@@ -189,8 +242,7 @@ class _Lister(RowRules):
             self.budget.spend(_STEPS_PER_KIND)
             residents = self._residents(classes)
             for template in self.round.entries.templates(model, held):
-                waiting = self.counts[template.free]
-                able = np.flatnonzero((waiting >= template.wanted).all(axis=1))
+                able = np.flatnonzero((waiting[template.free] >= template.wanted).all(axis=1))
                 if len(able):
                     holder = np.repeat(np.arange(len(classes)), len(able))
                     joins = _Joins(
@@ -263,7 +315,7 @@ class _Lister(RowRules):
         found = [
             (k, share or NO_SHARE, slowdown, _or_nan(self.round.workload(job).power_w))
             for k, job in enumerate(self.job.tolist())
-            if self.pending[k]
+            if self.named[k]
             for share in self.round.shares_alone
             if (slowdown := self.round.alone(self.variants[k], share)) is not None
         ]
@@ -283,13 +335,21 @@ class _Lister(RowRules):
 
     def _together(self, seatings: Seatings) -> Rows:
         """Return the groups of two or more jobs that some best plan may need."""
-        found = [self._seated(part) for part in self._in_time(seatings)]
+        found: list[tuple[Rows, Ints]] = []
+        for part in self._in_time(seatings):
+            if self.members > self.most:
+                self.complete = False
+                break
+            found.append(self._seated(*part))
+            self.members += found[-1][0].variant.size
+        if not found:
+            return Rows.none(seatings.count.shape[1])
         rows = Rows.joined([rows for rows, _ in found])
         # In the order of the seatings, so that it does not depend on the chunks.
         order = np.argsort(np.concatenate([index for _, index in found]), kind="stable")
         return self._undominated(self._ordered(rows.take(order)))
 
-    def _in_time(self, seatings: Seatings) -> Iterator[Seatings]:
+    def _in_time(self, seatings: Seatings) -> Iterator[Piece]:
         """Yield the seatings in pieces, one at least, until the budget is used up."""
         if not self.budget.is_limited:
             yield from in_chunks(seatings.take(seatings.families()))
@@ -299,20 +359,21 @@ class _Lister(RowRules):
             if k and self.budget.passed:
                 self.complete = False
                 return
-            self.budget.spend(_STEPS_PER_ROW * int(part.rows.sum()))
+            self.budget.spend(_STEPS_PER_ROW * part.rows)
             yield part
 
-    def _seated(self, seatings: Seatings) -> tuple[Rows, Ints]:
+    def _seated(self, seatings: Seatings, begin: int, end: float) -> tuple[Rows, Ints]:
         """Return rows of the seatings that break no rule, and the index of the seating of each.
 
-        Ways to seat the same jobs are gone through one after the other. Of jobs of one GPU only
-        the way of the largest gain is kept; of others all, for ``_undominated`` to choose from.
+        Ways to seat the same jobs, those from ``begin`` to ``end``, are gone through one after
+        the other. Of jobs of one GPU only the way of the largest gain is kept; of others all, for
+        ``_undominated`` to choose from.
         """
-        first, at = seatings.alike()
-        family, place = seatings.take(first).product()
+        at = seatings.alike()
+        family, place = seatings.together(at).product(begin, end)
         variant = self.pool[place]
-        gpu_class = seatings.gpu_class[first][family]
-        keep = distinct(self.job[variant])
+        gpu_class = seatings.gpu_class[at[0]][family]
+        keep = enough(self.job[variant], self.kinds.copies)
         keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
         if self.round.hosts is not None:
             keep &= self.round.hosts.bears(gpu_class, self.job[variant])
@@ -355,7 +416,7 @@ class _Lister(RowRules):
         row = np.flatnonzero(keep)
         seating, variant = seating[row], variant[row]
         found = self.rows(seatings, seating, variant)
-        keep = in_order(self.job[variant], seatings.twin[seating])
+        keep = in_order(variant, seatings.twin[seating])
         if self.values.objective == "jct":
             keep &= self.shortens(found)
         row, seating, worth = row[keep], seating[keep], self._worth(found.take(keep))
@@ -436,7 +497,9 @@ class _Lister(RowRules):
             gain=joined_floats([gain for gain, _ in worth])[member],
             value=joined_floats([value for _, value in worth])[order],
             variants=self.variants,
+            kinds=self.kinds,
             complete=self.complete,
+            ceiling=self.ceiling,
         )
 
 

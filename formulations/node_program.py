@@ -32,7 +32,6 @@ from dovetail.formulations.integer_program import (
     RowBuilder,
     is_gang,
     is_running,
-    upper_counts,
 )
 
 
@@ -115,7 +114,7 @@ class _Builder:
         program, own = self.program, self.size - self.program.size
         padding = csr_array((program.rows.shape[0], own))
         most = np.minimum(
-            upper_counts(self.groups)[self.group],
+            self.groups.most[self.group],
             self.gpus[self.groups.gpu_class[self.group], self.node].astype(np.int64),
         )
         ones = np.ones(own - len(self.p), dtype=np.int64)

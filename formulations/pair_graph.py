@@ -63,9 +63,10 @@ class PairGraph:
     """
 
     def __init__(self, groups: Groups, values: JobValues, restricted: bool = False) -> None:
-        require_interchangeable(groups)
-        if not restricted:
-            _require_pairs(groups)
+        if restricted:
+            require_interchangeable(groups)
+        else:
+            require_matchings(groups)
         workers = groups.round.jobs.workers
         untouched = _untouched(groups)
         paired = _alone_or_equals(groups) & _joins_alike(groups)
@@ -101,6 +102,12 @@ class PairGraph:
         counts = self.fixed.copy()
         counts[self.group[edges]] += self.size[edges]
         return counts
+
+
+def require_matchings(groups: Groups) -> None:
+    """Refuse rounds whose plans are not matchings."""
+    require_interchangeable(groups)
+    _require_pairs(groups)
 
 
 def require_interchangeable(groups: Groups) -> None:

@@ -36,6 +36,21 @@ def place(
     return _Packer(groups, counts, settled or {}).pack()
 
 
+def seat(
+    groups: Groups, counts: Ints, settled: Mapping[str, int] | None = None
+) -> tuple[Groups, Mapping[str, int]]:
+    """Return the groups taken with their jobs named, and which of them is on each GPU in use.
+
+    Arguments as of ``place``.
+    """
+    named, number, made_of = groups.chosen(counts)
+    rows: dict[int, list[int]] = defaultdict(list)
+    for row in np.repeat(np.arange(len(named)), number)[::-1].tolist():
+        rows[int(made_of[row])].append(row)
+    own = {gpu: rows[group].pop() for gpu, group in (settled or {}).items()}
+    return named, place(named, number, own)
+
+
 class _Packer:
     def __init__(self, groups: Groups, counts: Ints, settled: Mapping[str, int]) -> None:
         self._groups = groups

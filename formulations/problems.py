@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
+
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.entries import Book
 from dovetail.formulations.groups import Groups, idle_counts
 from dovetail.formulations.integer_program import RoundProgram, build
+from dovetail.formulations.kinds import Kinds
 from dovetail.formulations.listing import list_groups
+from dovetail.formulations.memory import require_room
 from dovetail.formulations.objectives import Objective, job_values
-from dovetail.formulations.pair_graph import PairGraph
+from dovetail.formulations.pair_graph import PairGraph, require_matchings
 from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.scores import fitting, worthwhile
@@ -20,6 +24,9 @@ from dovetail.instances.instance import Instance
 
 _LISTING = 0.3
 """The part of the time left that listing the groups may take: solving them takes longer."""
+
+_APART_BYTES = 200
+"""What matchings take for each member of the groups of single jobs."""
 
 
 class Problem:
@@ -80,10 +87,30 @@ class Problem:
         return cls(compiled, job_values(compiled, objective), budget)
 
     @cached_property
+    def kinds(self) -> Kinds:
+        """The jobs that are one in the candidate groups."""
+        return Kinds.of(self.round, self.values)
+
+    @cached_property
+    def apart(self) -> Problem:
+        """The same problem, its groups those of single jobs."""
+        return self if self.kinds.alone else _Apart(self)
+
+    def merged(self, counts: Ints) -> Ints:
+        """Return how often each group is taken where those of ``apart`` are so often."""
+        if self.kinds.alone:
+            return counts
+        return np.bincount(self._parted[1], counts, len(self.groups)).astype(np.int64)
+
+    @cached_property
+    def _parted(self) -> tuple[Groups, Ints]:
+        return self.groups.apart()
+
+    @cached_property
     def groups(self) -> Groups:
         """The candidate groups, without those that no best plan can need or that have no room."""
         budget = self._budget.part(_LISTING)
-        groups = list_groups(self.round, self.values, budget, self._at_paces)
+        groups = list_groups(self.round, self.values, budget, self._at_paces, self.kinds)
         return fitting(worthwhile(groups) if self.values.grouped else groups)
 
     @cached_property
@@ -111,3 +138,30 @@ class Problem:
     def idle_counts(self) -> Ints:
         """The choice in which running jobs stay and no job starts."""
         return idle_counts(self.groups)
+
+
+class _Apart(Problem):
+    """A problem whose groups are those of single jobs."""
+
+    def __init__(self, merged: Problem) -> None:
+        super().__init__(merged.round, merged.values, merged._budget)
+        self._merged = merged
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        return Kinds.apart(len(self.round))
+
+    @cached_property
+    def groups(self) -> Groups:
+        needed = _APART_BYTES * self._merged.groups.members_apart
+        require_room(needed, "the groups of single jobs")
+        return self._merged._parted[0]
+
+    @cached_property
+    def graph(self) -> PairGraph:
+        require_matchings(self._merged.groups)
+        return super().graph
+
+    @property
+    def tables(self) -> PairTables | None:
+        return self._merged.tables

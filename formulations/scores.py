@@ -42,23 +42,28 @@ class Score:
 
 def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
     """Return the value of taking each group ``counts[g]`` times."""
-    member = np.flatnonzero(counts[groups.group_of_member] > 0)
-    used = counts > 0
-    gains = np.full(len(groups.round), np.inf)
-    np.minimum.at(gains, groups.job[member], groups.gain[member])
+    taken, used = counts[groups.group_of_member], counts > 0
+    single = groups.round.jobs.workers[groups.job] == 1
+    of_singles = groups.gain[single & (taken > 0)] @ taken[single & (taken > 0)]
+    gang = np.flatnonzero(~single & (taken > 0))
+    least = np.full(len(groups.round), np.inf)
+    np.minimum.at(least, groups.job[gang], groups.gain[gang])
     placed = placed_jobs(groups, counts)
+    of_jobs = least[np.isfinite(least)].sum() - groups.kinds.less[placed].sum()
     return Score(
         weight=float(values.weight[placed].sum()),
-        gain=float(gains[placed].sum() + groups.value[used] @ counts[used]),
+        gain=float(of_singles + of_jobs + groups.value[used] @ counts[used]),
         power_w=float((groups.power_w[used] * counts[used]).sum()),
     )
 
 
 def placed_jobs(groups: Groups, counts: Ints) -> Bools:
-    """Tell which jobs are placed if each group is taken ``counts[g]`` times, (jobs,)."""
-    placed = np.zeros(len(groups.round), dtype=bool)
-    placed[groups.job[counts[groups.group_of_member] > 0]] = True
-    return placed
+    """Tell which jobs are placed if each group is taken ``counts[g]`` times, (jobs,).
+
+    Of each kind those are that gain most.
+    """
+    taken, jobs = counts[groups.group_of_member], len(groups.round)
+    return groups.kinds.placed(np.bincount(groups.job, taken, jobs).astype(np.int64))
 
 
 def open_weight(groups: Groups, values: JobValues) -> Floats:
@@ -69,7 +74,7 @@ def open_weight(groups: Groups, values: JobValues) -> Floats:
     running = groups.round.jobs.running
     weight = np.zeros(len(running))
     weight[groups.job] = values.weight[groups.job]
-    return np.where(running, 0.0, weight)
+    return np.where(running, 0.0, weight[groups.kinds.first])
 
 
 def ceiling(groups: Groups, values: JobValues) -> Score:
@@ -97,6 +102,7 @@ def best_gains(groups: Groups) -> Floats:
     # Of a group's value each job has its part; a gang as if all its workers were in such groups.
     part = groups.value[groups.group_of_member] / size * groups.round.jobs.workers[groups.job]
     np.maximum.at(best, (groups.job, size - 1), groups.gain + part)
+    best = best[groups.kinds.first] - groups.kinds.less[:, None]
     return np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
 
 

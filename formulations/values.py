@@ -62,6 +62,11 @@ class JobValues:
         What jobs that run but take no part add to both terms of the ratio: gain and watts.
     minimised : bool
         Whether users read the value with its sign turned, as a cost.
+    reads_remaining : bool
+        Whether a gain or a rule depends on the remaining time of a job.
+    by_itself : (n,) float
+        The part of each job's gain that depends neither on its slowdown nor on its co-runners;
+        0 where it is not told from the rest.
     grouped : bool
         Whether a gain depends on the other jobs of the group, or groups have a ``value``.
 
@@ -84,6 +89,8 @@ class JobValues:
         self.minimised = objective in ("slowdown", "sensitivity")
         self.weight = compiled.jobs.weight
         self._round = compiled
+        self.reads_remaining = objective in ("jct", "completion")
+        self.by_itself = np.zeros(len(compiled))
         self._scale = self.weight / self._divisor()
         if self.ratio:
             # A running gang counts whole where only some of its GPUs take part.

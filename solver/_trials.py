@@ -15,6 +15,7 @@ import numpy as np
 from dovetail.formulations.arrays import Bools
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.groups import Groups
+from dovetail.formulations.kinds import Kinds
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import placed_jobs, score
 from dovetail.instances._record import listed
@@ -101,9 +102,14 @@ class _Without(Problem):
         self._job = job
 
     @cached_property
+    def kinds(self) -> Kinds:
+        """The jobs that are one, this one apart from others like it."""
+        return super().kinds.without(self._job)
+
+    @cached_property
     def groups(self) -> Groups:
         """The candidate groups without the job."""
-        every = Problem(self.round, self.values, self._budget).groups
+        every = super().groups
         return every.take(
             np.bincount(every.group_of_member, every.job == self._job, len(every)) == 0
         )

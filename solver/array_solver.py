@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
@@ -12,6 +14,12 @@ from dovetail.solver.exact_pairs import paired_counts
 from dovetail.solver.greedy import AT_LEAST, greedy_counts
 from dovetail.solver.stages import solve_in_stages
 from dovetail.solver.types import Backend, Choice, Limits
+
+_GREEDY = 0.3
+"""The part of the time left that greedy may take."""
+
+_MOST_PAIRED = 1_000_000
+"""Members that the groups of single jobs may have for a matching to begin with."""
 
 
 class ArraySolver:
@@ -36,11 +44,12 @@ class ArraySolver:
 
 def start_counts(problem: Problem, limits: Limits) -> Ints:
     """Return the better of greedy's choice of groups and the best one in pairs of equals."""
-    greedy = greedy_counts(problem, limits, at_least=AT_LEAST)
-    if limits.passed:
+    part = replace(limits, budget=limits.budget.part(_GREEDY))
+    greedy = greedy_counts(problem, part, at_least=AT_LEAST)
+    if limits.passed or problem.groups.members_apart > _MOST_PAIRED:
         return greedy
     try:
-        paired = paired_counts(problem, limits)
+        paired = problem.merged(paired_counts(problem.apart, limits))
     except UnsupportedError:
         return greedy
     return max(greedy, paired, key=lambda counts: _worth(problem, counts))

@@ -11,14 +11,16 @@ import heapq
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
-from dovetail.formulations.arrays import Ints
-from dovetail.formulations.groups import Groups
+from dovetail.formulations._rows import packed
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.groups import Groups, idle_counts
 from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
@@ -31,11 +33,6 @@ AT_LEAST = 100
 """Jobs that are gone through even where the time is up, so that a plan starts some."""
 
 _NAMES: Mapping[Rule, str] = {"best": "greedy", "alone": "exclusive", "random": "random"}
-
-_Seat = tuple[int, tuple[tuple[int, int], ...]]
-"""A class of GPUs and the occupants of one: (job, variant) by job; variant -1 for 1-GPU jobs."""
-
-_ANY_VARIANT = -1
 
 _STEPS_PER_JOB = 500_000
 """Steps of work to look at what a job can make, about."""
@@ -87,16 +84,23 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
     """
     seats = _Seats(problem)
     pick = _Pick(problem, seats, rule, random.Random(limits.seed))
-    jobs = problem.round.jobs
+    jobs, kinds = problem.round.jobs, problem.groups.kinds
     order = np.argsort(jobs.arrival_s, kind="stable")
+    refused: set[int] = set()
     for k, job in enumerate(order[~jobs.running[order]].tolist()):
         if k >= at_least and limits.passed:
             break
+        kind = int(kinds.first[job])
+        if kind in refused:  # and nothing has changed since
+            continue
         limits.budget.spend(_STEPS_PER_JOB)
-        offers = pick.for_job(job)
-        if seats.bear(offers):
-            for offer, number in offers:
-                seats.take(offer, number)
+        offers = pick.for_job(kind, float(kinds.less[job]))
+        if not offers or not seats.bear(offers):
+            refused.add(kind)
+            continue
+        refused.clear()
+        for offer, number in offers:
+            seats.take(offer, number)
     return seats.counts()
 
 
@@ -108,8 +112,10 @@ class _Offer:
     ----------
     job, group : int
         The job and the group.
-    seat : _Seat
-        Who is there before the job.
+    seat : int
+        Who is there before the job, see ``_Seats``.
+    others : tuple of int
+        The jobs that are there.
     free : int
         How many such GPUs there are.
     gain : float
@@ -120,54 +126,77 @@ class _Offer:
 
     job: int
     group: int
-    seat: _Seat
+    seat: int
+    others: tuple[int, ...]
     free: int
     gain: float
     change: float
 
 
 class _Seats:
-    """Who is on the GPUs so far; GPUs with the same seat always have the same group."""
+    """Who is on the GPUs so far; GPUs with the same *seat* always have the same group.
+
+    A seat is a class of GPUs and the occupants of one: jobs of one GPU, or gangs at a sub-batch.
+    Seats are numbered, the empty GPUs of each class first.
+    """
 
     def __init__(self, problem: Problem) -> None:
-        groups = problem.groups
-        jobs = len(problem.round)
-        gang = problem.round.jobs.workers > 1
-        self._size = len(groups)
-        self._start = groups.start.tolist()
-        self._job = groups.job.tolist()
-        self._variant = np.where(gang[groups.job], groups.variant, _ANY_VARIANT).tolist()
-        self._gain: list[float] = groups.gain.tolist()
-        self._value: list[float] = groups.value.tolist()
-        self._class = groups.gpu_class.tolist()
-        self._positions = _positions_by_job(groups.job, jobs)
-        self._partner = _partners(groups)
-        self._alone = np.zeros(jobs, dtype=np.int64)
+        groups, compiled = problem.groups, problem.round
+        self._groups = groups
+        self._gang = compiled.jobs.workers[groups.job] > 1
         self._group = groups.group_of_member
+        self._seat, self._before = _numbered(groups, self._gang)
+        self._positions = _positions_by_job(groups)
+        single = np.where(self._gang, 0.0, groups.gain)
+        self._singles = np.bincount(self._group, single, len(groups)) + groups.value
+        self._with_gangs = np.bincount(self._group, self._gang, len(groups)) > 0
         self._hosts = HostUse.of(groups)
-        self._free = [0 if c.residents else len(c.gpus) for c in problem.round.classes]
-        self._number: dict[_Seat, int] = {}
-        self._taken: dict[_Seat, int] = {}
-        self._of_job: dict[int, set[_Seat]] = defaultdict(set)
-        for group, gpu_class in enumerate(self._class):
-            residents = problem.round.classes[gpu_class].residents
-            if residents and len(residents) == len(self._members(group)):
-                self._sit(self._seat(group), group, len(problem.round.classes[gpu_class].gpus))
+        seats = 1 + int(max(self._seat.max(initial=0), self._before.max(initial=0)))
+        seats = max(seats, len(compiled.classes))
+        self._number = np.zeros(seats, dtype=np.int64)
+        self._taken = np.full(seats, -1)
+        self._of_gang: dict[int, set[int]] = defaultdict(set)
+        held = compiled.class_residents
+        self._number[: len(held)] = np.where(held > 0, 0, compiled.class_sizes)
+        for group, number in enumerate(idle_counts(groups).tolist()):
+            if number and held[groups.gpu_class[group]]:
+                self._sit(group, number)
 
-    def offers(self, job: int) -> Iterator[_Offer]:
-        """Yield every group that the job can make now; in pairs only with a job that is alone."""
+    def offers(self, job: int, alone: bool) -> list[_Offer]:
+        """Return every group that the job can make now, or only those in which it is alone."""
+        positions = self._possible(job, alone)
+        changes = self._changes(positions)
+        found = (self._offer(*each) for each in zip(positions.tolist(), changes, strict=True))
+        return [offer for offer in found if offer.free]
+
+    def best(self, job: int, alone: bool) -> list[_Offer]:
+        """Return the group that adds most, first that in which the job itself gains most.
+
+        The job has one GPU, and is offered any that is there.
+        """
+        positions = self._possible(job, alone)
+        if not len(positions):
+            return []
+        changes, gain = self._changes(positions), self._groups.gain[positions]
+        first = np.lexsort((-gain, -(gain + changes)))[0]
+        return [self._offer(int(positions[first]), float(changes[first]))]
+
+    def _possible(self, job: int, alone: bool) -> Ints:
+        """Return the members of groups that the job could be now."""
         positions = self._positions[job]
-        partner = self._partner[positions]
-        for position in positions[(partner < 0) | (self._alone[partner] > 0)].tolist():
-            group = int(self._group[position])
-            seat = self._seat(group, without=position)
-            free = self._number.get(seat, 0) if seat[1] else self._free[seat[0]]
-            if free and self._hosts is not None:
-                free = self._borne(group, seat, free)
-            if free:
-                before = self._value[self._taken[seat]] if seat[1] else 0.0
-                change = self._change(group, position) + self._value[group] - before
-                yield _Offer(job, group, seat, free, self._gain[position], change)
+        able = self._number[self._before[positions]] > 0
+        if alone:
+            able &= self._groups.sizes[self._group[positions]] == 1
+        return positions[able]
+
+    def _offer(self, position: int, change: float) -> _Offer:
+        groups, group, seat = self._groups, int(self._group[position]), int(self._before[position])
+        free = int(self._number[seat])
+        if self._hosts is not None:
+            free = self._borne(group, seat, free)
+        others = tuple(int(groups.job[k]) for k in groups.members(group) if k != position)
+        gain = float(groups.gain[position])
+        return _Offer(int(groups.job[position]), group, seat, others, free, gain, change)
 
     def bear(self, offers: Iterable[tuple[_Offer, int]]) -> bool:
         """Tell whether the hosts bear so many of the offers together."""
@@ -176,91 +205,77 @@ class _Seats:
         counts = self.counts()
         for offer, number in offers:
             counts[offer.group] += number
-            if offer.seat[1]:
+            if offer.others:
                 counts[self._taken[offer.seat]] -= number
         return self._hosts.allows(counts)
 
-    def _borne(self, group: int, seat: _Seat, free: int) -> int:
+    def _borne(self, group: int, seat: int, free: int) -> int:
         """Return on how many GPUs with a seat the host bears a group; jobs of one GPU need one."""
         assert self._hosts is not None
-        counts = self.counts()
+        counts, before = self.counts(), int(self._taken[seat])
         for number in range(1, free + 1):
             counts[group] += 1
-            if seat[1]:
-                counts[self._taken[seat]] -= 1
+            if before >= 0:
+                counts[before] -= 1
             if not self._hosts.allows(counts):
                 return number - 1
         return free
 
     def take(self, offer: _Offer, number: int) -> None:
         """Put the job of the offer on so many of the seat's GPUs."""
-        if offer.seat[1]:
-            self._leave(offer.seat, number)
-        else:
-            self._free[offer.seat[0]] -= number
-        self._sit(self._seat(offer.group), offer.group, number)
+        self._number[offer.seat] -= number
+        if not self._number[offer.seat] and offer.others:
+            for job in self._gangs(int(self._taken[offer.seat])):
+                self._of_gang[job].discard(offer.seat)
+        self._sit(offer.group, number)
 
-    def all_with(self, jobs: Iterable[int]) -> set[_Seat]:
-        """Return the seats that any of the jobs has."""
-        return set().union(*(self._of_job[job] for job in jobs))
+    def all_with(self, gangs: Iterable[int]) -> set[int]:
+        """Return the seats that any of the gangs has."""
+        return set().union(*(self._of_gang[gang] for gang in gangs))
 
     def counts(self) -> Ints:
         """Return how often each group is taken."""
-        counts = np.zeros(self._size, dtype=np.int64)
-        for seat, group in self._taken.items():
-            counts[group] += self._number[seat]
-        return counts
+        seats = np.flatnonzero((self._number > 0) & (self._taken >= 0))
+        counts = np.bincount(self._taken[seats], self._number[seats], len(self._groups))
+        return counts.astype(np.int64)
 
-    def mode(self, offer: _Offer) -> tuple[int, int]:
-        """Return the variant that the job has in the offer's group, and the group's class."""
-        variant = next(
-            self._variant[k] for k in self._members(offer.group) if self._job[k] == offer.job
-        )
-        return variant, self._class[offer.group]
+    def mode(self, offer: _Offer) -> tuple[int | None, int]:
+        """Return the variant that a gang has in the offer's group, and the group's class."""
+        members = self._groups.members(offer.group)
+        position = next(k for k in members if self._groups.job[k] == offer.job)
+        variant = int(self._groups.variant[position]) if self._gang[position] else None
+        return variant, int(self._groups.gpu_class[offer.group])
 
-    def _seat(self, group: int, without: int = -1) -> _Seat:
-        members = (k for k in self._members(group) if k != without)
-        occupants = tuple((self._job[k], self._variant[k]) for k in members)
-        return self._class[group], occupants
+    def _changes(self, positions: Ints) -> Floats:
+        """Return what others' gains and a GPU's value change by; a gang's gain never rises."""
+        group, before = self._group[positions], self._taken[self._before[positions]]
+        own = np.where(self._gang[positions], 0.0, self._groups.gain[positions])
+        change = self._singles[group] - own - np.where(before < 0, 0.0, self._singles[before])
+        for row in np.flatnonzero(self._with_gangs[group]).tolist():
+            for k in self._groups.members(int(group[row])):
+                if k != positions[row] and self._gang[k]:
+                    now = self._gain_of(int(self._groups.job[k]))
+                    change[row] += min(0.0, float(self._groups.gain[k]) - now)
+        return np.asarray(change)
 
-    def _change(self, group: int, position: int) -> float:
-        """Return what the gains of the others in a group change by; a gang's never rises."""
-        change: float = 0.0
-        for k in self._members(group):
-            if k != position:
-                now = self._gain_of(self._job[k])
-                gang = self._variant[k] != _ANY_VARIANT
-                change += (min(now, self._gain[k]) if gang else self._gain[k]) - now
-        return change
-
-    def _gain_of(self, job: int) -> float:
-        """Return the present gain of a placed job: that of its slowest worker."""
+    def _gain_of(self, gang: int) -> float:
+        """Return the present gain of a placed gang: that of its slowest worker."""
         return min(
-            self._gain[k]
-            for seat in self._of_job[job]
-            for k in self._members(self._taken[seat])
-            if self._job[k] == job
+            float(self._groups.gain[k])
+            for seat in self._of_gang[gang]
+            for k in self._groups.members(int(self._taken[seat]))
+            if self._groups.job[k] == gang
         )
 
-    def _members(self, group: int) -> range:
-        return range(self._start[group], self._start[group + 1])
+    def _gangs(self, group: int) -> list[int]:
+        return [int(self._groups.job[k]) for k in self._groups.members(group) if self._gang[k]]
 
-    def _sit(self, seat: _Seat, group: int, number: int) -> None:
+    def _sit(self, group: int, number: int) -> None:
+        seat = int(self._seat[group])
         self._taken[seat] = group
-        self._number[seat] = self._number.get(seat, 0) + number
-        for job, _ in seat[1]:
-            self._of_job[job].add(seat)
-        if len(seat[1]) == 1:
-            self._alone[seat[1][0][0]] += number
-
-    def _leave(self, seat: _Seat, number: int) -> None:
-        self._number[seat] -= number
-        if len(seat[1]) == 1:
-            self._alone[seat[1][0][0]] -= number
-        if not self._number[seat]:
-            del self._number[seat], self._taken[seat]
-            for job, _ in seat[1]:
-                self._of_job[job].discard(seat)
+        self._number[seat] += number
+        for job in self._gangs(group):
+            self._of_gang[job].add(seat)
 
 
 class _Pick:
@@ -273,8 +288,11 @@ class _Pick:
         self._chance = chance
         self._whole = problem.round.machines.rules.gang_sharing == "whole"
 
-    def for_job(self, job: int) -> Sequence[tuple[_Offer, int]]:
-        """Return the offers to take, each with the number of GPUs; empty if the job waits."""
+    def for_job(self, job: int, less: float) -> Sequence[tuple[_Offer, int]]:
+        """Return the offers to take, each with the number of GPUs; empty if the job waits.
+
+        It gains so much less than the job that stands for it in the groups.
+        """
         workers = int(self._problem.round.jobs.workers[job])
         picks = [
             pick
@@ -286,7 +304,7 @@ class _Pick:
         worth, taken = max(picks, key=lambda pick: pick[0])
         if self._rule == "random":
             taken = self._chance.choice(picks)[1]
-        elif worth <= 0 and not self._problem.values.two_stage:
+        elif worth <= less and not self._problem.values.two_stage:
             return ()
         return taken
 
@@ -295,14 +313,14 @@ class _Pick:
 
         Where gangs share whole, all empty GPUs or all those of one partner.
         """
-        found: dict[tuple[object, ...], dict[_Seat, _Offer]] = defaultdict(dict)
+        found: dict[tuple[object, ...], dict[int, _Offer]] = defaultdict(dict)
         classes = self._problem.round.classes
-        for offer in self._seats.offers(job):
-            others = tuple(k for k, _ in offer.seat[1])
-            if self._rule == "alone" and others:
-                continue
+        alone, one = self._rule == "alone", self._problem.round.jobs.workers[job] == 1
+        plain = one and self._rule != "random" and self._problem.round.hosts is None
+        offers = self._seats.best if plain else self._seats.offers
+        for offer in offers(job, alone):
             variant, gpu_class = self._seats.mode(offer)
-            key = (variant, classes[gpu_class].model, others if self._whole else None)
+            key = (variant, classes[gpu_class].model, offer.others if self._whole else None)
             known = found[key].get(offer.seat)
             if known is None or known.gain + known.change < offer.gain + offer.change:
                 found[key][offer.seat] = offer
@@ -312,10 +330,10 @@ class _Pick:
             if not self._whole or self._covers(by_seat, job)
         ]
 
-    def _covers(self, by_seat: Mapping[_Seat, _Offer], job: int) -> bool:
-        """Tell whether the seats are all that their jobs have, and as many as the job needs."""
-        others = {k for _, occupants in by_seat for k, _ in occupants}
-        if not others:
+    def _covers(self, by_seat: Mapping[int, _Offer], job: int) -> bool:
+        """Tell whether the seats are all that their gangs have, and as many as the job needs."""
+        others = {k for offer in by_seat.values() for k in offer.others}
+        if not others or self._problem.round.jobs.workers[job] == 1:
             return True
         number = sum(offer.free for offer in by_seat.values())
         complete = self._seats.all_with(others) == set(by_seat)
@@ -349,15 +367,30 @@ class _Pick:
         return best_worth, [(ranked[k], best.count(k)) for k in sorted(set(best))]
 
 
-def _positions_by_job(job: Ints, jobs: int) -> list[Ints]:
-    order = np.argsort(job, kind="stable")
-    ends = np.searchsorted(job[order], np.arange(jobs + 1))
-    return [order[ends[k] : ends[k + 1]] for k in range(jobs)]
+def _positions_by_job(groups: Groups) -> list[Ints]:
+    """Return the members that name each job, the first of each group."""
+    key = groups.group_of_member * len(groups.round) + groups.job
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    order = first[np.argsort(groups.job[first], kind="stable")]
+    ends = np.searchsorted(groups.job[order], np.arange(len(groups.round) + 1))
+    return [order[a:b] for a, b in pairwise(ends.tolist())]
 
 
-def _partners(groups: Groups) -> Ints:
-    """Return the other job of each member of a pair; -1 in groups of other sizes, (m,)."""
-    partner = np.full(len(groups.job), -1)
-    first = groups.start[:-1][groups.sizes == 2]
-    partner[first], partner[first + 1] = groups.job[first + 1], groups.job[first]
-    return partner
+def _numbered(groups: Groups, gang: Bools) -> tuple[Ints, Ints]:
+    """Return the number of each group's seat, (n,), and of the seat without each member, (m,)."""
+    occupant = np.where(gang, len(groups.round) + groups.variant, groups.job)
+    seat, before = np.empty(len(groups), dtype=np.int64), groups.gpu_class[groups.group_of_member]
+    number = len(groups.round.classes)
+    sizes = groups.sizes
+    for size in range(1, int(sizes.max(initial=0)) + 1):
+        own, larger = np.flatnonzero(sizes == size), np.flatnonzero(sizes == size + 1)
+        tables = [groups.start[own][:, None] + np.arange(size)]
+        member = groups.start[larger][:, None] + np.arange(size + 1)
+        tables += [np.delete(member, k, axis=1) for k in range(size + 1)]
+        occupants = occupant[np.concatenate(tables)]
+        gpu_class = groups.gpu_class[np.concatenate([own, *[larger] * (size + 1)])]
+        _, found = np.unique(packed(np.column_stack([gpu_class, occupants])), return_inverse=True)
+        seat[own] = number + found[: len(own)]
+        before[member.T.ravel()] = number + found[len(own) :]
+        number += int(found.max(initial=-1)) + 1
+    return seat, before

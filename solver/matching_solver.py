@@ -38,8 +38,9 @@ def best_in_pairs(problem: Problem, limits: Limits) -> Choice:
     UnsupportedError
         Where jobs do not share interchangeable GPUs in pairs, with the reason.
     """
+    apart = problem.apart
     try:
-        choice = best_matching(problem, limits)
+        choice = best_matching(apart, limits)
     except PartialSharingError:
-        choice = best_partial_sharing(problem, limits, paired_counts(problem, limits))
-    return settled(problem, choice, limits)
+        choice = best_partial_sharing(apart, limits, paired_counts(apart, limits))
+    return settled(problem, choice.merged(problem), limits)

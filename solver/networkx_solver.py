@@ -60,7 +60,7 @@ class NetworkxSolver:
             Where plans are not matchings (see ``PairGraph``).
         """
         with refusals_of(self.name):
-            return solve_in_stages(_NetworkxSearch(problem, limits))
+            return solve_in_stages(_NetworkxSearch(problem.apart, limits)).merged(problem)
 
 
 class _NetworkxSearch(Search):

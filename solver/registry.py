@@ -7,6 +7,8 @@ from dataclasses import replace
 from inspect import signature
 from typing import Protocol, cast
 
+import numpy as np
+
 from dovetail.formulations.problems import Problem
 from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
 from dovetail.solver.array_solver import ArraySolver
@@ -21,6 +23,13 @@ from dovetail.solver.own_backend import OwnBackend
 from dovetail.solver.own_best import own_best
 from dovetail.solver.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.types import Backend, Choice, Limits
+
+_MANY, _PAIRS_OF_KINDS = 1000, 5
+"""``auto`` counts the jobs of each kind where there are so many, and so few pairs of kinds a job:
+the matching of single jobs then takes longer, and memory for every pair of them."""
+
+_MOST_PRICED = 2_000_000
+"""Members of the groups of single jobs up to which prices may prove the best choice."""
 
 
 class Solver(Protocol):
@@ -89,24 +98,44 @@ class Auto:
 
     ``cpsat`` takes the place of ``highs`` where the limit is one of work, which HiGHS cannot count.
 
-    Where jobs get what is best for them in the order of their gains, there is nothing to search
-    for (``own_best``).
+    ``highs`` counts the jobs of a kind (``formulations.kinds``), which is less work than matching
+    them where there are many of each. Where jobs get what is best for them in the order of their
+    gains, there is nothing to search for (``own_best``).
     """
 
     name = "auto"
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the answer of the solver that fits; ``note`` says which and why."""
-        if problem.values.grouped and (choice := own_best(problem)) is not None:
-            return replace(choice, note="auto needed no search: prices of GPUs prove it")
+        if _in_few_kinds(problem):
+            return _by_program(problem, limits, "jobs are of few kinds")
         try:
-            choice = best_in_pairs(problem, limits)
+            choice = _in_own_best(problem) or best_in_pairs(problem, limits)
         except UnsupportedError as refusal:
-            backend = CpSat() if limits.budget.counts_work else Highs()
-            choice = ArraySolver(ReducedCostFixing(backend)).solve(problem, limits)
-            return replace(choice, note=f"auto took {backend.name}: {refusal}")
+            return _by_program(problem, limits, str(refusal))
         reason = "GPUs are interchangeable and jobs share in pairs"
-        return replace(choice, note=f"auto took matching: {reason}")
+        return replace(choice, note=choice.note or f"auto took matching: {reason}")
+
+
+def _in_few_kinds(problem: Problem) -> bool:
+    """Tell whether pairs of kinds are so few that counting jobs is less work than matching them."""
+    jobs, kinds = len(problem.round), int(np.count_nonzero(problem.kinds.copies))
+    return jobs >= _MANY and kinds * (kinds + 1) / 2 <= _PAIRS_OF_KINDS * jobs
+
+
+def _in_own_best(problem: Problem) -> Choice | None:
+    """Return the choice that needs no search, None where there is none that prices prove."""
+    if not problem.values.grouped or problem.groups.members_apart > _MOST_PRICED:
+        return None
+    choice = own_best(problem.apart)
+    note = "auto needed no search: prices of GPUs prove it"
+    return choice and replace(choice.merged(problem), note=note)
+
+
+def _by_program(problem: Problem, limits: Limits, why: str) -> Choice:
+    backend = CpSat() if limits.budget.counts_work else Highs()
+    choice = ArraySolver(ReducedCostFixing(backend)).solve(problem, limits)
+    return replace(choice, note=f"auto took {backend.name}: {why}")
 
 
 SOLVERS: Mapping[str, Callable[[], Solver]] = {

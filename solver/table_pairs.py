@@ -9,6 +9,7 @@ import numpy as np
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.groups import Groups, idle_counts
 from dovetail.formulations.listing import list_chosen
+from dovetail.formulations.memory import require_room
 from dovetail.formulations.pair_tables import PairTables
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
@@ -18,6 +19,10 @@ from dovetail.solver.types import MOST_GROUPS
 
 _LISTED_JOBS = 100
 """Jobs up to which listing all groups takes no time."""
+
+
+_CELL_BYTES = {False: 7, True: 24}
+"""What a matching takes for two jobs each, in one stage and in two: measured at 10,000 jobs."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,17 @@ def table_pairs(problem: Problem) -> TablePairs | None:
     """Return a round as tables; None where its groups can, or have to be, listed.
 
     Small rounds are listed, because their ties are broken among all groups.
+
+    Raises
+    ------
+    UnsupportedError
+        Where the tables would not fit the memory.
     """
     if len(problem.round) <= _LISTED_JOBS or problem.tables is None:
         return None
     tables = problem.tables
+    cells = _CELL_BYTES[problem.values.two_stage] * len(tables.size) ** 2
+    require_room(cells, "tables of all pairs of jobs")
     pairs = SplitValues(
         tables.slowdown,
         tables.kind,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.moves import fewest_moves
 from dovetail.formulations.node_program import node_program
-from dovetail.formulations.placement import place
+from dovetail.formulations.placement import seat
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances.plan import Assignment
@@ -36,16 +37,18 @@ def assigned(
     """
     groups = choice.groups_of(problem)
     if before is not None and before.residents:
-        placed, exchanged = fewest_moves(groups, choice.counts, before, _kinds(problem, choice))
+        groups, counts, _ = groups.chosen(choice.counts)
+        placed, exchanged = fewest_moves(groups, counts, before, _kinds(problem, choice))
         return assignments(groups, placed, exchanged, before), False
     settled = _on_fewest_nodes(problem, choice, limits)
-    if settled is None:
-        return assignments(groups, place(groups, choice.counts), preempted=before), False
-    return assignments(groups, settled, preempted=before), True
+    seated = settled or seat(groups, choice.counts)
+    return assignments(*seated, preempted=before), settled is not None
 
 
-def _on_fewest_nodes(problem: Problem, choice: Choice, limits: Limits) -> Mapping[str, int] | None:
-    """Return the group on each GPU in use; None where nothing is proven."""
+def _on_fewest_nodes(
+    problem: Problem, choice: Choice, limits: Limits
+) -> tuple[Groups, Mapping[str, int]] | None:
+    """Return groups of named jobs, and which is on each GPU; None where nothing is proven."""
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
     nodes = len(problem.round.machines.node_ids)
     large = choice.groups is not None or len(problem.groups) * nodes > MOST_GROUPS
@@ -56,20 +59,15 @@ def _on_fewest_nodes(problem: Problem, choice: Choice, limits: Limits) -> Mappin
     if answer.x is None or answer.stopped != "complete":
         return None
     counts = problem.program.counts(answer.x)
-    return place(problem.groups, counts, program.settled(answer.x))
+    return seat(problem.groups, counts, program.settled(answer.x))
 
 
 def _kinds(problem: Problem, choice: Choice) -> Sequence[Hashable]:
     """Return what each job shares with those that may take its place at the same value."""
-    jobs, values = problem.round.instance.jobs, problem.values
-    # Under ``completion`` equal jobs differ in when the forecast lets them start.
-    own = values.name != values.objective or values.objective == "completion"
-    if choice.in_queue_order or own:
-        return range(len(jobs))
-    unread = {"id": "", "arrival_s": 0.0}
-    if values.objective != "jct":
-        unread["remaining_s"] = None
-    return [job.model_copy(update=unread) for job in jobs]
+    if choice.in_queue_order:
+        return range(len(problem.round))
+    kinds = problem.kinds
+    return list(zip(kinds.first.tolist(), kinds.less.tolist(), strict=True))
 
 
 def _of_value(problem: Problem, choice: Choice, limits: Limits) -> IntegerProgram:

@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.groups import Groups
+from dovetail.formulations.groups import Ceiling, Groups
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import gain_ceiling
+from dovetail.formulations.scores import gain_ceiling, score
+from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
 
@@ -28,6 +30,8 @@ OPTIMAL_GAP = 1e-6
 """The relative gap up to which a plan is called optimal."""
 
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
+
+_CHOSEN_BY_PRICES = "the sets of jobs are too many to list: some were chosen, the bound is for all"
 
 MOST_GROUPS = 4000
 """Groups times nodes up to which ties are broken exactly, among all groups."""
@@ -231,11 +235,20 @@ class Choice:
         """Return the groups that ``counts`` is for."""
         return problem.groups if self.groups is None else self.groups
 
+    def merged(self, problem: Problem) -> Choice:
+        """Return a choice of the groups of ``problem.apart`` as one of the problem's own."""
+        if self.groups is not None or problem.apart is problem:
+            return self
+        proof = self.proof and partial(_proven_apart, self.proof)
+        return replace(self, counts=problem.merged(self.counts), proof=proof)
+
     def bounded(self, problem: Problem) -> Choice:
         """Return the choice with bounds that hold where groups are missing, too."""
-        if self.groups_of(problem).complete:
+        groups, values = self.groups_of(problem), problem.values
+        if groups.complete:
             return self
-        values = problem.values
+        if groups.ceiling is not None:
+            return self._under(groups, groups.ceiling, values)
         most = math.inf if values.two_stage else gain_ceiling(problem.round, values)
         return replace(
             self,
@@ -245,6 +258,25 @@ class Choice:
             note="; ".join(filter(None, (self.note, _NOT_ALL_LISTED))),
             proof=None,
         )
+
+    def _under(self, groups: Groups, most: Ceiling, values: JobValues) -> Choice:
+        """Return the choice with the bounds of groups that prices have chosen."""
+        placed = score(groups, values, self.counts).weight
+        bound = most.gain - most.per_weight * placed
+        if values.two_stage and relative_gap(most.weight, placed) > OPTIMAL_GAP:
+            bound = math.inf
+        return replace(
+            self,
+            bound=max(self.value, bound),
+            weight_bound=max(most.weight, placed),
+            note="; ".join(filter(None, (self.note, _CHOSEN_BY_PRICES))),
+            proof=None,
+        )
+
+
+def _proven_apart(proof: Proof, problem: Problem) -> Proven:
+    """Return what a certificate proves that is of the groups of single jobs."""
+    return proof(problem.apart)
 
 
 def relative_gap(bound: float, value: float) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dovetail.formulations.placement import place
+from dovetail.formulations.placement import seat
 from dovetail.formulations.problems import Problem
 from dovetail.instances._frames import frame
 from dovetail.instances._record import NonNegative, Number, Record, Text
@@ -116,7 +116,7 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
 
 def _planned(problem: Problem, rule: Rule, seed: int) -> Plan:
     choice = Greedy(rule).solve(problem, Limits(seed=seed))
-    return Plan(assignments=assignments(problem.groups, place(problem.groups, choice.counts)))
+    return Plan(assignments=assignments(*seat(problem.groups, choice.counts)))
 
 
 def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) -> Row:

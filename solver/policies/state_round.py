@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools
 from dovetail.formulations.groups import Groups
-from dovetail.formulations.placement import place
+from dovetail.formulations.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
 from dovetail.formulations.rules import most_bound, share_of
 from dovetail.solver.policies.beliefs import BeliefBook
@@ -84,8 +84,10 @@ class StateRound:
         number = self._state.machines.number
         pending = ~self.round.jobs.running[groups.job]
         starting = np.bincount(groups.group_of_member, pending, len(groups)) > 0
+        groups, placed = seat(groups, np.where(starting, choice.counts, 0))
+        pending = ~self.round.jobs.running[groups.job]
         seats: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for gpu, group in place(groups, np.where(starting, choice.counts, 0)).items():
+        for gpu, group in placed.items():
             for member in groups.members(group):
                 if pending[member]:
                     seats[int(groups.job[member])].append((number[gpu], member))

@@ -21,7 +21,7 @@ K = {"id": "k", "workload": "b"}
 
 def groups(instance: Instance, objective="throughput") -> Counter[str]:
     """Return every group, its members as ``job@share:slowdown``, and how often it is listed."""
-    found = Problem.of(instance, objective).groups
+    found = Problem.of(instance, objective).apart.groups
     jobs = [job.id for job in instance.jobs]
     return Counter(
         " ".join(

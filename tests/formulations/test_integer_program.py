@@ -84,7 +84,7 @@ def violated(problem, counts):
 )
 def test_what_may_not_be_is_infeasible(jobs, counts):
     queue = [{"id": k, "workers": w} for k, w in zip("jk", jobs, strict=True)]
-    problem = Problem.of(small(queue, [AA], gpus=3), "throughput")
+    problem = Problem.of(small(queue, [AA], gpus=3), "throughput").apart
     assert [len(problem.groups), *problem.groups.sizes] == [3, 1, 1, 2]
     assert violated(problem, np.array(counts))
 

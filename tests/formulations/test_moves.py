@@ -76,7 +76,7 @@ def exchanges(now: Instance, kinds: Sequence[Hashable]) -> Iterator[Mapping[int,
 @pytest.mark.parametrize("exchange", [False, True])
 @given(instance=instances(SHAPE), seed=st.integers(0, 9))
 def test_no_way_touches_fewer_processes(exchange, instance, seed):
-    problem = Problem.of(instance.preempted(), "throughput")
+    problem = Problem.of(instance.preempted(), "throughput").apart
     groups, counts = problem.groups, greedy_counts(problem, Limits(seed=seed), "random")
     workloads = [job.workload for job in instance.jobs]
     kinds = workloads if exchange else range(len(instance.jobs))
@@ -95,7 +95,7 @@ def test_no_way_touches_fewer_processes(exchange, instance, seed):
 
 def moved(instance: Instance, counts: Mapping[str, int], kinds: Sequence[Hashable]):
     """Return the destinations of the groups named by their jobs, and which job replaces which."""
-    groups = Problem.of(instance.preempted(), "throughput").groups
+    groups = Problem.of(instance.preempted(), "throughput").apart.groups
     name = [job.id for job in instance.jobs]
     names = ["".join(name[groups.job[m]] for m in groups.members(g)) for g in range(len(groups))]
     chosen = np.array([counts.get(each, 0) for each in names])

@@ -18,7 +18,7 @@ GANGS = [{"id": name, "workers": 2} for name in "jkl"]
 
 
 def graph(instance: Instance) -> PairGraph:
-    return Problem.of(instance, "throughput").graph
+    return Problem.of(instance, "throughput").apart.graph
 
 
 def running(name, *gpus, **fields):

@@ -36,7 +36,7 @@ def cluster(gpus, racks=None, jobs=()):
 
 def nodes_of(instance: Instance, counts: dict[str, int]) -> dict[str, str]:
     """Return the nodes on which the groups are placed, named by their jobs, in order."""
-    groups = Problem.of(instance, "throughput").groups
+    groups = Problem.of(instance, "throughput").apart.groups
     names = [
         "".join(instance.jobs[groups.job[m]].id for m in groups.members(g))
         for g in range(len(groups))
@@ -83,7 +83,7 @@ def test_a_gang_that_shares_some_gpus_only_stays_together():
 
 @given(instances(Shape(jobs=8)), st.integers(0, 9))
 def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance, seed):
-    problem = Problem.of(instance, "throughput")
+    problem = Problem.of(instance, "throughput").apart
     counts = greedy_counts(problem, Limits(seed=seed), "random")
     placed = place(problem.groups, counts)
     assert Counter(placed.values()) == {g: n for g, n in enumerate(counts.tolist()) if n}

@@ -22,7 +22,7 @@ SHAPE = Shape(jobs=6, gpus=4, models=False, memory=False, sets=False)
 
 
 def graph_of(instance: Instance) -> WorkerGraph:
-    problem = Problem.of(instance, "throughput")
+    problem = Problem.of(instance, "throughput").apart
     return WorkerGraph(problem.groups, problem.groups.gain)
 
 

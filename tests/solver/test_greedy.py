@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.placement import place
+from dovetail.formulations.placement import seat
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.plan import Plan
@@ -23,7 +23,7 @@ def placed(instance, objective="throughput", rule="best", seed=0):
     """Return the GPUs of each placed job, after the checker."""
     problem = Problem.of(instance, objective)
     counts = greedy_counts(problem, Limits(seed=seed), rule)
-    found = assignments(problem.groups, place(problem.groups, counts))
+    found = assignments(*seat(problem.groups, counts))
     assert check(instance, Plan(assignments=found), objective).valid
     return {a.job: a.gpus for a in found}
 

@@ -1,0 +1,253 @@
+"""Jobs of one kind are one in the groups: how many groups there are, and what plans they make."""
+
+from __future__ import annotations
+
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.formulations import listing, memory
+from dovetail.formulations.groups import Groups
+from dovetail.formulations.listing import list_groups
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import fitting, score, worthwhile
+from dovetail.instances.checker import check
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.instance import Instance
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
+from dovetail.solver.greedy import greedy_counts
+from dovetail.solver.rounds import solve
+from dovetail.solver.types import Limits
+from tests.data import small
+from tests.oracle import TWO_STAGE, optimum
+from tests.strategies import Shape, random_instance
+
+MIB = 1024**2
+
+
+def sets_up_to(workload: str, most: int, step: float) -> list[dict[str, object]]:
+    """Return what is known of 2, 3, ... jobs of a workload that slow each other by a step each."""
+    return [
+        {
+            "pair" if size == 2 else "set": [workload] * size,
+            "slowdown": [round(1 + step * (size - 1), 3)] * size,
+        }
+        for size in range(2, most + 1)
+    ]
+
+
+def equal(jobs: int, gpus: int, together: int, step: float = 0.05, **fields: object) -> Instance:
+    """Return a round of equal jobs of 2,000 MiB, so many of which may share a GPU of 46,068 MiB."""
+    node = {"id": "n", "gpu_count": gpus, "gpu": {"model": "A40", "memory_mib": 46068}}
+    return Instance.from_data(
+        {
+            "name": "equal",
+            "cluster": {"nodes": [node], "max_jobs_per_gpu": together},
+            "workloads": {"a": {"memory_mib": 2000}},
+            "jobs": [{"id": f"j{k}", "workload": "a", **fields} for k in range(jobs)],
+            "slowdowns": sets_up_to("a", together, step),
+        }
+    )
+
+
+@pytest.mark.parametrize("objective", ["throughput", "slowdown", "completion"])
+def test_eighty_equal_jobs_five_to_a_gpu(objective):
+    instance = equal(80, 16, 5, remaining_s=600.0)
+    groups = Problem.of(instance, objective).groups
+    assert groups.sizes.tolist() == [1, 2, 3, 4, 5]
+    before = time.process_time()
+    result = solve(instance, objective)
+    assert time.process_time() - before < 10  # 0.3 s; no pattern of single jobs is listed
+    assert result.status == "optimal"
+    on = Counter(gpu for row in result.plan.assignments for gpu in row.gpus)
+    assert sorted(on.values()) == [5] * 16
+
+
+@pytest.mark.parametrize("solver", ["auto", "cpsat", "highs", "greedy", "random", "exclusive"])
+def test_every_solver_seats_twenty_three_pods_that_fit(solver):
+    """24 idle notebooks of 2,000 MiB on a card of 46,068 MiB (KAI-Scheduler #416)."""
+    result = solve(equal(24, 1, 24, step=0.001), solver=solver)
+    assert check(equal(24, 1, 24, step=0.001), result.plan).valid
+    assert len(result.plan.assignments) == (1 if solver == "exclusive" else 23)
+    if solver in ("auto", "cpsat", "highs"):
+        assert result.status == "optimal"
+        assert [row.job for row in result.plan.waiting] == ["j23"]
+
+
+ROUND = """
+import resource, sys
+from dovetail import solve
+from tests.solver.test_kinds import equal
+instance = equal(*map(int, sys.argv[2:5]), remaining_s=600.0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+result = solve(instance, sys.argv[1], explain=False)
+print(result.status, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("objective", "jobs", "gpus", "together"),
+    [
+        ("throughput", 80, 16, 5),
+        ("throughput", 300, 50, 3),
+        ("jct", 10_000, 500, 2),
+        ("completion", 10_000, 500, 2),
+        ("slowdown", 10_000, 500, 2),
+        ("throughput", 100_000, 500, 2),
+    ],
+)
+def test_equal_jobs_take_little_memory(objective, jobs, gpus, together):
+    asked = [sys.executable, "-c", ROUND, objective, str(jobs), str(gpus), str(together)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    status, mib = done.stdout.split()
+    assert status == "optimal"
+    assert int(mib) < 200
+
+
+def alike(draw: Random, shape: Shape) -> Instance:
+    """Return a random round most of whose waiting jobs there are several times."""
+    instance = random_instance(draw, shape)
+    jobs = [
+        job.model_copy(update={"id": f"{job.id}-{k}", "arrival_s": float(draw.randint(0, 3))})
+        for job in instance.jobs
+        for k in range(1 if job.running or job.workers > 1 else draw.randint(1, 4))
+    ]
+    return instance.replace(jobs=tuple(jobs[: shape.jobs + 3]))
+
+
+SHAPE = Shape(jobs=4, gpus=3, workloads=2)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
+def test_groups_of_kinds_are_those_of_their_jobs(draw: Random, objective: ObjectiveName):
+    problem = Problem.of(alike(draw, SHAPE), objective)
+    merged, apart = problem.groups, problem.apart.groups
+    listed = list_groups(problem.round, problem.values)
+    if problem.values.grouped:
+        listed = worthwhile(listed)
+
+    def worths(groups: Groups) -> Counter[tuple[int, tuple[int, ...], float]]:
+        found = (
+            (
+                int(groups.gpu_class[g]),
+                tuple(groups.job[groups.members(g)].tolist()),
+                round(float(groups.gain[groups.members(g)].sum() + groups.value[g]), 6),
+            )
+            for g in range(len(groups))
+        )
+        return Counter(found)
+
+    assert worths(apart) == worths(fitting(listed))
+    assert merged.members_apart == len(apart.job)
+
+
+@given(
+    st.randoms(use_true_random=False),
+    st.sampled_from(OBJECTIVES),
+    st.sampled_from(["auto", "cpsat", "highs"]),
+)
+def test_rounds_of_equal_jobs_are_solved_exactly(draw, objective, solver):
+    instance = alike(draw, SHAPE)
+    result, best = solve(instance, objective, solver), optimum(instance, objective)
+    assert check(instance, result.plan).valid
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(best.value, rel=1e-6, abs=1e-9)
+    if objective in TWO_STAGE:
+        placed = result.plan.objective.placed_weight
+        assert placed == pytest.approx(best.placed_weight)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
+def test_a_choice_is_worth_the_same_apart(draw, objective):
+    problem = Problem.of(alike(draw, SHAPE), objective)
+    counts = greedy_counts(problem, Limits())
+    named, number, _ = problem.groups.chosen(counts)
+    mine, single = (
+        score(*of)
+        for of in ((problem.groups, problem.values, counts), (named, problem.values, number))
+    )
+    assert (mine.weight, mine.gain) == pytest.approx((single.weight, single.gain))
+    program = problem.program
+    assert program.gain @ program.solution(counts) == pytest.approx(mine.gain)
+    assert (problem.merged(np.zeros(len(problem.apart.groups), dtype=np.int64)) == 0).all()
+
+
+def test_of_equal_jobs_the_first_in_the_queue_start():
+    jobs = [{"id": f"j{k}", "arrival_s": float((k * 7) % 5)} for k in range(5)]
+    for solver in ("auto", "highs", "cpsat", "greedy"):
+        placed = {row.job for row in solve(small(jobs, gpus=2), solver=solver).plan.assignments}
+        assert placed == {"j0", "j3"}, solver  # arrived at 0 and 1
+
+
+KINDS = Shape(jobs=6, gpus=3, gangs=False, models=False, running=True, sets=True)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
+def test_bounds_hold_where_prices_choose_the_groups(draw, objective):
+    instance = alike(draw, KINDS)
+    best = optimum(instance, objective)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "MOST_IN_SETS", 0)
+        patch.setattr(listing, "_FEW", 0)
+        result = solve(instance, objective, "highs")
+    assert check(instance, result.plan).valid
+    claim = result.plan.objective
+    if objective in TWO_STAGE:
+        assert claim.placed_weight_bound >= best.placed_weight * (1 - 1e-9)
+        if claim.placed_weight < best.placed_weight * (1 - 1e-9):
+            assert result.status != "optimal"
+            return
+    if claim.bound is not None:
+        cost = objective in ("slowdown", "sensitivity")
+        assert (claim.bound - best.value) * (-1 if cost else 1) >= -1e-6 * abs(best.value)
+    if result.status == "optimal":
+        assert result.objective == pytest.approx(best.value, rel=1e-5)
+
+
+def test_two_hundred_kinds_ten_to_a_gpu():
+    """More sets of ten than any machine could list: some are chosen, and the bound is for all."""
+    instance = equal(1, 40, 10, step=0.08)
+    kinds = [(round(1.05 + 0.04 * k, 3), weight) for k in range(20) for weight in range(1, 11)]
+    jobs = tuple(
+        instance.jobs[0].model_copy(update={"id": f"j{k}", "gsla": gsla, "weight": float(weight)})
+        for k, (gsla, weight) in enumerate(kinds * 2)
+    )
+    before = time.process_time()
+    result = solve(instance.replace(jobs=jobs), time_limit=20.0, explain=False)
+    assert time.process_time() - before < 60
+    assert result.gap is not None
+    assert result.gap < 0.5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 8 * 1024 * MIB
+    assert any("too many to list" in note for note in result.plan.notes)
+
+
+def test_what_does_not_fit_the_memory_is_refused_in_one_line(monkeypatch):
+    instance = equal(2000, 10, 2, remaining_s=600.0)
+    monkeypatch.setattr(memory, "room_bytes", lambda: 10.0 * MIB)
+    with pytest.raises(UnsupportedError) as refused:
+        solve(instance, "jct", "matching", explain=False)
+    assert "need about" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert solve(instance, "jct", explain=False).status == "optimal"
+
+
+def test_what_does_not_fit_the_memory_is_solved_in_part(monkeypatch):
+    jobs = [{"id": f"j{k}", "weight": 1.0 + k, "remaining_s": 60.0} for k in range(60)]
+    instance = small(jobs, [{"pair": ["a", "a"], "slowdown": [1.2, 1.2]}], gpus=4)
+    best = solve(instance, "jct")
+    monkeypatch.setattr(listing, "room_bytes", lambda: 4000.0)
+    monkeypatch.setattr(listing, "ROWS_IN_TIME", 10)
+    result = solve(instance, "jct", time_limit=60.0)
+    assert check(instance, result.plan).valid
+    assert result.status == "feasible"
+    assert result.objective <= best.objective <= result.bound
+    assert not math.isinf(result.bound)
