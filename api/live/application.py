@@ -144,9 +144,7 @@ def jobs(
     again with `before`, the first job of the answer.
     """
     chosen = Chosen(user, name, state, within_s, before, limit)
-    found = _api(request).jobs(over, chosen, _asker(request))
-    # Many records, which need no check.
-    return Response(to_json(found), media_type="application/json")
+    return _json(_api(request).jobs(over, chosen, _asker(request)))
 
 
 @_router.post("/jobs", status_code=201, openapi_extra=_holds(Submissions))
@@ -252,7 +250,7 @@ async def log(
     follow: bool = False,
     run: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """Return the output of a rank: all of it, or the last `lines`.
+    """Return the output of a rank: all of it, or the last `lines`, of these at most about 4 MiB.
 
     `follow` continues until the job is over. `run` is the number of a run; default: the present or
     last one.
@@ -281,16 +279,16 @@ async def drain(request: Request) -> ServiceView:
     return await run_in_threadpool(_api(request).drain, asked.gpus, asked.on, _asker(request))
 
 
-@_router.get("/instance")
-def instance(request: Request) -> dict[str, Any]:
+@_router.get("/instance", response_model=dict[str, Any])
+def instance(request: Request) -> Response:
     """Return the round that the service would solve now, in the format `dovetail-instance/1`."""
-    return _api(request).instance(_asker(request)).to_data()
+    return _json(_api(request).instance(_asker(request)).to_data())
 
 
-@_router.get("/plan")
-def plan(request: Request) -> dict[str, Any]:
+@_router.get("/plan", response_model=dict[str, Any])
+def plan(request: Request) -> Response:
     """Return what the service's policy would do now, in the format `dovetail-plan/1`."""
-    return _api(request).plan(_asker(request)).to_data()
+    return _json(_api(request).plan(_asker(request)).to_data())
 
 
 def _metrics(request: Request) -> Response:
@@ -303,6 +301,11 @@ def _metrics(request: Request) -> Response:
 def _api(request: Request) -> ServiceApi:
     found: ServiceApi = request.app.state.api
     return found
+
+
+def _json(data: object) -> Response:
+    """Return an answer of many records, which need no check."""
+    return Response(to_json(data), media_type="application/json")
 
 
 def _ends(request: Request) -> Ends:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import struct
 from collections import Counter
@@ -20,6 +21,7 @@ HEAD_S: Final = 10.0
 STRANGER_S: Final = 3.0
 """The same over TCP, before a token says which user is at the other end."""
 
+_AGAIN_S: Final = 0.1
 _UCRED: Final = struct.Struct("iII")
 _MOST_DESCRIPTORS: Final = 16_384
 _FULL: Final = b'{"kind":"busy","error":"too many connections"}'
@@ -158,7 +160,16 @@ class Connection(H11Protocol):
     def _expect_a_head(self) -> None:
         self._expect_nothing()
         within_s = STRANGER_S if self._peer is None else HEAD_S
-        self._late = self.loop.call_later(within_s, self.transport.close)
+        self._late = self.loop.call_later(within_s, self._end_late)
+
+    def _end_late(self) -> None:
+        """End the connection, unless something came in time that a busy service has not read."""
+        unread = select.poll()
+        unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        if unread.poll(0):
+            self._late = self.loop.call_later(_AGAIN_S, self._end_late)
+        else:
+            self.transport.close()
 
     def _expect_nothing(self) -> None:
         if self._late is not None:

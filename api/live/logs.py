@@ -16,6 +16,9 @@ from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.service_api import ServiceApi
 
 _CHUNK_BYTES: Final = 64 * 1024
+MOST_TAIL_BYTES: Final = 2**22
+"""Of the last lines of a log, which are in memory at once; all of a log is read part by part."""
+
 _POLL_S: Final = 0.25
 
 
@@ -50,12 +53,12 @@ def require_own(newest: str, uid: int) -> None:
 
 
 def last_lines(newest: str, uid: int, lines: int) -> bytes:
-    """Return the last lines that a rank has written."""
+    """Return the last lines that a rank has written, at most ``MOST_TAIL_BYTES`` or so."""
     found = b""
     for part in reversed(list(_parts(newest))):
         with _opened(part, uid) as file:
             found = _ending(file, lines, found)
-        if found.count(b"\n") > lines:
+        if found.count(b"\n") > lines or len(found) >= MOST_TAIL_BYTES:
             break
     return b"".join(found.splitlines(keepends=True)[-lines:]) if lines else b""
 
@@ -210,10 +213,10 @@ def _opened(part: str, uid: int) -> BinaryIO:
 def _ending(file: BinaryIO, lines: int, behind: bytes) -> bytes:
     """Return at least so many lines up to the end of a file and what comes behind, if it has them.
 
-    One line more is looked for, as the first may be cut.
+    One line more is looked for, as the first may be cut; but no more than ``MOST_TAIL_BYTES``.
     """
     position = file.seek(0, os.SEEK_END)
-    while position > 0 and behind.count(b"\n") <= lines:
+    while position > 0 and behind.count(b"\n") <= lines and len(behind) < MOST_TAIL_BYTES:
         start = max(position - _CHUNK_BYTES, 0)
         file.seek(start)
         behind = file.read(position - start) + behind

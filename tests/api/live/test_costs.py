@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.live import request_bombs
 from tests.api.live.services import ME, OTHER, served
 
 pytestmark = pytest.mark.skipif(
@@ -73,6 +74,24 @@ def home(short_path):
 
 ENVIRONMENT = {f"V{k}": "x" * 125_000 for k in range(14)}
 LONG = ["true", "y" * 90_000]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bombs", ["an_array", "campaign"])
+def test_another_user_hardly_feels_the_bombs(home, bombs):
+    """By the clock, but against what the same requests take while nothing else happens."""
+    with request_bombs.served(home) as service:
+        found = dict(
+            request_bombs.campaign(service, 3000)
+            if bombs == "campaign"
+            else request_bombs.an_array(service)
+        )
+        found["nothing, at the end"] = request_bombs.felt(service, request_bombs.quiet)
+    usual_s = max(one.worst_s for name, one in found.items() if "nothing" in name)
+    for name, one in found.items():
+        assert one.worst_s < 1 + 5 * usual_s, (name, one, usual_s)
+        assert one.peak_mib < 700, (name, one)
+        assert set(one.answers) <= {200, 201, 429}, (name, one)
 
 
 class TestProductOfLimits:

@@ -48,6 +48,15 @@ def test_the_last_lines_may_lie_in_several_parts(log, lines):
     assert last_lines(str(log), UID, lines) == wanted.encode()
 
 
+def test_the_last_lines_take_bounded_memory(tmp_path):
+    log = tmp_path / "log"
+    for name in ("log.1", "log"):
+        (tmp_path / name).write_bytes(b"line\n" * 2_000_000)
+    found = last_lines(str(log), UID, 10**9)
+    assert logs.MOST_TAIL_BYTES <= len(found) < logs.MOST_TAIL_BYTES + 2**17
+    assert found.endswith(b"line\n")
+
+
 def test_the_last_lines_of_a_large_file(tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"{k:>60}\n" for k in range(10_000)))
