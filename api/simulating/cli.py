@@ -56,6 +56,11 @@ def _window(text: str) -> tuple[float, float]:
     return start, end
 
 
+_CHART_HOURS = option(
+    "--chart-hours FROM:TO",
+    "hours in charts of GPUs over time (default: those in which jobs start under every policy)",
+    _window,
+)
 _SEED = option("--seed N", "seed of everything drawn", whole(0, MOST_SEEDS), "0")
 _SIMULATED = (
     argument("TRACE", "trace file, or library:NAME"),
@@ -151,6 +156,7 @@ COMMANDS: Final = (
             option("-o, --output FOLDER", "keep metrics, jobs, series and stays here"),
             REPORT,
             FIGURES,
+            _CHART_HOURS,
         ),
     ),
     Command(
@@ -179,6 +185,7 @@ COMMANDS: Final = (
             ),
             REPORT,
             FIGURES,
+            _CHART_HOURS,
             option(
                 "--jobs N",
                 "runs at a time, each in a process (default: one for each core)",

@@ -162,13 +162,13 @@ def _draw(
         return
     from dovetail.simulating.report import simulation_charts, simulation_page
 
-    cluster = setup.world.cluster
+    cluster, hours = setup.world.cluster, options.chart_hours
     with working("drawing"):
         if options.report:
-            page = simulation_page(runs, setup.trace.name, facts, cluster, baseline)
+            page = simulation_page(runs, setup.trace.name, facts, cluster, baseline, hours)
             write_text(options.report, page)
         if options.figures:
-            write_figures(options.figures, simulation_charts(runs, cluster, baseline))
+            write_figures(options.figures, simulation_charts(runs, cluster, baseline, hours))
 
 
 def _print_places(options: Namespace) -> None:
@@ -200,6 +200,10 @@ def _check_places(options: Namespace) -> None:
     for flag, place in (("--output", options.output), ("--report", options.report)):
         if place == "-":
             raise InputError("must be a name, got '-': --json prints all metrics", flag)
+    if options.chart_hours and not 0 <= options.chart_hours[0] < options.chart_hours[1] < math.inf:
+        start, end = options.chart_hours
+        rule = f"must be FROM:TO in hours, 0 <= FROM < TO, got {start:g}:{end:g}"
+        raise InputError(rule, "--chart-hours")
     if options.report:
         _check_page(Path(options.report))
     check_figures(options.figures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._frames import frame
 from dovetail.instances.instance import Cluster
@@ -16,6 +18,17 @@ from dovetail.simulating import wording
 from dovetail.simulating.groups import FloatArray, Group, Groups
 from dovetail.toolkit import charts
 from dovetail.toolkit.charts import Chart
+
+HOUR_S: Final = 3600.0
+
+METRIC_BARS: Final = (
+    "jct_mean_s",
+    "queueing_mean_s",
+    "makespan_s",
+    "violation_rate",
+    "utilisation",
+)
+"""The metrics that are drawn as bars."""
 
 SHOWN: Final = 6
 """So many policies have a colour of their own among distributions; the others are grey."""
@@ -37,19 +50,54 @@ MOST_GPUS: Final = 64
 
 _TOLERANCE: Final = 1e-6
 _GRID: Final = 100
+_PLACES: Final = 500
+"""Places that are tried for the part of the time that is drawn."""
+
 _FIRST_WINDOW: Final = 250
 """Starts in the part of a long run that is drawn."""
 
 
-def every_chart(groups: Groups, cluster: Cluster | None, pool: int) -> list[Chart]:
+def every_chart(
+    groups: Groups, cluster: Cluster | None, pool: int, hours: tuple[float, float] | None = None
+) -> list[Chart]:
     """Return all charts of a page, a policy's own ones after each other in the page's order."""
     return [
+        *metric_bars(groups),
         distribution(groups),
         *loads(groups, pool),
-        *lanes(groups, cluster, pool),
+        *lanes(groups, cluster, pool, hours),
         *promises(groups),
         *decisions(groups),
     ]
+
+
+def metric_bars(groups: Groups) -> Iterator[Chart]:
+    """Yield a chart for each of the metrics that decide: means by policy, deviations over seeds."""
+    seeds = len(groups.seeds)
+    note = f"means over {seeds} seeds, lines: standard deviation" if seeds > 1 else "one seed"
+    for metric in METRIC_BARS if len(groups.every) > 1 else ():
+        means = [group.mean(metric) for group in groups.every]
+        known = [mean for mean in means if math.isfinite(mean)]
+        if not any(known):
+            continue
+        scale, unit = (1e-2, "%")
+        if METRICS[metric].unit == "s":
+            scale, unit = wording.time_unit(max(known))
+        column = f"{metric.removesuffix('_s')}_{'percent' if unit == '%' else unit}"
+        rows = [
+            {"policy": g.policy, column: mean / scale, "deviation": g.spread(metric) / scale}
+            for g, mean in zip(groups.every, means, strict=True)
+        ]
+        best = groups.best(metric)
+        yield charts.bars(
+            f"metrics-{metric.removesuffix('_s').replace('_', '-')}",
+            wording.label(metric),
+            frame(rows, rows[0]),
+            f"{wording.label(metric)}, {unit}",
+            note=note,
+            best=best[0].policy if best else "",
+            deviation="deviation",
+        )
 
 
 def distribution(groups: Groups) -> Chart:
@@ -98,7 +146,9 @@ def loads(groups: Groups, pool: int) -> Iterator[Chart]:
         last = wording.duration(float(run.jobs["finish_s"].max()))
         longest = round(float(queue[1].max(initial=0.0)))
         note = f"longest queue {longest:,}; last job ends after {last}"
-        yield charts.load(f"load-{run.policy}", run.policy, data, unit, most, note=note)
+        yield charts.load(
+            f"load-{run.policy}", f"Load under {run.policy}", data, unit, most, note=note
+        )
 
 
 def gpu_count(run: RunResult) -> int:
@@ -118,11 +168,20 @@ class Bar(NamedTuple):
     job: int
 
 
-def lanes(groups: Groups, cluster: Cluster | None, pool: int) -> Iterator[Chart]:
-    """Yield which job was on which GPU when, in the first seed's run of every policy."""
+def lanes(
+    groups: Groups,
+    cluster: Cluster | None,
+    pool: int,
+    hours: tuple[float, float] | None = None,
+) -> Iterator[Chart]:
+    """Yield which job was on which GPU when, in the first seed's run of every policy.
+
+    All in the same time: these hours, or what ``_window`` chooses.
+    """
     runs = [group.first for group in groups.every]
     gpus = min(pool, MOST_GPUS)
-    window = _window(runs[0], max(float(run.jobs["finish_s"].max()) for run in runs))
+    end_s = max(float(run.jobs["finish_s"].max()) for run in runs)
+    window = _window(runs, end_s) if hours is None else (hours[0] * HOUR_S, hours[1] * HOUR_S)
     unit = wording.time_unit(window[1])
     nodes = list(_nodes(cluster, gpus))
     for run in runs:
@@ -132,7 +191,7 @@ def lanes(groups: Groups, cluster: Cluster | None, pool: int) -> Iterator[Chart]
         rows = ({**bar._asdict(), "name": run.jobs["job"][bar.job]} for bar in kept)
         data = frame(rows, (*Bar._fields, "name"))
         note = _bars_text(every, kept)
-        title = run.policy
+        title = f"GPUs over time under {run.policy}"
         yield charts.lanes(f"gpus-{run.policy}", title, data, unit, window, nodes, note=note)
 
 
@@ -191,14 +250,21 @@ def _nodes(cluster: Cluster | None, gpus: int) -> Iterator[tuple[str, int, int]]
         first = last
 
 
-def _window(run: RunResult, end_s: float) -> tuple[float, float]:
-    """Return the part of the time that is drawn: all, or of many jobs where the most begin."""
-    starts = np.sort(np.asarray(run.stays["start_s"], float))
-    if len(starts) <= 2 * _FIRST_WINDOW:
+def _window(runs: Sequence[RunResult], end_s: float) -> tuple[float, float]:
+    """Return the part of the time that is drawn: all, or of many jobs where each policy has some.
+
+    It is as long as the shortest in which some policy has many starts, and lies where the policy
+    with the fewest starts has the most.
+    """
+    starts = [np.sort(np.asarray(run.stays["start_s"], float)) for run in runs]
+    many = [each for each in starts if len(each) > 2 * _FIRST_WINDOW]
+    if not many:
         return 0.0, end_s
-    spans = starts[_FIRST_WINDOW:] - starts[:-_FIRST_WINDOW]
-    length = min(max(1.5 * float(spans.min()), end_s / 100), end_s)
-    begin = min(float(starts[int(spans.argmin())]), end_s - length)
+    least = min(float((s[_FIRST_WINDOW:] - s[:-_FIRST_WINDOW]).min()) for s in many)
+    length = min(max(1.5 * least, end_s / 100), end_s)
+    begins = np.linspace(0.0, end_s - length, _PLACES)
+    within = [np.diff(np.searchsorted(s, [begins, begins + length]), axis=0)[0] for s in starts]
+    begin = float(begins[int(np.argmax(np.min(within, axis=0)))])
     return begin, begin + length
 
 
@@ -223,7 +289,7 @@ def promises(groups: Groups) -> Iterator[Chart]:
         labels = ("gSLA kept", "gSLA broken")
         yield charts.points(
             f"gslas-{group.policy}",
-            group.policy,
+            f"Slowdowns and gSLAs under {group.policy}",
             data,
             "gSLA",
             "slowdown",

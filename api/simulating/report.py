@@ -24,6 +24,7 @@ from dovetail.simulating.drawings import (
     gpu_count,
     lanes,
     loads,
+    metric_bars,
     promises,
 )
 from dovetail.simulating.groups import Groups
@@ -50,6 +51,7 @@ def simulation_page(
     facts: Mapping[str, str],
     cluster: Cluster | None = None,
     baseline: str | None = None,
+    hours: tuple[float, float] | None = None,
 ) -> str:
     """Return simulated runs as an HTML page that compares their policies.
 
@@ -66,6 +68,8 @@ def simulation_page(
         Names the nodes in the charts of GPUs over time; without it GPUs are numbered.
     baseline : str, optional
         The policy that others are compared with; by default ``fifo``, or else the first.
+    hours : (float, float), optional
+        From where to where GPUs over time are drawn; by default where each policy has starts.
 
     Raises
     ------
@@ -90,7 +94,8 @@ def simulation_page(
             tables=metric_tables(groups),
             distribution=distribution(groups),
             loads=list(loads(groups, pool)),
-            lanes=list(lanes(groups, cluster, pool)),
+            bars=list(metric_bars(groups)),
+            lanes=list(lanes(groups, cluster, pool, hours)),
             pool=pool,
             most_gpus=MOST_GPUS,
             promises=list(promises(groups)),
@@ -104,10 +109,14 @@ def simulation_page(
 
 
 def simulation_charts(
-    runs: Sequence[RunResult], cluster: Cluster | None = None, baseline: str | None = None
+    runs: Sequence[RunResult],
+    cluster: Cluster | None = None,
+    baseline: str | None = None,
+    hours: tuple[float, float] | None = None,
 ) -> list[Chart]:
     """Return the charts of the page, for the same runs."""
-    return every_chart(_groups(runs, baseline), cluster, max(gpu_count(run) for run in runs))
+    pool = max(gpu_count(run) for run in runs)
+    return every_chart(_groups(runs, baseline), cluster, pool, hours)
 
 
 def _groups(runs: Sequence[RunResult], baseline: str | None) -> Groups:

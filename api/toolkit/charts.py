@@ -78,6 +78,7 @@ _STYLE: Final[Mapping[str, Any]] = {
 _TOOLTIP: Final = "tooltip:"
 """Begins the id of a mark whose rest is shown in a page when a pointer is over the mark."""
 _LONGEST_NAME: Final = 24
+_WHISKER: Final[Mapping[str, Any]] = {"elinewidth": 0.8, "capsize": 2.0}
 _ENDINGS: Final = ("pdf", "svg", "png")
 _INDEX: Final = "figures.csv"
 
@@ -237,6 +238,7 @@ def bars(
     note: str = "",
     best: str = "",
     colours: tuple[str, str] = (VALUE, OTHER),
+    deviation: str = "",
 ) -> Chart:
     """Return bars on a row for each name.
 
@@ -252,8 +254,11 @@ def bars(
         The row that is drawn in a stronger colour, where there is one series.
     colours : tuple of str
         Of the series.
+    deviation : str
+        The column that says how far the bars of the only series may be off, drawn as a line.
     """
-    names, columns = data[data.columns[0]].astype(str), list(data.columns[1:])
+    names = data[data.columns[0]].astype(str)
+    columns = [column for column in data.columns[1:] if column != deviation]
 
     def draw(figure: Figure) -> None:
         axes = _row_axes(figure, names, x_label, len(columns) > 1)
@@ -264,6 +269,9 @@ def bars(
             filled = [VALUE if each == best else plain for each in names]
             axes.barh(at, data[column].astype(float), thick, color=filled)
             axes.barh([0], [0], color=plain, label=_label(column))
+        if deviation:
+            at, off = data[columns[0]].astype(float), data[deviation].astype(float).fillna(0.0)
+            axes.errorbar(at, np.arange(len(names)), xerr=off, fmt="none", ecolor=INK, **_WHISKER)
         axes.axvline(0, color=MUTED, linewidth=0.6)
         if len(columns) > 1:
             _legend(axes)

@@ -15,7 +15,16 @@ from rich.console import Console
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.errors import UnsupportedError
-from dovetail.simulating.drawings import Bar, bars, binned, lanes, loads, promises
+from dovetail.simulating.drawings import (
+    Bar,
+    _window,
+    bars,
+    binned,
+    lanes,
+    loads,
+    metric_bars,
+    promises,
+)
 from dovetail.simulating.groups import Groups, leads
 from dovetail.simulating.report import SIMULATED, simulation_page
 from dovetail.simulating.tables import TABLES, longest_waits, metric_tables, round_table
@@ -29,6 +38,7 @@ from tests.api.samples import HOSTILE
 from tests.executor.simulation.worlds import run, trace, world
 
 SECTIONS = {
+    "bars",
     *("facts", "table", "jct", "load", "lanes", "promises", "waits", "rounds", "definitions"),
 }
 
@@ -129,7 +139,7 @@ def test_every_section_policy_and_fact_is_there(html):
     assert "slowdowns by hand" in page.text["facts"]
     assert "forty jobs" in page.text["title"]
     for name in ("fifo", "sjf", "dovetail"):
-        assert all(name in page.text[section] for section in SECTIONS - {"definitions"})
+        assert all(name in page.text[section] for section in SECTIONS - {"definitions", "bars"})
     assert SIMULATED.split(":")[0] in html
 
 
@@ -315,6 +325,35 @@ def test_means_are_over_the_seeds_that_all_policies_have(several):
         Groups.of([r for r in runs if (r.policy, r.seed) in {("fifo", 1), ("dovetail", 2)}])
 
 
+def test_metrics_are_bars_with_their_deviations(several, tiny):
+    groups = Groups.of(several[0])
+    found = {chart.name: chart.data for chart in metric_bars(groups)}
+    assert next(iter(found)) == "metrics-jct-mean"
+    data = found["metrics-jct-mean"]
+    assert data["policy"].tolist() == [group.policy for group in groups.every]
+    ratio = data.iloc[:, 1] / data.iloc[0, 1]
+    means = np.array([group.mean("jct_mean_s") for group in groups.every])
+    assert ratio.to_numpy() == pytest.approx(means / means[0])
+    spread = np.array([group.spread("jct_mean_s") for group in groups.every])
+    assert (data["deviation"] / data.iloc[:, 1]).to_numpy() == pytest.approx(spread / means)
+    assert list(metric_bars(Groups.of(tiny[:1]))) == []
+
+
+def test_gpus_are_drawn_in_a_time_with_starts_under_every_policy(tiny):
+    early, late = (
+        replace(run, stays={**run.stays, "start_s": starts})
+        for run, starts in zip(
+            tiny, (np.linspace(0, 1000, 2000), np.linspace(900, 9000, 2000)), strict=True
+        )
+    )
+    first, last = _window([early, late], 10_000.0)
+    assert first < 1000
+    assert last > 900
+    (chart, *_) = lanes(Groups.of(tiny), None, 1, hours=(0.0, 0.001))
+    assert chart.title == "GPUs over time under fifo"
+    assert (chart.data["start_s"] < 3.6).all()
+
+
 def test_values_of_the_caller_replace_those_of_the_runs(tiny):
     page = Page(simulation_page(tiny, "two jobs", {"seeds": "none drawn"}))
     assert "none drawn" in page.text["facts"]
@@ -326,7 +365,7 @@ def test_points_above_the_line_are_counted_and_drawn(tiny, several):
     assert [chart.data["broken"].sum() for chart in found] == [0, 1]
     assert found[1].note == "1 of 2 jobs above their gSLA (50.0 %)"
     for chart in promises(Groups.of(several[0])):
-        runs = [r for r in several[0] if r.policy == chart.title]
+        runs = [r for r in several[0] if chart.title.endswith(f" under {r.policy}")]
         broken = sum(int((r.jobs["slowdown"] > r.jobs["gsla"] * (1 + 1e-6)).sum()) for r in runs)
         assert chart.note.startswith(f"{broken} of 80 jobs")
 
