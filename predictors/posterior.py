@@ -186,6 +186,7 @@ class Posterior:
             slope=np.array([1 + SLOPE_VARIANCE * said @ dual]),
             trained=states,
             dual=gathered,
+            completed=self.like.without_low_rank(states, own, other),
         )
 
     def moments(self, asked: Pairs) -> Moments:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -12,26 +14,40 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
+from dovetail.predictors.estimators._factors import Cells, completed
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.forms.hierarchy import (
     ALONE,
     DESCRIBED,
+    FAMILY,
     FEATURES,
     KERNELS,
     SHARE,
     SLOPE_VARIANCE,
     TERMS,
+    WORKLOAD,
     Hierarchy,
     contention,
     kernels,
     log_alone,
 )
-from dovetail.predictors.predictor import FloatArray, IntArray
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 _PRIOR_SPREAD: Final = 1.5
 """Standard deviation of the logarithm of a variance before anything was measured."""
 
 _STEPS: Final = 40
+
+_FOLDS: Final = 5
+_WEIGHTS: Final = 11
+"""Folds of the pairs on which the weight of effects and factors is chosen, and weights tried."""
+
+_CHAINS: Final = 6
+_TRIED_CHAINS: Final = 2
+"""Markov chains of the completion that is kept, and of those on folds."""
+
+_LEAST_STATES: Final = 5
+"""Fewer states than that have no effects that could be told from factors."""
 
 
 class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -42,8 +58,12 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     family, batch size, workload and profile of either side and of both (``forms.hierarchy``).
     Each effect has a variance, which is the one of the largest marginal likelihood under a
     log-normal prior; so what a family tells of its members, and a profile of its workload, is
-    learnt from the data. Where nothing was measured of a workload its prior remains: the
-    contention model where its metrics are known, and the mean of the GPU model elsewhere.
+    learnt from the data. To this a completion of the matrix of workloads by effects and factors of
+    low rank is stacked (``_factors``), with the weight that errs least on folds of the pairs: a
+    product of identities knows only pairs that were measured, and workloads that are known by
+    name alone have nothing else in common. Where nothing was measured of a workload its prior
+    remains: the contention model where its metrics are known, and the mean of the GPU model
+    elsewhere.
 
     X has the columns of ``FEATURES`` for the job, then for its co-runner.
 
@@ -60,11 +80,13 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
+    process_ : Hierarchy
+        The process alone.
     form_ : Hierarchy
-        What was fitted.
+        With effects and factors stacked to it.
     """
 
-    form_: Hierarchy
+    process_: Hierarchy
 
     def __init__(
         self,
@@ -93,18 +115,32 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         else:
             chosen = [self.like.weights[term] for term in TERMS]
             variances = np.array([*chosen, SLOPE_VARIANCE, self.like.noise[0]])
-        self.form_ = problem.solved(variances)
+        self.process_ = problem.solved(variances)
+        self._fitted = problem, variances
+        self.__dict__.pop("form_", None)
         return self
+
+    @cached_property
+    def form_(self) -> Hierarchy:
+        """What was fitted, made when it is asked for: workloads that are new need no factors."""
+        problem, variances = self._fitted
+        if self.like is None:
+            return problem.stacked(self.process_, variances, self.random_state)
+        known = self.like.without_low_rank(problem.states, problem.own, problem.other)
+        return replace(self.process_, stack=self.like.stack, named=self.like.named, completed=known)
 
     def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
         """Return the slowdown of each row."""
         check_is_fitted(self)
         table = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        return self.form_.predict(*_states_of(table))
+        states, own, other = _states_of(table)
+        known = np.isin(states[:, WORKLOAD], self.process_.trained[:, WORKLOAD])
+        form = self.form_ if (known[own] & known[other]).any() else self.process_
+        return form.predict(states, own, other)
 
     def standard_error(self, X: FloatArray) -> FloatArray:  # noqa: N803
         """Return the standard error of the logarithm of each row, a single new measurement."""
-        return self.form_.standard_error(*_states_of(X))
+        return self.process_.standard_error(*_states_of(X))
 
     def to_form(self) -> Hierarchy:
         """Return what was fitted as arrays."""
@@ -193,7 +229,7 @@ class _Problem(NamedTuple):
         (Rasmussen and Williams, equations 5.8 and 5.9); the prior of each variance is log-normal
         around an even part of the variance of the data.
         """
-        left = self.value - self.contention - self.mean
+        left = self._left
         spread = max(float(left.var()), 1e-6)
         count = len(left)
         # Half of each symmetric matrix, in single precision: most of the time goes into reading.
@@ -242,14 +278,7 @@ class _Problem(NamedTuple):
         weights = np.zeros((KERNELS, KERNELS))
         for (a, b), weight in zip(TERMS, terms, strict=True):
             weights[a, b] = weight
-        alike = kernels(self.states, self.states, self.scale)
-        of_other = np.tensordot(weights, alike, 1)
-        covariance = of_slope * np.outer(self.contention, self.contention)
-        for mine, theirs in zip(alike, of_other, strict=True):
-            covariance += _between(mine, self.own) * _between(theirs, self.other)
-        covariance[np.diag_indices_from(covariance)] += noise / self.repeats
-        left = self.value - self.contention - self.mean
-        dual = cho_solve(cho_factor(covariance, overwrite_a=True), left)
+        dual = cho_solve(self._factored(variances), self._left)
         gathered = np.zeros((len(self.states),) * 2)
         gathered[self.own, self.other] = dual
         return Hierarchy(
@@ -263,6 +292,103 @@ class _Problem(NamedTuple):
             trained=self.states,
             dual=gathered,
         )
+
+    def held_out(self, variances: FloatArray) -> FloatArray:
+        """Return what the process says of each pair by those of the other folds alone.
+
+        With the inverse G of the covariance and the dual a, this is the value less
+        ``G_BB^-1 a_B`` for a fold B (Rasmussen and Williams, section 5.4.2, of blocks).
+        """
+        half = self._factored(variances)
+        inverse = cho_solve(half, np.eye(len(self.value)))
+        dual = inverse @ self._left
+        fold, found = self.fold, np.empty(len(self.value))
+        for k in range(_FOLDS):
+            rows = np.flatnonzero(fold == k)
+            found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], dual[rows])
+        return np.clip(self.value - found, self.value.min(), self.value.max())
+
+    def _factored(self, variances: FloatArray) -> tuple[FloatArray, bool]:
+        """Return the Cholesky factor of the covariance of all pairs."""
+        *terms, of_slope, noise = variances.tolist()
+        alike = kernels(self.states, self.states, self.scale)
+        weights = np.zeros((KERNELS, KERNELS))
+        for (a, b), weight in zip(TERMS, terms, strict=True):
+            weights[a, b] = weight
+        of_other = np.tensordot(weights, alike, 1)
+        covariance = of_slope * np.outer(self.contention, self.contention)
+        for mine, theirs in zip(alike, of_other, strict=True):
+            covariance += _between(mine, self.own) * _between(theirs, self.other)
+        covariance[np.diag_indices_from(covariance)] += noise / self.repeats
+        half, lower = cho_factor(covariance, overwrite_a=True)
+        return half, lower
+
+    @property
+    def _left(self) -> FloatArray:
+        """What the mean and the contention model leave."""
+        return self.value - self.contention - self.mean
+
+    @property
+    def fold(self) -> IntArray:
+        """The fold of each pair of states: all of two workloads are in one."""
+        code = self.states[:, WORKLOAD]
+        ends = np.sort(np.stack([code[self.own], code[self.other]]), axis=0)
+        _, pair = np.unique(ends, axis=1, return_inverse=True)
+        pair = pair.ravel()
+        order = np.random.default_rng(0).permutation(int(pair.max(initial=0)) + 1)
+        return np.asarray(order[pair] % _FOLDS)
+
+    def stacked(self, form: Hierarchy, variances: FloatArray, seed: int) -> Hierarchy:
+        """Return the process with effects and factors stacked to it.
+
+        Their weight is the one of the smallest mean absolute error of slowdowns on folds of the
+        pairs, each predicted by both from all others.
+        """
+        named = ~np.isnan(self.states[:, WORKLOAD])
+        if not named.all() or len(self.states) < _LEAST_STATES:
+            return form
+        fold, by_factors = self.fold, np.full(len(self.value), np.nan)
+        for k in range(_FOLDS):
+            test = fold == k
+            found = self._completed(~test, _TRIED_CHAINS, seed)
+            by_factors[test] = found[self.own[test], self.other[test]]
+        told = ~np.isnan(by_factors)
+        alone = log_alone(self.states, self.exponent)[self.own[told]]
+        truth = np.exp(alone + self.value[told])
+        steps = np.linspace(0, 1, _WEIGHTS)[:, np.newaxis]
+        mixed = (1 - steps) * self.held_out(variances)[told] + steps * by_factors[told]
+        error = np.abs(np.exp(alone + mixed) - truth).sum(axis=1)
+        weight = float(steps[error.argmin(), 0])
+        if weight == 0:
+            return form
+        completed = self._completed(np.ones(len(self.value), dtype=np.bool_), _CHAINS, seed)
+        completed[self.own, self.other] = np.nan
+        return replace(
+            form,
+            stack=np.array([weight]),
+            named=self.states[:, [WORKLOAD, SHARE]],
+            completed=completed,
+        )
+
+    def _completed(self, rows: BoolArray, chains: int, seed: int) -> FloatArray:
+        """Return what effects and factors say of all pairs of states; NaN of unmeasured states."""
+        ends = np.concatenate([self.own[rows], self.other[rows]])
+        used, place = np.unique(ends, return_inverse=True)
+        own, other = place.reshape(2, -1)
+        cells = Cells(own, other, self.value[rows], self.repeats[rows])
+        found = np.full((len(self.states),) * 2, np.nan)
+        found[np.ix_(used, used)] = completed(cells, self._group(used), chains=chains, seed=seed)
+        return found
+
+    def _group(self, states: IntArray) -> IntArray:
+        """Return a number for the family and the share of each state.
+
+        Where no family has two workloads, they say nothing and all are in one.
+        """
+        described = np.nan_to_num(self.states[states], nan=-1.0)
+        workloads = len(np.unique(described[:, WORKLOAD]))
+        columns = [SHARE] if len(np.unique(described[:, FAMILY])) == workloads else [FAMILY, SHARE]
+        return np.asarray(np.unique(described[:, columns], axis=0, return_inverse=True)[1].ravel())
 
     def _parts(self) -> list[FloatArray]:
         alike = kernels(self.states, self.states, self.scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final, NamedTuple, Self
 
@@ -61,9 +61,11 @@ _LARGEST: Final = 1e15
 _LARGEST_LOG: Final = float(np.log(_LARGEST))
 """Slowdowns are at most 1e15 (formats)."""
 
+_LOW_RANK: Final = ("stack", "named", "completed")
 _NAMES: Final = (
     *("mean", "limits", "weights", "slope", "noise", "exponent"),
     *("scale", "trained", "dual"),
+    *_LOW_RANK,
 )
 _SHAPES: Final[dict[str, tuple[int | None, ...]]] = {
     "mean": (1,),
@@ -86,7 +88,10 @@ class Hierarchy:
 
         s(own, own') s(other, other') sum over a, b of weight_ab a(own, own') b(other, other')
 
-    over the kernels 1, f, b, w and p of ``kernels``, where s compares shares. The mean for a row
+    over the kernels 1, f, b, w and p of ``kernels``, where s compares shares. A product of kernels
+    that know workloads by name tells of measured pairs only. So where both states are known by
+    name, the logarithm is ``(1 - stack)`` times that of the process plus ``stack`` times that of
+    effects and factors of low rank (``estimators._factors``). The mean for a row
     is ``sum_ab weight_ab a(own, T) D b(other, T)'``, where T are the trained states and D gathers
     the dual of each trained row by its two states. What is unknown of a state makes it unlike
     all others in that respect and no more, so the answer goes from the prior over family and
@@ -109,6 +114,13 @@ class Hierarchy:
         States that were measured, as in ``FEATURES``.
     dual : ndarray of float, shape (T, T)
         D.
+    stack : ndarray of float, shape (1,)
+        The part of the effects and factors, in [0, 1].
+    named : ndarray of float, shape (K, 2)
+        The states of these: the code of the workload, and its share.
+    completed : ndarray of float, shape (K, K)
+        What they say of each pair of states, the logarithm of the slowdown less that of the job
+        alone; NaN where the pair was measured, of which the process knows more.
     """
 
     kind: ClassVar[str] = "hierarchy"
@@ -123,6 +135,9 @@ class Hierarchy:
     scale: FloatArray
     trained: FloatArray
     dual: FloatArray
+    stack: FloatArray = field(default_factory=lambda: np.zeros(1))
+    named: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+    completed: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
 
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of the own state with the other; see ``Form.predict``."""
@@ -133,12 +148,39 @@ class Hierarchy:
         left, right = left.reshape(-1, wide), right.reshape(-1, wide)
         alone = log_alone(states, self.exponent[0])
         _, share = np.unique(states[:, SHARE], return_inverse=True)
+        place = self.places(states)
         found = np.empty(len(own))
         for rows in _blocks(len(own)):
             together = _products(left, right, own[rows], other[rows], share) + self.mean[0]
             together += self.slope[0] * contention(states, own[rows], other[rows])
-            found[rows] = np.clip(together, *self.limits) + alone[own[rows]]
+            together = self._stacked(np.clip(together, *self.limits), place, own[rows], other[rows])
+            found[rows] = together + alone[own[rows]]
         return np.exp(np.clip(found, -_LARGEST_LOG, _LARGEST_LOG))
+
+    def places(self, states: FloatArray) -> IntArray:
+        """Return the position of each state among ``named``, -1 where it is not known by name."""
+        code = np.where(np.isnan(states[:, WORKLOAD]), -1.0, states[:, WORKLOAD])
+        alike = (code[:, np.newaxis] == self.named[:, 0]) & (states[:, [SHARE]] == self.named[:, 1])
+        return np.where(alike.any(axis=1), alike.argmax(axis=1) if len(self.named) else 0, -1)
+
+    def without_low_rank(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+        """Return ``completed`` where these pairs were measured as well."""
+        place = self.places(states)
+        known = (place[own] >= 0) & (place[other] >= 0)
+        left = self.completed.copy()
+        left[place[own[known]], place[other[known]]] = np.nan
+        return left
+
+    def _stacked(
+        self, process: FloatArray, place: IntArray, own: IntArray, other: IntArray
+    ) -> FloatArray:
+        """Return the logarithms of the process and of the factors, stacked."""
+        if not self.stack[0] or not len(self.named):
+            return process
+        mine, theirs = place[own], place[other]
+        factors = np.where((mine < 0) | (theirs < 0), np.nan, self.completed[mine, theirs])
+        mixed = (1 - self.stack[0]) * process + self.stack[0] * factors
+        return np.where(np.isnan(factors), process, mixed)
 
     def standard_error(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the standard error of the logarithm of a single new measurement.
@@ -156,8 +198,9 @@ class Hierarchy:
         return np.asarray(np.sqrt(variance + (_CURVE * unknown[own]) ** 2))
 
     def arrays(self) -> Arrays:
-        """Return the attributes by name."""
-        return {name: getattr(self, name) for name in _NAMES}
+        """Return the attributes by name, without factors that have no part."""
+        left_out = () if self.stack[0] else _LOW_RANK
+        return {name: getattr(self, name) for name in _NAMES if name not in left_out}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
@@ -172,13 +215,14 @@ class Hierarchy:
         require(bool(((share > 0) & (share <= 1)).all()), "trained", "shares must be in (0, 1]")
         read = {name: finite(arrays, name, shape) for name, shape in _SHAPES.items()}
         dual = finite(arrays, "dual", (len(trained), len(trained)))
-        form = cls(trained=trained, dual=dual, **read)
+        form = cls(trained=trained, dual=dual, **read, **_low_rank(arrays))
         for name in ("weights", "noise", "scale"):
             values = getattr(form, name)[1 if name == "scale" else 0 :]
             require(bool((values >= 0).all()), name, "must be >= 0")
         for name in _NAMES:
             largest = bool((np.abs(np.nan_to_num(getattr(form, name))) <= _LARGEST).all())
             require(largest, name, f"must be within {_LARGEST:g}")
+        require(bool(0 <= form.stack[0] <= 1), "stack", "must be from 0 to 1")
         return form
 
     def _left(self, states: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -210,6 +254,19 @@ class Hierarchy:
             weights.append(weight / total)
             inverses.append(np.linalg.inv(covariance))
         return weights, inverses
+
+
+def _low_rank(arrays: Arrays) -> dict[str, FloatArray]:
+    """Read effects and factors, of which files of the first format have none."""
+    if not set(_LOW_RANK) & set(arrays):
+        return {}
+    stack = finite(arrays, "stack", (1,))
+    named = finite(arrays, "named", (None, 2))
+    require("completed" in arrays, "completed", "is required")
+    completed = np.asarray(arrays["completed"], dtype=np.float64)
+    fits = completed.shape == (len(named), len(named)) and not np.isinf(completed).any()
+    require(fits, "completed", "must be the pairs of named")
+    return {"stack": stack, "named": named, "completed": completed}
 
 
 _CURVE: Final = 0.5
