@@ -346,12 +346,11 @@ class Service:
 
     def _make_room(self) -> None:
         """Remove what runs have left, by age and as the disk demands, until the service ends."""
-        while not self._closing.is_set():
+        while not self._closing.wait(ROOM_S):
             try:
                 self._pool.prune(self._keep_s)
             except Exception:
                 _LOG.exception("old runs are not removed")
-            self._closing.wait(ROOM_S)
 
     def _polled(self) -> list[AnyEvent]:
         reported: list[AnyEvent] = []

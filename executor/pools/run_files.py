@@ -270,7 +270,8 @@ def write_owner(home: Path, uid: int) -> None:
 def owner_of(home: Path) -> int:
     """Return the number of the user of a run; that of this process's user if it is unknown."""
     try:
-        return int((home / "owner").read_text(encoding="ascii"))
+        with open(home / "owner", "rb") as file:
+            return int(file.read(20))
     except (OSError, ValueError):
         return os.geteuid()
 

@@ -292,7 +292,8 @@ def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
     for run in ("j1.1", "j2.1"):
         for path in (tmp_path / "runs" / run, tmp_path / "runs" / run / "rank0"):
             os.utime(path, (0, 0))
-    monkeypatch.setattr("dovetail.executor.live.service.PRUNE_FIRST_S", 0.0)
+    for name in ("PRUNE_FIRST_S", "ROOM_S"):
+        monkeypatch.setattr(f"dovetail.executor.live.service.{name}", 0.05)
     with service_in(tmp_path) as service:
         wait_until(lambda: not (tmp_path / "runs/j1.1").exists())
         assert {path.name for path in (tmp_path / "runs").iterdir()} == {"j2.1", "j3.1"}
