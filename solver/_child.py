@@ -9,12 +9,15 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError
+from dovetail.solver._interruptible import interruptible
 
 _LATE_S = 1.0
 """What the process may take in addition to the budget: it has to start, and to read its input."""
@@ -30,22 +33,30 @@ def call(module: str, function: str, *arguments: object, budget: Budget = UNLIMI
     DovetailError
         What the function raised, or that the process failed.
     """
-    try:
-        child = subprocess.run(
-            module_command("dovetail.solver._child"),
-            input=pickle.dumps((module, function, arguments)),
-            capture_output=True,
-            check=False,
-            timeout=None if budget.timeout_s is None else budget.timeout_s + _LATE_S,
-        )
-    except subprocess.TimeoutExpired:
+    asked = pickle.dumps((module, function, arguments))
+    # In a session of its own, so that what it starts ends with it.
+    child = subprocess.Popen(
+        module_command("dovetail.solver._child"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    ended: list[bool] = []
+
+    def end() -> None:
+        ended.append(True)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    answer = interruptible(lambda: child.communicate(asked), budget.earlier(-_LATE_S), end)
+    if ended or answer is None:
         return None
-    if child.returncode and budget.is_interrupted:  # Ctrl-C on a terminal ends the child, too
-        return None
+    stdout, stderr = answer
     if child.returncode:
-        last = child.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        last = stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise DovetailError(f"the solver's process failed: {''.join(last)}")
-    outcome: object = pickle.loads(child.stdout)
+    outcome: object = pickle.loads(stdout)
     if isinstance(outcome, DovetailError):
         raise outcome
     return outcome

@@ -93,6 +93,8 @@ class _PartialSearch(Search):
     def _searched(self, worth: Floats, cost: Floats, limits: Limits, unit: float = 0.0) -> Maximum:
         """Return the best of all choices, with the jobs' prices; the start if time is short."""
         counts = self._start
+        value = self._value(counts, worth, cost)
+        limits.report(value, math.inf)
         start = Maximum(counts=counts, bound=math.inf, stopped="time_limit")
         if limits.passed:  # the graph would be made for nothing
             return start
@@ -100,8 +102,6 @@ class _PartialSearch(Search):
         if not self._in_time():
             return start
         previous, jobs = limits.previous, graph.job_of_worker
-        value = self._value(counts, worth, cost)
-        limits.report(value, math.inf)
         search = GangSearch(graph, limits, counts, value, unit=unit)
         found = search.run(previous and Prices(previous.gpu, previous.job[jobs]))
         if found.prices is None:
