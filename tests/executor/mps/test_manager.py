@@ -200,7 +200,7 @@ class TestClients:
         environment = seat(manager, gpu)
         first, second = start_client(environment), start_client(environment, "parent")
         assert first.learns() == second.learns() == "attached"
-        assert len(manager.health(gpu).clients) == 2
+        wait_until(lambda: len(manager.health(gpu).clients) == 2, "both clients are listed")
         assert manager.attached(gpu, first.pid)
         # The client is a child of the second process.
         assert second.pid not in manager.health(gpu).clients
@@ -220,6 +220,7 @@ class TestClients:
         environment = seat(manager, gpu)
         first, second = start_client(environment, "parent"), start_client(environment)
         assert first.learns() == second.learns() == "attached"
+        wait_until(lambda: len(manager.health(gpu).clients) == 2, "both clients are listed")
         assert manager.terminate(gpu, first.pid)
         assert first.learns() == "810"
         assert manager.attached(gpu, second.pid)
@@ -227,6 +228,7 @@ class TestClients:
     def test_a_client_that_cannot_be_terminated_is_reported(self, manager, gpu, start_client):
         client = start_client(seat(manager, gpu))
         assert client.learns() == "attached"
+        wait_until(lambda: manager.attached(gpu, client.pid), "the client is listed")
         say(manager, gpu, "standin deaf")
         assert not manager.terminate(gpu, client.pid)
 
@@ -253,6 +255,7 @@ class TestRecovery:
         victim = start_client(environment, "leave")
         stays = start_client(environment)
         assert victim.learns() == stays.learns() == "attached"
+        wait_until(lambda: len(manager.health(gpu).clients) == 2, "both clients are listed")
         say(manager, gpu, "standin fault")
         health = manager.health(gpu)
         assert health.state is HealthState.FAULT
