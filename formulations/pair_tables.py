@@ -133,11 +133,11 @@ def _in_plain_pairs(compiled: Round) -> bool:
     return (
         len(compiled.kinds) == 1
         and compiled.interchangeable
-        and rules.max_jobs_per_gpu >= 2
+        and compiled.entries.most_on(compiled.models[0]) >= 2
         and (rules.gang_sharing == "whole" or not gangs)
         and all(len(v) == 1 and v[0].stretch == 1 for v in compiled.variants)
         and all(_alike(compiled, c) for c in compiled.classes)
-        and not (rules.max_jobs_per_gpu > 2 and compiled.entries.sets)
+        and not (compiled.entries.most_on(compiled.models[0]) > 2 and compiled.entries.sets)
     )
 
 

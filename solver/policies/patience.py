@@ -34,8 +34,8 @@ class Patience:
     """Reserves GPUs for jobs that have waited too long.
 
     That is ``patience_s`` and ``stretch`` times what a job is believed to need in all: a job with
-    much work can be asked to wait for longer. A latency-critical job is overdue at once, and comes
-    before all others.
+    much work can be asked to wait for longer. A latency-critical gang is overdue at once; a
+    latency-critical job of one GPU takes the next idle one, or joins a running job before.
 
     A reservation stays until its job starts, or one of its nodes fails. Other jobs start on its
     GPUs only where these are idle, and if they are believed to end by ``until_s``; from then on
@@ -73,7 +73,8 @@ class Patience:
         """Return when each of the waiting jobs becomes overdue."""
         patience_s, stretch = self.patience_s, self.stretch
         return [
-            job.waiting_since_s + (0.0 if job.latency else patience_s + stretch * job.work_s)
+            job.waiting_since_s
+            + (0.0 if job.latency and job.workers > 1 else patience_s + stretch * job.work_s)
             for job in state.pending.values()
         ]
 

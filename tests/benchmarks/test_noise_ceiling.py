@@ -48,4 +48,5 @@ def test_differences_by_hand(benchmark):
 def test_without_data_it_says_so(benchmark, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(benchmark, "DATA", tmp_path / "absent")
     benchmark.main([])
-    assert capsys.readouterr().out == f"skipped, no measured data in {tmp_path / 'absent'}\n"
+    missing = f"skipped, no measured data in {tmp_path / 'absent'}"
+    assert capsys.readouterr().out == f"{missing}: python benchmarks/fetch_data.py fetches it\n"

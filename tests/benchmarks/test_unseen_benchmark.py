@@ -72,7 +72,7 @@ def test_without_data_it_says_so(benchmark, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(benchmark, "DATA", tmp_path)
     benchmark.main([])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"k80: skipped, no measured data in {tmp_path / 'gavel'}"
+    assert lines[0] == f"k80: skipped, python benchmarks/fetch_data.py fetches {tmp_path / 'gavel'}"
     assert len(lines) == len(benchmark.PARTS)
 
 

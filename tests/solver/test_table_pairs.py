@@ -32,7 +32,7 @@ def tables_for_small_rounds(monkeypatch):
 
 def random_problems(shape, seeds, objective="throughput"):
     for seed in seeds:
-        yield Problem.of(alike(random_instance(Random(seed), shape)), objective)
+        yield Problem.of(alike(random_instance(Random(seed), shape)), objective).apart
 
 
 def alike(instance):
@@ -139,7 +139,7 @@ def test_plans_pass_the_checker(preempt):
 def test_larger_rounds(options, monkeypatch):
     for gangs in ({"gangs": False}, {"gang_sharing": "whole"}):
         instance = generate(130, seed=4, workloads=25, **gangs, **options)
-        problem = Problem.of(instance, "throughput")
+        problem = Problem.of(instance, "throughput").apart
         large = table_pairs(problem)
         assert large is not None
         found = best_matching(problem, Limits())

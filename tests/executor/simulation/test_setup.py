@@ -210,7 +210,8 @@ def test_beliefs_of_a_saved_model(tmp_path):
     save_model(predictor, tmp_path / "tiny.model")
     believed = Model(str(tmp_path / "tiny.model")).of(made, 0)
     expected = predictor.predict_table(made.workloads, [(0, 0)]).slowdown[:, :, 0]
-    assert np.array_equal(believed.slowdown[0, 0], expected.astype(float))
+    # A pair that failed is unknown in both.
+    assert np.array_equal(believed.slowdown[0, 0], expected.astype(float), equal_nan=True)
 
 
 def test_a_scenario_follows_from_its_seed_alone():
