@@ -83,7 +83,7 @@ def refuse_others(job: LiveJob, by: Owner, what: str) -> None:
 
 
 def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
-    """Refuse changes of a job by other users, too late, or of fields that cannot change.
+    """Refuse changes of a job by other users, too late, or of fields that cannot be edited.
 
     Raises
     ------
@@ -98,9 +98,19 @@ def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
     for name in ("env", *FIXED):
         if name in changes:
             raise InputError("cannot be edited: submit the job anew", name)
-    if job.runs and changes.get("workers", job.spec.workers) != job.spec.workers:
+
+
+def refuse_values(job: LiveJob, spec: JobSpec) -> None:
+    """Refuse an edited specification that what a job has run so far contradicts.
+
+    Raises
+    ------
+    InputError
+        When it is refused.
+    """
+    if job.runs and spec.workers != job.spec.workers:
         raise InputError(f"must be {job.spec.workers}, as {job.id} has run", "workers")
-    if changes.get("retries", job.spec.retries) < job.failures:
+    if spec.retries < job.failures:
         raise InputError(f"must be >= {job.failures}, its failures", "retries")
 
 

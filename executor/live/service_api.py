@@ -27,6 +27,7 @@ from dovetail.executor.live.admission import (
     refuse_others,
     refuse_too_many,
     refuse_too_much,
+    refuse_values,
 )
 from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
@@ -206,6 +207,7 @@ class ServiceApi:
         def edited(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_edit(live, changes, by)
             spec = live.spec.changed(changes)
+            refuse_values(live, spec)
             self._refuse_impossible(spec, by, "")
             if spec == live.spec:
                 return []

@@ -94,7 +94,8 @@ class RunRoom:
         for use in sorted(self._ended.values(), key=lambda one: -one.since_s):
             oldest[use.user].append(use)
         parts = {use.user: _older_parts(self._folder, running, use.user) for use in running}
-        while (user := self._over(of_users)) is not None:
+        shared = True
+        while (user := self._over(of_users, shared)) is not None:
             if oldest[user]:
                 use = oldest[user].pop()
                 self._remove(use)
@@ -102,23 +103,27 @@ class RunRoom:
             elif parts.get(user):
                 of_users[user] -= _emptied(parts[user].pop())
             else:
-                # All that is left is output of running jobs, each with its own limit.
+                # All that is left is output of running jobs, each with its own limit. Others lose
+                # nothing by it, only what is beyond their own part.
                 del of_users[user]
+                shared = False
 
-    def _over(self, of_users: dict[int, int]) -> int | None:
-        """Return the user who takes most if anything has to be removed; None: nothing has to."""
+    def _over(self, of_users: dict[int, int], shared: bool) -> int | None:
+        """Return the user who takes most if anything has to be removed; None: nothing has to.
+
+        ``shared``: whether the limits of all users together count, too.
+        """
         if not of_users:
             return None
         disk = os.statvfs(self._folder)
         size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
         user = max(of_users, key=lambda one: of_users[one])
-        over = (
-            of_users[user] > MOST_OF_A_USER * size
-            or sum(of_users.values()) > MOST_IN_ALL * size
+        together = (
+            sum(of_users.values()) > MOST_IN_ALL * size
             or free < min(FREE_BYTES, size / 2)
             or len(self._ended) > MOST_RUNS
         )
-        return user if over else None
+        return user if of_users[user] > MOST_OF_A_USER * size or (shared and together) else None
 
     def _remove(self, use: Use) -> None:
         del self._ended[use.run]

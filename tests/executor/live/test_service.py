@@ -593,6 +593,9 @@ def test_a_job_is_edited_by_its_owner_and_its_place_by_an_administrator(tmp_path
         for name in ("owner", "env", "after", "most_running"):
             with pytest.raises(InputError, match=f"^{name}: cannot be edited"):
                 service.api.edit("j1", {name: None}, OTHER)
+        for name in ("retries", "workers", "nice"):
+            with pytest.raises(InputError, match=f"^{name}: must be a whole number, got null"):
+                service.api.edit("j1", {name: None}, OTHER)
         service.api.edit("j1", {"workload": "B", "command": ("train", "work_s=1")}, OTHER)
         service.api.hold("j1", False, OTHER)
         wait_until(is_in(service, "j1", JobState.FINISHED))

@@ -132,6 +132,16 @@ class TestJobs:
         pool.pool.prune(1e12)
         assert run_dirs(small) == {"j4.1", "j5.1", "other.1"}
 
+    def test_output_of_a_running_job_costs_no_other_user_a_run(self, small, pool):
+        ended_with_log(pool, "quiet.1", 1, owner=OTHER)
+        command = f"head -c {40 * MIB} /dev/zero; sleep 600"
+        pool.pool.launch(a_run(command, name="j1.1", owner=NOBODY))
+        wait_until(lambda: used(small) > 40 * MIB)
+        pool.pool.prune(1e12)
+        assert run_dirs(small) == {"j1.1", "quiet.1"}
+        pool.pool.stop("j1.1", 0.0)
+        pool.wait_for("rank_ended", run="j1.1")
+
     def test_room_comes_back_from_logs_that_are_open(self, small, pool):
         ended_with_log(pool, "j1.1", 30)
         with (small / "state/runs/j1.1/rank0/log").open("rb") as reader:
