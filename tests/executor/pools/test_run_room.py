@@ -134,9 +134,9 @@ class TestJobs:
 
     def test_output_of_a_running_job_costs_no_other_user_a_run(self, small, pool):
         ended_with_log(pool, "quiet.1", 1, owner=OTHER)
-        command = f"head -c {40 * MIB} /dev/zero; sleep 600"
+        command = f"head -c {55 * MIB} /dev/zero; sleep 600"
         pool.pool.launch(a_run(command, name="j1.1", owner=NOBODY))
-        wait_until(lambda: used(small) > 40 * MIB)
+        wait_until(lambda: used(small) > 55 * MIB)
         pool.pool.prune(1e12)
         assert run_dirs(small) == {"j1.1", "quiet.1"}
         pool.pool.stop("j1.1", 0.0)
