@@ -27,11 +27,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST = (
+    "executor/simulation/test_same_history.py",
     "solver/pairing/test_agreement.py",
     "executor/test_acceptance.py",
     "solver/test_contract.py",
     "executor/nodes/test_slurm_faults.py",
     "docs/test_docs.py",
+    "solver/test_kinds.py",
     "api/test_cli.py",
     "executor/nodes/test_faults.py",
     "api/simulating/test_commands.py",

@@ -187,12 +187,19 @@ def test_of_equal_jobs_the_first_in_the_queue_start():
         assert placed == {"j0", "j3"}, solver  # arrived at 0 and 1
 
 
-KINDS = Shape(jobs=6, gpus=3, gangs=False, models=False, running=True, sets=True)
+SETS = {"gangs": False, "models": False, "running": True, "sets": True}
 
 
-@given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
-def test_bounds_hold_where_prices_choose_the_groups(draw, objective):
-    instance = alike(draw, KINDS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(Shape(jobs=5, gpus=2, **SETS), id="short"),
+        pytest.param(Shape(jobs=6, gpus=3, **SETS), id="long", marks=pytest.mark.long),
+    ],
+)
+@given(draw=st.randoms(use_true_random=False), objective=st.sampled_from(OBJECTIVES))
+def test_bounds_hold_where_prices_choose_the_groups(shape, draw, objective):
+    instance = alike(draw, shape)
     best = optimum(instance, objective)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "MOST_IN_SETS", 0)
