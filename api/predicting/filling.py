@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -109,16 +110,15 @@ def _doubts(
     """Yield what was assumed, and which pairs may not share as nothing bounds their slowdowns."""
     from dovetail.predictors.fill import assumed, in_doubt
 
-    found = assumed(instance, predictor)
+    found = Counter(word for each in assumed(instance, predictor).values() for word in each)
     if found:
-        words = dict.fromkeys(word for each in found.values() for word in each)
-        who = number(len(found), "workload")
-        yield f"estimates rest on assumptions: of {who}, {', '.join(words)}"
+        words = (f"{word} ({number(amount, 'workload')})" for word, amount in found.items())
+        yield f"estimates rest on assumptions: {', '.join(words)}"
     pairs = in_doubt(made, predictor, mixed=mixed)
     if pairs:
+        verb = "stays" if len(pairs) == 1 else "stay"
         yield (
-            f"{number(len(pairs), 'pair')} of workloads without caps stay unknown: their slowdowns "
-            "would be estimates without a bound, and under a gSLA such pairs may share only where "
-            "the SM activity of both sums to at most 1; measured pairs or a model fitted on some "
-            "(--model) let more share"
+            f"{number(len(pairs), 'pair')} of workloads without caps {verb} unknown: an estimate "
+            "without a bound lets jobs with a gSLA share only where the SM activity of both sums "
+            "to at most 1; measured pairs or a model fitted on some (--model) let more share"
         )

@@ -222,7 +222,7 @@ def test_predict_fills_what_is_unknown_and_says_what_stays_so(run, tmp_path):
     assert status == 0
     nothing_known, without_bound = err.splitlines()
     assert "mamba-new has no" in nothing_known
-    assert "estimates without a bound" in without_bound
+    assert "estimate without a bound" in without_bound
     assert "slowdowns" in out
     assert len(read_instance(path).slowdowns) > len(library.load("lab").slowdowns)
 

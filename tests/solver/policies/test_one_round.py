@@ -1,11 +1,13 @@
 """Plans, simulations and live mode solve the same round with the same solver."""
 
 import ast
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from dovetail import solve
+from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.library import load
 from dovetail.solver import policies
 from dovetail.solver.policies import policy_named
@@ -51,13 +53,31 @@ def test_the_policy_has_no_solver_of_its_own():
         )
 
 
-@pytest.mark.parametrize("objective", ["completion", "energy"])
-def test_live_mode_reaches_the_same_solver_while_a_device_has_room(solved, tmp_path, objective):
-    with service_in(tmp_path, policy=f"dovetail:objective={objective}") as service:
-        service.api.submit([spec(work_s=1e3), spec(work_s=1e3), spec(work_s=1e3)], ME)
-        wait_until(lambda: sum(bool(job.gpus) for job in service.api.jobs()) == 2)
-        assert set(solved) == {objective}
+ALONE = SoloProfile(workload="me/A", gpu_model="V100", throughput=3.0, memory_mib=1000.0)
+NO_GAIN = Measurement(workloads=("me/A", "me/A"), gpu_model="V100", slowdown=(2.5, 2.5))
+"""A pair that may share, but would end later than one job after the other."""
+
+
+def test_live_mode_and_its_plan_reach_the_same_solver(solved, tmp_path):
+    Repository(tmp_path / "repository.db").append([ALONE], [NO_GAIN])
+    with three_jobs_on_two_devices(tmp_path, "dovetail") as service:
         before = len(solved)
-        waiting = service.api.plan().waiting  # no device has room for it: there is no round
-        assert len(waiting) == 1
+        assert [each.job for each in service.api.plan().waiting] == ["j3"]
+        assert len(solved) > before
+    assert set(solved) == {"completion"}
+
+
+def test_a_plan_of_live_mode_solves_no_round_where_no_device_has_room(solved, tmp_path):
+    with three_jobs_on_two_devices(tmp_path, "dovetail:objective=energy") as service:
+        before = len(solved)
+        assert [each.job for each in service.api.plan().waiting] == ["j3"]
         assert len(solved) == before
+    assert set(solved) == {"energy"}
+
+
+@contextmanager
+def three_jobs_on_two_devices(folder, policy):
+    with service_in(folder, policy=policy) as service:
+        service.api.submit([spec(work_s=1e3) for _ in range(3)], ME)
+        wait_until(lambda: sum(bool(job.gpus) for job in service.api.jobs()) == 2)
+        yield service
