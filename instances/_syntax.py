@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import yaml
@@ -34,6 +35,7 @@ _CONSTANTS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_BLANKS = re.compile(r"[ \t\n\r]*")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
@@ -52,11 +54,56 @@ def parse_json(text: str) -> object:
     InputError
         When it is not JSON, has too many values, or has a key twice in one mapping.
     """
+    mappings = _Mappings()
+    with _json_faults(text):
+        data = json.loads(text, object_pairs_hook=mappings.joined)
+    mappings.refuse_repeats(data)
+    return data
+
+
+def json_items(text: str) -> Iterator[object]:
+    """Yield the items of a JSON list one after the other; the list itself is never in memory.
+
+    Raises
+    ------
+    InputError
+        As `parse_json` does, or when the text is not a list.
+    """
+    mappings = _Mappings()
+    decoder = json.JSONDecoder(object_pairs_hook=mappings.joined)
+    with _json_faults(text):
+        at = _after_blanks(text, 0)
+        if not text.startswith("[", at):
+            raise InputError("must be a JSON list")
+        at = _after_blanks(text, at + 1)
+        more, k = not text.startswith("]", at), 0
+        while more:
+            item, at = decoder.raw_decode(text, at)
+            mappings.refuse_repeats(item, f"[{k}]")
+            yield item
+            k += 1
+            at = _after_blanks(text, at)
+            more = text.startswith(",", at)
+            at = _after_blanks(text, at + 1) if more else at
+        if not text.startswith("]", at):
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+        at = _after_blanks(text, at + 1)
+        if at < len(text):
+            raise json.JSONDecodeError("Extra data", text, at)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    return found.end() if found else at
+
+
+@contextmanager
+def _json_faults(text: str) -> Iterator[None]:
+    """Turn what the parser of a text raises into one `InputError`, after a look at its size."""
     if sum(map(text.count, ",:[{")) > MOST_MARKS:
         raise InputError(_TOO_MANY)
-    mappings = _Mappings()
     try:
-        data = json.loads(text, object_pairs_hook=mappings.joined)
+        yield
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise _not_valid("JSON", place, error.msg) from None
@@ -65,8 +112,6 @@ def parse_json(text: str) -> object:
     except ValueError:
         # Python reads no integer of thousands of digits, as that takes quadratic time.
         raise InputError(_TOO_LONG) from None
-    mappings.refuse_repeats(data)
-    return data
 
 
 def parse_yaml(text: str) -> object:
@@ -110,18 +155,18 @@ class _Mappings:
             self._repeats.append((mapping, times.most_common(1)[0][0]))
         return mapping
 
-    def refuse_repeats(self, data: object) -> None:
+    def refuse_repeats(self, data: object, where: str = "") -> None:
         if not self._repeats:
             return
         keys = {id(mapping): key for mapping, key in self._repeats}
-        for path, value in _values(data):
+        for path, value in _values(data, where):
             if id(value) in keys:
                 raise InputError("this key is given twice", field_path(path, keys[id(value)]))
 
 
-def _values(data: object) -> Iterator[tuple[str, object]]:
+def _values(data: object, where: str) -> Iterator[tuple[str, object]]:
     """Yield every mapping and list in ``data`` with its path, the outer ones first."""
-    left = [("", data)]
+    left = [(where, data)]
     while left:
         path, value = left.pop()
         yield path, value

@@ -260,6 +260,24 @@ def lines_of(path: str | Path) -> Iterator[str]:
         raise InputError(rule, "", source_name(path)) from None
 
 
+def first_line(path: str | Path) -> str:
+    """Return the first line of a file that is not blank, without its end; empty if there is none.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is too large or its first line is not UTF-8.
+    """
+    content = io.BytesIO(read_bytes(path))
+    first = next((line for line in content if line.strip()), b"")
+    try:
+        return first.decode("utf-8-sig").strip("\r\n")
+    except UnicodeDecodeError as error:
+        byte = content.tell() - len(first) + error.start
+        rule = f"must be UTF-8 text, got another byte at {byte}"
+        raise InputError(rule, "", source_name(path)) from None
+
+
 def _too_many_lines(path: str | Path) -> InputError:
     return InputError(f"must have at most {MOST_ROWS} lines", "", source_name(path))
 

@@ -152,11 +152,9 @@ def leads(group: Group, other: Group, metric: str) -> tuple[int, int]:
 def gain(group: Group, base: Group, metric: str) -> float:
     """Return how many times better a policy's mean is than a baseline's; above 1 is better.
 
-    Infinite where only the policy's is the best that can be (0); NaN where both are, or where
-    one does not exist.
+    NaN if one of the two is 0, so that no ratio says anything, or does not exist.
     """
     own, other = group.mean(metric), base.mean(metric)
-    above, below = (other, own) if METRICS[metric].better == "lower" else (own, other)
-    if below == 0:
-        return math.inf if above > 0 else math.nan
-    return above / below
+    if own == 0 or other == 0:
+        return math.nan
+    return other / own if METRICS[metric].better == "lower" else own / other

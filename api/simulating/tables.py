@@ -141,7 +141,7 @@ def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> Column:
             Mean(
                 wording.fixed(mean, digits),
                 f"± {wording.fixed(spread, digits)}" if math.isfinite(spread) else "",
-                "" if math.isnan(times) else f"{wording.multiple(times)} ×",
+                "" if math.isnan(times) else f"{wording.three_digits(times)} ×",
                 group in best,
             )
         )

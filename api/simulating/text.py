@@ -14,7 +14,7 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.simulating.groups import Group, Groups, gain
 from dovetail.simulating.tables import Mean, metric_columns
 from dovetail.simulating.verdict import headline
-from dovetail.simulating.wording import TIMES_BETTER, measured, multiple
+from dovetail.simulating.wording import TIMES_BETTER, measured, three_digits
 from dovetail.toolkit.tables import Fitting, Name, fact_lines, plain_table, row_lines
 
 BEST = "*"
@@ -83,11 +83,13 @@ def _text(mean: Mean) -> str:
 
 
 def _gains(groups: Groups) -> RenderableType:
-    columns = [
-        [multiple(gain(group, groups.baseline, metric)) for group in groups.every]
-        for metric in COLUMNS
-    ]
-    return _table(groups.every, [*COLUMNS.values()], columns)
+    """Return the factors to the baseline, without metrics of which no other policy has one."""
+    base = groups.baseline
+    others = [group for group in groups.every if group is not base]
+    gains = {metric: [gain(group, base, metric) for group in groups.every] for metric in COLUMNS}
+    known = [m for m in COLUMNS if any(math.isfinite(gain(group, base, m)) for group in others)]
+    columns = [[*map(three_digits, gains[metric])] for metric in known]
+    return _table(groups.every, [COLUMNS[metric] for metric in known], columns)
 
 
 def _table(

@@ -91,11 +91,6 @@ def fixed(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if abs(value) < _MOST_WRITTEN_OUT else f"{value:.2e}"
 
 
-def multiple(gain: float) -> str:
-    """Return how many times better something is."""
-    return "∞" if gain == math.inf else three_digits(gain)
-
-
 def apart(ratio: float) -> str:
     """Return the difference of two values as words, from their ratio."""
     part = abs(ratio - 1)

@@ -6,7 +6,8 @@ a job. Where a job asks for parts of GPUs, the sum is rounded up to whole ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -138,38 +139,42 @@ def log_of(columns: set[str]) -> str | None:
 def read_log(path: Path, name: str, kind: str) -> Trace:
     """Return the trace; where arrivals are times of day, it begins with the first of them."""
     log = LOGS[kind]
-    rows = list(read_csv(path, log.columns))
-    arrivals = _arrivals(rows, log)
-    jobs, parts = [], 0
-    for row, arrival_s in zip(rows, arrivals, strict=True):
+    rows = parts = 0
+    start = datetime.max
+    found: list[tuple[datetime | float, TraceJob]] = []
+    for row in read_csv(path, log.columns):
+        rows += 1
+        at = _arrival(row, log)
+        if isinstance(at, datetime):
+            start = min(start, at)
         (workers, in_parts), duration_s = whole(log.gpus(row)), log.duration_s(row)
-        if workers == 0 or duration_s == 0 or arrival_s is None:
+        if workers == 0 or duration_s == 0 or at is None:
             continue
         parts += in_parts
-        jobs.append(
-            TraceJob(
-                id=row.text(log.job) if log.job else f"job-{row.line}",
-                arrival_s=arrival_s,
-                workers=workers,
-                duration_s=duration_s,
-                tenant=row.text(log.tenant) if log.tenant else None,
-                priority=log.priority(row),
-            )
+        job = TraceJob(
+            id=row.text(log.job) if log.job else f"job-{row.line}",
+            arrival_s=0.0,
+            workers=workers,
+            duration_s=duration_s,
+            tenant=row.text(log.tenant) if log.tenant else None,
+            priority=log.priority(row),
         )
-    notes = (*left_out(len(rows) - len(jobs), len(rows)), *rounded_up(parts, len(jobs)))
+        found.append((at, job))
+    # The first arrival is known when all rows are read.
+    jobs = [dataclasses.replace(job, arrival_s=_since(start, at)) for at, job in found]
+    notes = (*left_out(rows - len(jobs), rows), *rounded_up(parts, len(jobs)))
     return Trace.of(name, jobs, notes)
 
 
-def _arrivals(rows: Sequence[Row], log: Log) -> list[float | None]:
-    """Return the arrival of each row in seconds, None where it is unknown."""
-    if not log.dated:
-        known = (row.values[log.arrival].strip() for row in rows)
-        return [
-            row.number(log.arrival) if at else None for row, at in zip(rows, known, strict=True)
-        ]
-    moments = [_moment(row, log) for row in rows]
-    start = min(moments, default=datetime.min)
-    return [(at - start).total_seconds() for at in moments]
+def _arrival(row: Row, log: Log) -> datetime | float | None:
+    """Return the arrival of a row, as a time of day or in seconds; None if it is unknown."""
+    if log.dated:
+        return _moment(row, log)
+    return row.number(log.arrival) if row.values[log.arrival].strip() else None
+
+
+def _since(start: datetime, at: datetime | float) -> float:
+    return (at - start).total_seconds() if isinstance(at, datetime) else at
 
 
 def _moment(row: Row, log: Log) -> datetime:

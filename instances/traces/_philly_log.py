@@ -11,8 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from dovetail.instances._record import Name, Record, Text
+from dovetail.instances._syntax import json_items
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import read_data
+from dovetail.instances.raw_files import read_text
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces._moments import moment
 from dovetail.instances.traces.trace import Trace, TraceJob
@@ -46,12 +47,6 @@ class _Job(Record):
     status: Text | None = None
 
 
-class _Log(Record):
-    """The whole file."""
-
-    jobs: tuple[_Job, ...]
-
-
 def read_philly_log(path: Path, name: str) -> Trace:
     """Return the trace; it begins with the first submission, tenants are virtual clusters.
 
@@ -59,20 +54,35 @@ def read_philly_log(path: Path, name: str) -> Trace:
     Attempts without both times, or without GPUs, do not count.
     """
     source = source_name(path)
-    logged = _Log.from_data({"jobs": read_data(path)}, source).jobs
-    submitted = [
-        _moment(job.submitted_time, f"jobs[{k}].submitted_time", source)
-        for k, job in enumerate(logged)
-    ]
-    first = min(submitted, default=datetime.min)
-    jobs = []
-    for k, (job, at) in enumerate(zip(logged, submitted, strict=True)):
+    submitted, ran = [], []
+    for k, job in enumerate(_logged(path, source)):
+        submitted.append(_moment(job.submitted_time, f"jobs[{k}].submitted_time", source))
         attempts = list(_attempts(job, f"jobs[{k}].attempts", source))
         duration_s = sum(seconds for seconds, _ in attempts)
         if duration_s > 0:
-            arrival_s, workers = (at - first).total_seconds(), attempts[-1][1]
-            jobs.append(TraceJob(job.jobid, arrival_s, workers, duration_s, tenant=job.vc))
-    return Trace.of(name, jobs, left_out(len(logged) - len(jobs), len(logged)))
+            ran.append((job.jobid, submitted[-1], attempts[-1][1], duration_s, job.vc))
+    first = min(submitted, default=datetime.min)
+    jobs = [
+        TraceJob(job, (at - first).total_seconds(), workers, duration_s, tenant=vc)
+        for job, at, workers, duration_s, vc in ran
+    ]
+    return Trace.of(name, jobs, left_out(len(submitted) - len(jobs), len(submitted)))
+
+
+def _logged(path: Path, source: str) -> Iterator[_Job]:
+    """Yield the jobs of the file one by one: as plain data all of them take half a gigabyte."""
+    try:
+        for k, data in enumerate(json_items(read_text(path))):
+            yield _job(data, f"jobs[{k}]")
+    except InputError as error:
+        raise error.at(source) from None
+
+
+def _job(data: object, where: str) -> _Job:
+    try:
+        return _Job.from_data(data)
+    except InputError as error:
+        raise InputError(error.rule, f"{where}.{error.path}".rstrip(".")) from None
 
 
 def _attempts(job: _Job, where: str, source: str) -> Iterator[tuple[float, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.instances._record import listed, shown
-from dovetail.instances._tables import lines_of
+from dovetail.instances._tables import first_line
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers.gavel_table import TRACE
 from dovetail.instances.raw_files import FilePath, write_bytes
@@ -128,7 +128,7 @@ def kind_of(path: FilePath) -> str:
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     if ending in _BY_ENDING:
         return _BY_ENDING[ending]
-    first = next((line.strip("\r\n") for line in lines_of(path) if line.strip()), "")
+    first = first_line(path)
     if first.lstrip().startswith("["):
         return "philly-log"
     if first.lstrip().startswith("{"):

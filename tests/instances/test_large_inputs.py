@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from dovetail.instances._syntax import parse_json, parse_yaml
+from dovetail.instances._syntax import json_items, parse_json, parse_yaml
 from dovetail.instances.errors import InputError
 
 MANY = 1_000_000
@@ -97,3 +97,33 @@ def test_values_are_counted(monkeypatch, parse):
     assert parse('{"a": [1, 2, 3]}') == {"a": [1, 2, 3]}
     with pytest.raises(InputError, match="must have at most"):
         parse('{"a": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}')
+
+
+def test_items_of_a_list_come_one_by_one():
+    items = json_items('[{"a": 1}, 2, oops')
+    assert [next(items), next(items)] == [{"a": 1}, 2]
+    with pytest.raises(InputError, match="is not valid JSON at line 1, column 15"):
+        next(items)
+
+
+@pytest.mark.parametrize("text", ["[]", " [ ] ", "[1]", '[[1, 2], {"a": [3]} , null]\n'])
+def test_items_are_those_of_the_whole_list(text):
+    assert [*json_items(text)] == parse_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1 2]", "[1,]", "[1", "[", "[1] 2", "[1]]", '[{"a": 1, "a": 2}]', "[0, {1: 2}]", "[1e5, -]"],
+)
+def test_a_broken_list_has_the_message_of_the_whole(text):
+    with pytest.raises(InputError) as whole:
+        parse_json(text)
+    with pytest.raises(InputError) as one_by_one:
+        [*json_items(text)]
+    assert str(one_by_one.value) == str(whole.value)
+
+
+@pytest.mark.parametrize("text", ["{}", "5", ""])
+def test_what_is_no_list_has_no_items(text):
+    with pytest.raises(InputError, match="must be a JSON list"):
+        next(json_items(text))

@@ -307,6 +307,23 @@ def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
         assert "how many times better than fifo (below 1: worse)" in " ".join(text.split())
 
 
+def test_a_rate_that_is_0_has_no_factor():
+    def seen(*rates):
+        names = ("fifo", "unaware", "reactive")[: len(rates)]
+        runs = [promised(name, 60.0, rate) for name, rate in zip(names, rates, strict=True)]
+        out = io.StringIO()
+        Console(file=out, width=100).print(comparison_view(Groups.of(runs), {"trace": "made up"}))
+        return out.getvalue().partition("how many times better")[2]
+
+    # fifo breaks no gSLA: the table of means says so, and by what factor cannot be said.
+    assert "gSLA" not in seen(0.0, 0.16)
+    assert "gSLA" not in seen(0.16, 0.0)
+    some = seen(0.2, 0.1, 0.0)
+    assert "gSLA" in some
+    assert [line.split()[-1] for line in some.splitlines()[-4:-2]] == ["2.00", "-"]
+    assert "∞" not in some
+
+
 def test_missing_runs_are_said(several):
     runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
     text = " ".join(verdict(Groups.of(runs)))

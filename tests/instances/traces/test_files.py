@@ -325,6 +325,27 @@ def test_a_broken_log_is_reported(tmp_path, job, message):
     assert error_of(path).startswith(f"cluster_job_log: {message}")
 
 
+def test_a_log_of_more_lines_than_a_table_may_have_is_recognised(tmp_path, monkeypatch):
+    # What Microsoft publishes has some 20 lines for each of 117,325 jobs.
+    monkeypatch.setattr("dovetail.instances._tables.MOST_ROWS", 3)
+    path = tmp_path / "cluster_job_log"
+    job = logged("a", "01:00:00", ("01:01:00", "01:02:00", 1, 1))
+    path.write_text(json.dumps([job], indent=4))
+    assert kind_of(path) == "philly-log"
+    assert len(read_trace(path).jobs) == 1
+
+
+def test_a_broken_second_job_of_the_log_is_named(tmp_path):
+    path = tmp_path / "cluster_job_log"
+    jobs = [logged("a", "01:00:00"), logged("b", "01:00:00") | {"vc": 5}]
+    path.write_text(json.dumps(jobs))
+    assert error_of(path).startswith("cluster_job_log: jobs[1].vc: must be text, got 5")
+    path.write_text(json.dumps([jobs[0], 7]))
+    assert error_of(path).startswith("cluster_job_log: jobs[1]: must be")
+    path.write_text(json.dumps(jobs[:1])[:-1])
+    assert "is not valid JSON" in error_of(path)
+
+
 # --- Philly: sorted by the time of submission, which begins the trace
 
 
