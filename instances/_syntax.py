@@ -20,7 +20,7 @@ from dovetail.instances._json import is_block, json_line
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MOST_MARKS = 16_000_000
 """Commas, colons and opening brackets of a JSON text, or events of a YAML text: a value of two
 bytes takes sixty in memory."""
@@ -192,7 +192,7 @@ class _YamlReader:
 
     def __init__(self, text: str) -> None:
         self.mappings = _Mappings()
-        self._events = yaml.parse(text, Loader=_LOADER)
+        self._events = yaml.parse(text, Loader=LOADER)
         self._left = MOST_MARKS
 
     def document(self) -> object:
@@ -288,30 +288,31 @@ def yaml_text(data: object) -> str:
 
     Readers of YAML 1.1 and 1.2 find the same in it.
     """
-    block = _yaml_block(data, 0) if is_block(data, 0) else [_yaml_line(data)]
+    block = _yaml_block(data, 0) if is_block(data, 0) else [yaml_line(data)]
     return "\n".join(block) + "\n"
 
 
 def _yaml_block(value: dict[str, object] | list[object], depth: int) -> Iterator[str]:
     margin = "  " * depth
     if isinstance(value, list):
-        yield from (f"{margin}- {_yaml_line(item)}" for item in value)
+        yield from (f"{margin}- {yaml_line(item)}" for item in value)
         return
     for key, inner in value.items():
         if is_block(inner, depth + 1):
             yield f"{margin}{_yaml_text(key)}:"
             yield from _yaml_block(inner, depth + 1)
         else:
-            yield f"{margin}{_yaml_text(key)}: {_yaml_line(inner)}"
+            yield f"{margin}{_yaml_text(key)}: {yaml_line(inner)}"
 
 
-def _yaml_line(value: object) -> str:
+def yaml_line(value: object) -> str:
+    """Return plain data as YAML on one line."""
     match value:
         case dict():
-            members = (f"{_yaml_text(k)}: {_yaml_line(v)}" for k, v in value.items())
+            members = (f"{_yaml_text(k)}: {yaml_line(v)}" for k, v in value.items())
             return f"{{{', '.join(members)}}}"
         case list():
-            return f"[{', '.join(map(_yaml_line, value))}]"
+            return f"[{', '.join(map(yaml_line, value))}]"
         case str():
             return _yaml_text(value)
         case float():

@@ -40,7 +40,18 @@ def read_instance(path: FilePath) -> Instance:
         When it cannot be read, breaks a rule of the format, or has speeds or percentages for
         slowdowns.
     """
-    instance = _read(Instance, INSTANCE_FORMAT, path)
+    return parse_instance(read_text(path), path)
+
+
+def parse_instance(text: str, path: FilePath) -> Instance:
+    """Return the instance in the text of a file, as `read_instance` reads it.
+
+    Raises
+    ------
+    InputError
+        As `read_instance`.
+    """
+    instance = _record(Instance, INSTANCE_FORMAT, _parsed(text, path), path)
     require_entries(instance.slowdowns, source_name(path))
     return instance
 
@@ -53,7 +64,7 @@ def read_plan(path: FilePath) -> Plan:
     InputError
         When it cannot be read or breaks a rule of the format.
     """
-    return _read(Plan, PLAN_FORMAT, path)
+    return _record(Plan, PLAN_FORMAT, read_data(path), path)
 
 
 def write_instance(instance: Instance, path: FilePath) -> None:
@@ -96,11 +107,16 @@ def read_data(path: FilePath) -> object:
     InputError
         When it cannot be read, is empty, is neither JSON nor YAML, or has a key twice.
     """
-    name = os.fspath(path)
+    return _parsed(read_text(path), path)
+
+
+def _parsed(text: str, path: FilePath) -> object:
     try:
-        return _parsed(read_text(name), _ending(name))
+        if not text.strip():
+            raise InputError("is empty")
+        return parse_yaml(text) if is_yaml(text, path) else parse_json(text)
     except InputError as error:
-        raise error.at(source_name(name)) from None
+        raise error.at(source_name(path)) from None
 
 
 def write_data(data: object, path: FilePath) -> None:
@@ -115,8 +131,7 @@ def write_data(data: object, path: FilePath) -> None:
     write_text(path, as_text(data))
 
 
-def _read(record: type[_R], stamp: str, path: FilePath) -> _R:
-    data = read_data(path)
+def _record(record: type[_R], stamp: str, data: object, path: FilePath) -> _R:
     source = source_name(path)
     if is_manifest(data):
         raise InputError(KUBERNETES, "", source)
@@ -138,11 +153,7 @@ def _ending(name: str) -> str:
     return Path(name.lower().removesuffix(".gz")).suffix
 
 
-def _parsed(text: str, ending: str) -> object:
-    if not text.strip():
-        raise InputError("is empty")
-    if ending in _YAML_ENDINGS:
-        return parse_yaml(text)
-    if ending == ".json" or text.lstrip()[0] in "{[":
-        return parse_json(text)
-    return parse_yaml(text)
+def is_yaml(text: str, path: FilePath) -> bool:
+    """Tell whether a text that is not blank is read as YAML, by the name of its file first."""
+    ending = _ending(os.fspath(path))
+    return ending in _YAML_ENDINGS or (ending != ".json" and text.lstrip()[0] not in "{[")

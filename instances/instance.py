@@ -44,10 +44,12 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
-from dovetail.instances.errors import InputError, require_type
+from dovetail.instances.errors import InputError, hint, require_type
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from dovetail.instances.plan import Assignment, Plan
 
 INSTANCE_FORMAT: Final = "dovetail-instance/1"
 
@@ -348,6 +350,12 @@ class Job(Record):
         """The share on each GPU, ``share`` written out."""
         return self.share if self.share is not None else (None,) * self.workers
 
+    @property
+    def waiting(self) -> Self:
+        """The job without the GPUs that it holds, if it holds some."""
+        fresh = {"state": "pending", "gpus": None, "share": None, "sub_batch": None}
+        return self.model_copy(update=fresh) if self.running else self
+
 
 EntryKey = tuple[str | None, tuple[tuple[str, int], ...]]
 """GPU model, and sorted (workload, share or 0)."""
@@ -597,8 +605,54 @@ class Instance(Record):
 
     def preempted(self) -> Instance:
         """Return the instance with its running jobs pending again (``--preempt``)."""
-        fresh = {"state": "pending", "gpus": None, "share": None, "sub_batch": None}
-        return self.with_jobs(job.model_copy(update=fresh) for job in self.jobs)
+        return self.with_jobs(job.waiting for job in self.jobs)
+
+    def after(self, plan: Plan, ended: Iterable[str] = ()) -> Self:
+        """Return the instance of the next round, once a plan of this one has been carried out.
+
+        What the plan places runs on its GPUs, with its shares and sub-batches; what it stops
+        (``preempt``) waits again. All else stays as it is, ``remaining_s`` too.
+
+        Parameters
+        ----------
+        plan : Plan
+            A plan of this instance. It is not checked, see ``dovetail.check``.
+        ended : iterable of str
+            Ids of jobs that have ended since: they are left out.
+
+        Raises
+        ------
+        InputError
+            When the plan names a job that the instance does not have, a job that has ended was
+            not placed, or the running jobs do not fit the cluster.
+        """
+        placed = {row.job: row for row in plan.assignments}
+        self._require_jobs("assignments", placed)
+        gone = tuple(ended)
+        self._require_jobs("ended", gone)
+        for name in gone:
+            if name not in placed:
+                raise InputError(f"must be placed by the plan, got {name!r}, which waits", "ended")
+        following = (
+            _after(job, placed.get(job.id), plan) for job in self.jobs if job.id not in set(gone)
+        )
+        return self.with_jobs(following)
+
+    def _require_jobs(self, path: str, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.jobs_by_id:
+                rule = f"must be jobs of {self.name!r}, got {shown(name)}"
+                raise InputError(rule + hint(name, self.jobs_by_id), path)
+
+
+def _after(job: Job, row: Assignment | None, plan: Plan) -> Job:
+    """Return a job as it is once a plan with this row for it was carried out."""
+    if row is None:
+        return job.waiting
+    if not plan.starts(row, job.running):
+        return job
+    share = row.share if row.share and any(row.share) else None
+    return job.replace(state="running", gpus=row.gpus, share=share, sub_batch=row.sub_batch)
 
 
 def _refuse_repeats(path: str, values: tuple[object, ...] | list[str], rule: str) -> None:

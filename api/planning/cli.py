@@ -10,6 +10,7 @@ from dovetail.predicting.cli import PREDICTION
 from dovetail.toolkit.commands import (
     FIGURES,
     INSTANCE,
+    OUTPUT,
     REPORT,
     SEED,
     SLOWDOWNS,
@@ -110,6 +111,21 @@ COMMANDS: Final = (
                 "[JOB]", "id of the job (default: all that wait, and the pairs not yet measured)"
             ),
             SLOWDOWNS,
+        ),
+    ),
+    Command(
+        "next",
+        "Write the instance of the next round: what the plan placed runs, what has ended is gone.",
+        "dovetail.planning.next_round:next_round",
+        (
+            INSTANCE,
+            _FILE,
+            option("--ended JOB", "a job that has ended since; may be repeated", repeated=True),
+            option("--ended-in FILE", "jobs that have ended, one a line; - for standard input"),
+            SLOWDOWNS._replace(text="the plan was made with these measured pairs"),
+            *PREDICTION,
+            OUTPUT,
+            option("--overwrite", "write over a file that is there, but none that is read"),
         ),
     ),
 )

@@ -10,8 +10,19 @@ from dovetail.instances._plausible import faster_together
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
+from dovetail.instances.raw_files import read_text
 
 _LIBRARY = "library:"
+
+
+def named_text(source: str) -> tuple[str, str]:
+    """Return the file of an instance, which may be shipped (``library:NAME``), and its text."""
+    if not source.startswith(_LIBRARY):
+        return source, read_text(source)
+    from dovetail.instances import library as shipped
+
+    path = str(shipped.path(source.removeprefix(_LIBRARY)))
+    return path, read_text(path)
 
 
 def instance_named(source: str) -> Instance:
@@ -31,7 +42,11 @@ def instance_named(source: str) -> Instance:
 
 def instance_with(source: str, slowdowns: str | None) -> Instance:
     """Return an instance with the measured pairs of a file, if there is one."""
-    instance = instance_named(source)
+    return with_slowdowns(instance_named(source), slowdowns)
+
+
+def with_slowdowns(instance: Instance, slowdowns: str | None) -> Instance:
+    """Return an instance with the measured pairs of a file as well, if there is one."""
     if slowdowns is None:
         return instance
     from dovetail.instances.importers.pairs import with_pairs

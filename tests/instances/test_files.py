@@ -35,7 +35,7 @@ FORMS = ("json", "json.gz", "yaml", "yaml.gz", "yml", "YAML", "txt", "gz", "JSON
 def parser(request, monkeypatch):
     """PyYAML's parser in C, and the one it has where it was built without."""
     if request.param == "Python parser":
-        monkeypatch.setattr(_syntax, "_LOADER", yaml.SafeLoader)
+        monkeypatch.setattr(_syntax, "LOADER", yaml.SafeLoader)
 
 
 @pytest.mark.parametrize("form", FORMS)

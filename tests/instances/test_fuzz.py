@@ -138,11 +138,11 @@ def test_any_data(folder, data):
 def test_any_yaml(folder, parser, text):
     path = folder / "fuzz.yaml"
     path.write_text(text, encoding="utf-8")
-    kept, _syntax._LOADER = _syntax._LOADER, parser
+    kept, _syntax.LOADER = _syntax.LOADER, parser
     try:
         judge(read_plan, path)
     finally:
-        _syntax._LOADER = kept
+        _syntax.LOADER = kept
 
 
 @fuzzed

@@ -1,0 +1,115 @@
+"""The command ``next``: the instance of the next round, from an instance and its plan."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+
+from dovetail.instances._edited import edited_jobs
+from dovetail.instances.checker import check
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
+from dovetail.instances.files import is_yaml, parse_instance, read_plan, write_data, write_instance
+from dovetail.instances.instance import Instance, Job
+from dovetail.instances.plan import Plan
+from dovetail.instances.raw_files import read_text, write_text
+from dovetail.predicting.filling import predicted, predictor_of
+from dovetail.toolkit.inputs import named_text, naming, with_slowdowns
+from dovetail.toolkit.outputs import require_separate
+
+_PLACED = ("state", "gpus", "share", "sub_batch")
+"""The fields of a job that a plan changes."""
+
+
+def next_round(options: Namespace) -> int:
+    """Write the instance of the next round; say what runs, waits and has ended."""
+    lists = filter(None, [options.ended_in, options.slowdowns, options.model])
+    require_separate((options.instance, options.plan, *lists), options.output)
+    _require_new(options)
+    name, text = named_text(options.instance)
+    instance = parse_instance(text, name)
+    plan = read_plan(options.plan)
+    _require_plan_of(_as_planned(options, instance), plan, options)
+    ended = [*options.ended, *_listed(options.ended_in)]
+    following = instance.after(plan, ended)
+    _write(text, name, instance, following, options.output)
+    if options.output != "-":
+        _tell(options, instance, following)
+    return 0
+
+
+def _require_new(options: Namespace) -> None:
+    name = options.output
+    if name != "-" and os.path.exists(name) and not options.overwrite:
+        raise InputError("exists already: name a new file, or give --overwrite", name)
+
+
+def _listed(path: str | None) -> list[str]:
+    """Return the ids in a file, one a line."""
+    lines = read_text(path).splitlines() if path else []
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _as_planned(options: Namespace, instance: Instance) -> Instance:
+    """Return the instance with the measured and predicted slowdowns that the plan rests on."""
+    predictor = predictor_of(options)
+    instance = with_slowdowns(instance, options.slowdowns)
+    return predicted(options, instance, predictor) if predictor else instance
+
+
+def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None:
+    """Refuse a plan of another instance, and one that breaks a rule."""
+    source = source_name(options.plan)
+    if plan.instance not in (None, instance.name):
+        rule = f"must be that of the instance, {instance.name!r}, got {plan.instance!r}"
+        raise InputError(rule, "instance", source)
+    with naming(options.instance):
+        report = check(instance, plan)
+    if report.valid:
+        return
+    first, *others = report.violations
+    more = f" ({len(others)} more: see dovetail check)" if others else ""
+    raise InputError(f"is no valid plan of {instance.name!r}: {first}{more}", "", source)
+
+
+def _write(text: str, name: str, before: Instance, after: Instance, output: str) -> None:
+    """Write the next instance; from YAML to YAML with comments and order of the file."""
+    if not (is_yaml(text, name) and is_yaml(text, output)):
+        write_instance(after, output)
+        return
+    edited = edited_jobs(text, dict(_changes(before, after)))
+    if parse_instance(edited, name) != after:
+        rule = "the jobs cannot be changed in this file: write JSON (-o FILE.json)"
+        raise UnsupportedError(f"{source_name(name)}: {rule}")
+    write_text(output, edited)
+
+
+def _changes(
+    before: Instance, after: Instance
+) -> Iterator[tuple[str, Mapping[str, object] | None]]:
+    """Yield what changes of each job, as its file says it; None for those that have ended."""
+    for job in before.jobs:
+        now = after.jobs_by_id.get(job.id)
+        if now is None:
+            yield job.id, None
+        elif now != job:
+            yield job.id, dict(_placing(job, now))
+
+
+def _placing(job: Job, now: Job) -> Iterator[tuple[str, object]]:
+    old, new = job.to_data(), now.to_data()
+    yield from ((name, new.get(name)) for name in _PLACED if old.get(name) != new.get(name))
+
+
+def _tell(options: Namespace, before: Instance, after: Instance) -> None:
+    running = sum(job.running for job in after.jobs)
+    counts = {
+        "running": running,
+        "waiting": len(after.jobs) - running,
+        "ended": len(before.jobs) - len(after.jobs),
+    }
+    if options.json:
+        write_data({"name": after.name, **counts, "written_to": options.output}, "-")
+        return
+    said = ", ".join(f"{number} {what}" for what, number in counts.items())
+    print(f"{after.name}: jobs: {said} -> {options.output}")
