@@ -63,11 +63,13 @@ def test_what_was_placed_runs_and_the_file_stays_as_it_was_written(here, capsys)
     )
     after = Path("next.yaml").read_text()
     added = [line for line in after.splitlines() if line not in MINE.splitlines()]
+    gang, ben = read_plan("plan.yaml").assignments
+    shares = ", ".join("null" if share is None else str(share) for share in gang.shares)
     assert added == [
         "    state: running",
-        "    gpus: [box-0, box-1]",
-        "    share: [null, 70]",
-        "  - {id: ben-1, workload: s, gsla: 1.3, state: running, gpus: [box-0], share: [30]}",
+        f"    gpus: [{', '.join(gang.gpus)}]",
+        f"    share: [{shares}]",
+        f"  - {{id: ben-1, workload: s, gsla: 1.3, state: running, gpus: [{ben.gpus[0]}], share: [30]}}",
     ]
     left = [line for line in MINE.splitlines() if "ben-1" not in line]
     assert [line for line in after.splitlines() if line in left] == left
