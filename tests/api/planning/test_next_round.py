@@ -69,7 +69,8 @@ def test_what_was_placed_runs_and_the_file_stays_as_it_was_written(here, capsys)
         "    state: running",
         f"    gpus: [{', '.join(gang.gpus)}]",
         f"    share: [{shares}]",
-        f"  - {{id: ben-1, workload: s, gsla: 1.3, state: running, gpus: [{ben.gpus[0]}], share: [30]}}",
+        "  - {id: ben-1, workload: s, gsla: 1.3, state: running, "
+        f"gpus: [{ben.gpus[0]}], share: [30]}}",
     ]
     left = [line for line in MINE.splitlines() if "ben-1" not in line]
     assert [line for line in after.splitlines() if line in left] == left
