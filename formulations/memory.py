@@ -18,13 +18,15 @@ _CGROUP_LIMITS = (
 def room_bytes() -> float:
     """Return what the arrays of a round may take: half the memory that the process may have.
 
-    That is the least of the machine's memory, the limit of the process (``ulimit -v``) and that
-    of its container. What others use does not count, so that the same machine gives the same plan.
+    That is the least of the machine's memory, the limits of the process (``ulimit -v``, ``-d``)
+    and that of its container. What others use does not count, so that the same machine gives the
+    same plan.
     """
     limits = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        limits.append(float(soft))
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(float(soft))
     for path in _CGROUP_LIMITS:
         try:
             limits.append(float(path.read_text()))

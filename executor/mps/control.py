@@ -46,6 +46,9 @@ _LONGEST_PAUSE_S: Final = 0.2
 _BUSY: Final = "Cannot send command to MPS control daemon process"
 _LONGEST_LOG: Final = 16 * 2**20
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH")
+_AS_DAEMON: Final = "-d"
+_UNLIMITED: Final = ("/bin/sh", "-c", 'ulimit -S -d "$(ulimit -H -d)" && exec "$0" "$@"')
+"""Before the daemon's command: the service's limit on its own memory is not for servers of MPS."""
 _NO_DAEMON: Final = "Cannot find MPS control daemon process"
 
 
@@ -164,7 +167,7 @@ class Control:
         MpsError
             If it does not start or does not answer.
         """
-        done = self._checked(["-d"], "", self.answer_s)
+        done = self._checked([_AS_DAEMON], "", self.answer_s)
         if done.exit != 0:
             raise MpsError(f"{self}: did not start: {_output(done)}")
         if self.daemon() is None:
@@ -350,7 +353,7 @@ class Control:
         place = str(self.directory)
         try:
             done = subprocess.run(
-                [self.program, *options],
+                [*(_UNLIMITED if _AS_DAEMON in options else ()), self.program, *options],
                 input=f"{command}\n",
                 capture_output=True,
                 text=True,

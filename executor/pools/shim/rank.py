@@ -18,6 +18,12 @@ from .kernel import PR_SET_PDEATHSIG, boot_id, one_line, prctl, stat_of
 if TYPE_CHECKING:
     from .kernel import EnvironmentEntry
 
+OOM_SCORE_ADJ = 500
+"""When memory runs out, a process of a job counts as one that has half of it besides its own.
+
+So the kernel ends jobs before the service, the shims and the servers of MPS (proc(5)).
+"""
+
 _CHUNK = 65536
 _READY = b"ready"
 _GO = b"go"
@@ -171,6 +177,7 @@ def _refuse_unspeakable(spec: dict[str, Any]) -> None:
 
 
 def _take_seat(spec: dict[str, Any]) -> None:
+    _come_first_when_memory_runs_out()
     for path in spec["cgroups"]:
         with open(path, "w", encoding="ascii") as file:
             file.write("0")
@@ -178,6 +185,17 @@ def _take_seat(spec: dict[str, Any]) -> None:
         os.sched_setaffinity(0, spec["cpus"])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(spec["descriptors"], most), most))
+    # The limit on its memory is the service's own.
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _come_first_when_memory_runs_out() -> None:
+    """Raise the score by which the kernel chooses what to kill; only root can lower it again."""
+    with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+        if int(file.read()) < OOM_SCORE_ADJ:
+            file.seek(0)
+            file.write(str(OOM_SCORE_ADJ))
 
 
 def _program(name: str, path: str) -> str:

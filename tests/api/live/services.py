@@ -95,13 +95,17 @@ def job(**changes):
     return {**usual, **changes}
 
 
-@contextmanager
-def served(home, *options, descriptors=None):
-    """Start ``dovetail serve`` as a separate process; yield it and its first line of output."""
+def limited(kind, *limits):
+    """Return what gives a process a limit, soft and hard, as ``preexec_fn`` of ``subprocess``."""
+    return lambda: resource.setrlimit(kind, limits)
 
-    def limit():
-        if descriptors is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+@contextmanager
+def served(home, *options, before=None):
+    """Start ``dovetail serve`` as a separate process; yield it and its first line of output.
+
+    ``before`` is called in that process first.
+    """
 
     with subprocess.Popen(
         [sys.executable, "-m", "dovetail", "serve", *map(str, options)],
@@ -109,7 +113,7 @@ def served(home, *options, descriptors=None):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=limit,
+        preexec_fn=before,
     ) as process:
         try:
             yield process, process.stdout.readline()

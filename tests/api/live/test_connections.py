@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from contextlib import ExitStack, suppress
 
@@ -12,7 +13,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.live import connections
 from dovetail.live.client import Client
 from dovetail.live.connections import Peer, Room
-from tests.api.live.services import ME, OTHER, TOKENS, job, served, service_here
+from tests.api.live.services import ME, OTHER, TOKENS, job, limited, served, service_here
 from tests.executor.waiting import LIMIT_S
 
 DESCRIPTORS = 256
@@ -106,7 +107,8 @@ def test_idle_connections_leave_descriptors_for_jobs(short_path, tmp_path):
     tokens.chmod(0o600)
     options = ("--pool", "cpu:devices=1", "--listen", "127.0.0.1:0", "--tokens", tokens)
     with ExitStack() as stack:
-        _, greeting = stack.enter_context(served(short_path, *options, descriptors=DESCRIPTORS))
+        few = limited(resource.RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS)
+        _, greeting = stack.enter_context(served(short_path, *options, before=few))
         port = int(greeting.rpartition("TCP port ")[2])
         idle = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))

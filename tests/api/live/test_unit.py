@@ -21,3 +21,5 @@ def test_its_command_is_one_of_ours_and_its_jobs_are_left_alone():
     assert parser().parse_args(arguments).pool == "gpu"
     assert (service["KillMode"], service["OOMPolicy"]) == ("process", "continue")
     assert (service["StateDirectory"], service["StateDirectoryMode"]) == ("dovetail", "0711")
+    # The service's own limit of memory, which jobs and servers of MPS lift for themselves.
+    assert service["LimitDATA"].endswith(":infinity")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -174,9 +175,22 @@ class TestNoSuchServer:
             control.ask("lorem")
 
 
+@every_standin
+def test_the_limit_of_the_service_on_its_memory_is_not_one_of_the_daemon(control):
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (2**36, hard))
+    try:
+        control.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    assert resource.prlimit(control.daemon().pid, resource.RLIMIT_DATA) == (hard, hard)
+
+
 def test_a_program_that_is_not_there(place, gpu):
     control = Control(place, gpu, os.geteuid(), "/nowhere/nvidia-cuda-mps-control")
-    with pytest.raises(MpsError, match="/nowhere/nvidia-cuda-mps-control: No such file"):
+    with pytest.raises(
+        MpsError, match=r"did not start: /nowhere/nvidia-cuda-mps-control: .*not found"
+    ):
         control.start()
 
 
