@@ -210,10 +210,14 @@ def shown(value: object) -> str:
     return with_article(type(value).__name__)
 
 
-def listed(names: Iterable[str], most: int = 6) -> str:
-    """Return at most ``most`` of the names, comma separated, and how many more there are."""
+def listed(names: Iterable[str], most: int = 6, total: int | None = None) -> str:
+    """Return at most ``most`` of the names, comma separated, and how many more there are.
+
+    There are ``total`` where only the first are given.
+    """
     known = list(names)
-    more = f", ... ({len(known) - most} more)" if len(known) > most else ""
+    number = len(known) if total is None else total
+    more = f", ... ({number - most} more)" if number > most else ""
     return ", ".join(map(_brief, known[:most])) + more
 
 

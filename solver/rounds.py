@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, islice
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard
@@ -409,31 +409,44 @@ def _uncompiled(solver: str) -> list[str]:
     return ["NUMBA_DISABLE_JIT is set: the engine ran as plain Python, many times slower"]
 
 
-def unknown_pairs(instance: Instance) -> list[tuple[str, str]]:
-    """Return the pairs of workloads in use that nothing is known of, and that may not share."""
-    known = {entry.pair for entry in instance.slowdowns if entry.pair}
-    in_sets = {frozenset(entry.set) for entry in instance.slowdowns if entry.set}
+def unknown_pairs(instance: Instance) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of workloads in use that nothing is known of, and that may not share."""
     jobs = Counter(job.workload for job in instance.jobs)
-    return [
-        (a, b)
-        for a, b in combinations_with_replacement(jobs, 2)
-        if (a != b or jobs[a] > 1)
-        and known.isdisjoint(((a, b), (b, a)))
-        and frozenset((a, b)) not in in_sets
-    ]
+    known = _known_pairs(instance, jobs)
+    for a, b in combinations_with_replacement(jobs, 2):
+        if (a != b or jobs[a] > 1) and frozenset((a, b)) not in known:
+            yield a, b
+
+
+def count_unknown_pairs(instance: Instance) -> tuple[int, int]:
+    """Return how many pairs of workloads are unknown, of how many, without listing millions."""
+    jobs = Counter(job.workload for job in instance.jobs)
+    total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
+    return total - len(_known_pairs(instance, jobs)), total
+
+
+def _known_pairs(instance: Instance, jobs: Counter[str]) -> set[frozenset[str]]:
+    """Return the pairs that jobs of a round could form and that an entry speaks of."""
+    entries = (frozenset(entry.pair or entry.set or ()) for entry in instance.slowdowns)
+    return {
+        names
+        for names in entries
+        if len(names) <= 2
+        and sum(jobs[name] > 0 for name in names) == len(names)
+        and sum(jobs[name] for name in names) > 1
+    }
 
 
 def _unknown_notes(instance: Instance) -> list[str]:
-    pairs = unknown_pairs(instance)
-    if not pairs:
+    unknown, total = count_unknown_pairs(instance)
+    if not unknown:
         return []
-    jobs = Counter(job.workload for job in instance.jobs)
-    total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
-    named = listed([f"{a} + {b}" for a, b in pairs], _NAMED)
-    have = "has" if len(pairs) == 1 else "have"
+    first = [f"{a} + {b}" for a, b in islice(unknown_pairs(instance), _NAMED)]
+    named = listed(first, _NAMED, unknown)
+    have = "has" if unknown == 1 else "have"
     rule = f"{have} no known slowdown and may not share"
-    text = f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"
-    return [text + ("; dovetail explain INSTANCE PLAN lists all" if len(pairs) > _NAMED else "")]
+    text = f"{unknown} of {total} pairs of workloads {rule}: {named}"
+    return [text + ("; dovetail explain INSTANCE PLAN lists all" if unknown > _NAMED else "")]
 
 
 def write_model(

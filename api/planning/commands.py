@@ -219,11 +219,15 @@ def explain(options: Namespace) -> int:
 
 def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) -> int:
     from dovetail.solver.explanations import explain_waiting
-    from dovetail.solver.rounds import unknown_pairs
+    from dovetail.solver.rounds import count_unknown_pairs, unknown_pairs
 
     with naming(options.instance):
         waiting = explain_waiting(instance, plan_read)
     pairs = unknown_pairs(instance)
-    data = {"waiting": [row.to_data() for row in waiting], "unknown_pairs": pairs}
-    print_either(options, data, tables.waiting_view(waiting, pairs))
+    if options.json:
+        data = {"waiting": [row.to_data() for row in waiting], "unknown_pairs": list(pairs)}
+        write_data(data, "-")
+    else:
+        number, _ = count_unknown_pairs(instance)
+        console().print(tables.waiting_view(waiting, pairs, number))
     return 0

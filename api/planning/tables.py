@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 MOST_GPUS = 60
 MOST_WAITING = 20
+MOST_PAIRS = 1000
 NAME_COLUMNS = ("node", "GPU", "job")
 PLAN_COLUMNS = (
     *(*NAME_COLUMNS, "part", "SM share", "slowdown", "at most", "from"),
@@ -157,14 +158,16 @@ def waiting_lines(laid_out: PlanView) -> RenderableType:
 
 
 def waiting_view(
-    waiting: Sequence[Waiting], unknown_pairs: Sequence[tuple[str, str]]
+    waiting: Sequence[Waiting], unknown_pairs: Iterable[tuple[str, str]], unknown: int
 ) -> RenderableType:
-    """Return why each job waits, and the pairs of workloads that nothing is known of."""
+    """Return why each job waits, and the first pairs of workloads that nothing is known of."""
     lines: list[RenderableType] = [_reason_lines(waiting) if waiting else Text("no job waits")]
-    if unknown_pairs:
-        title = f"\n{number(len(unknown_pairs), 'pair')} of workloads without a known slowdown:"
-        pairs = (Text(f"{a} + {b}") for a, b in unknown_pairs)
+    if unknown:
+        title = f"\n{number(unknown, 'pair')} of workloads without a known slowdown:"
+        pairs = (Text(f"{a} + {b}") for a, b in islice(unknown_pairs, MOST_PAIRS))
         lines += [Text(title, "bold"), *pairs]
+    if unknown > MOST_PAIRS:
+        lines.append(Text(f"... {unknown - MOST_PAIRS:,} more (--json lists all)"))
     return Group(*lines)
 
 

@@ -25,6 +25,7 @@ from dovetail.solver.rounds import solve, unknown_pairs
 from tests.data import example_data
 from tests.executor.waiting import LIMIT_S, wait_until
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
+from tests.solver.test_limits import strangers
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_explain_gives_the_reasons_of_a_waiting_job(run, tmp_path):
 def test_explain_without_a_job_lists_all_waiting_jobs_and_all_unmeasured_pairs(run, tmp_path):
     path = tmp_path / "plan.json"
     assert run("plan", "library:lab", "-o", path)[0] == 0
-    made, pairs = read_plan(path), unknown_pairs(library.load("lab"))
+    made, pairs = read_plan(path), list(unknown_pairs(library.load("lab")))
     status, out, _ = run("explain", "library:lab", path, "--json")
     data = json.loads(out)
     assert status == 0
@@ -186,6 +187,21 @@ def test_explain_without_a_job_lists_all_waiting_jobs_and_all_unmeasured_pairs(r
     assert all(f"\n{row.job} " in f"\n{out}" for row in made.waiting)
     assert all(f"\n{a} + {b}\n" in out for a, b in pairs)
     assert len(pairs) > 3
+
+
+def test_explain_prints_the_first_thousand_of_many_unmeasured_pairs(run, tmp_path):
+    file, path = tmp_path / "many.json", tmp_path / "plan.json"
+    file.write_text(json.dumps(strangers(50).to_data()))
+    status, out, _ = run("plan", file, "-o", path)
+    assert status == 0
+    assert "1125 of 1225 pairs of workloads have no known slowdown" in out
+    status, out, _ = run("explain", file, path)
+    assert status == 0
+    assert "1,125 pairs of workloads without a known slowdown" in out
+    assert out.count(" + ") < 1100
+    assert "125 more (--json lists all)" in out
+    status, out, _ = run("explain", file, path, "--json")
+    assert len(json.loads(out)["unknown_pairs"]) == 1125
 
 
 def test_measured_pairs_are_added_to_an_instance_of_ones_own(run, tmp_path):

@@ -83,6 +83,29 @@ def drawn(number: int, names: int, workers: tuple[int, ...]) -> list[dict[str, A
     ]
 
 
+def strangers(number: int) -> Instance:
+    """Return jobs of a workload each, most of whose millions of pairs are unknown."""
+    draw = Random(3)
+    names = [f"w{k}" for k in range(number)]
+    pairs = [
+        {"pair": [a, b], "slowdown": [1 + draw.random() for _ in "ab"]}
+        for k, a in enumerate(names)
+        for b in (names[k - 1], names[k - 2])
+    ]
+    gpu = {"model": "A", "memory_mib": 16000}
+    return Instance.from_data(
+        {
+            "name": "strangers",
+            "cluster": {"nodes": [{"id": "n", "gpu_count": number // 4, "gpu": gpu}]},
+            "workloads": {name: {"memory_mib": 1000, "power_w": 200.0} for name in names},
+            "jobs": [
+                {"id": f"j{k}", "workload": w, "remaining_s": 1.0} for k, w in enumerate(names)
+            ],
+            "slowdowns": [{**pair, "power_w": 300.0} for pair in pairs],
+        }
+    )
+
+
 SHAPES: dict[str, Callable[[int], Instance]] = {
     "singles": lambda n: round_of(drawn(n, 60, (1,)), n // 2, 60),
     "gangs": lambda n: round_of(drawn(n, 40, (1, 2, 4, 8)), n, 40),
@@ -92,6 +115,7 @@ SHAPES: dict[str, Callable[[int], Instance]] = {
     "generated": lambda n: generate(n, seed=3, weighted=True, running=0.3),
     "one workload": lambda n: round_of(drawn(n, 1, (1,)), n // 2),
     "gangs of one workload": lambda n: round_of(drawn(n, 1, (2, 3)), n),
+    "strangers": strangers,
 }
 
 SOLVERS = ("cpsat", "highs", "milp", "greedy", "random")
@@ -102,6 +126,7 @@ QUICK = [
     ("gangs of one workload", 400, "throughput", "auto"),
     ("one workload", 600, "completion", "auto"),
     ("several models", 400, "energy", "auto"),
+    ("strangers", 3000, "throughput", "auto"),
     ("generated", 600, "jct", "cpsat"),
     ("whole gangs", 600, "throughput", "networkx"),
 ]
