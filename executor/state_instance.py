@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
 from dovetail.instances._record import IDLE, FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry
 from dovetail.instances.plan import Assignment
-from dovetail.instances.sets import LARGEST, set_slowdown
+from dovetail.instances.sets import LARGEST, slowdown_at
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job as SeenJob
 from dovetail.solver.policies.state import State
@@ -123,7 +123,8 @@ def _companies(
     for gpu in gpus:
         there = [(job.workload, job.share_on(gpu)) for job in state.residents[gpu]]
         for members in (there, [*there, *come[gpu]]):
-            if len(members) > 1:
+            # Jobs left at `idle` by the one before them have no entry, so nothing joins them.
+            if len(members) > 1 and any(share != IDLE for _, share in members):
                 members.sort(key=lambda member: (member[0], member[1] or 0))
                 found.add((state.machines.model[gpu], tuple(members)))
     return found
@@ -173,10 +174,7 @@ def _entries(state: State, shared: Collection[int]) -> Iterator[SlowdownEntry]:
 
 
 def _entry(state: State, model: int, members: Sequence[_Member]) -> SlowdownEntry:
-    """Return the believed slowdowns of a set; those of three and more follow from their pairs.
-
-    Tail latencies with two co-runners are unknown and get the largest possible bound.
-    """
+    """Return the believed slowdowns of two or more jobs on a GPU."""
     names = tuple(state.names[workload] for workload, _ in members)
     shares = tuple(share for _, share in members)
     slowdown, upper, tail = _together(state, model, members)
@@ -204,19 +202,42 @@ _Values = tuple[float, ...]
 def _together(
     state: State, model: int, members: Sequence[_Member]
 ) -> tuple[_Values, _Values, _Values]:
-    """Return slowdown, upper bound and tail of each member with the others as co-runners."""
+    """Return slowdown, upper bound and tail of each member with the others as co-runners.
+
+    Of three and more without an entry they follow from their pairs; tail latencies only of a job
+    that all others run behind, those of others are unknown and get the largest possible bound.
+    """
     if len(members) == 2:
         there, back = (_beside(state, model, *order) for order in (members, members[::-1]))
         return (there[0], back[0]), (there[1], back[1]), (there[2], back[2])
-    if len(members) > LARGEST:
-        nothing = (math.nan,) * len(members)
+    nothing = (math.nan,) * len(members)
+    named = state.predicted.models[model], [(state.names[k], share) for k, share in members]
+    given = state.sets.find(*named)
+    if given is not None:
+        upper = given.upper or given.slowdown
+        return given.slowdown, upper, given.p99 or upper
+    shares = [share for _, share in members]
+    behind = [workload for workload, share in members if share == IDLE]
+    if (
+        len(members) > LARGEST
+        or state.sets.settles(*named)
+        or any((model, a, b) in state.clashes for a, b in combinations(behind, 2))
+    ):
         return nothing, nothing, nothing
     pairs = np.array([[_beside(state, model, a, b) for b in members] for a in members])
-    slowdown, upper = (np.minimum(set_slowdown(pairs[:, :, k]), _MOST) for k in (0, 1))
+    slowdowns, uppers, tails = (
+        np.minimum(slowdown_at(pairs[:, :, k], shares), _MOST) for k in range(3)
+    )
     # Equal members get equal numbers, whatever the order of summation.
     alike = [members.index(member) for member in members]
-    highest = np.maximum(slowdown, upper)
-    return tuple(slowdown[alike].tolist()), tuple(highest[alike].tolist()), (_MOST,) * len(members)
+    highest = np.maximum(slowdowns, uppers)
+    if len(behind) < len(members) - 1:
+        tails = np.full(len(members), _MOST)
+    return (
+        tuple(slowdowns[alike].tolist()),
+        tuple(highest[alike].tolist()),
+        tuple(tails[alike].tolist()),
+    )
 
 
 def _beside(state: State, model: int, mine: _Member, theirs: _Member) -> _Values:

@@ -16,7 +16,8 @@ Of two that share, s r is the end in two phases: until the first of them ends, a
 running jobs, which go on as before once all newcomers have ended. A group costs the price of its
 GPU from when that would be idle until its last job ends. A gang ends with its slowest
 worker: the least of its gains counts. A running job that no job joins gains 0. No job shares
-beyond the end of the last job of the forecast.
+beyond the end of the last job of the forecast; a running job that would end later anyway does not
+count.
 
 Where a joule has a price, a pending job gains that of the energy it takes alone, and a group costs
 that of the energy its GPU takes beyond what those that run there take anyway: the power of all
@@ -223,7 +224,9 @@ class Completion(JobValues):
             price += self._joule_price * self._added_energy(rows, job, end)
         late = last > compiled.class_until[rows.gpu_class]
         if job.shape[1] > 1:
-            late |= last > self._last_s
+            # A running job that is reckoned to end later than all as it is does not count.
+            counts = ~running | (self._due[job] <= self._last_s)
+            late |= (counts & (end > self._last_s)).any(axis=1)
         return np.where(late & ~running.all(axis=1), np.nan, -price)
 
     def _gain_at(self, job: Ints, end: Floats) -> Floats:

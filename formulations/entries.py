@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from operator import is_
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rules import share_total
 from dovetail.instances.instance import Cluster, Instance, SlowdownEntry
+from dovetail.instances.slowdown_table import SlowdownTable
 
 T = TypeVar("T")
 
@@ -114,6 +115,10 @@ class Template:
     def wanted(self) -> Ints:
         """How many places the workload of each free place has in all, (s, size - held)."""
         return np.asarray((self.free[:, :, None] == self.free[:, None]).sum(axis=2))
+
+    def take(self, rows: Ints) -> Template:
+        """Return these rows."""
+        return Template(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     @classmethod
     def joined(cls, parts: Sequence[Template]) -> Template:
@@ -224,6 +229,24 @@ class SlowdownIndex(Book):
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
         self._found: dict[tuple[str, tuple[Member, ...]], Combination | None] = {}
         self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
+
+    @classmethod
+    def of_sets(cls, instance: Instance, table: SlowdownTable) -> Self:
+        """Return the entries of three and more in a table, under the rules of an instance."""
+        return cls(
+            Instance.model_construct(
+                name="sets",
+                cluster=instance.cluster,
+                workloads=instance.workloads,
+                jobs=(),
+                slowdowns=table.sets,
+            )
+        )
+
+    def settles(self, model: str, members: Sequence[Member]) -> bool:
+        """Tell whether an entry says of these members whether they may share a GPU model."""
+        key = _key(members)
+        return (model, key) in self._by_key or (None, key) in self._by_key
 
     def holds_for(self, instance: Instance) -> bool:
         """Tell whether another instance has these entries, and the rules by which they are read."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.errors import InputError
 
 LARGEST: Final = 10
@@ -76,3 +78,62 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
                 busy = 1.0 + np.sum(asked[..., j, :] * others, axis=-1)
                 stretch[members][..., j] = np.maximum(1.0, busy / slowdown[..., j])
     return slowdown
+
+
+def slowdown_with_idle(first: ArrayLike, behind: ArrayLike) -> NDArray[np.float64]:
+    """Return the slowdowns of a job and of k that run in what it leaves idle (share ``idle``).
+
+    The k share the idle time equally; when the first has work, all of them give the GPU up at
+    once, so it waits for the slowest (Tally, ASPLOS 2025, section 4.2)::
+
+        slowdown_first  = max over j of slowdown of first with j alone behind it
+        slowdown_behind = k times its slowdown alone behind first
+
+    An estimate: kernels of the k that differ in length may share otherwise. The same holds for
+    upper bounds and for tail latencies.
+
+    Parameters
+    ----------
+    first, behind : array_like of float, shape (..., k)
+        The slowdowns of the first and of the other in each of the k pairs.
+
+    Returns
+    -------
+    ndarray of float, shape (..., k + 1)
+        The first comes first; NaN in a set with an unknown pair.
+    """
+    of_first = np.max(np.asarray(first, dtype=np.float64), axis=-1, keepdims=True)
+    shared = np.asarray(behind, dtype=np.float64)
+    return np.concatenate([of_first, shared * shared.shape[-1]], axis=-1)
+
+
+def slowdown_at(pair_slowdowns: ArrayLike, shares: Sequence[int | None]) -> NDArray[np.float64]:
+    """Return the slowdown of each job of a set at its shares, from those of its pairs.
+
+    Parameters
+    ----------
+    pair_slowdowns : array_like of float, shape (k, k)
+        As for ``set_slowdown``, each pair at the shares of its two; those of two jobs at ``idle``
+        are not read.
+    shares : sequence of (int or None)
+        The share of each job.
+
+    Returns
+    -------
+    ndarray of float, shape (k,)
+        As ``set_slowdown`` where no share is ``idle``, as ``slowdown_with_idle`` where one job has
+        another share. Jobs that are all at ``idle`` take turns: the number of them. Else NaN.
+    """
+    pairs = np.asarray(pair_slowdowns, dtype=np.float64)
+    behind = np.array([share == IDLE for share in shares])
+    if not behind.any():
+        return set_slowdown(pairs)
+    found = np.full(len(pairs), np.nan)
+    first = np.flatnonzero(~behind)
+    if not len(first):
+        found[:] = len(pairs)
+    elif len(first) == 1:
+        (k,) = first
+        order = [k, *np.flatnonzero(behind)]
+        found[order] = slowdown_with_idle(pairs[k, behind], pairs[behind, k])
+    return found

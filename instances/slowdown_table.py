@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -39,6 +39,8 @@ class SlowdownTable:
         Growth of the tail latency; NaN where unknown.
     power_w : (M, K, W, W) float
         Power of the shared GPU, NaN where unknown.
+    sets : tuple of SlowdownEntry
+        What is known of three and more; others follow from their pairs (``instances.sets``).
     """
 
     workloads: tuple[str, ...]
@@ -48,13 +50,11 @@ class SlowdownTable:
     upper: NDArray[np.float64]
     p99: NDArray[np.float64]
     power_w: NDArray[np.float64]
+    sets: tuple[SlowdownEntry, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def of(cls, instance: Instance) -> SlowdownTable:
-        """Return the table of an instance's entries on the GPU models of its cluster.
-
-        Entries of three and more are left out: ``instances.sets`` builds them from pairs.
-        """
+        """Return the table of an instance's entries on the GPU models of its cluster."""
         models = tuple(dict.fromkeys(place.gpu.model for place in instance.places.values()))
         return cls.of_entries(tuple(instance.workloads), models, instance.slowdowns)
 
@@ -67,7 +67,8 @@ class SlowdownTable:
         shares = [(e.shares[0], e.shares[1]) for e in pairs]
         caps = tuple(dict.fromkeys([UNCAPPED, *(c for x, y in shares for c in ((x, y), (y, x)))]))
         shape = (len(models), len(caps), len(workloads), len(workloads))
-        table = cls(workloads, models, caps, *(np.full(shape, np.nan) for _ in range(4)))
+        sets = tuple(entry for entry in entries if entry.set is not None)
+        table = cls(workloads, models, caps, *(np.full(shape, np.nan) for _ in range(4)), sets=sets)
         for entry in sorted(pairs, key=lambda e: e.gpu_model is not None):
             table._enter(entry)
         return table

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations_with_replacement, islice
+from itertools import combinations_with_replacement, islice, product
 from typing import Final
 
 import numpy as np
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance, SlowdownEntry
-from dovetail.instances.sets import LARGEST, set_slowdown
+from dovetail.instances.sets import LARGEST, set_slowdown, slowdown_with_idle
 from dovetail.predictors._combinations import Members, jobs_of, members_of, settled_keys, used
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
@@ -29,6 +31,60 @@ def set_entries(instance: Instance, gpu_models: Sequence[str | None]) -> Iterato
         settled = settled_keys(instance, gpu_model)
         for size in range(3, largest + 1):
             yield from pairs.entries(size, jobs, settled)
+
+
+def entries_behind(instance: Instance, gpu_models: Sequence[str | None]) -> Iterator[SlowdownEntry]:
+    """Yield an entry for each unknown set of a job and of several that run in its idle time.
+
+    Its pairs are known, and the instance's jobs can make it.
+    """
+    if IDLE not in instance.cluster.shares:
+        return
+    jobs, largest = jobs_of(instance), min(instance.cluster.max_jobs_per_gpu, LARGEST)
+    names = list(used(instance))
+    for gpu_model, first in product(gpu_models, names):
+        settled = settled_keys(instance, gpu_model)
+        pairs = {name: e for name in names if (e := _behind(instance, gpu_model, first, name))}
+        left = jobs - Counter([first])
+        for size in range(2, largest):
+            for chosen in combinations_with_replacement(pairs, size):
+                members = sorted([(first, UNCAPPED), *((name, int(IDLE)) for name in chosen)])
+                if Counter(chosen) <= left and tuple(members) not in settled:
+                    yield _with_idle(gpu_model, first, [pairs[name] for name in chosen], chosen)
+
+
+def _behind(
+    instance: Instance, gpu_model: str | None, first: str, behind: str
+) -> SlowdownEntry | None:
+    """Return the entry of a workload behind another, None where they may not share."""
+    key = members_of((first, behind), (UNCAPPED, int(IDLE)))
+    entry = instance.entries.get((gpu_model, key)) or instance.entries.get((None, key))
+    return entry if entry and entry.slowdown else None
+
+
+def _with_idle(
+    gpu_model: str | None, first: str, pairs: Sequence[SlowdownEntry], behind: Sequence[str]
+) -> SlowdownEntry:
+    def together(figures: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+        ordered = [
+            values if entry.shares[1] == IDLE else values[::-1]
+            for entry, values in zip(pairs, figures, strict=True)
+        ]
+        found = slowdown_with_idle(*np.array(ordered).T)
+        return tuple(rounded_up(found).tolist())
+
+    slowdown = [entry.slowdown or () for entry in pairs]
+    upper = [entry.upper or entry.slowdown or () for entry in pairs]
+    tail = [entry.p99 or entry.upper or entry.slowdown or () for entry in pairs]
+    return SlowdownEntry(
+        set=(first, *behind),
+        share=(None, *[IDLE] * len(behind)),
+        slowdown=together(slowdown),
+        upper=together(upper) if any(entry.upper for entry in pairs) else None,
+        p99=together(tail) if any(entry.p99 for entry in pairs) else None,
+        gpu_model=gpu_model,
+        source="estimate",
+    )
 
 
 def rounded_up(values: FloatArray) -> FloatArray:

@@ -21,7 +21,7 @@ from dovetail.predictors._combinations import (
     used,
     wanted_splits,
 )
-from dovetail.predictors._set_entries import rounded_up, set_entries
+from dovetail.predictors._set_entries import entries_behind, rounded_up, set_entries
 from dovetail.predictors.analytic import AnalyticPredictor, safe_without_bound
 from dovetail.predictors.predictor import Prediction, Predictor, Split
 from dovetail.predictors.trained import TrainedPredictor
@@ -109,6 +109,8 @@ def predict(
     )
     isolated = isolated_entries(instance)
     filled = instance.replace(slowdowns=(*instance.slowdowns, *in_order, *isolated))
+    if behind := _limited(entries_behind(filled, gpu_models)):
+        filled = filled.replace(slowdowns=(*filled.slowdowns, *behind))
     if not sets:
         return filled
     of_sets = _limited(set_entries(filled, gpu_models))

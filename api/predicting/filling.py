@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_TOLD = 10
 _PUBLISHED = "are estimates from Tally's published means, not measured"
+_DERIVED = "are estimates from their pairs: the jobs at idle share the idle time equally"
 
 
 def predict(options: Namespace) -> int:
@@ -71,8 +72,11 @@ def predicted(
         # What a confidence may be is a matter of the model, everything else of the instance.
         about = options.model if error.path == "confidence" else options.instance
         raise error.at(source_name(about)) from None
-    if isolated := sum(IDLE in e.shares for e in made.slowdowns[len(instance.slowdowns) :]):
-        print(f"dovetail: isolated pairs ({isolated}) {_PUBLISHED}", file=sys.stderr)
+    isolated = [e for e in made.slowdowns[len(instance.slowdowns) :] if IDLE in e.shares]
+    if pairs := sum(entry.pair is not None for entry in isolated):
+        print(f"dovetail: isolated pairs ({pairs}) {_PUBLISHED}", file=sys.stderr)
+    if pairs < len(isolated):
+        print(f"dovetail: isolated sets ({len(isolated) - pairs}) {_DERIVED}", file=sys.stderr)
     for unknown in _unknown(instance, predictor, mixed, options.confidence):
         print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
     for doubt in _doubts(instance, made, predictor, mixed):

@@ -6,7 +6,8 @@ Shares no code with the cluster: rates are recomputed from the periods of jobs o
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,8 @@ from dovetail.executor.simulation.options import Options
 from dovetail.instances._check_facts import Placed, iteration_s
 from dovetail.instances._check_hosts import HostLoads
 from dovetail.instances._check_rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
-from dovetail.instances.instance import Instance, Job, Workload
+from dovetail.instances._record import IDLE
+from dovetail.instances.instance import Instance, Job, SlowdownEntry, Workload
 from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
@@ -40,9 +42,10 @@ def violations(
       allowed;
     - no GPU holds more jobs, memory or caps at any instant than it may, no gang is on one GPU
       twice or on two models;
-    - a latency-critical job with a gSLA has at most one co-runner, with which its ``predicted`` p99
-      (None = the true one) keeps the gSLA; if no p99 is known, the upper bound does, or the true
-      slowdown, as it may have been measured before.
+    - a latency-critical job with a gSLA has one co-runner, with which its ``predicted`` p99 (None =
+      the true one) keeps the gSLA; if no p99 is known, the upper bound does, or the true slowdown,
+      as it may have been measured before. It has more where an entry names the set, and its p99
+      there does, or where all of them are at ``idle`` and that holds with each alone.
     """
     return _Check(history, trace, world, options or Options(), predicted).found
 
@@ -105,7 +108,8 @@ class _Check:
             if end <= start:
                 continue
             memory = sum(self._mode(stay)[0] for stay in present)
-            caps = sum(_share(stay, gpu) or 0 for stay in present)
+            shares = [_share(stay, gpu) for stay in present]
+            caps = sum(share for share in shares if share is not None and share != IDLE)
             if len(present) > rules.max_jobs_per_gpu:
                 self.found.append(f"{name}: {len(present)} jobs at {start} s")
             if memory > self._machines.memory_mib[gpu] + MEMORY_TOLERANCE_MIB:
@@ -121,16 +125,46 @@ class _Check:
         job = self._trace.jobs[stay.job]
         if job.priority != "latency" or job.gsla is None:
             return True
-        if len(present) > 2:
-            return False
-        (other,) = (one for one in present if one is not stay)
+        most = job.gsla * (1 + GSLA_TOLERANCE) / self._mode(stay)[1]
+        entry = self._entry(self._predicted.sets, gpu, present)
+        if entry is not None:
+            tail = entry.p99 or entry.upper or entry.slowdown
+            return tail is not None and tail[self._position(entry, gpu, stay)] <= most
+        others = [one for one in present if one is not stay]
+        behind = all(_share(one, gpu) == IDLE for one in others)
+        return (len(others) == 1 or behind) and all(
+            self._tail(gpu, stay, other) <= most for other in others
+        )
+
+    def _tail(self, gpu: int, stay: Stay, other: Stay) -> float:
         model, caps = self._machines.model[gpu], (_share(stay, gpu), _share(other, gpu))
         cell = (model, self._predicted.caps_place[caps], self._place(stay), self._place(other))
         believed = self._predicted.p99[cell]
         if math.isnan(believed):
             true = self._truth.slowdown[model, self._truth.caps_place[caps], *cell[2:]]
             believed = np.fmin(self._predicted.upper[cell], true)
-        return bool(believed * self._mode(stay)[1] <= job.gsla * (1 + GSLA_TOLERANCE))
+        return float(believed)
+
+    def _entry(
+        self, entries: Sequence[SlowdownEntry], gpu: int, sharing: Sequence[Stay]
+    ) -> SlowdownEntry | None:
+        """Return the entry of three jobs and more, that of the GPU's model before any other."""
+        model = self._machines.models[self._machines.model[gpu]]
+        members = Counter(self._member(gpu, stay) for stay in sharing)
+        found = [
+            entry
+            for entry in entries
+            if entry.gpu_model in (None, model)
+            and Counter(zip(entry.workloads, entry.shares, strict=True)) == members
+        ]
+        return max(found, key=lambda entry: entry.gpu_model is not None, default=None)
+
+    def _member(self, gpu: int, stay: Stay) -> tuple[str, int | None]:
+        return self._trace.jobs[stay.job].workload or "", _share(stay, gpu)
+
+    def _position(self, entry: SlowdownEntry, gpu: int, stay: Stay) -> int:
+        members = zip(entry.workloads, entry.shares, strict=True)
+        return list(members).index(self._member(gpu, stay))
 
     def _check_progress(self, stay: Stay) -> None:
         begin = min(stay.start_s + stay.delay_s, stay.end_s)
@@ -171,14 +205,34 @@ class _Check:
             share = _share(stay, gpu)
             known = share is not None and share in throughput and 100 in throughput
             return throughput[100] / throughput[share] if known and share else 1.0
-        model = self._machines.model[gpu]
+        entry = self._entry(self._world.slowdowns, gpu, sharing)
+        if entry is not None and entry.set is not None:
+            assert entry.slowdown is not None
+            return entry.slowdown[self._position(entry, gpu, stay)]
+        shares = [_share(one, gpu) for one in sharing]
+        if IDLE in shares and len(sharing) > 2:
+            return self._at_idle(gpu, sharing, shares)
         pairs = np.ones((len(sharing), len(sharing)))
         for i, a in enumerate(sharing):
             for j, b in enumerate(sharing):
                 if i != j:
-                    caps = self._truth.caps_place[_share(a, gpu), _share(b, gpu)]
-                    pairs[i, j] = self._truth.slowdown[model, caps, self._place(a), self._place(b)]
+                    pairs[i, j] = self._pair(gpu, a, b)
         return float(pairs[0, 1] if len(sharing) == 2 else set_slowdown(pairs)[0])
+
+    def _at_idle(self, gpu: int, sharing: list[Stay], shares: list[int | None]) -> float:
+        """Return the slowdown of the first of some jobs of which all but one are at ``idle``."""
+        behind, stay = shares.count(IDLE), sharing[0]
+        if behind == len(sharing):
+            return float(behind)
+        (first,) = (one for one, share in zip(sharing, shares, strict=True) if share != IDLE)
+        if stay is first:
+            return max(self._pair(gpu, stay, other) for other in sharing[1:])
+        return behind * self._pair(gpu, stay, first)
+
+    def _pair(self, gpu: int, stay: Stay, other: Stay) -> float:
+        model, caps = self._machines.model[gpu], (_share(stay, gpu), _share(other, gpu))
+        cell = self._truth.caps_place[caps], self._place(stay), self._place(other)
+        return float(self._truth.slowdown[model, *cell])
 
     def _placed(self, stay: Stay) -> Placed:
         """Return a stay as what the checker knows of a job on GPUs."""

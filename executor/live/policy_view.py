@@ -26,7 +26,7 @@ from dovetail.formulations.rules import slowdown_alone
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.instances.sets import LARGEST, set_slowdown
+from dovetail.instances.sets import LARGEST, slowdown_at
 from dovetail.instances.slowdown_table import Caps
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, Reservation
@@ -462,7 +462,8 @@ class PolicyView:
             return slowdown_alone(self.state.workloads[job.workload], job.share_on(gpu)) or 1.0
         if in_turn <= LARGEST:
             pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
-            found = float(set_slowdown(pairs)[residents.index(job)])
+            shares = [other.share_on(gpu) for other in residents]
+            found = float(slowdown_at(pairs, shares)[residents.index(job)])
         return in_turn if math.isnan(found) else found
 
     def _beside(self, job: Job, other: Job, gpu: int) -> float:

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from dovetail.executor.simulation.history import Outcome
 from dovetail.formulations.budget import WorkClock
+from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone
+from dovetail.instances._record import IDLE
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
-from dovetail.instances.sets import set_slowdown
+from dovetail.instances.sets import slowdown_at
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, State
@@ -82,7 +84,7 @@ class SimulatedCluster:
     ----------
     world : Instance
         Cluster, workloads and the true slowdowns of pairs; those of three and more follow by
-        ``set_slowdown``. Its jobs are not read.
+        ``slowdown_at`` where there is no entry. Its jobs are not read.
     predicted : SlowdownTable, optional
         What policies see in ``state`` instead of the true slowdowns.
     observe_s : float
@@ -118,6 +120,7 @@ class SimulatedCluster:
         self.pace = 0.0
         self._observe_s = observe_s
         self._truth = truth
+        self._true_sets = SlowdownIndex.of_sets(world, truth)
         self._events: list[tuple[float, int, int, int, int]] = []
         self._order = 0
         hosts = Hosts(world.cluster.nodes, tuple(world.workloads.values()))
@@ -356,16 +359,32 @@ class SimulatedCluster:
         if need > room_mib(state.machines.memory_mib[gpu]):
             return residents or [job]
         mine: Member = (job.workload, start.shares[k] if start.shares else None)
-        return [
-            other for other in residents if math.isnan(self._pair(gpu, mine, _member(other, gpu)))
-        ]
+        named = self._named(gpu, [mine, *(_member(other, gpu) for other in residents)])
+        if self._true_sets.settles(*named):
+            return [] if self._true_sets.find(*named) else residents
+        return [other for other in residents if self._clashes(gpu, mine, _member(other, gpu))]
+
+    def _named(
+        self, gpu: int, members: Sequence[Member]
+    ) -> tuple[str, list[tuple[str, int | None]]]:
+        machines, names = self.state.machines, self.state.names
+        named = [(names[workload], share) for workload, share in members]
+        return machines.models[machines.model[gpu]], named
+
+    def _clashes(self, gpu: int, mine: Member, other: Member) -> bool:
+        """Tell whether two may not share; those that are both at ``idle`` never run at once."""
+        both_idle = mine[1] == other[1] == IDLE
+        return not both_idle and math.isnan(self._pair(gpu, mine, other))
 
     def _beside(self, gpu: int, mine: Member, others: Sequence[Member]) -> float:
         if len(others) == 1:
             return self._pair(gpu, mine, others[0])
         members = [mine, *others]
+        given = self._true_sets.find(*self._named(gpu, members))
+        if given is not None:
+            return given.slowdown[0]
         pairs = [[self._pair(gpu, a, b) for b in members] for a in members]
-        return float(set_slowdown(np.array(pairs))[0])
+        return float(slowdown_at(pairs, [share for _, share in members])[0])
 
     def _pair(self, gpu: int, mine: Member, other: Member) -> float:
         caps = self._truth.caps_place.get((mine[1], other[1]))

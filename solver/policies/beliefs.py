@@ -10,8 +10,9 @@ not known to; and while no power is known at all, GPUs that run one job count th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, islice, permutations
 from statistics import fmean
 
 import numpy as np
@@ -19,8 +20,10 @@ import numpy as np
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.entries import Book, Combination, Member, Template
 from dovetail.formulations.rules import share_of, share_total
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Workload
-from dovetail.instances.sets import LARGEST, set_slowdown
+from dovetail.instances.isolated import BEHIND
+from dovetail.instances.sets import LARGEST, set_slowdown, slowdown_with_idle
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
 
@@ -40,7 +43,8 @@ _MOST_SETS = 100_000
 class BeliefBook(Book):
     """The slowdowns that a policy believes in.
 
-    Those of three and more without caps follow from their pairs (``instances.sets``).
+    Those of three and more without caps, or of which all but one run behind it (share ``idle``),
+    follow from their pairs (``instances.sets``) where no entry names the set.
 
     Parameters
     ----------
@@ -76,6 +80,10 @@ class BeliefBook(Book):
         self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
         self._number = {name: k for k, name in enumerate(self.workloads)}
         self._caps = _usable_caps(state)
+        self._given = state.sets
+        caps = self._table.caps_place
+        known = IDLE in self.rules.shares and BEHIND in caps
+        self._behind_caps = (caps[BEHIND], caps[BEHIND[::-1]]) if known else None
 
     def is_of(self, state: State) -> bool:
         """Tell whether nothing of a state has been measured since, or believed otherwise."""
@@ -112,10 +120,27 @@ class BeliefBook(Book):
                 return None
             power_w = float(self._power_w[cells[0]])
             return Combination(tuple(members), slowdown, upper, tail, power_w)
-        if len(members) > self.most or any(share is not None for _, share in members):
+        if len(members) > self.most:
             return None
+        if self._given.settles(model, members):
+            given = self._given.find(model, members)
+            return given and given._replace(power_w=given.power_w or self._sum_w(members))
         together = np.array([[self._number[name] for name, _ in members]])
-        return next(iter(self._combinations(self._sets(m, together, 0))), None)
+        shares = [share for _, share in members]
+        if all(share is None for share in shares):
+            found = self._sets(m, together, 0)
+        elif (first := _first_of(shares)) is not None and self._behind_caps:
+            behind = [self._number[name] for k, (name, _) in enumerate(members) if k != first]
+            if any((m, a, b) in self._state.clashes for a, b in combinations(behind, 2)):
+                return None
+            found = self._behind(m, together, first, 0)
+        else:
+            return None
+        return next((c for c in self._combinations(found) if not np.isnan(c.slowdown).any()), None)
+
+    def _sum_w(self, members: Sequence[Member]) -> float:
+        """Return the power of all, each on a GPU of its own."""
+        return float(sum(self._alone_w[self._number[name]] for name, _ in members))
 
     def known(self, model: str) -> Sequence[Combination]:
         """Return every pair and every set that may run on a GPU model."""
@@ -130,13 +155,45 @@ class BeliefBook(Book):
             if len(held) < 2 <= most:
                 a, b, there, back = self._beside(held[0]) if held else self._from_scratch()
                 found.append(self._pairs(m, a, b, there, back, len(held)))
-            if most > 2 and all(share is None for _, share in held):
-                those = [self._number[name] for name, _ in held]
-                found += [
-                    self._sets(m, members, len(held)) for members in self._grown(m, those, most)
-                ]
+            if most > 2:
+                found += map(self._not_given(model, held), self._derived(m, held, most))
+                found += self._of_entries(model, held)
             self._templates[key] = [template for template in found if len(template.free)]
         return self._templates[key]
+
+    def _of_entries(self, model: str, held: tuple[Member, ...]) -> Iterator[Template]:
+        """Yield the sets that entries name."""
+        there = self._sum_w(held)
+        for found in self._given.templates(model, held):
+            sum_w = there + self._alone_w[found.free].sum(axis=1)
+            yield replace(found, power_w=np.where(np.isnan(found.power_w), sum_w, found.power_w))
+
+    def _derived(self, model: int, held: tuple[Member, ...], most: int) -> Iterator[Template]:
+        """Yield the sets that follow from their pairs, a template a size of each kind."""
+        those = [self._number[name] for name, _ in held]
+        shares = [share for _, share in held]
+        if all(share is None for share in shares):
+            for members in self._grown(model, those, most):
+                yield self._sets(model, members, len(held))
+        first = _first_of(shares) if held else 0
+        if first is not None and self._behind_caps:
+            for members in self._grown_behind(model, those, first, most):
+                yield self._behind(model, members, first, len(held))
+
+    def _not_given(self, model: str, held: tuple[Member, ...]) -> Callable[[Template], Template]:
+        """Return what leaves the sets out of a template that an entry names."""
+
+        def settled(free: list[int], share: list[int]) -> bool:
+            names = (self.workloads[k] for k in free)
+            joining = zip(names, map(share_of, share[len(held) :]), strict=True)
+            return self._given.settles(model, [*held, *joining])
+
+        def others(found: Template) -> Template:
+            rows = zip(found.free.tolist(), found.share.tolist(), strict=True)
+            keep = [not settled(*row) for row in rows]
+            return found.take(np.flatnonzero(keep))
+
+        return others if self._given.sets else lambda found: found
 
     @property
     def speeds_up(self) -> bool:
@@ -164,15 +221,23 @@ class BeliefBook(Book):
         -------
         there, joining : (workloads, workloads) float
             Of the job that is there (rows) and of the one that joins it (columns), without
-            their sub-batches; inf where they may not share.
+            their sub-batches; inf where they may not share, 0 where an entry names a set of both.
         """
 
         def made() -> tuple[Floats, Floats]:
             m, (there, back) = self._table.models.index(model), self._caps_beside(share)
             known = ~np.isnan(self._slowdown[m])
             bound = np.where(known, np.fmin(self._upper[m], self._tail[m]), np.inf)
-            own, other = bound[there], bound[back]
-            return own.min(axis=0, initial=np.inf), other.min(axis=0, initial=np.inf).T
+            own = bound[there].min(axis=0, initial=np.inf)
+            other = bound[back].min(axis=0, initial=np.inf).T
+            for entry in self._table.sets:
+                members = zip(
+                    map(self._number.__getitem__, entry.workloads), entry.shares, strict=True
+                )
+                for (a, x), (b, _) in permutations(members, 2):
+                    if x == share:
+                        own[a, b] = other[a, b] = 0.0
+            return own, other
 
         return self.once(f"least bounds on {model} with {share}", made)
 
@@ -243,6 +308,76 @@ class BeliefBook(Book):
             if size > 2:
                 yield members
 
+    def _behind(self, model: int, members: Ints, first: int, held: int) -> Template:
+        """Return the sets of these workloads, (n, size), in which all run behind one of them.
+
+        Parameters
+        ----------
+        model : int
+            The GPU model.
+        members : (n, size) int
+            Workloads of which every one may share with the one that they run behind.
+        first : int
+            The place of that one.
+        held : int
+            How many are there already.
+        """
+        assert self._behind_caps is not None
+        ahead, back = self._behind_caps
+        others = [k for k in range(members.shape[1]) if k != first]
+        own, theirs = members[:, [first]], members[:, others]
+
+        def together(table: Floats) -> Floats:
+            found = np.empty(members.shape)
+            found[:, [first, *others]] = slowdown_with_idle(
+                table[model, ahead, own, theirs], table[model, back, theirs, own]
+            )
+            return found
+
+        share = np.full(members.shape, int(IDLE))
+        share[:, first] = 0
+        twin = np.diff(members, axis=1, prepend=-1) == 0
+        twin[:, : max(held, 1) + 1] = False  # No place is like that of the first.
+        slowdown = together(self._slowdown)
+        return Template(
+            free=members[:, held:],
+            twin=twin,
+            share=share,
+            slowdown=slowdown,
+            upper=np.maximum(slowdown, together(self._upper)),
+            tail=together(self._tail),
+            power_w=self._alone_w[members].sum(axis=1),
+        )
+
+    def _grown_behind(
+        self, model: int, held: Sequence[int], first: int, most: int
+    ) -> Iterator[Ints]:
+        """Yield the sets of three, of four, ... to ``most`` that run behind one, (n, size).
+
+        That is the one at place ``first`` of those that are there, else any, which then comes
+        first. Those that join it come in ascending order.
+        """
+        assert self._behind_caps is not None
+        ahead, back = self._behind_caps
+        behind = ~np.isnan(self._slowdown[model, ahead] + self._slowdown[model, back].T)
+        clash = np.zeros(behind.shape, dtype=bool)
+        for on, a, b in self._state.clashes:
+            clash[a, b] |= on == model
+        every = np.arange(len(self.workloads))
+        members = np.array([held], dtype=np.int64) if held else every[:, None]
+        there = [k for k in range(members.shape[1]) if k != first]
+        able = behind[members[:, first]]
+        for k in there:
+            able &= ~clash[members[:, k]]
+        for size in range(members.shape[1] + 1, most + 1):
+            if able.sum() > _MOST_SETS:
+                return
+            row, joining = np.nonzero(able)
+            members = np.concatenate([members[row], joining[:, None]], axis=1)
+            able = able[row] & ~clash[joining] & (every >= joining[:, None])
+            if size > 2:
+                yield members
+
     def _combinations(self, found: Template) -> Iterator[Combination]:
         """Yield what is believed of GPUs without residents."""
         for free, share, slowdown, upper, tail, power_w in zip(
@@ -296,6 +431,12 @@ def _powered(workloads: Sequence[Workload]) -> list[Workload]:
     known = [one.power_w for one in workloads if one.power_w is not None]
     mean = fmean(known) if known else 1.0
     return [one if one.power_w is not None else one.replace(power_w=mean) for one in workloads]
+
+
+def _first_of(shares: Sequence[int | None]) -> int | None:
+    """Return the place of the one that all others run behind; None where that is not so."""
+    first = [k for k, share in enumerate(shares) if share != IDLE]
+    return first[0] if len(first) == 1 and shares[first[0]] is None else None
 
 
 def _usable_caps(state: State) -> tuple[list[int], list[int]]:

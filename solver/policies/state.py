@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import WALL, Clock
+from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, tail_bounds
+from dovetail.instances._record import IDLE
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.sets import slowdown_at
 from dovetail.instances.slowdown_table import SlowdownTable
 
 LEAST_REMAINING_S = 1.0
@@ -211,6 +214,7 @@ class State:
         self.residents: list[list[Job]] = [[] for _ in range(len(self.machines))]
         self.idle_count = [len(gpus) for gpus in self.machines.node_gpus]
         self._tails: tuple[SlowdownTable, int, NDArray[np.float64]] | None = None
+        self._sets: tuple[SlowdownTable, SlowdownIndex] | None = None
 
     @property
     def reserved_gpus(self) -> frozenset[int]:
@@ -234,6 +238,13 @@ class State:
             self._tails = known
         return known[2]
 
+    @property
+    def sets(self) -> SlowdownIndex:
+        """The entries of three and more in ``predicted``."""
+        if self._sets is None or self._sets[0] is not self.predicted:
+            self._sets = self.predicted, SlowdownIndex.of_sets(self.instance, self.predicted)
+        return self._sets[1]
+
     def sharer(self, job: Job, share: int | None, mode: int) -> Sharer:
         """Return what counts of a job at a cap in one of its modes."""
         return Sharer(job.workload, job.tail_limit, share, self.modes[job.workload][mode].stretch)
@@ -241,24 +252,36 @@ class State:
     def tails_kept(self, model: int, sharers: Sequence[Sharer]) -> bool:
         """Tell whether jobs that share a GPU keep every latency-critical one in its limit.
 
-        The rule of every policy, whatever it thinks of slowdowns otherwise. Nothing is known of
-        the tail latency with two others or more, so a job with a limit shares with one.
+        The rule of every policy, whatever it thinks of slowdowns otherwise.
         """
         if len(sharers) < 2 or all(math.isinf(one.limit) for one in sharers):
             return True
-        if len(sharers) > 2:
-            return False
-        first, second = sharers
-        return self._in_limit(model, first, second) and self._in_limit(model, second, first)
+        return all(
+            math.isinf(one.limit) or tail * one.stretch <= one.limit
+            for one, tail in zip(sharers, self._tails_of(model, sharers), strict=True)
+        )
 
-    def _in_limit(self, model: int, mine: Sharer, other: Sharer) -> bool:
-        if math.isinf(mine.limit):
-            return True
+    def _tails_of(self, model: int, sharers: Sequence[Sharer]) -> Sequence[float]:
+        """Return what each latency-critical job on a GPU would be held against; NaN: unknown.
+
+        With two others or more, that is known where an entry of the set says so, and of a job
+        that all others run behind (share ``idle``).
+        """
+        pairs = np.array([[self._tail(model, one, other) for other in sharers] for one in sharers])
+        if len(sharers) == 2:
+            return [float(pairs[0, 1]), float(pairs[1, 0])]
+        members = [(self.names[one.workload], one.share) for one in sharers]
+        on = self.machines.models[model]
+        if self.sets.settles(on, members):
+            given = self.sets.find(on, members)
+            return given.bounds([True] * len(sharers)) if given else [math.nan] * len(sharers)
+        shares = [one.share for one in sharers]
+        behind = shares.count(IDLE) == len(sharers) - 1
+        return slowdown_at(pairs, shares).tolist() if behind else [math.nan] * len(sharers)
+
+    def _tail(self, model: int, mine: Sharer, other: Sharer) -> float:
         caps = self.predicted.caps_place.get((mine.share, other.share))
-        if caps is None:
-            return False
-        tail = self.tails[model, caps, mine.workload, other.workload]
-        return bool(tail * mine.stretch <= mine.limit)
+        return math.nan if caps is None else self.tails[model, caps, mine.workload, other.workload]
 
     @cached_property
     def hosts(self) -> Hosts | None:

@@ -15,6 +15,7 @@ from dovetail.formulations.groups import Groups
 from dovetail.formulations.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
 from dovetail.formulations.rules import most_bound, share_of
+from dovetail.instances._record import IDLE
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_forecast import remaining_work
@@ -139,10 +140,14 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     row = np.repeat(np.arange(len(hosts)), np.diff(first, append=sum(len(h.jobs) for h in hosts)))
     residents = [job for host in hosts for job in host.jobs]
     seats: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    behind: list[int] = []  # Jobs behind another say nothing of those that join them there.
     for k, job in enumerate(residents):
         gpus = hosts[row[k]].gpus
         for share in {None} if job.shares is None else {job.share_on(gpu) for gpu in gpus}:
-            seats[machines.model[gpus[0]], share].append(k)
+            if share == IDLE and len(hosts[row[k]].jobs) > 1:
+                behind.append(k)
+            else:
+                seats[machines.model[gpus[0]], share].append(k)
     mode = [state.modes[job.workload][job.mode] for job in residents]
     stretch = np.array([each.stretch for each in mode])
     need = np.bincount(row, [each.memory_mib for each in mode], len(hosts))
@@ -152,6 +157,7 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     of_job = np.array([job.workload for job in jobs], dtype=np.int64)
     least_need, least_stretch = book.least_modes[of_job].T
     accepts = np.zeros((len(residents), len(jobs)), dtype=bool)
+    accepts[behind] = True
     for (model, share), which in seats.items():
         staying, joining = book.least_bounds(machines.models[model], share)
         cells = np.ix_(there[which], of_job)

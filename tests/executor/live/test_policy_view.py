@@ -345,6 +345,40 @@ def test_a_job_may_run_in_the_idle_time_of_a_latency_job_of_its_user_if_both_may
     assert view.instance().slowdowns
 
 
+@pytest.mark.parametrize(("tail", "joins"), [(1.1, True), (1.29, False)])
+def test_several_jobs_run_in_the_idle_time_of_one_where_its_tail_with_each_allows_it(tail, joins):
+    story = known_story()
+    chat = story.submit(workload="speech", isolation="blocks", priority="latency", gsla=1.3)
+    train = story.submit(workload="vision", isolation="blocks", estimate_s=1e5)
+    other = story.submit(workload="text", isolation="blocks", estimate_s=10.0)
+    measured = [
+        together("speech", name, (1.01, 2.0), (None, IDLE)).replace(p99=(p99, None))
+        for name, p99 in (("vision", 1.02), ("text", tail))
+    ]
+    plain = together("vision", "text", (1.5, 1.5))
+    rules = {"shares": ["idle"], "max_jobs_per_gpu": 3}
+    view = world_of(story, *measured, plain, rules=rules)
+    put(story, view, chat, "g0")
+    put(story, view, train, "g0", shares=(IDLE,))
+    assert (refusal(view, [start(view, other, "g0", shares=(IDLE,))], {}) is None) is joins
+    for gpu in GPUS:
+        drain(story, gpu, on=gpu != "g0")
+    view.renew(story.at_s)
+    found = policy_named("dovetail").decide(view.state).starts
+    assert [one.shares for one in found] == [(IDLE,)] * joins
+    if joins:
+        put(story, view, other, "g0", shares=(IDLE,))
+        assert seen(view, train).rate == pytest.approx(1 / 4)
+        story.ended(chat)
+        view.renew(story.at_s)
+        # Both go on in turns, and nothing joins them.
+        assert seen(view, train).rate == pytest.approx(1 / 2)
+        assert view.instance().jobs
+        second = story.submit(workload="speech", isolation="blocks", priority="latency")
+        view.renew(story.at_s)
+        assert refusal(view, [start(view, second, "g0")], {})
+
+
 def test_a_job_that_is_not_isolated_any_more_gets_no_other_into_its_idle_time():
     story = known_story()
     chat, train = isolated_jobs(story)

@@ -1,12 +1,17 @@
 """Three and more on a GPU, and the price of energy, under Dovetail's own policy."""
 
+import dataclasses
+from collections import Counter
 from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
 
+from dovetail.instances._record import IDLE
+from dovetail.instances.instance import Instance
 from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.traces import Trace
 from dovetail.solver.policies import beliefs, policy_named
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.state import State
@@ -82,6 +87,108 @@ def test_a_third_joins_two_that_run(most, starts):
     found = [round(outcome.first_start_s) for outcome in history.outcomes]
     assert found[:2] == starts[:2]
     assert found[2] == pytest.approx(starts[2], abs=1)
+
+
+def _behind_world(most=4, **slowdowns):
+    """Return one GPU with a service ``a``, and workloads that may run in its idle time."""
+    data = world(
+        gpus=1, workloads=NAMES[:3], max_jobs_per_gpu=most, shares=["idle"], start_capped=False
+    ).to_data()
+    for name in "bc":
+        data["workloads"][name]["isolation"] = "blocks"
+    data["slowdowns"] = [
+        {"pair": ["a", name], "share": [None, "idle"], "slowdown": [1.05, s], "p99": [tail, s]}
+        for name, (s, tail) in slowdowns.items()
+    ]
+    return Instance.from_data(data)
+
+
+def _with_service(jobs):
+    first, *others = jobs.jobs
+    service = dataclasses.replace(first, priority="latency", gsla=1.1)
+    return Trace.of("service", [service, *others])
+
+
+def test_sets_behind_a_job_are_those_whose_pairs_may_share():
+    where = _behind_world(b=(1.5, 1.08), c=(2.0, 1.02))
+    book = BeliefBook(State(where, SlowdownTable.of(where)))
+    for held in ((), (("a", None),), (("a", None), ("c", IDLE)), (("c", IDLE), ("a", None))):
+        found = {}
+        for template in book.templates("V100", held):
+            for free, share, slowdown, tail in zip(
+                template.free.tolist(),
+                template.share.tolist(),
+                template.slowdown.tolist(),
+                template.tail.tolist(),
+                strict=True,
+            ):
+                names = [*(name for name, _ in held), *(NAMES[k] for k in free)]
+                found[tuple(sorted(names))] = names, share, slowdown, tail
+        held_names = [name for name, _ in held]
+        wanted = [
+            ("a", *behind)
+            for size in (1, 2, 3)
+            for behind in combinations_with_replacement("bc", size)
+            if not Counter(held_names) - Counter(("a", *behind)) and size + 1 > len(held)
+        ]
+        assert sorted(found) == sorted(wanted)
+        for names, share, slowdown, tail in found.values():
+            alone = {"b": 1.5, "c": 2.0}
+            behind = len(names) - 1
+            assert share == [0 if name == "a" else 101 for name in names]
+            assert slowdown == [1.05 if name == "a" else behind * alone[name] for name in names]
+            assert tail[names.index("a")] == (1.08 if "b" in names else 1.02)
+            members = list(zip(names, (None if s == 0 else IDLE for s in share), strict=True))
+            assert book.find("V100", members).slowdown == tuple(slowdown)
+
+
+def test_several_run_behind_a_service_until_they_end():
+    where = _behind_world(b=(1.5, 1.08), c=(2.0, 1.02))
+    jobs = trace((0, 1, 100_000, "a"), (1, 1, 1000, "b"), (2, 1, 2000, "b"), (3, 1, 100, "c"))
+    history = run(_with_service(jobs), where, policy_named("dovetail"))
+    starts = [outcome.first_start_s for outcome in history.outcomes]
+    assert starts == [0, 1, 2, 3]
+    # With both others each of three is slowed three times as much.
+    assert history.outcomes[3].finish_s == pytest.approx(3 + 100 * 6.0)
+    assert history.outcomes[0].worst_slowdown == 1.05
+
+
+def test_those_behind_go_on_after_the_service_has_ended():
+    where = _behind_world(b=(1.5, 1.08))
+    jobs = trace((0, 1, 100, "a"), (1, 1, 1000, "b"), (2, 1, 1000, "b"))
+    history = run(_with_service(jobs), where, policy_named("dovetail"))
+    # They take turns then: of 2,000 s of work less what was done before.
+    assert history.outcomes[0].finish_s == pytest.approx(105, abs=0.1)
+    assert history.outcomes[2].finish_s == pytest.approx(105 + 2000 - 105 / 1.5, abs=3)
+
+
+@pytest.mark.parametrize(("tail", "starts"), [(1.1, [0, 1, 2]), (1.11, [0, 1, None])])
+def test_none_joins_behind_a_service_that_would_be_over_its_gsla(tail, starts):
+    where = _behind_world(b=(1.5, 1.08), c=(2.0, tail))
+    jobs = trace((0, 1, 10_000, "a"), (1, 1, 1000, "b"), (2, 1, 10, "c"))
+    history = run(_with_service(jobs), where, policy_named("dovetail"))
+    found = [outcome.first_start_s for outcome in history.outcomes]
+    assert [start if start < 3 else None for start in found] == starts
+
+
+def test_an_entry_of_a_set_counts_for_beliefs_and_for_the_truth():
+    where = world(gpus=1, workloads=NAMES[:3], max_jobs_per_gpu=3)
+    data = where.to_data() | {
+        "slowdowns": [
+            {"pair": ["a", "b"], "slowdown": [1.1, 1.1]},
+            {"set": ["a", "b", "c"], "slowdown": [1.2, 1.3, 1.4]},
+        ]
+    }
+    jobs = trace((0, 1, 1000, "a"), (1, 1, 1000, "b"), (2, 1, 10, "c"))
+    history = run(jobs, Instance.from_data(data), policy_named("dovetail"))
+    assert history.outcomes[2].first_start_s == 2
+    assert history.outcomes[2].finish_s == pytest.approx(2 + 10 * 1.4)
+    # One that says that they may not share is heard, too.
+    pairs = [{"pair": [a, b], "slowdown": [1.1, 1.1]} for a, b in ("ab", "ac", "bc")]
+    data["slowdowns"] = [*pairs, {"set": ["a", "b", "c"], "slowdown": None}]
+    history = run(jobs, Instance.from_data(data), policy_named("dovetail"))
+    assert history.outcomes[2].first_start_s > 1000
+    assert all(stay.ending == "finished" for stay in history.stays)
 
 
 @pytest.mark.parametrize(("gsla", "joins"), [(1.6, True), (1.3, False)])

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import State
@@ -11,7 +12,7 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job, Sharer
 from tests.executor.simulation.worlds import world
 
-A, B = 0, 1
+A, B, C = 0, 1, 2
 
 
 def state_of(*entries):
@@ -65,10 +66,45 @@ def test_caps_and_pairs_of_which_nothing_is_known_are_refused():
     assert not kept(state, Sharer(A, 1.5), Sharer(A, math.inf))
 
 
-def test_a_job_with_a_limit_shares_with_one():
+def test_without_caps_a_job_with_a_limit_shares_with_one_where_no_entry_names_the_set():
     state, batch = state_of(), Sharer(B, math.inf)
     assert kept(state, batch, batch, batch)
     assert not kept(state, Sharer(A, 1.5), batch, batch)
+
+
+def with_sets(*entries):
+    data = world(max_jobs_per_gpu=4, shares=["idle"], workloads=("a", "b", "c")).to_data()
+    for name in "bc":
+        data["workloads"][name]["isolation"] = "blocks"
+    data["slowdowns"] = list(entries)
+    where = Instance.from_data(data)
+    return State(where, SlowdownTable.of(where))
+
+
+def test_an_entry_of_the_set_says_what_its_tails_are():
+    of_set = {"set": ["a", "b", "b"], "slowdown": [1.2, 2.0, 2.0]}
+    batch = Sharer(B, math.inf)
+    for fields, figure in (({}, 1.2), ({"upper": [1.3, 2, 2]}, 1.3), ({"p99": [1.4, 2, 2]}, 1.4)):
+        state = with_sets(of_set | fields)
+        assert kept(state, batch, Sharer(A, figure), batch)
+        assert not kept(state, Sharer(A, figure - 1e-6), batch, batch)
+        assert not kept(state, Sharer(A, figure, stretch=1.01), batch, batch)
+    assert not kept(with_sets(of_set | {"slowdown": None}), Sharer(A, 9.0), batch, batch)
+
+
+def test_behind_a_job_its_tail_is_the_largest_of_its_pairs():
+    pairs = [
+        {"pair": ["a", name], "share": [None, "idle"], "slowdown": [1.1, 2.0], "p99": [tail, 2.0]}
+        for name, tail in (("b", 1.2), ("c", 1.3))
+    ]
+    state = with_sets(*pairs)
+    b, c = (Sharer(k, math.inf, IDLE) for k in (1, 2))
+    assert kept(state, Sharer(A, 1.3), b, c)
+    assert kept(state, b, c, b, Sharer(A, 1.3))
+    assert kept(state, Sharer(A, 1.2), b, b)
+    assert not kept(state, Sharer(A, 1.2), b, c)
+    assert not kept(state, Sharer(A, 9.0), b, Sharer(C, math.inf))
+    assert not kept(with_sets(pairs[0]), Sharer(A, 9.0), b, c)
 
 
 def test_a_draft_counts_what_it_has_started():
