@@ -69,7 +69,7 @@ def fetch(name: str, source: Source, folder: Path, mirror: str = RAW) -> None:
     Raises
     ------
     FetchError
-        With the address of a file that cannot be had, or has another checksum.
+        With the address of a file that cannot be fetched, or has another checksum.
     """
     for file in source["files"]:
         place = folder / file["to"]

@@ -27,7 +27,7 @@ bytes takes sixty in memory."""
 
 _MOST_NESTED = 100
 _TOO_DEEP = "must not be nested so deeply"
-_TOO_LONG = "must not have a number of so many digits"
+_TOO_LONG = "must not have a number with thousands of digits"
 _TOO_MANY = f"must have at most {MOST_MARKS} values, keys and brackets, got more"
 
 _CONSTANTS = {

@@ -247,7 +247,7 @@ class Finder:
                 sites = np.flatnonzero(self._held & (team == fitting[worst[fitting].argmin()]))
                 order = sites[np.argsort(key[sites], kind="stable")]
                 yield order, key[order]
-            # Apart from joining a whole gang, only free GPUs are to be had.
+            # Apart from joining a whole gang, only free GPUs are available.
             key = np.where(self._held, np.maximum(key, Refusal.APART), key)
         for sites in self._of_model:
             order = sites[np.argsort(key[sites], kind="stable")]

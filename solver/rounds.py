@@ -201,7 +201,7 @@ def _with_lateness(result: Result, limit: float | None) -> Result:
     ):
         return result
     took = f"the plan took {result.runtime_s:.1f} s, {limit:g} s were allowed"
-    note = f"{took}: steps that had begun were finished"
+    note = f"{took}: steps in progress were finished"
     return replace(result, plan=result.plan.replace(notes=(*result.plan.notes, note)))
 
 

@@ -256,7 +256,7 @@ async def log(
     last one.
     """
     if follow and run is not None:
-        raise InputError("cannot be had with follow, which goes on from run to run", "run")
+        raise InputError("cannot be combined with follow, which continues from run to run", "run")
     api, by = _api(request), _asker(request)
     newest = await run_in_threadpool(api.log_path, job, rank, by, run)
     uid = (await run_in_threadpool(api.job, job)).uid

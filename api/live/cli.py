@@ -210,7 +210,7 @@ _DESCRIBING = (
 """Options that describe a job, except its program."""
 
 _UNCHANGED = tuple(each._replace(default=None) for each in _DESCRIBING)
-"""The same for a job that is there: what is not given stays."""
+"""The same for a submitted job; fields that are not given stay as they are."""
 
 _SUBMIT = Command(
     "submit",
@@ -246,8 +246,8 @@ _JOB = argument("JOB", "id of the job")
 _CHOSEN = (
     argument("[JOB ...]", "ids of jobs, or ranges like j3-j7", "jobs"),
     option("--all", "all of your jobs"),
-    option("--name NAME", "those of this name"),
-    option("--user NAME", "those of this user instead of yours"),
+    option("--name NAME", "jobs of this name"),
+    option("--user NAME", "jobs of this user instead of yours"),
     option("--state STATE", "those in this state", _state),
 )
 """Options that select jobs that are not over."""
@@ -267,8 +267,8 @@ COMMANDS: Final = (
         "dovetail.live.commands:queue",
         (
             option("--all", "also those that are over"),
-            option("--user NAME", "those of this user"),
-            option("--name NAME", "those of this name"),
+            option("--user NAME", "jobs of this user"),
+            option("--name NAME", "jobs of this name"),
             option("--state STATE", "those in this state: failed, waiting ...", _any_state),
             option("--since TIME", "those that ended within this time: 90, 2h, 1d", duration),
             option("--limit N", "the last N of them", whole(0)),
@@ -310,7 +310,7 @@ COMMANDS: Final = (
     _order("resume", "Continue paused jobs."),
     Command(
         "edit",
-        "Change a job that waits; what is not given stays.",
+        "Change a waiting job; fields that are not given stay as they are.",
         "dovetail.live.commands:edit",
         (
             _JOB,

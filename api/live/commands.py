@@ -259,7 +259,7 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
     """Return the ids of the jobs that options name, or of those not over that they describe."""
     described = options.all or options.name or options.user or options.state
     if options.jobs and described:
-        raise InputError("cannot be had with --all, --name, --user or --state", "JOB")
+        raise InputError("cannot be combined with --all, --name, --user or --state", "JOB")
     if options.jobs:
         return list(dict.fromkeys(chain.from_iterable(map(_ids, options.jobs))))
     if not described:

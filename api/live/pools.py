@@ -32,7 +32,7 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     Raises
     ------
     InputError
-        When there is no such pool, or it cannot be had on this machine.
+        When there is no such pool, or it is not available on this machine.
     """
     name, _, rest = text.partition(":")
     if name not in _POOLS:

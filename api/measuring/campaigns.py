@@ -119,7 +119,7 @@ def measure(options: Namespace) -> int:
         try:
             left = Runner(part, ledger, device, workers, until_s, listener).run()
         except KeyboardInterrupt:
-            print("dovetail: interrupted: the same command goes on from here", file=sys.stderr)
+            print("dovetail: interrupted: the same command continues from here", file=sys.stderr)
             return INTERRUPTED
     found = summary(read_ledger(folder))
     print_either(options, found.to_data(), campaign_view(found))
@@ -338,7 +338,7 @@ def _print_left(options: Namespace, left: Sequence[Experiment]) -> None:
         value = getattr(options, name)
         if value is not None:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
-    line = f"time is up: {number(len(left), 'experiment')} left; go on with {shlex.join(words)}"
+    line = f"time is up: {number(len(left), 'experiment')} left; continue with {shlex.join(words)}"
     print(f"dovetail: {line}", file=sys.stderr)
 
 

@@ -79,8 +79,7 @@ COMMANDS: Final = (
                 "--python FILE", "the Python whose PyTorch runs the workloads (default: this one)"
             ),
             _DIRECTORY._replace(
-                text="where doctor --splits has kept which shares compute right (default: that of "
-                "serve)"
+                text="where doctor --splits stored its results (default: that of serve)"
             ),
             option(
                 "--stages N",

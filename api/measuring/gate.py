@@ -90,7 +90,7 @@ def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: boo
     left = [share for share in shares if share not in known]
     if len(left) < len(shares):
         text = f"{len(shares) - len(left)} of {len(shares)} shares were measured before"
-        print(f"{probe.gpu_model}: {text} (--again: measure them anew)", file=sys.stderr)
+        print(f"{probe.gpu_model}: {text} (--again: measure them again)", file=sys.stderr)
     began = time.monotonic()
     with closing(measure_shares(probe, left)) as found:
         for done, evidence in enumerate(found, 1):

@@ -112,7 +112,10 @@ def noise_lines(found: Summary) -> RenderableType:
     if found.others_busy is not None:
         amount = percent(found.others_busy)
         facts.append(
-            ("others", f"had {amount} of the device's time: the more, the less slowdowns say")
+            (
+                "others",
+                f"used {amount} of the device's time: the more, the less reliable are slowdowns",
+            )
         )
     return fact_lines(*facts, *(_noise_facts(found.noise) if found.noise else ()))
 

@@ -89,7 +89,7 @@ def _plan_from_live(options: Namespace) -> int:
     allowed = ("from_live", "output", "report", "figures", "compare")
     for argument in given(PLAN, options):
         if argument.field not in allowed:
-            rule = "cannot be had with --from-live: the service plans as it does"
+            rule = "cannot be combined with --from-live: the service uses its own policy and limits"
             raise InputError(rule, argument.names[-1] if argument.names else argument.value)
     require_separate((), options.output, options.report, options.figures)
     check_figures(options.figures)

@@ -48,7 +48,7 @@ def predictor_of(options: Namespace) -> str | Predictor | None:
                 raise InputError(f"{option} needs --model")
         return cast("str | None", options.predictor)
     if options.predictor is not None:
-        raise InputError("cannot be had with --predictor", "--model")
+        raise InputError("cannot be combined with --predictor", "--model")
     from dovetail.predictors.model_file import load_model
 
     model = load_model(options.model).standing_in(dict(options.stand_ins))

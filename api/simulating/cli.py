@@ -76,7 +76,7 @@ _SIMULATED = (
     ),
     option(
         "--cores-per-gpu N",
-        "cores that count as a GPU, in the format swf, whose jobs ask for cores (default: 1)",
+        "cores that count as one GPU in the format swf, where jobs ask for cores (default: 1)",
         whole(1),
     ),
     *grouped(
@@ -87,7 +87,7 @@ _SIMULATED = (
         option("--sample N", "N jobs, drawn by each seed", whole(1)),
         option(
             "--load L",
-            "offered load: so fast do jobs arrive that they ask for L x what the GPUs can do",
+            "offered load: scale arrivals so that jobs ask for L x what the GPUs can do",
             float,
         ),
         option("--faster F", "divide times between arrivals by F", float),
@@ -153,7 +153,7 @@ COMMANDS: Final = (
                 default="dovetail",
             ),
             _SEED,
-            option("-o, --output FOLDER", "keep metrics, jobs, series and stays here"),
+            option("-o, --output FOLDER", "write metrics, jobs, series and stays here"),
             REPORT,
             FIGURES,
             _CHART_HOURS,
@@ -180,9 +180,7 @@ COMMANDS: Final = (
                 whole(1),
             ),
             _SEED._replace(text="the first seed"),
-            option(
-                "-o, --output FOLDER", "keep every run here; runs that are there are not repeated"
-            ),
+            option("-o, --output FOLDER", "store every run here; stored runs are not repeated"),
             REPORT,
             FIGURES,
             _CHART_HOURS,

@@ -250,9 +250,9 @@ def _seeds(options: Namespace, asked: Request) -> tuple[int, ...]:
 def _interrupted(campaign: Campaign, options: Namespace) -> int:
     done = sum(map(campaign.is_done, campaign.tasks))
     how = (
-        f"the same command goes on after {done} of {len(campaign.tasks)} runs"
+        f"the same command continues after {done} of {len(campaign.tasks)} runs"
         if options.output
-        else "with -o FOLDER finished runs are kept, and the same command goes on from there"
+        else "with -o FOLDER finished runs are stored, and the same command continues from there"
     )
     print(f"dovetail: interrupted: {how}", file=sys.stderr)
     return INTERRUPTED

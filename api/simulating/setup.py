@@ -275,7 +275,7 @@ def _times_text(measured_on: str, reference: str) -> str:
     """Return the GPU model on which the run times of the trace hold, as a phrase."""
     if measured_on.casefold() == reference.casefold():
         return f"hold on {measured_on}"
-    return f"hold on {measured_on}; taken for those on {reference}, which are not known"
+    return f"hold on {measured_on}; used for {reference} too, where they are not known"
 
 
 def _world_text(source: str | None, world: Instance) -> str:
@@ -399,7 +399,7 @@ def _drawn_text(setup: Setup) -> str:
     if setup.sample:
         parts.append(f"a sample of {number(setup.sample, 'job')}")
     if unknown:
-        which = f" ({foreign:,} of them name one that the world lacks)" if foreign else ""
+        which = f" ({foreign:,} of them name workloads unknown to the world)" if foreign else ""
         parts.append(f"workloads of {number(len(unknown), 'job')}{which}")
     if without:
         parts.append(f"gSLAs of {number(without, 'job')} ({setup.gslas})")

@@ -140,7 +140,7 @@ def nvml(state: Driver | DovetailError) -> Finding:
         return broken("cannot be asked without nvidia-ml-py", str(state))
     code = state.code if isinstance(state, NvmlError) else None
     if code != _LIBRARY_NOT_FOUND:
-        unknown = "see what nvidia-smi says; install NVIDIA's driver anew if it fails, too"
+        unknown = "run nvidia-smi; reinstall NVIDIA's driver if that fails, too"
         return broken(str(state), _REMEDIES.get(code or 0, unknown))
     remedy = _here(
         "else start the container with its GPUs (--gpus all)",

@@ -123,7 +123,7 @@ def others(base: Path, running: Sequence[Process]) -> Iterator[Finding]:
         default = _DEFAULT_DIRECTORY if one.environment else "that may not be seen"
         pipes = one.pipe_directory or default
         text = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {pipes}"
-        yield lacking(text, f"if nobody needs it, for its owner: {_ending(one, theirs)}")
+        yield lacking(text, f"if no job needs it, ask its owner: {_ending(one, theirs)}")
     if not theirs:
         yield Finding("no MPS of others runs")
 

@@ -99,7 +99,7 @@ class PreparedKernel:
 def prepare(
     text: str, target: str, ptxas: Path | None = None
 ) -> tuple[str, dict[str, PreparedKernel]]:
-    """Add to a module the forms of its kernels that can be had.
+    """Add to a module the forms of its kernels that can be made.
 
     Parameters
     ----------

@@ -684,9 +684,9 @@ def _refuse_loss(path: Path, last: int, synced: int) -> None:
     """Refuse a journal that has fewer events than were on the disk."""
     if last < synced:
         count = synced - last
-        lost = f"{count} event{'s' if count > 1 else ''} that the disk had"
+        lost = f"{count} event{'s' if count > 1 else ''} that were on disk"
         rule = f"is damaged or missing: it ends at event {last} and lacks {lost}"
-        raise JournalError(f"{source_name(path)}: {rule} (to go on without: --accept-loss)")
+        raise JournalError(f"{source_name(path)}: {rule} (to continue without: --accept-loss)")
 
 
 def _refuse_cut_short(path: Path) -> None:

@@ -97,7 +97,7 @@ def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
         raise RefusedError(f"{job.id} is {job.state}: a job may be edited while it waits")
     for name in ("env", *FIXED):
         if name in changes:
-            raise InputError("cannot be edited: submit the job anew", name)
+            raise InputError("cannot be edited: submit the job again", name)
 
 
 def refuse_values(job: LiveJob, spec: JobSpec) -> None:

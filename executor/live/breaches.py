@@ -60,8 +60,8 @@ class Breach(NamedTuple):
         job = self.track.job.id
         if self.slowdown is None:
             return f"{job} has done no iteration with co-runners for {self.still_s:.0f} s"
-        what = "had its p99 latency grow" if self.tail else "was slowed"
-        return f"{job} {what} {self.slowdown:.2f}, its gSLA is {self.gsla:g}"
+        what = "'s p99 latency grew by a factor of" if self.tail else " was slowed by a factor of"
+        return f"{job}{what} {self.slowdown:.2f}, its gSLA is {self.gsla:g}"
 
     def stop(self, at_s: float) -> StopDecided:
         """Return the event that stops the newest run."""

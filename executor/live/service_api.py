@@ -239,7 +239,7 @@ class ServiceApi:
         def requeued(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_others(live, by, "requeue")
             if live.state in OVER:
-                raise RefusedError(f"{job} is {live.state}: submit it anew")
+                raise RefusedError(f"{job} is {live.state}: submit it again")
             holds = events.HoldChanged(at_s=at_s, job=job, on=True, by=by.name)
             found: list[AnyEvent] = [holds] if hold and not live.held else []
             if live.run is None or live.state in QUEUED or live.state is JobState.STOPPING:

@@ -145,7 +145,7 @@ def _evidence(probe: Probe, share: int, output: Mapping[str, object]) -> SplitEv
         raise GateError("the program saw no GPU, or its PyTorch uses no cuBLAS")
     facts, sms, products = _facts(probe, share, output), output["sms"], output.get("products")
     if probe.sms is not None and share < WHOLE and sms == probe.sms:
-        raise GateError(f"at {share} % the program saw all {sms} SMs: the cap is not kept")
+        raise GateError(f"at {share} % the program saw all {sms} SMs: the cap has no effect")
     fields = ("kind", "dtype", "m", "n", "k", "error")
     compared = [
         dict(zip(fields, product, strict=True))

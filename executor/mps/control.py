@@ -281,7 +281,7 @@ class Control:
         daemon = self.daemon()
         self._sent(f"quit -t {max(1, round(within_s))}", within_s + self.answer_s)
         if daemon is not None and not processes.ends(daemon, self.answer_s):
-            raise MpsError(f"{self}: was told to quit, but process {daemon.pid} still lives")
+            raise MpsError(f"{self}: was asked to quit, but process {daemon.pid} still lives")
 
     def ask(
         self,

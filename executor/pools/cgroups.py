@@ -26,7 +26,7 @@ _LEAST_QUOTA_US: Final = 1_000
 KEPT_BY: Final[Mapping[Enforcement, str]] = {
     "quota": "shares are quotas of CPU time",
     "affinity": "shares are numbers of cores",
-    "none": "no shares: neither a quota nor a second core is to be had",
+    "none": "no shares: neither quotas nor a second core are available",
 }
 """How shares are kept, in words."""
 

@@ -48,7 +48,7 @@ class CpuPool(LocalPool):
         How many cores are a device, and how many devices there are; by default one core each, as
         many as this process may use.
     shares : {"quota", "affinity", "none"}, optional
-        By what shares are kept; by default the first of these that is to be had here.
+        By what shares are kept; by default the first of these that is available here.
 
     Raises
     ------
@@ -112,7 +112,7 @@ class CpuPool(LocalPool):
         if seat.gpu not in self._cores:
             raise LaunchError(f"no device {seat.gpu!r}")
         if seat.share is not None and self.shares == "none":
-            raise LaunchError(f"a share of {seat.share} % cannot be kept here")
+            raise LaunchError(f"a share of {seat.share} % cannot be enforced here")
         cpus = self._take_cores(run, rank)
         if self._groups is None:
             return Bounds(cpus)

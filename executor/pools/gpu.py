@@ -269,7 +269,7 @@ class GpuPool(LocalPool):
             above = holders(self.files(run.id).rank(rank).token, run.spec.owner.uid)
         done = [self._mps.terminate(gpu.uuid, process.pid) for process in above]
         if not all(done):
-            _log.warning("%s: MPS could not end rank %d; it is killed all the same", run.id, rank)
+            _log.warning("%s: MPS could not end rank %d; it is killed anyway", run.id, rank)
 
     def close(self) -> None:
         """Let go of everything but the jobs and the daemons that serve them."""

@@ -629,7 +629,7 @@ class RunSupervisor:
             self._files.write_stop_order(self._stopping)
         except OSError:
             # Then a service started meanwhile gives the whole grace again.
-            _log.warning("%s: its stop order could not be kept", self.kept.id)
+            _log.warning("%s: its stop order could not be written", self.kept.id)
 
     def _climb(self, rank: _Rank, stop: StopOrder) -> None:
         """Go up the ladder as far as time has come."""

@@ -39,7 +39,7 @@ _Launches = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
 class IsolationError(DovetailError):
-    """Launches cannot be intercepted here, or a scheduler cannot be had."""
+    """Launches cannot be intercepted here, or a scheduler is not available."""
 
 
 class Client(Record):

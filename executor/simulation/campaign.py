@@ -131,7 +131,7 @@ class Campaign:
         try:
             return RunResult.read(folder, tables)
         except InputError as error:
-            rule = f"{error}: delete the folder {source_name(folder)}, and the run is made anew"
+            rule = f"{error}: delete the folder {source_name(folder)}, and the run is repeated"
             raise InputError(rule) from None
 
     def run(self, processes: int = 1, report: Report | None = None) -> list[Failure]:

@@ -34,7 +34,7 @@ class Lucid:
     (so that a short job is not slowed by a long one). Without such, it takes idle GPUs. Gangs of
     more than one node are not packed. Nobody is ever stopped. gSLAs play no part.
 
-    Where Lucid's own models cannot be had:
+    If Lucid's own models are not available:
 
     - the sharing score is an approximation by GPU use alone: Tiny (0) below 25 %, Medium (1)
       below 53 %, else Jumbo (2), the bounds below which its authors say that most jobs of these

@@ -460,7 +460,7 @@ FILES = [
     ("a.json", b'{"a\\nb": 1, "a\\nb": 2}', r"['a\nb']: this key is given twice"),
     ("a.json", b"[" * 100_000, "must not be nested so deeply"),
     ("a.json", b'{"a":' * 100_000, "must not be nested so deeply"),
-    ("a.json", b"[" + b"7" * 5000 + b"]", "must not have a number of so many digits"),
+    ("a.json", b"[" + b"7" * 5000 + b"]", "must not have a number with thousands of digits"),
     # YAML.
     (
         "a.yaml",
@@ -510,7 +510,7 @@ FILES = [
     (
         "a.yaml",
         b"a: 1\nb: " + b"7" * 5000,
-        "line 2, column 4: must not have a number of so many digits",
+        "line 2, column 4: must not have a number with thousands of digits",
     ),
     # A file that holds the other thing.
     (

@@ -277,7 +277,7 @@ def test_an_imported_cluster_can_be_planned(files, tmp_path):
             f'{{"jobs": [{{"job_id": 1{"0" * 5000}}}]}}',
             NODES,
             "jobs.json: must be what squeue --json prints: "
-            "must not have a number of so many digits",
+            "must not have a number with thousands of digits",
         ),
         (
             '{"jobs": [{"job_id": 7, "job_state": "RUNNING", "gres_detail": 5}]}',

@@ -158,7 +158,7 @@ def test_a_plan_that_comes_late_says_so(monkeypatch):
     instance = library.load("first-pairs")
     monkeypatch.setattr(rounds, "_LATE_S", 0.0)
     late = solve(instance, time_limit=0.0).plan.notes[-1]
-    assert late.endswith("s, 0 s were allowed: steps that had begun were finished")
+    assert late.endswith("s, 0 s were allowed: steps in progress were finished")
     monkeypatch.setattr(rounds, "_LATE_S", 3600.0)
     assert not any("allowed" in note for note in solve(instance, time_limit=0.0).plan.notes)
 

@@ -282,7 +282,9 @@ def test_history_is_read_page_by_page(simulated, run):
     )
     assert run("logs", bad, "--run", "1")[1].endswith("simulated: ended with status 3\n")
     assert run("logs", bad, "--run", "3")[2] == "dovetail: run: must be from 1 to 2, got 3\n"
-    assert run("logs", bad, "--run", "1", "-f")[2].startswith("dovetail: run: cannot be had with")
+    assert run("logs", bad, "--run", "1", "-f")[2].startswith(
+        "dovetail: run: cannot be combined with"
+    )
 
 
 def test_so_many_of_an_array_run_at_once(simulated, run):
@@ -341,7 +343,7 @@ def test_jobs_are_chosen_by_what_they_are(simulated, run):
     wait_until(lambda: run("queue")[1] == "no jobs\n")
     assert run("requeue", running)[::2] == (
         2,
-        f"dovetail: {running} is cancelled: submit it anew\n",
+        f"dovetail: {running} is cancelled: submit it again\n",
     )
 
 
@@ -468,9 +470,12 @@ def test_a_plan_from_live(simulated, run, short_path):
     ("words", "message"),
     [
         (("plan",), "INSTANCE: is required, unless --from-live is given"),
-        (("plan", "x.json", "--from-live"), "INSTANCE: cannot be had with --from-live"),
-        (("plan", "--from-live", "--solver", "cpsat"), "--solver: cannot be had with --from-live"),
-        (("plan", "--from-live", "--time-limit", "3"), "--time-limit: cannot be had"),
+        (("plan", "x.json", "--from-live"), "INSTANCE: cannot be combined with --from-live"),
+        (
+            ("plan", "--from-live", "--solver", "cpsat"),
+            "--solver: cannot be combined with --from-live",
+        ),
+        (("plan", "--from-live", "--time-limit", "3"), "--time-limit: cannot be combined"),
         (
             ("serve", "--pool", "tpu"),
             "--pool: must be one of gpu, cpu, ray, slurm, simulated, got 'tpu'",

@@ -134,7 +134,7 @@ def test_a_dry_run_prints_the_result_and_leaves_nothing(campaign, capsys):
 def test_when_time_is_up_it_says_how_to_go_on(campaign, capsys):
     assert main(command(campaign, "--minutes", "0.05")) == 3
     output = capsys.readouterr()
-    assert "time is up: 8 experiments left; go on with dovetail measure" in output.err
+    assert "time is up: 8 experiments left; continue with dovetail measure" in output.err
     assert "--minutes 0.05" in output.err
     assert workers(campaign) == []
 
@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_nothing_behind_but_what_was_measured(campaign, number):
     wait_until(lambda: len(lines(campaign)) >= 4)
     process.send_signal(number)
     out, err = process.communicate(timeout=LIMIT_S)
-    assert err == "dovetail: interrupted: the same command goes on from here\n"
+    assert err == "dovetail: interrupted: the same command continues from here\n"
     assert process.returncode == 130
     assert out == ""
     assert workers(campaign) == []

@@ -116,7 +116,10 @@ def test_a_gpu_model_that_was_not_fitted(run, files, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--model", "m", "--predictor", "analytic"), "--model: cannot be had with --predictor"),
+        (
+            ("--model", "m", "--predictor", "analytic"),
+            "--model: cannot be combined with --predictor",
+        ),
         (("--confidence", "0.9"), "--confidence needs --model"),
         (("--predictor", "analytic", "--confidence", "0.9"), "--confidence needs --model"),
         (("--as", "A=B"), "--as needs --model"),

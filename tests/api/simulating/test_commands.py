@@ -534,7 +534,7 @@ def test_workloads_that_the_world_lacks_are_distinguished_from_missing_ones(run,
     Path("other.csv").write_text(TRACE.replace("30,a", "30,c").replace("50,b", "50,"))
     _, out, _ = run("simulate", "other.csv", *small[1:], "--policy", "fifo", "--json")
     drawn = json.loads(out)["facts"]["drawn"]
-    assert drawn == "workloads of 2 jobs (1 of them name one that the world lacks)"
+    assert drawn == "workloads of 2 jobs (1 of them name workloads unknown to the world)"
 
 
 def test_the_load_is_that_of_what_is_simulated(run, small):
@@ -566,7 +566,7 @@ def test_a_kept_run_that_is_damaged_says_which_folder_to_delete(run, small):
     status, _, err = run(*common)
     assert (status, err.count("\n")) == (2, 1)
     assert str(damaged) in err
-    assert f"delete the folder {kept}, and the run is made anew" in err
+    assert f"delete the folder {kept}, and the run is repeated" in err
     shutil.rmtree(kept)
     assert run(*common)[0] == 0
 
@@ -719,7 +719,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(run, tmp_path, numbe
         RunResult.read(path)
     if number == signal.SIGINT:
         assert process.returncode == 130
-        message = f"interrupted: the same command goes on after {len(done)} of {seeds} runs"
+        message = f"interrupted: the same command continues after {len(done)} of {seeds} runs"
         assert err == f"dovetail: {message}\n"
         assert set((folder / "runs").iterdir()) == done
     stamps = {path: path.stat().st_mtime_ns for path in done}

@@ -59,7 +59,7 @@ def test_in_a_mixed_cluster_speeds_are_relative_to_where_run_times_hold(gavel, m
 def test_run_times_of_gavel_on_a_model_that_it_does_not_know_are_reported(gavel):
     requested = asked(gavel[0], "--nodes", 1, "--gpu-model", "A100")
     assert requested.setup.trace.jobs[0].duration_s == 100
-    rest = "taken for those on A100, which are not known"
+    rest = "used for A100 too, where they are not known"
     assert requested.facts["run times"] == f"hold on v100; {rest}"
     # The synthetic world writes it V100.
     assert asked(gavel[0], "--nodes", 1).facts["run times"] == "hold on v100"

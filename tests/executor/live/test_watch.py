@@ -476,7 +476,7 @@ def test_the_newer_of_a_pair_that_breaks_a_gsla_waits_again():
     assert separated.runs == (b.run.id, a.run.id)
     assert separated.gsla == 1.5
     assert separated.slowdown == pytest.approx(1.67, abs=0.01)
-    assert stop.reason == "j2 was slowed 1.67, its gSLA is 1.5"
+    assert stop.reason == "j2 was slowed by a factor of 1.67, its gSLA is 1.5"
     assert a.state is JobState.RUNNING
     assert b.state is JobState.STOPPING
     assert scene.live(200) == []
@@ -491,7 +491,7 @@ def test_the_newer_stops_for_the_older_one_s_gsla_and_fails_where_it_may_not_wai
     scene.live(80)
     [stop] = scene.only(events.StopDecided)
     assert (stop.run, stop.then) == (b.run.id, "fail")
-    assert stop.reason.startswith("j1 was slowed 2.00")
+    assert stop.reason.startswith("j1 was slowed by a factor of 2.00")
 
 
 def test_a_gang_is_separated_from_all_it_may_have_been_slowed_by():
@@ -669,7 +669,7 @@ def test_a_latency_job_is_over_its_gsla_by_its_p99_alone():
     scene.live(80)
     [stop] = scene.only(events.StopDecided)
     assert stop.run == b.run.id
-    assert stop.reason.startswith("j1 had its p99 latency grow 2.5")
+    assert stop.reason.startswith("j1's p99 latency grew by a factor of 2.5")
     assert stop.reason.endswith(", its gSLA is 1.5")
     [separated] = scene.only(events.Separated)
     assert separated.runs == (a.run.id, b.run.id)

@@ -177,7 +177,7 @@ class TestShares:
         assert pool.pool.cluster().shares == ()
         assert pool.pool.notice.endswith("; no shares, as was asked")
         pool.pool.launch(a_run("true", share=50))
-        assert pool.wait_for("rank_refused").reason == "a share of 50 % cannot be kept here"
+        assert pool.wait_for("rank_refused").reason == "a share of 50 % cannot be enforced here"
 
     def test_a_device_that_there_is_not(self, make):
         pool = make()
