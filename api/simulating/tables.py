@@ -37,6 +37,15 @@ TABLES: Final = (
         ),
     ),
     (
+        "Latency-critical jobs",
+        "Whether services got their GPUs and held them, and what that cost the others",
+        (
+            *("service_wait_mean_s", "service_wait_max_s", "service_off_mean_s"),
+            *("service_off_max_s", "service_absent_part", "service_interruptions"),
+            "best_effort_jct_mean_s",
+        ),
+    ),
+    (
         "Machines",
         "What the GPUs did, and how often jobs were interrupted",
         (

@@ -12,7 +12,7 @@ from dovetail.executor.simulation.metrics import (
     stay_table,
     summary,
 )
-from dovetail.instances.traces import Trace
+from dovetail.instances.traces import Trace, TraceJob
 from dovetail.solver.policies import Decision, Job, Start, policy_named
 from tests.executor.simulation.worlds import run, trace, world
 
@@ -199,3 +199,50 @@ def test_every_metric_is_in_the_documentation():
         encoding="utf-8"
     )
     assert [name for name in METRICS if f"`{name}`" not in page] == []
+
+
+def interrupted_service(priority, ending):
+    """Return the history of a job that waits 10 s, and is off its GPU from 40 to 52."""
+    service = Outcome(95.0, first_start_s=10.0, finish_s=122.0, held_s=100.0, solo_s=95.0)
+    other = Outcome(30.0, first_start_s=0.0, finish_s=30.0, held_s=30.0, solo_s=30.0)
+    jobs = [Job(k, f"j{k}", k, 1, 95.0, 0.0, starts=2 - k) for k in range(2)]
+    stays = [
+        Stay(0, 10.0, 40.0, (0,), None, 0, 0.0, 25.0, ending),
+        Stay(1, 0.0, 30.0, (1,), None, 0, 0.0, 30.0, "finished"),
+        Stay(0, 52.0, 122.0, (0,), None, 0, 5.0, 70.0, "finished"),
+    ]
+    first = TraceJob("j0", 0.0, 1, 95.0, "a", gsla=1.5, priority=priority)
+    made = Trace.of("service", [first, TraceJob("j1", 0.0, 1, 30.0, "b", gsla=1.5)])
+    return summary(History(jobs, [service, other], stays, gpus=2), made)
+
+
+@pytest.mark.parametrize("ending", ["stopped", "failed"])
+def test_a_service_that_is_taken_off_its_gpus_is_in_violation_and_its_wait_is_counted_apart(ending):
+    found = interrupted_service("latency", ending)
+    # The slowdown, 100 / 95, keeps the gSLA.
+    assert found["violation_rate"] == 0.5
+    assert math.isnan(found["excess_p50"])
+    assert found["service_wait_mean_s"] == found["service_wait_max_s"] == 10.0
+    assert found["service_off_mean_s"] == found["service_off_max_s"] == 12.0
+    assert found["service_absent_part"] == pytest.approx(12 / 112)
+    assert found["service_interruptions"] == 1
+    assert found["best_effort_jct_mean_s"] == 30.0
+
+
+def test_without_services_they_have_no_figures():
+    found = interrupted_service("batch", "stopped")
+    assert found["violation_rate"] == 0
+    names = [name for name in METRICS if name.startswith(("service", "best_effort"))]
+    assert len(names) == 7
+    assert all(math.isnan(found[name]) for name in names)
+
+
+def test_a_failure_takes_a_service_off_its_gpus():
+    jobs = trace((0, 1, 1000, "a", 1.5), priority="latency")
+    options = Options(node_mtbf_s=400.0, repair_s=50.0, checkpoint_s=10.0)
+    history = run(jobs, world(gpus=1), policy_named("fifo"), options)
+    found = summary(history, jobs)
+    assert found["failures"] > 0
+    assert found["service_interruptions"] == found["failures"]
+    assert found["service_off_mean_s"] == pytest.approx(50.0 * found["failures"])
+    assert found["violation_rate"] == 1
