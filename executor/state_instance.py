@@ -6,11 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.instances._record import IDLE, FrozenDict
-from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry
+from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry, Source
 from dovetail.instances.plan import Assignment
 from dovetail.instances.sets import LARGEST, slowdown_at
 from dovetail.solver.policies.policy import Start
@@ -25,7 +27,11 @@ _LEAST, _MOST = 1e-3, 1e15
 
 
 def instance_of(
-    state: State, cluster: Cluster, troubled: Collection[str], alone: Collection[int]
+    state: State,
+    cluster: Cluster,
+    troubled: Collection[str],
+    alone: Collection[int],
+    origins: NDArray[Any] | None = None,
 ) -> Instance:
     """Return a state as a round: its jobs, and the believed slowdowns of their workloads.
 
@@ -42,6 +48,8 @@ def instance_of(
         Devices that take no jobs.
     alone : collection of int
         Indices of the workloads that run alone; they get no entries.
+    origins : array of Source or None, optional
+        Where the beliefs of pairs are from: (models, caps, workloads, workloads).
     """
     jobs = sorted([*state.running.values(), *state.pending.values()], key=lambda job: job.number)
     used = sorted({job.workload for job in jobs})
@@ -53,7 +61,7 @@ def instance_of(
         cluster=_only(cluster, cluster.nodes, gpus),
         workloads={state.names[k]: state.workloads[k] for k in used},
         jobs=tuple(_record(state, job) for job in jobs),
-        slowdowns=tuple(_entries(state, shared)),
+        slowdowns=tuple(_entries(state, shared, origins)),
     )
 
 
@@ -162,18 +170,23 @@ def _record(state: State, job: SeenJob, gpus: Collection[int] | None = None) -> 
     )
 
 
-def _entries(state: State, shared: Collection[int]) -> Iterator[SlowdownEntry]:
+def _entries(
+    state: State, shared: Collection[int], origins: NDArray[Any] | None
+) -> Iterator[SlowdownEntry]:
     table = state.predicted
-    for m, (mine, theirs) in product(range(len(table.models)), table.caps):
+    for m, (k, (mine, theirs)) in product(range(len(table.models)), enumerate(table.caps)):
         for a, b in product(shared, repeat=2):
             mirror_of_another = a > b or (a == b and (mine or 0) > (theirs or 0))
-            behind = [k for k, share in ((a, mine), (b, theirs)) if share == IDLE]
-            may = all(state.workloads[k].isolation for k in behind)
+            behind = [one for one, share in ((a, mine), (b, theirs)) if share == IDLE]
+            may = all(state.workloads[one].isolation for one in behind)
             if may and not mirror_of_another:
-                yield _entry(state, m, ((a, mine), (b, theirs)))
+                origin = None if origins is None else origins[m, k, a, b]
+                yield _entry(state, m, ((a, mine), (b, theirs)), origin)
 
 
-def _entry(state: State, model: int, members: Sequence[_Member]) -> SlowdownEntry:
+def _entry(
+    state: State, model: int, members: Sequence[_Member], origin: Source | None = None
+) -> SlowdownEntry:
     """Return the believed slowdowns of two or more jobs on a GPU."""
     names = tuple(state.names[workload] for workload, _ in members)
     shares = tuple(share for _, share in members)
@@ -193,6 +206,7 @@ def _entry(state: State, model: int, members: Sequence[_Member]) -> SlowdownEntr
         p99=tail if known and tail != upper else None,
         power_w=power_w if known and power_w > 0 else None,
         gpu_model=state.predicted.models[model],
+        source=origin if known else None,
     )
 
 

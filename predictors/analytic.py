@@ -54,7 +54,14 @@ import numpy as np
 from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts, host_slowdown
 from dovetail.instances.instance import Metrics, Node, Workload
-from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray, Prediction, Split
+from dovetail.predictors.predictor import (
+    UNCAPPED,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Prediction,
+    Split,
+)
 
 PCIE_3_X16_BYTES_S: Final = 8e9 * 16 * (128 / 130) / 8
 """PCIe 3.0, 16 lanes: 8 GT/s a lane, 128 of 130 bits are data; PCIe 4.0 carries twice that."""
@@ -281,10 +288,17 @@ def safe_without_bound(first: Workload, second: Workload, shares: Split) -> bool
     most 1 broke a gSLA of 1.5; of the others that the estimate accepted two of three did. A cap on
     each bounds what a co-runner can do.
     """
-    if UNCAPPED not in shares:
-        return True
-    both = activity(first), activity(second)
-    return None not in both and sum(filter(None, both)) <= 1
+    return UNCAPPED not in shares or bool(leave_room([first, second])[0, 1])
+
+
+def leave_room(workloads: Sequence[Workload]) -> BoolArray:
+    """Tell of every two workloads whether they leave SMs free for each other: (n, n).
+
+    That is, whether the activity of both is known and sums to at most 1.
+    """
+    known = [activity(workload) for workload in workloads]
+    active = np.array([np.nan if one is None else one for one in known], dtype=np.float64)
+    return np.asarray(active[:, np.newaxis] + active <= 1)
 
 
 def _first(metrics: Metrics, names: Sequence[str]) -> float | None:

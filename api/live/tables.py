@@ -332,7 +332,8 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     if job.slowdown is not None or job.predicted is not None:
         figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
         known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
-        yield "slowdown", ", ".join(known)
+        by = f" ({job.predicted_by})" if job.predicted is not None and job.predicted_by else ""
+        yield "slowdown", f"{', '.join(known)}{by}"
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
     yield "log", f"dovetail logs {job.id}, readable by {readers}"
     for name, pattern in (("output", job.output), ("errors", job.error)):
@@ -440,10 +441,11 @@ def co_runners(job: JobView) -> str:
 
 
 def slowdown(job: JobView) -> str:
-    """Return the measured slowdown, and in brackets what was predicted."""
+    """Return the measured slowdown, and in brackets what was predicted, ``est.`` if estimated."""
     if job.slowdown is None and job.predicted is None:
         return NO_FIGURE
-    predicted = "" if job.predicted is None else f" ({two_digits(job.predicted)})"
+    kind = "est. " if job.predicted_by.startswith("estimate") else ""
+    predicted = "" if job.predicted is None else f" ({kind}{two_digits(job.predicted)})"
     return f"{two_digits(job.slowdown)}{predicted}"
 
 

@@ -23,6 +23,7 @@ from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Source as Origin
 from dovetail.instances.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors.analytic import AnalyticPredictor
@@ -56,6 +57,24 @@ class Source(IntEnum):
     UTILISATION = 5
     BROKEN = 6
     ISOLATED = 7
+    UNBOUNDED = 8
+    """A fitted model that has no bounds."""
+
+
+WITHOUT_BOUND: Final = (Source.ANALYTIC, Source.UTILISATION, Source.UNBOUNDED)
+"""Estimates of which nothing bounds the error; what counts as their bound is the figure itself."""
+
+ORIGINS: Final[Mapping[Source, Origin]] = {
+    Source.MEASURED: "measured",
+    Source.FAILED: "measured",
+    Source.BROKEN: "measured",
+    Source.MODEL: "model",
+    Source.ANALYTIC: "estimate",
+    Source.UTILISATION: "estimate",
+    Source.ISOLATED: "estimate",
+    Source.UNBOUNDED: "estimate",
+}
+"""What a plan calls them."""
 
 
 class Belief(NamedTuple):
@@ -67,11 +86,24 @@ class Belief(NamedTuple):
         As believed, and an upper bound; NaN = they may not share.
     source : str
         Where it comes from, in words.
+    origin : {"measured", "model", "estimate"}
+        What a plan calls that.
+    bounded : bool
+        Whether ``upper`` bounds an error; if not, it is the figure itself.
     """
 
     slowdown: float
     upper: float
     source: str
+    origin: Origin
+    bounded: bool
+
+    @property
+    def words(self) -> str:
+        """Return where it comes from; of an estimate, that it is one."""
+        if self.origin != "estimate":
+            return self.source
+        return f"estimate{'' if self.bounded else ' without a bound'}: {self.source}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +132,14 @@ class BeliefTable(SlowdownTable):
         cell = self.cell(model, caps, own, other)
         if cell is None or self.source[cell] == Source.NONE:
             return None
-        return Belief(float(self.slowdown[cell]), float(self.upper[cell]), self._words(cell))
+        source = Source(int(self.source[cell]))
+        return Belief(
+            float(self.slowdown[cell]),
+            float(self.upper[cell]),
+            self._words(cell),
+            ORIGINS[source],
+            source not in WITHOUT_BOUND,
+        )
 
     def after(self, broken: Sequence[Separated]) -> BeliefTable:
         """Return the table with no belief better than what broke a gSLA."""
@@ -247,7 +286,7 @@ class Beliefs:
             predicted,
             source,
             repeats,
-            {**_WORDS, Source.MODEL: self.model_source},
+            {**_WORDS, Source.MODEL: self.model_source, Source.UNBOUNDED: self.model_source},
         )
         for where, found in self._measured.items():
             cell = table.cell(*where)
@@ -271,7 +310,9 @@ class Beliefs:
         if self.model is not None and model in self.model.fits:
             fitted = replace(self.model, workers=workers)
             known = {name: one for name, one in profiled.items() if not fitted.lacks(name, one)}
-            yield fitted, known, np.full((len(known),) * 2, Source.MODEL)
+            has_bounds = fitted.fit(model).bound is not None
+            source = Source.MODEL if has_bounds else Source.UNBOUNDED
+            yield fitted, known, np.full((len(known),) * 2, source)
         analytic = AnalyticPredictor()
         filled = {name: _with_stand_ins(one) for name, one in profiled.items()}
         known = {name: one for name, one in filled.items() if not analytic.lacks(name, one)}

@@ -127,7 +127,7 @@ def plan_of(choice: Choice, budget: Budget = UNLIMITED) -> Plan:
     problem = instance.preempted() if choice.preempt else instance
     bare = Plan(assignments=assigned, preempt=choice.preempt)
     report = _judged(instance, bare, choice.objective)
-    rows = [row.replace(slowdown=report.job_slowdown.get(row.job)) for row in assigned]
+    rows = [_with_facts(row, report) for row in assigned]
     value = report.value
     plan = Plan(
         instance=instance.name,
@@ -149,6 +149,16 @@ def plan_of(choice: Choice, budget: Budget = UNLIMITED) -> Plan:
         waiting=tuple(
             each.replace(reason=_live_reason(each.reason, each.job, choice)) for each in found
         )
+    )
+
+
+def _with_facts(row: Assignment, report: CheckReport) -> Assignment:
+    """Return an assignment with its job's slowdown and where that is from."""
+    origin = report.job_origin.get(row.job)
+    return row.replace(
+        slowdown=report.job_slowdown.get(row.job),
+        source=origin.source if origin else None,
+        confidence=origin.confidence if origin else None,
     )
 
 

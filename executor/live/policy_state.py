@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Source
+from dovetail.executor.live.beliefs import ORIGINS, WHOLE, WITHOUT_BOUND, BeliefTable, Source
 from dovetail.executor.live.sharing_classes import Kind, Layout
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
+from dovetail.predictors.analytic import leave_room
 from dovetail.solver.policies.state import State
+
+_STRONGEST_FIRST: Final = (None, "measured", "model", "estimate")
 
 
 def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
@@ -83,6 +86,24 @@ class KindState:
         state.clashes.update((model, a, b) for model, a, b in never)
         return state
 
+    def origins(self, models: Sequence[str]) -> NDArray[Any]:
+        """Return what a plan calls the sources of beliefs of every two kinds, None for nothing.
+
+        Shape (models, caps, kinds, kinds), of pairs: the weaker of both directions.
+        """
+        rank = np.zeros(len(Source), dtype=np.int64)
+        for source, origin in ORIGINS.items():
+            rank[source] = _STRONGEST_FIRST.index(origin)
+        of_one = rank[self._expanded(models, self.table.source, Source.NONE)]
+        names: NDArray[Any] = np.array(_STRONGEST_FIRST, dtype=object)
+        return np.asarray(names[np.maximum(of_one, self._mirrored(of_one))])
+
+    def _mirrored(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values of kinds, by caps, as the co-runner has them."""
+        caps = self.table.caps_place
+        turned = [caps[theirs, mine] for mine, theirs in self.table.caps]
+        return values[:, turned].transpose(0, 1, 3, 2)
+
     def _workloads(self) -> dict[str, Workload]:
         found: dict[str, Workload] = {}
         for kind in self.kinds:
@@ -136,7 +157,23 @@ class KindState:
             struck[:, :, a, b] |= self._keep_apart(one, other)
             for k, caps in isolated:
                 struck[:, k, a, b] |= not _isolates(caps, one, other)
-        return struck
+        return struck | self._in_doubt(models)
+
+    def _in_doubt(self, models: Sequence[str]) -> NDArray[np.bool_]:
+        """Return where nothing but an estimate without a bound stands for a gSLA of one of two.
+
+        Without caps, that is not enough for sharing, unless both leave SMs free for each other:
+        the rule of ``predictors.analytic.safe_without_bound``, as for plans.
+        """
+        source = self._expanded(models, self.table.source, Source.NONE)
+        unbounded = np.isin(source, WITHOUT_BOUND)
+        uncapped = np.array([None in caps for caps in self.table.caps], dtype=np.bool_)
+        promised = np.array([kind.promised for kind in self.kinds], dtype=np.bool_)
+        profiles = [None if kind.alone else self.profile(kind.workload) for kind in self.kinds]
+        room = leave_room([known or Workload(memory_mib=0.0) for known in profiles])
+        doubtful = (promised[:, np.newaxis] | promised) & ~room
+        either = unbounded | self._mirrored(unbounded)
+        return np.asarray(either & uncapped[:, np.newaxis, np.newaxis] & doubtful)
 
     def _keep_apart(self, one: Kind, other: Kind) -> bool:
         jobs = (one.job, other.job)

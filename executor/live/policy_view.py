@@ -226,28 +226,32 @@ class PolicyView:
         mine, theirs = (each.run and each.run.share_on(gpu) for each in (live, their))
         return self._belief(live, their, (mine or None, theirs or None), self.model(gpu))
 
-    def predicted(self, runs: Sequence[Run], gpu: str) -> tuple[float, ...]:
-        """Return the believed slowdown of each of two runs on a device; empty if unknown."""
+    def predicted(self, runs: Sequence[Run], gpu: str) -> tuple[Belief, ...]:
+        """Return the belief about each of two runs on a device; empty if nothing is known."""
         if len(runs) != 2:
             return ()
         first, second = (run.job for run in runs)
         found = [self.belief(*pair, gpu) for pair in ((first, second), (second, first))]
-        return tuple(one.slowdown for one in found if one) if all(found) else ()
+        known = tuple(one for one in found if one and math.isfinite(one.slowdown))
+        return known if len(known) == len(found) else ()
 
     def upper(self, job: str) -> float | None:
         """Return the bound on a running job's slowdown with its present co-runners.
 
-        None if it runs alone, or if nothing is known about it with one of them.
+        None if it runs alone, or if one of them has no bound.
         """
+        found = self._with_co_runners(job)
+        bounds = [one.upper for one in found if one and one.bounded and not math.isnan(one.upper)]
+        return max(bounds) if bounds and len(bounds) == len(found) else None
+
+    def _with_co_runners(self, job: str) -> list[Belief | None]:
         live, residents = self.machine.jobs[job], self.machine.residents()
-        found = [
+        return [
             self.belief(job, other.id, seat.gpu)
             for seat in (live.run.seats if live.run is not None else ())
             for other in residents[seat.gpu]
             if other is not live
         ]
-        bounds = [one.upper for one in found if one and not math.isnan(one.upper)]
-        return max(bounds) if bounds and len(bounds) == len(found) else None
 
     def _belief(self, live: LiveJob, other: LiveJob, caps: Caps, model: str) -> Belief | None:
         names = workload_name(live.spec), workload_name(other.spec)
@@ -259,7 +263,8 @@ class PolicyView:
         Kinds are its workloads. Devices that take no jobs and hold none are left out.
         """
         alone = [k for k, kind in enumerate(self._made.kinds) if kind.alone]
-        return instance_of(self.state, self.cluster, self._troubled, alone)
+        origins = self._made.origins(self.state.predicted.models)
+        return instance_of(self.state, self.cluster, self._troubled, alone, origins)
 
     # Kinds.
 
@@ -317,7 +322,8 @@ class PolicyView:
         if shares and known and need:
             separated = any(live.id in pair for pair in self.machine.apart)
             only = live.id if separated else ""
-            return Kind(live.spec.owner.uid, name, need, only, self.isolation(live))
+            promised = live.spec.gsla is not None
+            return Kind(live.spec.owner.uid, name, need, only, self.isolation(live), promised)
         return Kind(-1, "", self._least_device_mib(need))
 
     def _known(self, name: str) -> Workload | None:

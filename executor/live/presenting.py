@@ -186,6 +186,7 @@ def for_others(job: JobView) -> JobView:
         slowdown=job.slowdown,
         predicted=job.predicted,
         upper=job.upper,
+        predicted_by=job.predicted_by,
         memory_mib=job.memory_mib,
         memory_used_mib=job.memory_used_mib,
         walltime_s=job.walltime_s,

@@ -24,6 +24,8 @@ class Reading(NamedTuple):
         ``solo_rate / rate``.
     predicted, upper : float or None
         The largest slowdown that was believed with its present co-runners, and the bound on it.
+    predicted_by : str
+        Where ``predicted`` is from, in words.
     memory_used_mib : float or None
         The most that a rank of it was seen to use.
     launches, escapes : mapping
@@ -37,6 +39,7 @@ class Reading(NamedTuple):
     slowdown: float | None = None
     predicted: float | None = None
     upper: float | None = None
+    predicted_by: str = ""
     memory_used_mib: float | None = None
     launches: Mapping[str, int] = {}
     escapes: Mapping[str, str] = {}
@@ -72,6 +75,7 @@ class LastReading:
                 total=before.total if now.total is None else now.total,
                 slowdown=slowed.slowdown,
                 predicted=slowed.predicted,
+                predicted_by=slowed.predicted_by,
                 memory_used_mib=now.memory_used_mib,
             ),
         )

@@ -39,6 +39,8 @@ class Kind(NamedTuple):
         The id of the only job of this kind, if that is separated from some other; else empty.
     isolation : {"", "latency", "best-effort"}
         Whether others may run in the idle time of its jobs, or its jobs in that of others.
+    promised : bool
+        Whether its jobs have a gSLA, so that estimates without a bound are not enough.
     """
 
     uid: int
@@ -46,6 +48,7 @@ class Kind(NamedTuple):
     need_mib: float
     job: str = ""
     isolation: Literal["", "latency", "best-effort"] = ""
+    promised: bool = False
 
     @property
     def alone(self) -> bool:
@@ -57,6 +60,8 @@ class Kind(NamedTuple):
         if self.alone:
             return f"alone ({self.need_mib:.15g} MiB)" if self.need_mib else "alone"
         special = [self.job] if self.job else []
+        if self.promised:
+            special.append("gSLA")
         if self.isolation:
             special.append(f"isolated, {self.isolation}")
         if self.need_mib != usual_mib:

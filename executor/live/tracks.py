@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -10,6 +9,7 @@ from typing import Final, Literal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED, JobState
+from dovetail.executor.live.beliefs import Belief
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.sharing_classes import workload_name
@@ -141,9 +141,14 @@ class TrackedDevice:
     residents: Residents = ()
     since_s: float = 0.0
     windows: int = 0
-    predicted: tuple[float, ...] = ()
+    beliefs: tuple[Belief, ...] = ()
     readings: list[Usage] = field(default_factory=list)
     verdict: Literal["", "broken", "stalled"] = ""
+
+    @property
+    def predicted(self) -> tuple[float, ...]:
+        """The slowdowns that are believed of its runs, if all are known."""
+        return tuple(belief.slowdown for belief in self.beliefs)
 
     @property
     def shared(self) -> bool:
@@ -211,8 +216,8 @@ class Tracks:
         for gpu, residents in changed.items():
             device = self.devices[gpu] = TrackedDevice(residents, self.now_s)
             if device.shared:
-                beliefs = self._view.predicted([self.runs[run].run for run, _ in residents], gpu)
-                device.predicted = beliefs if all(map(math.isfinite, beliefs)) else ()
+                runs = [self.runs[run].run for run, _ in residents]
+                device.beliefs = self._view.predicted(runs, gpu)
         for track in self.runs.values():
             phase = tuple(self.devices[seat.gpu].residents for seat in track.run.seats)
             if phase != track.phase:
@@ -286,12 +291,12 @@ class Tracks:
         # A device may have left the pool with a run on it that is lost.
         return self.models.get(track.run.seats[0].gpu, "unknown")
 
-    def predicted(self, run: str) -> float | None:
+    def predicted(self, run: str) -> Belief | None:
         """Return the largest slowdown that was believed of a run with its present co-runners."""
         beliefs = [
             belief
             for device in self.devices.values()
-            for (resident, _), belief in zip(device.residents, device.predicted, strict=False)
+            for (resident, _), belief in zip(device.residents, device.beliefs, strict=False)
             if resident == run
         ]
-        return max(beliefs, default=None)
+        return max(beliefs, key=lambda belief: belief.slowdown, default=None)

@@ -96,6 +96,7 @@ class JobView:
     slowdown: float | None = None
     predicted: float | None = None
     upper: float | None = None
+    predicted_by: str = ""
     memory_mib: float | None = None
     memory_used_mib: float | None = None
     walltime_s: float | None = None

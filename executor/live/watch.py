@@ -107,12 +107,14 @@ class Watch:
             return NOTHING
         since_s = max(track.phase_s, tracks.now_s - tracks.options.window_s)
         rate, solo = rate_of(track.samples, since_s), tracks.solo_rate(track)
+        belief = tracks.predicted(run)
         return Reading(
             iterations=track.samples[-1].iterations if track.samples else None,
             total=track.total,
             rate=rate.per_s if rate else None,
             solo_rate=solo,
             slowdown=solo / rate.per_s if rate and solo else None,
-            predicted=tracks.predicted(run),
+            predicted=belief.slowdown if belief else None,
+            predicted_by=belief.words if belief else "",
             memory_used_mib=track.memory_mib,
         )

@@ -466,6 +466,53 @@ def test_a_gsla_is_held_against_the_bound_of_the_measured():
     assert f"{first.id}: gsla: slowdown 1.325" in refusal(view, [start(view, second, "g0")], {})
 
 
+def test_a_gsla_needs_more_than_an_estimate_without_a_bound():
+    """As in plans: without caps, unless the SM activity of both (0.5, 0.9, 0.7) sums to 1."""
+    story = known_story()
+    first, easy = story.submit(gsla=9.0), story.submit(workload="text")
+    second, like = story.submit(workload="speech"), story.submit(gsla=9.0)
+    measured = together("vision", "text", (1.2, 1.4))
+    view = world_of(story, measured, rules={"shares": [50]})
+    view.renew(story.at_s)
+    halves = [start(view, job, "g0", shares=(50,)) for job in (first, second)]
+    assert refusal(view, halves, {}) is None
+    put(story, view, second, "g0")
+    # Without a gSLA the estimate is enough; with one, a measurement is, or room on the SMs.
+    assert refusal(view, [start(view, easy, "g0")], {}) is None
+    assert "no entry lets" in refusal(view, [start(view, like, "g0")], {})
+    put(story, view, like, "g1")
+    assert refusal(view, [start(view, easy, "g1")], {}) is None
+    assert refusal(view, [start(view, story_of(view, story, gsla=9.0), "g1")], {}) is None
+
+
+def story_of(view, story, **changes):
+    """Return a job that has been submitted, and that policies see."""
+    job = story.submit(**changes)
+    view.renew(story.at_s)
+    return job
+
+
+def test_plans_of_a_round_and_jobs_that_share_say_where_slowdowns_are_from():
+    story = known_story()
+    jobs = [story.submit(), story.submit(workload="speech"), story.submit(workload="text")]
+    view = world_of(story, together("vision", "speech", (1.2, 1.4)))
+    sources = {frozenset(e.pair): e.source for e in view.instance().slowdowns}
+    names = [f"ann/{name}" for name in ("vision", "speech", "text")]
+    assert sources[frozenset(names[:2])] == "measured"
+    assert sources[frozenset(names[1:])] == sources[frozenset(names[2:])] == "estimate"
+    for job in jobs[:2]:
+        put(story, view, job, "g0")
+    there, back = view.predicted([job.run for job in jobs[:2]], "g0")
+    assert (there.words, back.words) == ("measured once", "measured once")
+    assert view.upper(jobs[0].id) > 1.2
+    story.ended(jobs[0])
+    view.renew(story.at_s)
+    put(story, view, jobs[2], "g0")
+    there, _ = view.predicted([job.run for job in jobs[1:]], "g0")
+    assert there.words == "estimate without a bound: analytic, from solo profiles"
+    assert view.upper(jobs[1].id) is None
+
+
 def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
     story = known_story()
     late = story.submit(gsla=1.5, priority="latency")

@@ -127,13 +127,12 @@ def test_only_a_tail_that_keeps_the_gsla_refutes_one_that_broke_it():
 
 def test_policies_see_which_jobs_were_separated():
     story = known_story()
-    view = world_of(story)
+    view = world_of(story, together("vision", "speech", (1.1, 1.1)))
     first = story.submit(workload="vision", gsla=1.9)
     second = story.submit(workload="speech")
     view.renew(story.at_s)
     for job in (first, second):
         put(story, view, job, "g0")
-    # Neither was measured, and the analytic predictor believes less than 1.9.
     separate(story, first, second, slowdown=2.5, gsla=1.9)
     other = story.submit(workload="speech")
     strict = story.submit(workload="vision", gsla=1.9)
@@ -144,7 +143,7 @@ def test_policies_see_which_jobs_were_separated():
     put(story, view, second, "g1")
     assert f"job {strict.id}: gsla: slowdown 2.5" in refusal(view, [start(view, strict, "g1")], {})
     assert refusal(view, [start(view, easy, "g1")], {}) is None
-    assert {"ann/vision (j1)", "ann/speech (j2)"} <= {*view.instance().workloads}
+    assert {"ann/vision (j1, gSLA)", "ann/speech (j2)"} <= {*view.instance().workloads}
     assert policy_named("dovetail").decide(view.state).starts
 
 

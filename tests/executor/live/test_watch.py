@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.beliefs import Belief
 from dovetail.executor.live.readings import Reading
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.watch import Watch, watched
@@ -37,7 +38,8 @@ class Known:
 
     def predicted(self, runs, gpu):
         self.asked.append(([run.id for run in runs], gpu))
-        return tuple(1.0 + k / 10 for k in range(1, len(runs) + 1))
+        figures = [1.0 + k / 10 for k in range(1, len(runs) + 1)]
+        return tuple(Belief(one, one, "made up", "estimate", False) for one in figures)
 
 
 def profile(workload, throughput, workers=1, **changes):
@@ -329,7 +331,7 @@ def test_what_is_seen_of_a_run_is_on_show():
     assert found.iterations == pytest.approx(96.0)
     assert found.rate == pytest.approx(1.6)
     assert found.slowdown == pytest.approx(1.25)
-    assert found.predicted == 1.1
+    assert (found.predicted, found.predicted_by) == (1.1, "estimate without a bound: made up")
     assert (found.total, found.solo_rate, found.memory_used_mib) == (5000.0, 2.0, 640.0)
     assert scene.watch.reading("j9.1") == Reading()
 
