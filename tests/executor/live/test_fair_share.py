@@ -26,14 +26,23 @@ STAYING = ("dovetail", "fifo", "sjf", "lucid", "random")
 """Of these, those that stop no running job."""
 
 
-def order_of_starts(service):
-    """Return the owners of all jobs that were started, in the order of their starts."""
-    started = [job for job in service.api.jobs(over=True) if job.runs]
+HELD_S = 1e6
+"""A work that no busy machine ends before its job is cancelled."""
+
+
+def starts(service):
+    """Return all jobs that were started, with the times of their first starts, in this order."""
+    started = [job.id for job in service.api.jobs(over=True) if job.runs]
     first = {
-        job.id: min(s.at_s for s in service.api.job(job.id).history if s.state == "starting")
+        job: min(s.at_s for s in service.api.job(job).history if s.state == "starting")
         for job in started
     }
-    return [job.owner for job in sorted(started, key=lambda job: first[job.id])]
+    return dict(sorted(first.items(), key=lambda item: item[1]))
+
+
+def order_of_starts(service):
+    """Return the owners of all jobs that were started, in the order of their starts."""
+    return [service.api.job(job).owner for job in starts(service)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -45,21 +54,20 @@ def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
         service.api.submit(many, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) >= 2)
         service.api.submit([one], EVA)
-        before = sum(job.runs > 0 for job in service.api.jobs(over=True))
-        wait_until(lambda: service.api.job("j41").runs or service.api.jobs()[0].id == "j41")
-        started = sum(job.runs > 0 for job in service.api.jobs(over=True) if job.owner == "bob")
+        wait_until(lambda: service.api.job("j41").runs)
         for job in service.api.jobs():
             service.api.cancel(job.id, BOB if job.owner == "bob" else EVA)
-    assert service.api.job("j41").runs == 1
+        began, came_s = starts(service), service.api.job("j41").submitted_s
     # Jobs about to start when Eva's came: at most as many as there are devices.
-    assert started <= before + 2
+    assert sum(came_s < at_s < began["j41"] for at_s in began.values()) <= 2
 
 
 def test_users_take_turns_on_one_device(tmp_path):
     with service_in(tmp_path, policy="sjf", limits=Limits(any_user=True)) as service:
-        service.api.drain(["n-1"], True, live_spec().owner)
+        service.api.drain(["n-0", "n-1"], True, ME)
         service.api.submit([live_spec(work_s=1, owner=BOB, estimate_s=1.0) for _ in range(6)], BOB)
         service.api.submit([live_spec(work_s=4, owner=EVA, estimate_s=4.0) for _ in range(3)], EVA)
+        service.api.drain(["n-0"], False, ME)
         wait_until(lambda: not service.api.jobs())
         owners = order_of_starts(service)
     # The policy alone would start all of Bob's, which are shorter, before Eva's first.
@@ -73,27 +81,26 @@ def test_users_take_turns_on_one_device(tmp_path):
 def test_a_users_jobs_start_in_the_order_the_user_gave(tmp_path, policy):
     """The last jobs in order are those that any policy would start first."""
     with service_in(tmp_path, policy=policy) as service:
-        service.api.submit([live_spec(work_s=4, workers=2)], ME)
+        service.api.submit([live_spec(work_s=HELD_S, workers=2)], ME)
         wait_until(lambda: service.api.job("j1").runs)
         service.api.submit([live_spec(work_s=1, estimate_s=1.0, weight=9.0, nice=1)] * 4, ME)
         service.api.submit([live_spec(work_s=2, estimate_s=40.0, nice=-1)] * 4, ME)
         assert service.api.job("j2").waiting_for.endswith(", after jobs of me with a lower nice")
         assert "order: first come jobs of me with a lower nice" in service.api.explain("j2")
         assert "order: " not in service.api.explain("j6")
+        service.api.cancel("j1", ME)
         wait_until(lambda: not service.api.jobs())
-        began = {
-            job.id: next(s.at_s for s in service.api.job(job.id).history if s.state == "starting")
-            for job in service.api.jobs(over=True)
-        }
+        began = starts(service)
     assert max(began[f"j{k}"] for k in range(6, 10)) <= min(began[f"j{k}"] for k in range(2, 6))
 
 
 def test_a_users_order_is_nothing_to_others(tmp_path):
     with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
-        service.api.submit([live_spec(work_s=4, workers=2)], ME)
+        service.api.submit([live_spec(work_s=HELD_S, workers=2)], ME)
         wait_until(lambda: service.api.job("j1").runs)
         service.api.submit([live_spec(work_s=1, owner=BOB, nice=-20) for _ in range(6)], BOB)
         service.api.submit([live_spec(work_s=1, owner=EVA, nice=20) for _ in range(2)], EVA)
+        service.api.cancel("j1", ME)
         wait_until(lambda: not service.api.jobs())
         assert order_of_starts(service)[1:4].count(EVA.name) >= 1
 
@@ -101,25 +108,26 @@ def test_a_users_order_is_nothing_to_others(tmp_path):
 def test_the_bound_on_waits_holds_whatever_the_order(tmp_path):
     """A gang is last, behind more single jobs than its maximum wait allows."""
     with service_in(tmp_path, policy="dovetail:patience_s=2,patience_stretch=0") as service:
-        service.api.submit([live_spec(work_s=5, workers=2)], ME)
+        service.api.submit([live_spec(work_s=HELD_S, workers=2)], ME)
         wait_until(lambda: service.api.job("j1").runs)
         service.api.submit([live_spec(work_s=5, estimate_s=0.25, workers=2, nice=20)], ME)
         # Each takes half a second on the wall clock, all of them 15 s.
         service.api.submit([live_spec(work_s=10, estimate_s=0.5, nice=-20)] * 60, ME)
+        service.api.cancel("j1", ME)
         wait_until(lambda: service.api.job("j2").runs)
-        behind = [job.id for job in service.api.jobs() if not job.runs]
-        began = [job.id for job in service.api.jobs(over=True) if job.runs]
         for job in service.api.jobs():
             service.api.cancel(job.id, ME)
-    assert len(began) > 5, "it came before its turn"
-    assert len(behind) > 5, "it was overdue, and waited for all the others"
+        began, came_s = starts(service), service.api.job("j2").submitted_s
+    assert began["j2"] >= came_s + 2, "it came before its turn"
+    ahead = [*began].index("j2") - 1
+    assert ahead < 55, "it was overdue, and waited for all the others"
 
 
 def test_the_explanation_names_the_user_whose_jobs_come_first(tmp_path):
     with service_in(tmp_path, limits=Limits(any_user=True)) as service:
-        service.api.submit([live_spec(work_s=600, owner=BOB)] * 4, BOB)
+        service.api.submit([live_spec(work_s=HELD_S, owner=BOB)] * 4, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
-        service.api.submit([live_spec(work_s=600, owner=EVA)], EVA)
+        service.api.submit([live_spec(work_s=HELD_S, owner=EVA)], EVA)
         explanation = service.api.explain("j3").splitlines()
         assert service.api.job("j3").waiting_for.startswith(
             "fair share: an idle device, after jobs of"
@@ -151,10 +159,10 @@ def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
 
 def test_the_rest_goes_to_users_that_can_use_it(tmp_path):
     with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
-        service.api.submit([live_spec(work_s=600, owner=BOB)], BOB)
+        service.api.submit([live_spec(work_s=HELD_S, owner=BOB)], BOB)
         wait_until(lambda: service.api.job("j1").runs)
-        service.api.submit([live_spec(work_s=600, workers=2, owner=EVA)], EVA)
-        service.api.submit([live_spec(work_s=600, owner=BOB) for _ in range(2)], BOB)
+        service.api.submit([live_spec(work_s=HELD_S, workers=2, owner=EVA)], EVA)
+        service.api.submit([live_spec(work_s=HELD_S, owner=BOB) for _ in range(2)], BOB)
         service.api.cancel("j2", EVA)
         wait_until(is_in(service, "j2", *OVER))
         wait_until(lambda: service.api.job("j3").runs)
