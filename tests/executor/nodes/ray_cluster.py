@@ -29,8 +29,8 @@ LEAKED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 MOST_HOSTS = 8
 
-AMPLE_S = 30.0
-"""A lease within which even a busy machine restarts a killed process."""
+AMPLE_S = 600.0
+"""A lease within which even a busy machine restarts a killed process (30 s were too short)."""
 
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -81,7 +81,12 @@ class RayCluster:
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
         self.token = token.read_text()
-        kept = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(directory / "gcs")}
+        kept = {
+            "RAY_gcs_storage": "rocksdb",
+            "RAY_gcs_storage_path": str(directory / "gcs"),
+            # Ray ends a node after 60 s without a head, which a busy machine needs to restart it.
+            "RAY_gcs_rpc_server_reconnect_timeout_s": f"{LIMIT_S:g}",
+        }
         self.env = {
             **{name: value for name, value in os.environ.items() if name not in LEAKED},
             **HEALTH,

@@ -40,7 +40,7 @@ for port in sorted(ports):
             print(answer if b"dovetail" in answer or b"incarnation" in answer else "nothing")
 """
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,6 @@ NOBODY = 65534
 PORT = 6411
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
