@@ -141,14 +141,14 @@ def test_answers_that_are_never_read_take_the_memory_of_one_and_end(live, monkey
     api, made = live.service.api, []
     jobs = api.jobs
     monkeypatch.setattr(api, "jobs", lambda *a: (made.append(1), jobs(*a))[1])
-    with never_reading(live, 20, "/v1/jobs") as raws:
+    with never_reading(live, 6, "/v1/jobs") as raws:
         wait_until(lambda: made)
         # Others have answers at once, and the next answer is made once one is given up.
         assert live.other.service().jobs == {"submitted": 1000}
-        wait_until(lambda: len(made) == 20)
+        wait_until(lambda: len(made) == 6)
         # The last may still be read.
         for raw in raws:
             raw.settimeout(LIMIT_S)
-        assert sum(len(whatever_comes(raw)) < whole for raw in raws) >= 19
+        assert sum(len(whatever_comes(raw)) < whole for raw in raws) >= 5
     with Client(live.socket) as client:
         assert len(client.jobs()) == 1000
