@@ -1,15 +1,14 @@
 """Dovetail decides which GPU jobs share which GPUs, with a proof.
 
 >>> from dovetail import Instance, solve
->>> instance = Instance.from_data({
-...     "format": "dovetail-instance/1", "name": "two on one",
-...     "cluster": {"nodes": [{"id": "n0", "gpus": [
-...         {"id": "n0-0", "model": "V100", "memory_mib": 16160}]}]},
-...     "workloads": {"resnet": {"memory_mib": 5000}, "bert": {"memory_mib": 8000}},
-...     "jobs": [{"id": "a", "workload": "resnet"}, {"id": "b", "workload": "bert"}],
-...     "slowdowns": [{"pair": ["resnet", "bert"], "slowdown": [1.25, 1.6]}],
-... })
->>> result = solve(instance)
+>>> lab = Instance.build("two on one", reserve_mib=500)
+>>> lab.add_node("n0", gpus=1, model="V100", memory_mib=16160)
+>>> lab.add_workload("resnet", memory_mib=5000)
+>>> lab.add_workload("bert", memory_mib=8000)
+>>> lab.add_job("a", "resnet", gsla=1.5)
+>>> lab.add_job("b", "bert")
+>>> lab.add_slowdown(["resnet", "bert"], [1.25, 1.6])
+>>> result = solve(lab)
 >>> result.status, round(result.objective, 3)
 ('optimal', 1.425)
 >>> [(a.job, a.gpus, a.co_runners) for a in result.plan.assignments]
@@ -24,6 +23,7 @@ from dovetail.instances._version import VERSION
 
 if TYPE_CHECKING:
     from dovetail.formulations.values import JobValues
+    from dovetail.instances.builder import InstanceBuilder
     from dovetail.instances.checker import CheckReport, check
     from dovetail.instances.errors import (
         ArgumentError,
@@ -53,6 +53,7 @@ __all__ = [
     "DovetailError",
     "InputError",
     "Instance",
+    "InstanceBuilder",
     "Job",
     "JobValues",
     "Plan",
@@ -69,6 +70,7 @@ __all__ = [
 
 _HOME = {
     "dovetail.formulations.values": ("JobValues",),
+    "dovetail.instances.builder": ("InstanceBuilder",),
     "dovetail.instances.checker": ("CheckReport", "check"),
     "dovetail.instances.errors": (
         "ArgumentError",

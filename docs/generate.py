@@ -5,9 +5,9 @@
 
 Types, limits and defaults come from the records, the options of commands from their declarations,
 those of policies from their classes, metrics from their descriptions, the HTTP API from its OpenAPI
-description. The meaning of each field of a record is in ``meanings.py``; the generator fails on a
-field without a meaning, a meaning without a field, and an option of a policy that its docstring
-does not describe.
+description, the Python API from its docstrings. The meaning of each field of a record is in
+``meanings.py``; the generator fails on a field without a meaning, a meaning without a field, and an
+option of a policy that its docstring does not describe.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, get_type_hints
 
 from meanings import FIELDS, RULES
 from pydantic import TypeAdapter
+from python_api import python_page
 
 from dovetail.cli.parser import COMMANDS
 from dovetail.executor.jobs.specs import JobSpec
@@ -97,7 +98,7 @@ The file that [`dovetail measure`](../howto/measure.md) reads, in YAML or JSON, 
 it stores: `sqlite3 repository.db "SELECT content FROM evidence"` prints one of them in each line.
 """
 
-API = """\
+HTTP = """\
 # HTTP API
 
 Written by `docs/generate.py` from the service's OpenAPI description; do not edit by hand.
@@ -173,7 +174,8 @@ def pages() -> dict[str, str]:
         "campaigns.md": campaigns_page(),
         "cli.md": cli_page(),
         "policies.md": policies_page(),
-        "api.md": api_page(),
+        "http.md": http_page(),
+        "python.md": python_page(),
         **{page: _filled(page) for page in ("datasets.md", "metrics.md", "workloads.md")},
     }
 
@@ -487,14 +489,14 @@ def _standing(one: Argument) -> str:
     return f"`{one.default}`" if one.default else ""
 
 
-def api_page() -> str:
+def http_page() -> str:
     """Return the reference of the HTTP API."""
     # Of the extra live.
     from dovetail.live.application import MEANINGS, application
 
     openapi = application(None).openapi()
     faults = [f"| {status} | {kind} | {meaning} |" for status, kind, meaning in MEANINGS]
-    parts = [API + "\n".join(faults) + "\n", "## Requests\n"]
+    parts = [HTTP + "\n".join(faults) + "\n", "## Requests\n"]
     for path, methods in openapi["paths"].items():
         if path.startswith("/v1/"):
             parts += [

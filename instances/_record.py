@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypeVar, get_args
@@ -191,6 +192,16 @@ def rule_broken(path: str, rule: str) -> PydanticCustomError:
     return PydanticCustomError("rule", "{rule}", {"rule": rule, "path": path})
 
 
+@contextmanager
+def as_input_error() -> Iterator[None]:
+    """Raise what `rule_broken` made, outside the validation of a record, as an `InputError`."""
+    try:
+        yield
+    except PydanticCustomError as error:
+        context = error.context or {}
+        raise InputError(context["rule"], context["path"]) from None
+
+
 def shown(value: object) -> str:
     """Return ``value`` as a message shows it: short, on one line, spelled as in a file."""
     match value:
@@ -237,7 +248,7 @@ def input_error(record: type[Record], errors: list[ErrorDetails], source: str = 
     path = _path(location)
     if kind == "rule":
         context = first["ctx"]
-        return InputError(context["rule"], _joined(path, context["path"]), source)
+        return InputError(context["rule"], joined_path(path, context["path"]), source)
     if kind == "missing":
         thing = "item" if isinstance(location[-1], int) else "field"
         return InputError(f"this {thing} is required", path, source)
@@ -352,7 +363,7 @@ def _is_record(kind: object) -> TypeIs[type[Record]]:
     return isinstance(kind, type) and issubclass(kind, Record)
 
 
-def _joined(path: str, below: str) -> str:
+def joined_path(path: str, below: str) -> str:
     return ".".join(part for part in (path, below) if part).replace(".[", "[")
 
 

@@ -8,7 +8,6 @@ together (the validators below, one rule a function). An instance is never edite
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -22,8 +21,8 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
     IDLE,
@@ -40,6 +39,7 @@ from dovetail.instances._record import (
     Share,
     Slowdown,
     Variance,
+    as_input_error,
     listed,
     rule_broken,
     shown,
@@ -49,13 +49,13 @@ from dovetail.instances.errors import InputError, hint, require_type
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from dovetail.instances.builder import InstanceBuilder
     from dovetail.instances.plan import Assignment, Plan
 
 INSTANCE_FORMAT: Final = "dovetail-instance/1"
 
 
 _WHOLE_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-_MOST_GPUS = 100_000
 
 
 def _share_key(key: object) -> object:
@@ -131,6 +131,19 @@ class Node(Record):
         kind = self.gpu.model_dump()
         return tuple(Gpu(id=f"{self.id}-{k}", **kind) for k in range(self.gpu_count))
 
+    @property
+    def places(self) -> Iterator[Place]:
+        """The GPUs of the node, with where they are."""
+        return (Place(gpu, self.id, self.rack) for gpu in self.devices)
+
+
+class Place(NamedTuple):
+    """A GPU with the node and the rack it is in."""
+
+    gpu: Gpu
+    node: str
+    rack: str | None
+
 
 class Cluster(Record):
     """The GPUs of a round and the rules for sharing them."""
@@ -146,45 +159,22 @@ class Cluster(Record):
 
     def most_jobs(self) -> dict[str, int]:
         """Return the most jobs on a GPU of each model."""
-        found: dict[str, int] = {}
-        for node in self.nodes:
-            for gpu in (node.gpu,) if node.gpu else node.gpus or ():
-                own = self.max_jobs_per_gpu if gpu.max_jobs is None else gpu.max_jobs
-                found[gpu.model] = min(self.max_jobs_per_gpu, own)
-        return found
+        kinds = (
+            gpu for node in self.nodes for gpu in ((node.gpu,) if node.gpu else node.gpus or ())
+        )
+        return {gpu.model: self.most_on(gpu) for gpu in kinds}
+
+    def most_on(self, gpu: GpuModel) -> int:
+        """Return the most jobs on a GPU of this kind."""
+        own = self.max_jobs_per_gpu if gpu.max_jobs is None else gpu.max_jobs
+        return min(self.max_jobs_per_gpu, own)
 
     @model_validator(mode="after")
-    def _one_limit_a_model(self) -> Self:
-        limits: dict[str, int | None] = {}
-        for n, node in enumerate(self.nodes):
-            for g, gpu in enumerate((node.gpu,) if node.gpu else node.gpus or ()):
-                if limits.setdefault(gpu.model, gpu.max_jobs) != gpu.max_jobs:
-                    where = f"nodes[{n}].gpu" if node.gpu else f"nodes[{n}].gpus[{g}]"
-                    rule = f"must be that of all GPUs of the model {gpu.model!r}"
-                    raise rule_broken(
-                        f"{where}.max_jobs",
-                        f"{rule} ({shown(limits[gpu.model])}), got {shown(gpu.max_jobs)}",
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _not_too_large(self) -> Self:
-        gpus = sum(node.gpu_count or len(node.gpus or ()) for node in self.nodes)
-        if gpus > _MOST_GPUS:
-            raise rule_broken("nodes", f"must have at most {_MOST_GPUS} GPUs, got {gpus}")
-        return self
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
+    def _fits_together(self) -> Self:
         _refuse_repeats("shares[{}]", self.shares, "a share may be listed once")
-        _refuse_repeats("nodes[{}].id", [n.id for n in self.nodes], "node ids must differ")
-        seen: set[str] = set()
+        checks = NodeChecks()
         for n, node in enumerate(self.nodes):
-            for g, gpu in enumerate(node.devices):
-                if gpu.id in seen:
-                    where = f"nodes[{n}].gpus[{g}].id" if node.gpus else f"nodes[{n}].id"
-                    raise rule_broken(where, f"GPU ids must differ, got {gpu.id!r} twice")
-                seen.add(gpu.id)
+            checks.add(node, f"nodes[{n}]")
         return self
 
 
@@ -446,14 +436,6 @@ class SlowdownEntry(Record):
         return self.gpu_model, tuple(sorted((name, share or 0) for name, share in members))
 
 
-class Place(NamedTuple):
-    """A GPU with the node and the rack it is in."""
-
-    gpu: Gpu
-    node: str
-    rack: str | None
-
-
 class Instance(Record):
     """One round's problem: a cluster, the jobs, and what is known of their slowdowns."""
 
@@ -463,6 +445,27 @@ class Instance(Record):
     workloads: FrozenMapping[Name, Workload]
     jobs: tuple[Job, ...]
     slowdowns: tuple[SlowdownEntry, ...] = ()
+
+    @staticmethod
+    def build(name: str, **rules: object) -> InstanceBuilder:
+        """Return a builder of an instance, to which nodes, workloads, jobs and slowdowns are added.
+
+        Parameters
+        ----------
+        name : str
+            The name of the instance.
+        **rules
+            Fields of the `Cluster` of a file: ``max_jobs_per_gpu``, ``shares``, ``reserve_mib``,
+            ...
+
+        Raises
+        ------
+        InputError
+            When one breaks its rule.
+        """
+        from dovetail.instances.builder import InstanceBuilder
+
+        return InstanceBuilder(name, **rules)
 
     def __str__(self) -> str:
         return repr(self)
@@ -490,53 +493,13 @@ class Instance(Record):
         return self
 
     def _check_jobs(self) -> None:
-        _refuse_repeats("jobs[{}].id", [job.id for job in self.jobs], "job ids must differ")
-        self._check_workloads()
-        self._check_running()
-
-    def _check_workloads(self) -> None:
+        checks = JobChecks(self.workloads, self.places, self.cluster.most_jobs())
         for k, job in enumerate(self.jobs):
-            workload = self.workloads.get(job.workload)
-            if workload is None:
-                raise rule_broken(f"jobs[{k}].workload", self._unknown(job.workload))
-            if job.sub_batch is None:
-                continue
-            if workload.batch is None:
-                rule = f"workload {job.workload!r} has no batch, got {job.sub_batch}"
-                raise rule_broken(f"jobs[{k}].sub_batch", rule)
-            if not workload.batch.allows(job.sub_batch):
-                batch = workload.batch
-                rule = f"must be {batch.size} / 2^k and >= {batch.min}, got {job.sub_batch}"
-                raise rule_broken(f"jobs[{k}].sub_batch", rule)
-
-    def _check_running(self) -> None:
-        held: Counter[str] = Counter()
-        limits = self.cluster.most_jobs()
-        for k, job in enumerate(self.jobs):
-            for g, gpu in enumerate(job.gpus or ()):
-                path = f"jobs[{k}].gpus[{g}]"
-                if gpu not in self.places:
-                    raise rule_broken(path, f"must be a GPU of the cluster, got {gpu!r}")
-                held[gpu] += 1
-                most = limits[self.places[gpu].gpu.model]
-                if held[gpu] > most:
-                    raise rule_broken(path, f"{gpu!r} may hold at most {most} jobs, got more")
-                model, first = (self.places[name].gpu.model for name in (gpu, job.gpus[0]))  # type: ignore[index]
-                if model != first:
-                    rule = f"a gang's GPUs must be of one model ({first!r}), got {model!r}"
-                    raise rule_broken(path, rule)
+            checks.add(job, f"jobs[{k}]")
 
     def _check_entries(self) -> None:
         for k, entry in enumerate(self.slowdowns):
-            for w, name in enumerate(entry.workloads):
-                if name not in self.workloads:
-                    field = "pair" if entry.pair else "set"
-                    raise rule_broken(f"slowdowns[{k}].{field}[{w}]", self._unknown(name))
-            for w, share in enumerate(entry.share or ()):
-                name = entry.workloads[w]
-                if share == IDLE and self.workloads[name].isolation is None:
-                    rule = f"idle needs isolation: blocks of workload {name!r}"
-                    raise rule_broken(f"slowdowns[{k}].share[{w}]", rule)
+            check_entry(entry, self.workloads, f"slowdowns[{k}]")
         if len(self.entries) == len(self.slowdowns):
             return
         seen: dict[object, int] = {}
@@ -547,16 +510,11 @@ class Instance(Record):
                 rule = f"({names}) at these shares and model is already in slowdowns[{first}]"
                 raise rule_broken(f"slowdowns[{k}]", rule)
 
-    def _unknown(self, name: str) -> str:
-        return f"must be one of workloads ({listed(self.workloads)}), got {name!r}"
-
     @cached_property
     def places(self) -> Mapping[str, Place]:
         """Every GPU of the cluster by its id, in the order of the file."""
         return FrozenDict(
-            (gpu.id, Place(gpu, node.id, node.rack))
-            for node in self.cluster.nodes
-            for gpu in node.devices
+            (place.gpu.id, place) for node in self.cluster.nodes for place in node.places
         )
 
     @cached_property
@@ -596,11 +554,8 @@ class Instance(Record):
         for part, made in (("jobs", "jobs_by_id"), ("cluster", "places")):
             if part in parts:
                 changed.__dict__.pop(made, None)
-        try:
+        with as_input_error():
             changed._check_jobs()
-        except PydanticCustomError as error:
-            context = error.context or {}
-            raise InputError(context["rule"], context["path"]) from None
         return changed
 
     def preempted(self) -> Instance:

@@ -23,6 +23,7 @@ from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances._record import listed
+from dovetail.instances.builder import InstanceBuilder
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import ArgumentError, InputError, UnsupportedError, require_type
 from dovetail.instances.instance import Instance
@@ -72,7 +73,7 @@ _LATE, _LATE_S = 1.1, 0.2
 
 
 def solve(
-    instance: Instance,
+    instance: Instance | InstanceBuilder,
     objective: Objective = "throughput",
     solver: str | Solver | Backend = "auto",
     time_limit: float | Budget | None = None,
@@ -87,7 +88,7 @@ def solve(
 
     Parameters
     ----------
-    instance : Instance
+    instance : Instance or InstanceBuilder
         The round's problem.
     objective : str or type
         ``throughput``, ``slowdown``, ``sensitivity``, ``jct``, ``energy`` or ``completion``; or a
@@ -110,8 +111,9 @@ def solve(
     previous : Result, optional
         Result of the last round under this objective, in which some jobs may have differed. The
         search starts from its prices, which saves time. Its tables of slowdowns are used again
-        if this instance was made from that one by ``Instance.with_jobs``. Value and bound are
-        the same without it; among plans of equal value, another one may be returned.
+        if this instance was made from that one by ``Instance.with_jobs`` or ``Instance.after``.
+        Value and bound are the same without it; among plans of equal value, another one may be
+        returned.
     explain : bool
         Give the reason why each waiting job waits (``Plan.waiting``). In large rounds this takes
         most of the time; ``dovetail.solver.explanations.explain`` computes one on request.
@@ -133,6 +135,7 @@ def solve(
         of a known plan.
     """
     started = time.monotonic()
+    instance = instance.instance() if isinstance(instance, InstanceBuilder) else instance
     _check_arguments(instance, objective, time_limit, gap, seed)
     if previous is not None:
         require_type("previous", previous, Result)

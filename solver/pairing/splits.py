@@ -147,8 +147,9 @@ def best_splits(
 
     >>> import numpy as np
     >>> from dovetail.solver import best_splits, match_pairs
-    >>> slowdown = np.array([[[2.0, 1.5, 1.2], [3.0, 1.8, 1.1]],
-    ...                      [[1.3, 1.6, 2.5], [2.0, 1.4, 1.3]]])  # shares 30, 50, 70
+    >>> slowdown = np.array(
+    ...     [[[2.0, 1.5, 1.2], [3.0, 1.8, 1.1]], [[1.3, 1.6, 2.5], [2.0, 1.4, 1.3]]]
+    ... )  # shares 30, 50, 70
     >>> found = best_splits(slowdown, workload=[0, 1, 1], gsla=[1.6, 1.2, 2.0])
     >>> plan = match_pairs(found.value, single_value=np.ones(3), gpus=2)
     >>> plan.mate.tolist(), found.of_mates(plan.mate).tolist()

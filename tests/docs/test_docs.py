@@ -34,6 +34,7 @@ import pytest
 
 import dovetail
 from dovetail.cli.main import main
+from dovetail.instances import builder
 from dovetail.solver.policies.registry import POLICIES
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -259,8 +260,9 @@ def test_what_is_to_be_installed_is_the_clone():
 
 
 def test_the_example_of_the_package():
-    result = doctest.testmod(dovetail)
-    assert (result.attempted > 0, result.failed) == (True, 0)
+    for module in (dovetail, builder):
+        result = doctest.testmod(module)
+        assert (result.attempted > 0, result.failed) == (True, 0)
 
 
 @pytest.mark.parametrize(
