@@ -27,31 +27,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST = (
-    "executor/simulation/test_same_history.py",
-    "solver/pairing/test_agreement.py",
-    "executor/test_acceptance.py",
-    "solver/test_contract.py",
     "executor/nodes/test_slurm_faults.py",
+    "executor/nodes/test_ray.py",
+    "api/live/test_costs.py",
     "docs/test_docs.py",
-    "solver/test_kinds.py",
     "api/test_cli.py",
     "executor/nodes/test_faults.py",
+    "executor/test_acceptance.py",
+    "executor/simulation/test_same_history.py",
     "api/simulating/test_commands.py",
     "executor/nodes/test_contract.py",
+    "benchmarks/test_gpu_campaign.py",
     "executor/measuring/test_gpu_device.py",
+    "solver/test_contract.py",
     "executor/isolation/test_interception.py",
     "executor/mps/test_manager.py",
+    "executor/nodes/test_slurm.py",
     "executor/live/test_service_isolation.py",
     "api/predicting/test_commands.py",
     "api/live/test_commands.py",
     "api/live/test_full_disk.py",
     "solver/test_partial_pairs.py",
-    "executor/nodes/test_slurm.py",
+    "executor/measuring/test_runner.py",
     "api/planning/test_report.py",
     "api/toolkit/test_charts.py",
+    "solver/test_kinds.py",
     "api/simulating/test_report.py",
+    "executor/pools/test_lease.py",
+    "api/live/test_api.py",
+    "solver/test_table_pairs.py",
+    "executor/live/test_service_gpu.py",
+    "executor/live/test_faults.py",
+    "predictors/test_bounds.py",
+    "solver/pairing/test_compilation.py",
 )
-"""The files of tests that take longest, in this order (pytest --junitxml of November 2026)."""
+"""The files of quick and slow tests that take longest, in this order (junitxml, November 2026)."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -40,7 +40,7 @@ from tests.executor.isolation.made_up_client import Work
 from tests.executor.isolation.made_up_herd import answers
 from tests.executor.isolation.tasks import task as _task
 from tests.executor.isolation.test_images import container
-from tests.executor.waiting import wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 pytestmark = [
     pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas (extra isolation)"),
@@ -483,7 +483,7 @@ class TestBuilding:
         made = tmp_path / "next.so"
         subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)
         ran = start("-c", "import os; print(os.getppid())", LD_PRELOAD=str(made))
-        out, errors = ran.communicate(timeout=60)
+        out, errors = ran.communicate(timeout=LIMIT_S)
         assert int(out) == 1000000 + os.getpid(), errors
 
 

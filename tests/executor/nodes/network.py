@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.executor.waiting import LIMIT_S
+
 _ROOT = os.geteuid() == 0
 _READY = b"ready\n"
 _HOLD = "echo ready && exec sleep infinity"
@@ -91,7 +93,7 @@ class Network:
 
     def close(self) -> None:
         """End every process of the network, and the network."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LIMIT_S
         while (left := self.processes()) and time.monotonic() < deadline:
             self.send(signal.SIGKILL)
             time.sleep(0.1)

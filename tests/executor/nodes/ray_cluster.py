@@ -32,6 +32,9 @@ MOST_HOSTS = 8
 AMPLE_S = 600.0
 """A lease within which even a busy machine restarts a killed process (30 s were too short)."""
 
+STARTS = 3
+"""So often ``ray start`` may fail."""
+
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
@@ -107,7 +110,7 @@ class RayCluster:
 
     def start(self) -> None:
         self.start_head()
-        # One after the other, since Ray gives up a raylet that starts slowly on a busy machine.
+        # One after the other, since Ray gives up a raylet that starts slowly.
         for k in range(1, self.count + 1):
             self.start_node(k)
 
@@ -127,18 +130,30 @@ class RayCluster:
         return f"{address(k)}:6399"
 
     def _ray(self, *arguments: str, k: int, **env: str) -> None:
-        subprocess.run(
-            self.network.inside(
-                k,
-                *(sys.executable, "-m", "ray.scripts.scripts", "start", *arguments),
-                *(f"--node-ip-address={address(k)}", f"--temp-dir={self.directory / str(k)}"),
-                *("--object-store-memory=80000000", "--disable-usage-stats"),
-            ),
-            env={**self.env, **env},
-            check=True,
-            capture_output=True,
-            timeout=LIMIT_S,
-        )
+        """Run ``ray start`` on a host; Ray gives up after 30 s, so on a busy machine once more."""
+        for _ in range(STARTS):
+            done = subprocess.run(
+                self.network.inside(
+                    k,
+                    *(sys.executable, "-m", "ray.scripts.scripts", "start", *arguments),
+                    *(f"--node-ip-address={address(k)}", f"--temp-dir={self.directory / str(k)}"),
+                    *("--object-store-memory=80000000", "--disable-usage-stats"),
+                ),
+                env={**self.env, **env},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+            )
+            if not done.returncode:
+                return
+            self._kill_ray(k)
+        raise AssertionError(f"ray start {' '.join(arguments)}: {done.stdout}{done.stderr}")
+
+    def _kill_ray(self, k: int) -> None:
+        """Kill the processes of Ray on a host."""
+        for pid, line in self.network.processes(k).items():
+            if f"{self.directory}/{k}/" in line:
+                os.kill(pid, signal.SIGKILL)
 
     def raylet(self, k: int) -> int | None:
         """Return the raylet of a node, if there is one."""
@@ -170,9 +185,7 @@ class RayCluster:
         os.kill(self.agent(k), signal.SIGKILL)
 
     def kill_head(self) -> None:
-        for pid, line in self.network.processes(0).items():
-            if f"{self.directory}/0/" in line:
-                os.kill(pid, signal.SIGKILL)
+        self._kill_ray(0)
 
     def left_of_jobs(self) -> Sequence[str]:
         """Return the runs that have a process on any host."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.executor.waiting import wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 NODES = ("n1", "n2", "n3")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
@@ -143,7 +143,9 @@ class SlurmCluster:
 
     def ask(self, *command: str) -> str:
         """Return the output of a command of Slurm."""
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            command, env=self.env, capture_output=True, text=True, timeout=LIMIT_S
+        )
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
 
