@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from dovetail.executor.jobs.events import AnyEvent, Profiled, ProfileFailed
@@ -20,9 +20,24 @@ _MEMORY_GROWTH: Final = 1.02
 
 def profiles(tracks: Tracks) -> Iterator[AnyEvent]:
     """Yield profiles of runs that are measured alone, and failures of those that take too long."""
-    for track in tracks.runs.values():
-        if track.to_profile:
-            yield from _profile(tracks, track)
+    found = (track for track in tracks.runs.values() if track.to_profile)
+    return _one_of_each(tracks, found, _profile)
+
+
+def _one_of_each(
+    tracks: Tracks,
+    candidates: Iterable[Track],
+    profile: Callable[[Tracks, Track], Iterator[AnyEvent]],
+) -> Iterator[AnyEvent]:
+    """Yield profiles, and of equal jobs that are ready together the first: it serves all."""
+    known = set()
+    for track in candidates:
+        key = track.name, tracks.model(track), track.run.spec.workers
+        if key not in known:
+            for event in profile(tracks, track):
+                if isinstance(event, Profiled):
+                    known.add(key)
+                yield event
 
 
 def _profile(tracks: Tracks, track: Track) -> Iterator[AnyEvent]:
@@ -44,15 +59,21 @@ def _profile(tracks: Tracks, track: Track) -> Iterator[AnyEvent]:
 
 def ended_profiles(tracks: Tracks) -> Iterator[AnyEvent]:
     """Yield the profiles of runs that ended well before their time was up."""
-    for track in tracks.runs.values():
-        job = track.job
-        alone = job.profiling and not (job.alone_only or track.profiled)
-        if job.state is not JobState.FINISHED or not alone or not track.present:
-            continue
-        begin_s = tracks.begin_s(track) if track.phase else None
-        rate = tracks.rate(track, begin_s) if begin_s is not None else None
-        if rate and tracks.steady(rate) and rate.seconds >= tracks.options.profile_s / PART:
-            yield _profiled(tracks, track, rate)
+    found = (track for track in tracks.runs.values() if track.present and _ended_alone(track))
+    return _one_of_each(tracks, found, _ended_profile)
+
+
+def _ended_alone(track: Track) -> bool:
+    job = track.job
+    alone = job.profiling and not (job.alone_only or track.profiled)
+    return job.state is JobState.FINISHED and alone
+
+
+def _ended_profile(tracks: Tracks, track: Track) -> Iterator[AnyEvent]:
+    begin_s = tracks.begin_s(track) if track.phase else None
+    rate = tracks.rate(track, begin_s) if begin_s is not None else None
+    if rate and tracks.steady(rate) and rate.seconds >= tracks.options.profile_s / PART:
+        yield _profiled(tracks, track, rate)
 
 
 def _profiled(tracks: Tracks, track: Track, rate: Rate) -> AnyEvent:

@@ -9,11 +9,13 @@ import pytest
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.profiling_queue import ProfilingQueue
 from dovetail.executor.pools.simulated import SimulatedNode
+from dovetail.instances.datasets import Repository
+from dovetail.instances.instance import Instance
 from tests.executor.live.test_policy_view import put, world_of
 from tests.executor.waiting import wait_until
 
 from .telling import Story
-from .test_service import ME, TRUTH, is_in, service_in, spec
+from .test_service import ME, TRUTH, is_in, kinds, service_in, spec
 from .test_service_learning import QUICK
 
 
@@ -90,3 +92,20 @@ def test_an_unknown_workload_is_measured_while_known_short_jobs_wait(tmp_path, p
         service.api.drain([], False, ME)
         wait_until(is_in(service, "j9", JobState.FINISHED))
         assert service.api.job("j8").state is not JobState.FINISHED
+
+
+def test_equal_jobs_on_all_devices_are_profiled_once_and_then_share(tmp_path):
+    """Five times as many jobs as devices: all start alone, one profile serves them all."""
+    truth = TRUTH.to_data()
+    truth["cluster"]["nodes"][0]["gpu_count"] = 16
+    truth["workloads"]["A"]["metrics"] = {"sm_active": 0.1, "dram_active": 0.02}
+    truth["slowdowns"] = [{"pair": ["A", "A"], "slowdown": [1.02, 1.02]}]
+    pool = SimulatedNode(tmp_path, Instance.from_data(truth), 10.0)
+    options = {"watching": QUICK, "sample_s": 0.05, "max_jobs_per_gpu": 5}
+    with service_in(tmp_path, pool=pool, **options) as service:
+        service.api.submit([spec(work_s=100_000)] * 80, ME)
+        wait_until(lambda: service.api.service().jobs == {"running": 80})
+        assert {len(device.jobs) for device in service.api.service().devices} == {5}
+        assert kinds(tmp_path).count("profiled") == 1
+    found = Repository(tmp_path / "repository.db").data_set()
+    assert [profile.workload for profile in found.profiles] == ["me/A"]
