@@ -21,8 +21,9 @@ from dovetail.solver.policies.rearrange import (
     Rounds,
     alone_on,
     gpus_by_model,
+    of_hosts,
 )
-from dovetail.solver.policies.services import movable
+from dovetail.solver.policies.services import hosts, movable
 from dovetail.solver.policies.state import Job, Sharer, State
 
 _OBJECTIVES: Final = ("max-min", "makespan", "throughput", "finish-time", "fifo")
@@ -80,7 +81,8 @@ class Gavel:
     All but ``throughput`` and ``fifo`` leave some shares open; of their optima one with much
     throughput is taken (the throughput counts a thousandth). Each round goes to the combinations
     of the largest share owed over rounds received. GPUs that are left then go to waiting jobs
-    alone, those that held GPUs for the shortest time first. Between the ends of rounds no job
+    alone, those that held GPUs for the shortest time first. Latency-critical jobs have their GPUs
+    before, run on, and are joined as the pairs owed say. Between the ends of rounds no job
     starts or stops: a job that arrives waits for the next round. While every job runs alone on GPUs
     of one model, the next round begins when something happens.
 
@@ -130,7 +132,7 @@ class Gavel:
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
-        jobs = [*movable(state), *state.pending.values()]
+        jobs = [*hosts(state), *movable(state), *state.pending.values()]
         kinds = self._by_kind(state, sorted(jobs, key=lambda job: job.number))
         self._owe(self._shares_again(state, kinds))
         return self._round(state, kinds)
@@ -139,8 +141,7 @@ class Gavel:
         """Return the jobs of each kind, those that come last first."""
         kinds: dict[Kind, list[Job]] = defaultdict(list)
         for job in jobs:
-            number = job.number if self.objective in _OF_SINGLE_JOBS else -1
-            kinds[Kind(job.workload, job.workers, job.weight, job.tail_limit, number)].append(job)
+            kinds[self._kind(job)].append(job)
         for same in kinds.values():
             same.sort(key=lambda job: self._turn(state, job), reverse=True)
         return kinds
@@ -158,7 +159,7 @@ class Gavel:
             return self._shares(state, kinds)
         counts = sorted((kind, len(same)) for kind, same in kinds.items())
         believed = (len(state.clashes), len(state.seen), id(state.predicted))
-        facts = (counts, gpus_by_model(state), believed)
+        facts = (counts, _gpus(state), believed)
         if self._solved_for != facts:
             self._solved_for, self._last = facts, self._shares(state, kinds)
         return self._last
@@ -170,7 +171,7 @@ class Gavel:
         found = combinations(state, kinds, self.space_sharing)
         if not found:
             return {}
-        gpus = gpus_by_model(state)
+        gpus = _gpus(state)
         equal = {kind: _equal_speed(state, kind, gpus) for kind in kinds}
         worth = self._worth(state, equal)
         value = np.array(
@@ -210,32 +211,81 @@ class Gavel:
 
     def _round(self, state: State, kinds: dict[Kind, list[Job]]) -> list[Group]:
         left = gpus_by_model(state)
-        groups = alone_on(state, self._services(kinds), left)
+        groups = self._of_services(state, kinds, left)
+        services = range(len(groups))
         heap = [self._entry(place, c) for place, c in enumerate(self._owed)]
         heapify(heap)
         while heap:
             _, place, c = heappop(heap)
-            wanted = {kind: c.kinds.count(kind) for kind in c.kinds}
-            enough = all(len(kinds[kind]) >= number for kind, number in wanted.items())
-            if not enough or left[c.model] < c.kinds[0].workers:
+            joined = self._join_service(c, kinds, groups, services)
+            if not (joined or _start(c, kinds, groups, left)):
                 continue
-            groups.append(Group(tuple(kinds[kind].pop() for kind in c.kinds), c.model))
-            left[c.model] -= c.kinds[0].workers
             self._received[c] += 1
             heappush(heap, self._entry(place, c))
         waiting = [job for same in kinds.values() for job in same]
         waiting.sort(key=lambda job: (job.held(state.now), job.number))
         return groups + alone_on(state, waiting, left)
 
-    def _services(self, kinds: Mapping[Kind, list[Job]]) -> list[Job]:
-        """Take the latency-critical jobs out of their kinds, those that came first in front."""
-        services = [job for same in kinds.values() for job in same if job.latency]
-        for same in kinds.values():
-            same[:] = [job for job in same if not job.latency]
-        return sorted(services, key=lambda job: job.number)
+    def _of_services(
+        self, state: State, kinds: Mapping[Kind, list[Job]], left: list[int]
+    ) -> list[Group]:
+        """Return the latency-critical jobs that run or fit as groups of one, out of their kinds."""
+        waiting = [job for same in kinds.values() for job in same if job.latency and not job.gpus]
+        waiting.sort(key=lambda job: job.number)
+        groups = of_hosts(state) + alone_on(state, waiting, left)
+        for group in groups:
+            kinds[self._kind(group.jobs[0])].remove(group.jobs[0])
+        return groups
+
+    def _join_service(
+        self,
+        c: Combination,
+        kinds: Mapping[Kind, list[Job]],
+        groups: list[Group],
+        services: Sequence[int],
+    ) -> bool:
+        """Let a job join a service alone as a combination says; tell whether one did.
+
+        ``services`` are the places of latency-critical jobs in ``groups``.
+        """
+        if len(c.kinds) < 2:
+            return False
+        for k in services:
+            first, *others = groups[k].jobs
+            if others or groups[k].model != c.model:
+                continue
+            for own, other in (c.kinds, c.kinds[::-1]):
+                if self._kind(first) == own and kinds[other]:
+                    groups[k] = Group((first, kinds[other].pop()), c.model)
+                    return True
+        return False
+
+    def _kind(self, job: Job) -> Kind:
+        number = job.number if self.objective in _OF_SINGLE_JOBS else -1
+        return Kind(job.workload, job.workers, job.weight, job.tail_limit, number)
 
     def _entry(self, place: int, c: Combination) -> tuple[float, int, Combination]:
         return -self._owed[c] / (self._received[c] + 1), place, c
+
+
+def _start(
+    c: Combination, kinds: Mapping[Kind, list[Job]], groups: list[Group], left: list[int]
+) -> bool:
+    """Let a combination start on GPUs of its own; tell whether its jobs and GPUs are there."""
+    enough = all(len(kinds[kind]) >= c.kinds.count(kind) for kind in c.kinds)
+    if not enough or left[c.model] < c.kinds[0].workers:
+        return False
+    groups.append(Group(tuple(kinds[kind].pop() for kind in c.kinds), c.model))
+    left[c.model] -= c.kinds[0].workers
+    return True
+
+
+def _gpus(state: State) -> list[int]:
+    """Return the GPUs of each model that the program gives out."""
+    count = gpus_by_model(state)
+    for group in of_hosts(state):
+        count[group.model] += group.jobs[0].workers
+    return count
 
 
 def combinations(
@@ -291,7 +341,7 @@ def _fairest(
 
     A ratio is held if each job goes on at its remaining work over the time that it leaves.
     """
-    gpus = gpus_by_model(state)
+    gpus = _gpus(state)
     count = dict.fromkeys(equal, 1)
     part = [min(1.0, max(1, sum(gpus)) / (len(jobs) * kind.workers)) for kind in equal]
     isolated_s = np.array([job.work_s for job in jobs]) / (np.array([*equal.values()]) * part)

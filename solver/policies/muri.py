@@ -21,6 +21,7 @@ from dovetail.solver.policies.rearrange import (
     Rounds,
     alone_on,
     gpus_by_model,
+    of_hosts,
 )
 from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
@@ -32,8 +33,24 @@ _REMEMBERED: Final = 64
 _PRIORITIES: Final = ("srsf", "2d-las")
 
 Jobs = tuple[Job, ...]
-Kind = tuple[int, float]
-"""A workload, and the largest growth of its tail latency that the job accepts."""
+
+
+class Kind(NamedTuple):
+    """What makes jobs alike for grouping.
+
+    Attributes
+    ----------
+    workload : int
+        Index into ``State.workloads``.
+    limit : float
+        ``Job.tail_limit``.
+    model : int
+        The GPU model of a running latency-critical job, which stays there; -1 for others.
+    """
+
+    workload: int
+    limit: float
+    model: int = -1
 
 
 class Stages(NamedTuple):
@@ -77,9 +94,10 @@ class Muri:
     for the whole of its iteration. An iteration of a group takes at least as long as the longest
     of its members. As in the artifact, jobs that together make less progress than one of them
     alone are no group. Nor are jobs of which no slowdown is predicted, that were seen to fail
-    together, or that do not fit in memory. GPUs that are left go to single jobs by priority.
-    Between the ends of rounds no job starts or stops; while every job runs alone on GPUs of one
-    model, the next round begins when something happens.
+    together, or that do not fit in memory. A running latency-critical job that is alone stays
+    where it is, and is the first of a group there that others may be merged with. GPUs that are
+    left go to single jobs by priority. Between the ends of rounds no job starts or stops; while
+    every job runs alone on GPUs of one model, the next round begins when something happens.
 
     The compiled matching takes some milliseconds for hundreds of jobs.
 
@@ -163,14 +181,23 @@ def _round(state: State, queue: Sequence[Job], efficiency: _Efficiency) -> list[
     """Return the groups of a round, given the jobs in the order of priority."""
     gpus = gpus_by_model(state)
     most = min(RESOURCES, state.machines.fewest_jobs)
-    groups = _merged(_candidates(queue, sum(gpus), most), sum(gpus), most, efficiency)
-    place = {job.number: k for k, job in enumerate(queue)}
+    services = [group.jobs[0] for group in of_hosts(state)]
+    candidates = _candidates(queue, services, sum(gpus), most)
+    held = sum(job.workers for job in services)
+    groups = _merged(candidates, sum(gpus) + held, most, efficiency)
+    place = {job.number: k for k, job in enumerate([*services, *queue])}
     placed = []
     for jobs in sorted(groups, key=lambda jobs: min(place[job.number] for job in jobs)):
+        service = next((job for job in jobs if job.gpus and job.latency), None)
+        if service is not None:
+            placed.append(Group(jobs, state.machines.model[service.gpus[0]]))
+            continue
         if len(jobs) == 1:
             placed += alone_on(state, jobs, gpus)
             continue
-        models = [m for m in efficiency.models(_kinds(jobs)) if gpus[m] >= jobs[0].workers]
+        models = [
+            m for m in efficiency.models(efficiency.kinds(jobs)) if gpus[m] >= jobs[0].workers
+        ]
         if models:
             model = max(models, key=lambda m: state.speed[m][jobs[0].workload])
             gpus[model] -= jobs[0].workers
@@ -179,19 +206,31 @@ def _round(state: State, queue: Sequence[Job], efficiency: _Efficiency) -> list[
     return placed + alone_on(state, [job for job in queue if job.number not in running], gpus)
 
 
-def _candidates(queue: Sequence[Job], gpus: int, most: int) -> dict[int, list[Jobs]]:
-    """Return by workers the first jobs that would fit if every GPU held the most."""
+def _candidates(
+    queue: Sequence[Job], services: Sequence[Job], gpus: int, most: int
+) -> dict[int, list[Jobs]]:
+    """Return by workers the first jobs that would fit if every GPU held the most.
+
+    The running latency-critical jobs that others may join are among them.
+    """
     waiting: dict[int, list[Job]] = defaultdict(list)
     for job in queue:
         waiting[job.workers].append(job)
     taken: dict[int, int] = defaultdict(int)
+    for job in services:
+        taken[job.workers] += most - 1
     rank = {job.number: k for same in waiting.values() for k, job in enumerate(same)}
     for job in queue:
         workers = job.workers
         if rank[job.number] >= taken[workers] and workers <= gpus:
             gpus -= workers
             taken[workers] += most
-    return {w: [(job,) for job in same[: taken[w]]] for w, same in waiting.items()}
+    first: dict[int, list[Jobs]] = {
+        w: [(job,) for job in same[: taken[w]]] for w, same in waiting.items()
+    }
+    for job in services:
+        first.setdefault(job.workers, []).append((job,))
+    return first
 
 
 def _merged(
@@ -217,13 +256,9 @@ def _matched(
     workers: int, groups: Sequence[Jobs], most: int, efficiency: _Efficiency
 ) -> list[tuple[float, int, Jobs, Jobs]]:
     """Return the pairs of a most efficient matching, with what each loses."""
-    ordered = sorted(groups, key=_kinds)
-    pairs = efficiency.matching(tuple(map(_kinds, ordered)), most)
+    ordered = sorted(groups, key=efficiency.kinds)
+    pairs = efficiency.matching(tuple(map(efficiency.kinds, ordered)), most)
     return [((1 - value) * workers, workers, ordered[a], ordered[b]) for a, b, value in pairs]
-
-
-def _kinds(jobs: Jobs) -> tuple[Kind, ...]:
-    return tuple(sorted((job.workload, job.tail_limit) for job in jobs))
 
 
 class _Efficiency:
@@ -241,6 +276,15 @@ class _Efficiency:
         """Tell whether pairs were seen to fail, or are believed otherwise, since it was made."""
         *counts, predicted = self._facts
         return counts != [len(state.clashes), len(state.seen)] or predicted is not state.predicted
+
+    def kinds(self, jobs: Jobs) -> tuple[Kind, ...]:
+        """Return the kinds of the jobs of a group."""
+        return tuple(sorted(map(self._kind, jobs)))
+
+    def _kind(self, job: Job) -> Kind:
+        stays = job.latency and bool(job.gpus)
+        model = self._state.machines.model[job.gpus[0]] if stays else -1
+        return Kind(job.workload, job.tail_limit, model)
 
     def matching(
         self, groups: tuple[tuple[Kind, ...], ...], most: int
@@ -278,22 +322,23 @@ class _Efficiency:
 
     def _by_model(self, kinds: tuple[Kind, ...]) -> Mapping[int, float]:
         if kinds not in self._found:
-            models = range(len(self._memory))
-            workloads = tuple(workload for workload, _ in kinds)
+            stays = [kind.model for kind in kinds if kind.model >= 0]
+            models = range(len(self._memory)) if not stays else stays if len(stays) == 1 else []
+            workloads = tuple(kind.workload for kind in kinds)
             values = {m: self._on(m, workloads) for m in models if self._may_share(m, kinds)}
             self._found[kinds] = {m: v for m, v in values.items() if v is not None}
         return self._found[kinds]
 
     def _may_share(self, model: int, kinds: tuple[Kind, ...]) -> bool:
         state = self._state
-        need = sum(state.modes[workload][0].memory_mib for workload, _ in kinds)
+        need = sum(state.modes[kind.workload][0].memory_mib for kind in kinds)
         return (
             need <= self._memory[model][0]
             and all(
                 (model, a, b) not in state.clashes and not math.isnan(self._slowdown(model, a, b))
-                for (a, _), (b, _) in combinations(kinds, 2)
+                for (a, *_), (b, *_) in combinations(kinds, 2)
             )
-            and state.tails_kept(model, [Sharer(*kind) for kind in kinds])
+            and state.tails_kept(model, [Sharer(kind.workload, kind.limit) for kind in kinds])
         )
 
     def _on(self, model: int, workloads: tuple[int, ...]) -> float | None:

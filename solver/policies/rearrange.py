@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus_of
 from dovetail.solver.policies.policy import NOTHING, Decision
-from dovetail.solver.policies.services import held_by_services, movable
+from dovetail.solver.policies.services import held_by_services, hosts, movable
 from dovetail.solver.policies.state import Job, State
 
 
@@ -28,9 +28,10 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
 
     A group stays where one of its members runs that is on the right model, and its others join
     it; a matching of groups with places keeps the most workers where they are (exactly, where
-    running jobs share all their GPUs or none). All other running jobs are stopped, but for
-    latency-critical ones and those that share with them. A member
-    that does not fit where its group is, and a group for which too few GPUs are idle, waits.
+    running jobs share all their GPUs or none). A group with a running latency-critical job stays
+    with that. All other running jobs are stopped, but for latency-critical ones and those that
+    share with them. A member that does not fit where its group is, and a group for which too few
+    GPUs are idle, waits.
     """
     draft = Draft(state)
     seats = _seats(state, groups)
@@ -86,8 +87,15 @@ class Rounds:
 
 def _is_settled(state: State, groups: Sequence[Group]) -> bool:
     """Tell whether every job runs alone on GPUs of one model: no round could do better."""
+    alone = [group.jobs[0] for group in groups if len(group.jobs) == 1]
+    others = [job for job in alone if not (job.gpus and job.latency)]
     jobs = len(movable(state)) + len(state.pending)
-    return len(groups) == jobs and len(state.machines.models) == 1
+    return len(others) == jobs and len(state.machines.models) == 1
+
+
+def of_hosts(state: State) -> list[Group]:
+    """Return each running latency-critical job that others may join as a group of one."""
+    return [Group((job,), state.machines.model[job.gpus[0]]) for job in hosts(state)]
 
 
 def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
@@ -119,11 +127,11 @@ def gpus_by_model(state: State) -> list[int]:
 
 def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
     """Return the GPUs on which each group stays, none where it has to move."""
-    places = list(dict.fromkeys(job.gpus for job in movable(state)))
+    places = list(dict.fromkeys(job.gpus for job in [*hosts(state), *movable(state)]))
     number = {gpus: k for k, gpus in enumerate(places)}
     kept = np.zeros((len(groups), len(places)))
     for k, group in enumerate(groups):
-        for job in group.jobs:
+        for job in [job for job in group.jobs if job.gpus and job.latency] or group.jobs:
             if job.gpus and state.machines.model[job.gpus[0]] == group.model:
                 kept[k, number[job.gpus]] += job.workers
     seats: list[tuple[int, ...]] = [()] * len(groups)

@@ -42,6 +42,15 @@ def held_by_services(state: State) -> frozenset[int]:
     )
 
 
+def hosts(state: State) -> list[Job]:
+    """Return the running latency-critical jobs that share no GPU, which others may join."""
+    return [
+        job
+        for job in state.running.values()
+        if job.latency and all(len(state.residents[gpu]) == 1 for gpu in job.gpus)
+    ]
+
+
 def movable(state: State) -> list[Job]:
     """Return the running jobs that a policy which preempts may stop or move."""
     held = held_by_services(state)

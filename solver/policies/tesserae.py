@@ -12,7 +12,13 @@ from scipy.optimize import linear_sum_assignment
 from dovetail.formulations.arrays import Floats
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision
-from dovetail.solver.policies.rearrange import Group, Rounds, alone_on, gpus_by_model
+from dovetail.solver.policies.rearrange import (
+    Group,
+    Rounds,
+    alone_on,
+    gpus_by_model,
+    of_hosts,
+)
 from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
 
@@ -79,7 +85,7 @@ class Tesserae:
     def _groups(self, state: State) -> list[Group]:
         jobs = [*movable(state), *state.pending.values()]
         jobs.sort(key=lambda job: (not job.latency, self._rank(state, job), job.number))
-        placed = alone_on(state, jobs, gpus_by_model(state))
+        placed = of_hosts(state) + alone_on(state, jobs, gpus_by_model(state))
         if not self.packing or state.machines.fewest_jobs < 2:
             return placed
         taken = {group.jobs[0].number for group in placed}

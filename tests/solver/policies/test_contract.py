@@ -169,19 +169,13 @@ def _ever_together(name, tail, *priority):
     return any(one.end_s > next_.start_s for one, next_ in pairwise(stays))
 
 
-REARRANGING = ("gavel", "muri", "tesserae")
-"""Policies that form all pairs anew, but not on the GPUs of running services."""
-
-
 @pytest.mark.parametrize("name", POLICIES)
 def test_only_a_tail_above_the_gsla_keeps_a_latency_critical_job_apart(name):
     shares = _ever_together(name, None, "batch", "batch")
     assert _ever_together(name, [9.0, 9.0], "batch", "batch") == shares
-    joined = shares and name not in REARRANGING
-    assert _ever_together(name, None, "latency", "latency") == joined
-    assert _ever_together(name, [1.4, 9.0], "latency", "batch") == joined
-    joins = shares and name != "gavel"  # its services have pairs of their own
-    assert _ever_together(name, [9.0, 1.4], "batch", "latency") == joins
+    assert _ever_together(name, None, "latency", "latency") == shares
+    assert _ever_together(name, [1.4, 9.0], "latency", "batch") == shares
+    assert _ever_together(name, [9.0, 1.4], "batch", "latency") == shares
     assert not _ever_together(name, [9.0, 1.4], "latency", "batch")
     assert not _ever_together(name, [1.4, 9.0], "batch", "latency")
 
