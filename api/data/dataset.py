@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
+from textwrap import wrap
 
 from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances.datasets.dataset import DataSet, slowdowns_of
@@ -20,10 +21,13 @@ from dovetail.instances.importers.lucid import lucid_data
 from dovetail.instances.importers.miso import miso_data
 from dovetail.instances.importers.parvagpu import parvagpu_data
 from dovetail.instances.instance import METRICS
+from dovetail.toolkit.wording import number
 
 COUNTED = ("workloads", "profiles", "measurements")
 FIGURES = ("throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s", "latency_p99_s")
 UNCAPPED = "uncapped"
+
+_WIDTH = 78
 
 _Summary = dict[str, object]
 
@@ -132,7 +136,8 @@ def _lines(summary: _Summary) -> Iterator[str]:
     for name in ("profiles", "pairs", "sets", "known"):
         counts = summary[name]
         if isinstance(counts, dict) and any(counts.values()):
-            yield f"{name:<9}  {_TOLD[name](counts)}"
+            text = f"{name:<9}  {_TEXTS[name](counts)}"
+            yield from wrap(text, _WIDTH, subsequent_indent=" " * 11)
 
 
 def _profiles_text(counts: Mapping[str, int]) -> str:
@@ -147,10 +152,17 @@ def _ran_text(counts: Mapping[str, int]) -> str:
 
 
 def _known_text(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} of {count}" for name, count in counts.items())
+    """Return the figures that the same number of workloads have together."""
+    by_count: dict[int, list[str]] = {}
+    for name, count in counts.items():
+        by_count.setdefault(count, []).append(name)
+    parts = (
+        f"{', '.join(names)} of {number(count, 'workload')}" for count, names in by_count.items()
+    )
+    return "; ".join(parts)
 
 
-_TOLD: Mapping[str, Callable[[Mapping[str, int]], str]] = {
+_TEXTS: Mapping[str, Callable[[Mapping[str, int]], str]] = {
     "profiles": _profiles_text,
     "pairs": _ran_text,
     "sets": _ran_text,

@@ -271,7 +271,7 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
         if (options.user or job.uid == os.getuid()) and fits(job)
     ]
     if not found:
-        print("dovetail: no job fits", file=sys.stderr)
+        print("dovetail: no job matches", file=sys.stderr)
     return found
 
 

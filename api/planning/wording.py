@@ -38,7 +38,7 @@ def objective(laid_out: PlanView) -> str:
 def proof(plan: Plan) -> str:
     """Return the status of a plan with what it means."""
     if plan.status is None or plan.objective is None:
-        return "checked and valid; nothing is claimed of how good it is"
+        return "checked and valid; no proof of how good it is"
     if plan.status == "optimal":
         return "optimal: no plan does better, proven"
     ended = _ENDED.get(plan.stopped or "", "")

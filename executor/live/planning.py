@@ -176,7 +176,8 @@ def _proven(proof: RoundProof | None) -> str:
     if proof is None or math.isnan(proof.gap):
         return ""
     jobs = f"{proof.jobs} waiting job{'s' * (proof.jobs != 1)}"
-    return f"the policy proved a gap of {proof.gap:.2%} among the starts of {jobs} that it weighed"
+    gap = f"a gap of {100 * proof.gap:.2f} %"
+    return f"the policy proved {gap} for the starts of the {jobs} that it considered"
 
 
 def _live_reason(reason: str, job: str, choice: Choice) -> str:

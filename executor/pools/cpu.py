@@ -74,7 +74,7 @@ class CpuPool(LocalPool):
         self.shares = shares or best_enforcement(self._groups, cores_per_device)
         if self.shares == "quota" and self._groups is None:
             raise InputError("shares must not be quota: no cgroup can be limited here", "--pool")
-        kept_by = "no shares, as was asked" if shares == "none" else KEPT_BY[self.shares]
+        kept_by = "no shares, as requested" if shares == "none" else KEPT_BY[self.shares]
         self.notice = f"{_NOTICE}; {kept_by}"
         self._cluster = self._described()
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}

@@ -123,7 +123,7 @@ def test_show_prints_what_there_is(run, folder):
         "  workloads  2",
         "  profiles   2 uncapped, 1 at 50 %",
         "  pairs      1 measured, 1 failed",
-        "  known      sm_active of 1, throughput of 1",
+        "  known      sm_active, throughput of 1 workload",
     ]
     assert json.loads(run("show", folder, "--json")[1]) == {
         "name": "mine",

@@ -332,8 +332,8 @@ def test_jobs_are_chosen_by_what_they_are(simulated, run):
     )
     assert run("requeue", "--name", "a")[1].startswith(f"{running}: stopping: requeued by {ME}")
     wait_until(lambda: view(run, running)["runs"] == 2)
-    assert run("cancel", "--user", "nobody-like-this") == (0, "", "dovetail: no job fits\n")
-    assert run("wait", "--name", "nobody-like-this") == (2, "", "dovetail: no job fits\n")
+    assert run("cancel", "--user", "nobody-like-this") == (0, "", "dovetail: no job matches\n")
+    assert run("wait", "--name", "nobody-like-this") == (2, "", "dovetail: no job matches\n")
     choose = "is required, unless --all, --name, --user or --state selects jobs"
     assert run("cancel")[::2] == (2, f"dovetail: JOB: {choose}\n")
     assert run("cancel", running, "--all")[0] == 2

@@ -105,7 +105,7 @@ def test_the_page_can_be_read_without_seeing_it():
         ),
         (
             {"status": None, "objective": None},
-            "1 of 2 jobs run on 1 of 2 GPUs; nothing is claimed of how good it is",
+            "1 of 2 jobs run on 1 of 2 GPUs; no proof of how good it is",
         ),
     ],
 )

@@ -101,7 +101,7 @@ def test_an_unproven_plan_is_not_called_better_than_it_is():
     most = f"{plan.objective.bound:.6g}"
     assert f"the best possible throughput is 22.4087 to {most}" in text
     claimless = plan.replace(objective=None, status=None)
-    assert "nothing is claimed" in printed(plan_tables.headline(view(instance, claimless)))
+    assert "no proof of how good it is" in printed(plan_tables.headline(view(instance, claimless)))
 
 
 def test_every_waiting_job_has_a_line_with_its_reason():

@@ -63,7 +63,7 @@ def test_a_plan_of_dovetail_reports_the_objective_of_the_policy():
         None,
     )
     assert plan.notes == (
-        "the policy proved a gap of 0.00% among the starts of 1 waiting job that it weighed",
+        "the policy proved a gap of 0.00 % for the starts of the 1 waiting job that it considered",
     )
     (waits,) = plan.waiting
     assert waits.reason == (

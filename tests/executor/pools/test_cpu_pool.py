@@ -175,7 +175,7 @@ class TestShares:
     def test_where_none_can_be_kept_none_is_offered(self, make):
         pool = make("shares=none")
         assert pool.pool.cluster().shares == ()
-        assert pool.pool.notice.endswith("; no shares, as was asked")
+        assert pool.pool.notice.endswith("; no shares, as requested")
         pool.pool.launch(a_run("true", share=50))
         assert pool.wait_for("rank_refused").reason == "a share of 50 % cannot be enforced here"
 
