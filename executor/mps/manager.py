@@ -37,6 +37,7 @@ from dovetail.executor.mps.processes import (
     every_mps,
 )
 from dovetail.executor.mps.recovery import PATIENCE, Patience, Recovery
+from dovetail.executor.system.bounded_folders import MOST_BYTES, bound
 
 LONGEST_DIRECTORY: Final = 87
 """Longest path of a pipe directory in bytes: 88 fail with 535, as it contains sockets."""
@@ -336,8 +337,11 @@ def make_base(base: Path) -> None:
     base.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
-def make_private(place: Path, uid: int) -> None:
+def make_private(place: Path, uid: int, most_bytes: int = MOST_BYTES) -> None:
     """Make a pipe directory that only its user may enter, or check that it is one.
+
+    That of another user is bounded (``bounded_folders``), where this process may mount; nothing
+    may use it yet.
 
     Raises
     ------
@@ -350,6 +354,8 @@ def make_private(place: Path, uid: int) -> None:
         pass
     else:
         os.chown(place, uid, -1)
+    if uid != os.geteuid() and not place.is_symlink():
+        bound(place, uid, most_bytes)
     found = place.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o77:
         raise MpsError(f"{place}: must be a directory of user {uid}, closed to others")

@@ -33,6 +33,8 @@ IDLE_S: Final = 60.0
 
 _PROGRAM: Final = "dovetail.executor.isolation.server"
 _ANSWER_S: Final = 30.0
+_FOLDER_BYTES: Final = 256 * 2**20
+"""What a user may write to the folder of a scheduler, where PTX of assembled kernels is."""
 _LONGEST_SOCKET: Final = 107
 _MOST_PID: Final = 2**22
 _Launches = Annotated[StrictInt, Field(ge=0, lt=2**63)]
@@ -150,7 +152,7 @@ class Schedulers:
                 if known is not None and not processes.kill(known, _ANSWER_S):
                     raise IsolationError(f"a scheduler that does not answer, {known.pid}, lives on")
                 make_base(self.directory)
-                make_private(socket.parent, uid)
+                make_private(socket.parent, uid, _FOLDER_BYTES)
                 self._start(socket, uid)
             except (MpsError, OSError, subprocess.TimeoutExpired) as error:
                 raise IsolationError(f"the scheduler of thread blocks: {error}") from None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
 from dovetail.executor.pools.processes import tokens
@@ -104,6 +107,24 @@ def cleared(directory):
         yield
     finally:
         wait_until(lambda: not _kill(left_over(directory)))
+
+
+def can_mount():
+    """Tell whether this process may mount a file system."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "none", folder]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            return False
+        subprocess.run(["umount", folder], check=True)
+        return True
+
+
+def unmount(directory):
+    """Unmount all file systems below a directory, so that it can be removed."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = line.split()[4]
+        if point.startswith(f"{directory}/"):
+            subprocess.run(["umount", point], check=True)
 
 
 def _kill(processes):

@@ -29,7 +29,7 @@ from dovetail.executor.mps.recovery import Patience
 from dovetail.executor.pools.gpu import GpuPool
 from dovetail.instances.datasets import Repository
 from tests.executor.live.test_service import ME, serving, spec
-from tests.executor.local_runs import cleared
+from tests.executor.local_runs import cleared, unmount
 from tests.executor.mps import standin
 
 PATTERN = r"iteration (?P<iteration>\d+)"
@@ -193,6 +193,7 @@ def gpu_machine(library, gpus=1):
             yield machine
     finally:
         machine.clear()
+        unmount(place)
         shutil.rmtree(place)
 
 

@@ -14,15 +14,18 @@ from dovetail.executor.jobs.specs import Owner  # noqa: E402
 from dovetail.executor.jobs.state_machine import JobState  # noqa: E402
 from dovetail.executor.live.tracks import WatchOptions  # noqa: E402
 from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
+from dovetail.executor.system.bounded_folders import MOST_BYTES  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository  # noqa: E402
 from tests.executor.gpus.gpu_machine import gpu_machine, half_is_right, stand_in_cublas  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+from tests.executor.local_runs import can_mount  # noqa: E402
 from tests.executor.waiting import wait_until  # noqa: E402
 
 from .test_service import ME, is_in  # noqa: E402
 
 NEEDS_CC = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs of others")
+NEEDS_MOUNTS = pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here")
 OTHER = Owner(name="other", uid=54321, gid=54321)
 PATIENT = WatchOptions(profile_most_s=600.0)
 """Nothing is measured within a test's time."""
@@ -306,6 +309,26 @@ def test_a_refusal_of_mps_fails_no_job(machine, monkeypatch):
 
 
 # Users.
+
+
+@NEEDS_ROOT
+@NEEDS_MOUNTS
+def test_a_job_that_fills_the_folder_of_its_daemon_takes_nothing_from_other_users(pair):
+    pair.state.chmod(0o755)
+    fills = 'head -c 300000000 /dev/zero > "$CUDA_MPS_PIPE_DIRECTORY/x"; exec "$@"'
+    with pair.service(watching=PATIENT) as service:
+        job = pair.job(owner=OTHER)
+        job = job.replace(command=("sh", "-c", fills, "sh", *job.command))
+        (theirs,) = service.api.submit([job], ME)
+        wait_until(lambda: "No space left on device" in pair.log("j1.1"))
+        gpu = pair.names.index(service.api.job(theirs).gpus[0])
+        folder = pair.pipes(gpu, OTHER.uid)
+        assert 0 < (folder / "x").stat().st_size <= MOST_BYTES
+        assert folder.stat().st_dev != folder.parent.stat().st_dev
+        # Neither the folders of other users nor the service's disk have lost anything by it.
+        (mine,) = service.api.submit([pair.job()], ME)
+        becomes(service, mine, JobState.PROFILING)
+        assert pair.log("j2.1")
 
 
 @NEEDS_ROOT

@@ -16,6 +16,7 @@ from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import Control
 from dovetail.executor.mps.processes import PIPE_DIRECTORY, PROGRAM
 
+from ..local_runs import unmount
 from . import standin
 
 CLIENT = Path(__file__).with_name("client.py")
@@ -41,6 +42,7 @@ def place():
         given = process.environment.get(PIPE_DIRECTORY, "")
         if given.startswith(f"{found}/"):
             processes.kill(process, 10)
+    unmount(found)
     shutil.rmtree(found)
 
 

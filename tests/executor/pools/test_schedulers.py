@@ -19,6 +19,7 @@ import pytest
 from dovetail.executor.isolation.assemble import find_ptxas
 from dovetail.executor.mps import processes
 from dovetail.executor.pools.schedulers import IsolationError, Schedulers
+from tests.executor.local_runs import can_mount, unmount
 from tests.executor.waiting import wait_until
 
 pytestmark = [
@@ -41,6 +42,7 @@ def schedulers():
             process = found.process(UUID, uid)
             if process is not None:
                 processes.kill(process, 10)
+        unmount(folder)
 
 
 def test_one_serves_all_runs_of_a_user_on_a_gpu(schedulers):
@@ -94,6 +96,9 @@ def test_each_user_has_one_that_runs_as_the_user(schedulers):
     assert schedulers.process(UUID, ME) is None
     assert (schedulers.directory / f"12345678-{OTHER}" / "socket").stat().st_uid == OTHER
     assert schedulers.status(UUID, OTHER).clients == ()
+    if can_mount():
+        disk = os.statvfs(schedulers.directory / f"12345678-{OTHER}")
+        assert disk.f_blocks * disk.f_frsize == 256 * 2**20
 
 
 @contextlib.contextmanager
