@@ -137,9 +137,15 @@ def logs(options: Namespace) -> int:
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
             empty = empty and not chunk
-    if empty:
-        print(f"dovetail: {options.job} has written nothing", file=sys.stderr)
+        if empty:
+            print(f"dovetail: {_no_output(client.job(options.job))}", file=sys.stderr)
     return 0
+
+
+def _no_output(job: JobView) -> str:
+    if job.ended_s is None or not job.runs or job.log:
+        return f"{job.id} has written nothing"
+    return f"{job.id} has no output: it wrote nothing, or the service has removed it since"
 
 
 def _harmless(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Self
 
 from dovetail.executor.jobs.live_jobs import LiveJob
@@ -74,6 +74,14 @@ def _taking_none(machine: StateMachine, devices: Iterable[str]) -> list[str]:
     ]
 
 
+def _reserved(machine: StateMachine, devices: set[str]) -> Iterator[str]:
+    """Yield which of these devices are reserved for which job."""
+    for job, one in machine.reserved.items():
+        if names := [name for name in one.gpus if name in devices]:
+            verb = "are" if len(names) > 1 else "is"
+            yield f"{listed(names, _NAMED)} {verb} idle, and reserved for {job}"
+
+
 class Lacks(NamedTuple):
     """What waiting jobs lack, in a few words.
 
@@ -91,6 +99,8 @@ class Lacks(NamedTuple):
         The order of users.
     unused : str
         The idle devices that take no jobs; empty if there are none.
+    kept : str
+        The idle devices that are reserved, and for which jobs; empty if there are none.
     """
 
     machine: StateMachine
@@ -99,6 +109,7 @@ class Lacks(NamedTuple):
     stalled: str
     before: Precedence
     unused: str
+    kept: str
 
     @classmethod
     def of(cls, machine: StateMachine, dry_run: bool, stalled: str = "") -> Self:
@@ -107,7 +118,8 @@ class Lacks(NamedTuple):
         held = machine.residents()
         idle = [name for name in machine.devices if not held[name]]
         unused = "; ".join(_taking_none(machine, idle))
-        return cls(machine, closed, dry_run, stalled, Precedence.of(machine), unused)
+        kept = "; ".join(_reserved(machine, set(idle)))
+        return cls(machine, closed, dry_run, stalled, Precedence.of(machine), unused, kept)
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a job lacks; empty unless it waits."""
@@ -119,7 +131,8 @@ class Lacks(NamedTuple):
             return "a service that starts jobs: this is a dry run"
         if self.stalled:
             return self.stalled
-        return "; ".join(filter(None, [self._devices_for(job), self.unused]))
+        kept = "" if job.id in self.machine.reserved else self.kept
+        return "; ".join(filter(None, [self._devices_for(job), self.unused, kept]))
 
     def _devices_for(self, job: LiveJob) -> str:
         if self.closed:
@@ -127,7 +140,9 @@ class Lacks(NamedTuple):
         if job.id in self.machine.reserved:
             gpus = self.machine.reserved[job.id].gpus
             named = ", ".join(gpus) if len(gpus) <= _NAMED else f"{len(gpus)} devices"
-            return f"{named}: reserved for it, as it has waited too long"
+            latency = job.spec.priority == "latency"
+            why = "latency-critical gangs come first" if latency else "it has waited too long"
+            return f"{named}: reserved for it, as {why}"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.machine.may_share(job):
             devices = f"{devices}, or room next to others"

@@ -359,6 +359,15 @@ def test_logs(simulated, run):
     assert run("logs", held) == (0, "", f"dovetail: {held} has written nothing\n")
 
 
+def test_logs_that_were_removed_are_not_called_empty(simulated, run):
+    job = submitted(run, command=("train", "work_s=0.3"))
+    assert run("logs", "-f", job)[1]
+    with Client() as client:
+        Path(client.job(job).log).unlink()
+    removed = "has no output: it wrote nothing, or the service has removed it since"
+    assert run("logs", job) == (0, "", f"dovetail: {job} {removed}\n")
+
+
 def test_a_state_without_a_further_reason_is_printed_once(simulated, run):
     assert run("drain")[0] == 0
     held = submitted(run, "--hold")

@@ -511,12 +511,16 @@ def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
         service.api.submit([spec(workers=2, estimate_s=10.0)], ME)
         reason = "n-1, n-0: reserved for it, as it has waited too long"
         wait_until(lambda: service.api.job("j2").waiting_for == reason)
+        service.api.submit([spec(estimate_s=1e6)], ME)
+        reason = "an idle device; n-1 is idle, and reserved for j2"
+        assert service.api.job("j3").waiting_for == reason
+        service.api.cancel("j3", ME)
     with service_in(tmp_path, policy=policy) as service:
         # It would not end before the gang is to start.
         service.api.submit([spec(workload="B", estimate_s=1e6)], ME)
         wait_until(is_in(service, "j2", JobState.FINISHED))
-        wait_until(is_in(service, "j3", JobState.FINISHED))
-        assert service.api.job("j2").started_s < service.api.job("j3").started_s
+        wait_until(is_in(service, "j4", JobState.FINISHED))
+        assert service.api.job("j2").started_s < service.api.job("j4").started_s
     reserved = [e.event.job for e in read_events(tmp_path) if e.event.kind == "reserved"]
     assert reserved.count("j2") == 1
 
