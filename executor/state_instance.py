@@ -240,7 +240,7 @@ def _together(
         return nothing, nothing, nothing
     pairs = np.array([[_beside(state, model, a, b) for b in members] for a in members])
     slowdowns, uppers, tails = (
-        np.minimum(slowdown_at(pairs[:, :, k], shares), _MOST) for k in range(3)
+        np.minimum(slowdown_at(pairs[:, :, k], shares, last=k > 0), _MOST) for k in range(3)
     )
     # Equal members get equal numbers, whatever the order of summation.
     alike = [members.index(member) for member in members]

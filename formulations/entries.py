@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import combinations
+from math import comb
 from operator import is_
 from typing import Final, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.rules import share_total
-from dovetail.instances.instance import Cluster, Instance, SlowdownEntry
+from dovetail.formulations.rules import share_total, slowdown_at_last
+from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
 
 T = TypeVar("T")
@@ -31,8 +33,9 @@ Wanted = tuple[str, int | None]
 class Combination(NamedTuple):
     """A known combination, its values in the order of ``members``.
 
-    ``p99`` and ``upper`` are None where the entry has none. Tens of thousands are made at once,
-    which tuples are faster at than dataclasses.
+    ``upper`` and ``p99`` hold until each member ends, see ``rules``; they are None where nothing
+    but the slowdown, or no tail latency, is known. Tens of thousands are made at once, which tuples
+    are faster at than dataclasses.
     """
 
     members: tuple[Member, ...]
@@ -229,6 +232,7 @@ class SlowdownIndex(Book):
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
         self._found: dict[tuple[str, tuple[Member, ...]], Combination | None] = {}
         self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
+        self._at_last: dict[Member, float] = {}
 
     @classmethod
     def of_sets(cls, instance: Instance, table: SlowdownTable) -> Self:
@@ -255,26 +259,32 @@ class SlowdownIndex(Book):
             _same(instance.slowdowns, mine.slowdowns)
             and instance.cluster == mine.cluster
             and tuple(instance.workloads) == self.workloads
+            and _same_alone(instance.workloads.values(), mine.workloads.values())
         )
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
         """Return the known combination of the members on a GPU model, None if there is none."""
         asked = model, tuple(members)
         if asked not in self._found:
-            key = _key(members)
-            entry = self._by_key.get((model, key)) or self._by_key.get((None, key))
-            most = self.limited.get(model, np.inf)
-            if entry is None or entry.slowdown is None or len(key) > most:
+            entry = self._entry(model, _key(members))
+            if entry is None or len(members) > self.limited.get(model, np.inf):
                 self._found[asked] = None
             else:
-                self._found[asked] = _combination(entry).reordered(members)
+                self._found[asked] = self._combination(model, entry).reordered(members)
         return self._found[asked]
+
+    def at_first(self, model: str, members: Sequence[Member]) -> Combination | None:
+        """Return a known combination with the bounds that hold until the first member ends."""
+        entry = self._entry(model, _key(members))
+        return None if entry is None else _as_given(entry).reordered(members)
 
     def known(self, model: str) -> Sequence[Combination]:
         """Return every combination that may run on a GPU model, see ``Book``."""
         named = model if model in self._named else None
         if named not in self._known:
-            self._known[named] = tuple(_combination(entry) for _, entry in self._entries(named))
+            self._known[named] = tuple(
+                self._combination(named, entry) for _, entry in self._entries(named)
+            )
         return self._known[named]
 
     def known_with(self, model: str, member: Member) -> Sequence[Combination]:
@@ -329,7 +339,8 @@ class SlowdownIndex(Book):
             The workload of each, and its share, ``ANY_SHARE`` where that may still be chosen.
         """
         names = tuple(sorted(name for name, _ in wanted))
-        for known in map(_combination, self._of_workloads(model).get(names, ())):
+        for entry in self._of_workloads(model).get(names, ()):
+            known = self._combination(model, entry)
             if share_total(share for _, share in known.members) <= self.rules.share_sum:
                 yield from map(known.permuted, self._orders(known.members, wanted))
 
@@ -394,6 +405,50 @@ class SlowdownIndex(Book):
             )
         ]
 
+    def _entry(self, model: str | None, key: _Key) -> SlowdownEntry | None:
+        """Return the entry that holds on a GPU model, None where the members may not share."""
+        entry = self._by_key.get((model, key)) or self._by_key.get((None, key))
+        return entry if entry is not None and entry.slowdown is not None else None
+
+    def _combination(self, model: str | None, entry: SlowdownEntry) -> Combination:
+        """Return an entry as a combination, its bounds those of each member until it ends."""
+        given = _as_given(entry)
+        last = tuple(map(self._alone_at_last, given.members))
+        upper = tuple(map(max, given.upper or given.slowdown, last))
+        tail = given.p99 and tuple(map(max, given.p99, last))
+        if len(given.members) > 2:
+            for key in self._within(entry.key[1]):
+                if (fewer := self._entry(model, key)) is not None:
+                    among = _as_given(fewer)
+                    uppers = among.upper or among.slowdown
+                    tail = _raised(tail or upper, given.members, among, among.p99 or uppers)
+                    upper = _raised(upper, given.members, among, uppers)
+        return given._replace(upper=upper, p99=tail)
+
+    def _alone_at_last(self, member: Member) -> float:
+        if member not in self._at_last:
+            name, share = member
+            self._at_last[member] = slowdown_at_last(self._instance.workloads[name], share)
+        return self._at_last[member]
+
+    def _within(self, key: _Key) -> Iterator[_Key]:
+        """Yield the combinations of two and more that are left when some members have ended."""
+        for size, keys in self._sizes.items():
+            if size >= len(key):
+                continue
+            if comb(len(key), size) <= len(keys):
+                yield from keys.intersection(combinations(key, size))
+            else:
+                yield from (each for each in keys if Counter(each) <= Counter(key))
+
+    @cached_property
+    def _sizes(self) -> Mapping[int, set[_Key]]:
+        """What is known of so many together, on any model."""
+        found: dict[int, set[_Key]] = defaultdict(set)
+        for _, key in self._by_key:
+            found[len(key)].add(key)
+        return found
+
     def _entries(self, model: str | None) -> Iterator[tuple[_Key, SlowdownEntry]]:
         """Yield the entries that hold on a GPU model and say that the jobs may share."""
         most = np.inf if model is None else self.limited.get(model, np.inf)
@@ -409,11 +464,28 @@ def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> 
     return entries is others or (len(entries) == len(others) and all(map(is_, entries, others)))
 
 
+def _same_alone(some: Iterable[Workload], others: Iterable[Workload]) -> bool:
+    """Tell whether as much is known of workloads alone under caps."""
+    pairs = zip(some, others, strict=True)
+    return all(a is b or a.throughput == b.throughput for a, b in pairs)
+
+
+def _raised(
+    bounds: tuple[float, ...],
+    members: Sequence[Member],
+    among: Combination,
+    figures: tuple[float, ...],
+) -> tuple[float, ...]:
+    """Return bounds of members, at least the figures of those that are among fewer."""
+    least = dict(zip(among.members, figures, strict=True))
+    return tuple(max(b, least.get(m, b)) for b, m in zip(bounds, members, strict=True))
+
+
 def _key(members: Sequence[Member]) -> _Key:
     return tuple(sorted((name, share or 0) for name, share in members))
 
 
-def _combination(entry: SlowdownEntry) -> Combination:
+def _as_given(entry: SlowdownEntry) -> Combination:
     members = tuple(zip(entry.workloads, entry.shares, strict=True))
     slowdown = entry.slowdown or ()
     return Combination(members, slowdown, entry.upper, entry.p99, entry.power_w)

@@ -172,6 +172,9 @@ def _known(compiled: Round) -> _Known:
     there = first[keep], second[keep], np.searchsorted(codes, forward[keep])
     back = second[keep], first[keep], np.searchsorted(codes, backward[keep])
 
+    shares = np.stack(np.divmod(codes, _BASE), axis=1)
+    last = compiled.at_last[:, None, shares[:, 0]]
+
     def table(values: Sequence[Sequence[float] | None]) -> Floats:
         own, other = _columns(values, np.float64)
         filled = np.full((len(number), len(number), len(codes)), np.nan)
@@ -180,10 +183,10 @@ def _known(compiled: Round) -> _Known:
         return filled
 
     return _Known(
-        shares=np.stack(np.divmod(codes, _BASE), axis=1),
+        shares=shares,
         slowdown=table([e.slowdown for e in entries]),
-        upper=table([e.upper or e.slowdown for e in entries]),
-        tail=table([e.p99 or e.upper or e.slowdown for e in entries]),
+        upper=np.maximum(table([e.upper or e.slowdown for e in entries]), last),
+        tail=np.maximum(table([e.p99 or e.upper or e.slowdown for e in entries]), last),
         late=any(e.p99 for e in entries),
     )
 

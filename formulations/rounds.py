@@ -25,7 +25,13 @@ from dovetail.formulations.entries import Book, Combination, SlowdownIndex
 from dovetail.formulations.hosts import RoundHosts
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
-from dovetail.formulations.rules import most_bound, room_mib, share_total, slowdown_alone
+from dovetail.formulations.rules import (
+    most_bound,
+    room_mib,
+    share_total,
+    slowdown_alone,
+    slowdown_at_last,
+)
 from dovetail.instances._record import IDLE
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Batch, Instance, Workload
@@ -382,21 +388,24 @@ class Round:
         """
         stretch = np.array([v.stretch for variants in self.variants for v in variants])
         stretch = stretch.take(rows.variant, mode="clip")
-        return np.asarray(self._solo[self.jobs.workload[job], rows.share] * stretch)
+        return np.asarray(self.at_last[self.jobs.workload[job], rows.share] * stretch)
 
     @cached_property
     def least_alone(self) -> Floats:
         """The least slowdown of each job alone at any share, (n,)."""
         stretch = [min(v.stretch for v in variants) for variants in self.variants]
-        return np.asarray(self._solo.min(axis=1)[self.jobs.workload] * stretch)
+        return np.asarray(self.at_last.min(axis=1)[self.jobs.workload] * stretch)
 
     @cached_property
-    def _solo(self) -> Floats:
-        """The slowdown of each workload alone at each share, ``idle`` the last."""
+    def at_last(self) -> Floats:
+        """The slowdown of each workload after its co-runners have ended, by share.
+
+        (workloads, shares), ``NO_SHARE`` the first and ``idle`` the last.
+        """
         found = np.ones((len(self.workloads), IDLE + 1))
         for k, workload in enumerate(self.workloads):
-            for share, throughput in workload.throughput.items():
-                found[k, share] = workload.throughput.get(100, throughput) / throughput
+            for share in workload.throughput:
+                found[k, share] = slowdown_at_last(workload, share)
         return found
 
     @cached_property

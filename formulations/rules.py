@@ -8,7 +8,9 @@ Whatever plans, simulates or starts jobs asks here, so that a rule has one meani
   their shares sum to ``share_sum`` at most;
 - what a job's gSLA is held against, its *bound*, is at most the gSLA; equal but for the factor
   ``1 + GSLA_TOLERANCE`` counts as kept. The bound of a latency-critical job is the growth of its
-  p99 where that is known; of all others the upper bound of the slowdown.
+  p99 where that is known; of all others the upper bound of the slowdown. It holds until the job
+  ends, so it is the largest of those among all that share the GPU, among any of them of which it
+  is known what they do to each other, and alone: a job keeps its cap when co-runners end.
 
 The checker (``dovetail.instances.checker``) holds decisions against the same rules with code of its
 own.
@@ -94,6 +96,16 @@ def seat_refusal(
 def tail_bounds(upper: Floats, p99: Floats) -> Floats:
     """Return the bounds of latency-critical jobs: ``p99``, or ``upper`` where that is NaN."""
     return np.where(np.isnan(p99), upper, p99)
+
+
+def slowdown_at_last(workload: Workload, share: int | None) -> float:
+    """Return the slowdown of a job after its co-runners have ended: it keeps its cap.
+
+    Where it was not measured, that is 1: at a cap that it has, a job alone is not known to be
+    slower than with co-runners.
+    """
+    alone = slowdown_alone(workload, share)
+    return 1.0 if alone is None else alone
 
 
 def slowdown_alone(workload: Workload, share: int | None) -> float | None:

@@ -5,9 +5,11 @@ Written from the definitions of the formats alone, apart from the code that plan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Literal
 
 from dovetail.instances._check_hosts import HostLoads
@@ -37,6 +39,10 @@ RuleName = Literal[
     "running",
     "claim",
 ]
+
+
+_Members = tuple[tuple[str, int], ...]
+"""Workloads and shares (0: none), sorted."""
 
 
 class Violation(Record):
@@ -97,10 +103,23 @@ def iteration_s(batch: Batch, sub_batch: int) -> float:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a job suffers on one GPU; ``bound`` is what its gSLA is checked against."""
+    """What a job suffers on one GPU.
+
+    ``bound`` is what its gSLA is checked against. It may be that of a time when other jobs have
+    ended: ``later``.
+    """
 
     slowdown: float
     bound: float
+    later: bool = False
+
+    def times(self, factor: float) -> Effect:
+        """Return what the job suffers where all is slower by a factor."""
+        return replace(self, slowdown=self.slowdown * factor, bound=self.bound * factor)
+
+    def then(self, bound: float) -> Effect:
+        """Return the effect with the bound of a later time, if that is larger."""
+        return replace(self, bound=bound, later=True) if bound > self.bound else self
 
 
 class Origin(Record):
@@ -182,6 +201,7 @@ class Occupancy:
         self.instance = instance
         self.placed = {each.job.id: each for each in placed}
         self._entries = instance.entries
+        self._left: dict[tuple[str, _Members], tuple[SlowdownEntry, ...]] = {}
         self.hosts = HostLoads(instance, self.placed.values())
         residents: dict[str, list[Placed]] = {}
         for each in self.placed.values():
@@ -197,7 +217,10 @@ class Occupancy:
             for name, effect in zip(company.ids, company.effects or (), strict=False):
                 seen[name].append(effect)
         return {
-            name: Effect(max(e.slowdown for e in effects), max(e.bound for e in effects))
+            name: replace(
+                max(effects, key=lambda each: each.bound),
+                slowdown=max(each.slowdown for each in effects),
+            )
             for name, effects in seen.items()
             if len(effects) == len(self.placed[name].share)
         }
@@ -227,8 +250,35 @@ class Occupancy:
 
     def _entry(self, place: Place, gpu: str, jobs: Sequence[Placed]) -> SlowdownEntry | None:
         key = tuple(sorted((placed.job.workload, placed.share[gpu] or 0) for placed in jobs))
-        entry = self._entries.get((place.gpu.model, key), self._entries.get((None, key)))
+        return self._known(place.gpu.model, key)
+
+    def _known(self, model: str, key: _Members) -> SlowdownEntry | None:
+        entry = self._entries.get((model, key), self._entries.get((None, key)))
         return entry if entry is not None and entry.slowdown is not None else None
+
+    def _left_of(self, model: str, key: _Members) -> tuple[SlowdownEntry, ...]:
+        """Return the entries of all that two or more of some jobs are when others have ended."""
+        if len(key) < 3:
+            return ()
+        if (model, key) not in self._left:
+            there = Counter(key)
+            named = {
+                smaller
+                for first_two in set(combinations(key, 2))
+                for smaller in self._by_first_two.get(first_two, ())
+                if len(smaller) < len(key) and Counter(smaller) <= there
+            }
+            found = (self._known(model, smaller) for smaller in sorted(named))
+            self._left[model, key] = tuple(entry for entry in found if entry is not None)
+        return self._left[model, key]
+
+    @cached_property
+    def _by_first_two(self) -> Mapping[_Members, list[_Members]]:
+        """The members of all entries on any model, by the first two of them."""
+        found: dict[_Members, list[_Members]] = {}
+        for _, key in self._entries:
+            found.setdefault(key[:2], []).append(key)
+        return found
 
     def _company(self, gpu: str, residents: Sequence[Placed]) -> GpuOccupants:
         company = self._on_gpu(gpu, residents)
@@ -236,9 +286,7 @@ class Occupancy:
             return company
         factors = (self.hosts.slowdown(placed, gpu) for placed in residents)
         effects = zip(company.effects, factors, strict=False)
-        return replace(
-            company, effects=tuple(Effect(e.slowdown * f, e.bound * f) for e, f in effects)
-        )
+        return replace(company, effects=tuple(effect.times(f) for effect, f in effects))
 
     def _on_gpu(self, gpu: str, residents: Sequence[Placed]) -> GpuOccupants:
         place, jobs = self.instance.places[gpu], tuple(residents)
@@ -246,7 +294,8 @@ class Occupancy:
             return GpuOccupants(place, jobs, _alone(jobs[0], gpu), jobs[0].workload.power_w)
         entry = self._entry(place, gpu, jobs)
         if entry is not None:
-            effects = tuple(_beside(placed, entry, placed.share[gpu]) for placed in jobs)
+            left = [entry, *self._left_of(place.gpu.model, entry.key[1])]
+            effects = tuple(_until_it_ends(placed, left, placed.share[gpu]) for placed in jobs)
             return GpuOccupants(place, jobs, effects, entry.power_w)
         if any(placed.starting for placed in jobs):
             return GpuOccupants(place, jobs, None, None)
@@ -255,24 +304,46 @@ class Occupancy:
 
 
 def _alone(placed: Placed, gpu: str) -> tuple[Effect, ...] | None:
-    share = placed.share[gpu]
-    slowdown = 1.0 if share in (None, IDLE) else _capped(placed.workload, share)
+    slowdown = _capped(placed.workload, placed.share[gpu])
     if slowdown is None and placed.starting:
         return None
     alone = (1.0 if slowdown is None else slowdown) * placed.growth
     return (Effect(alone, alone),)
 
 
-def _capped(workload: Workload, share: int) -> float | None:
+def _capped(workload: Workload, share: int | None) -> float | None:
+    if share in (None, IDLE):
+        return 1.0
     full, capped = workload.throughput.get(100), workload.throughput.get(share)
     return full / capped if full is not None and capped is not None else None
 
 
-def _beside(placed: Placed, entry: SlowdownEntry, share: int | None) -> Effect:
-    members = list(zip(entry.workloads, entry.shares, strict=True))
-    k = members.index((placed.job.workload, share))
+def _until_it_ends(placed: Placed, left: Sequence[SlowdownEntry], share: int | None) -> Effect:
+    """Return what a job suffers with all others, and in the worst case when some have ended.
+
+    The entry of all comes first. The job keeps its share and its sub-batch.
+    """
+    me = placed.job.workload, share
+    among = [
+        _beside(placed, entry, members.index(me))
+        for entry in left
+        if me in (members := _members(entry))
+    ]
+    alone = _capped(placed.workload, share)
+    effect = among[0]
+    for bound in (*(each.bound for each in among[1:]), 1.0 if alone is None else alone):
+        effect = effect.then(bound)
+    return effect.times(placed.growth)
+
+
+def _members(entry: SlowdownEntry) -> list[tuple[str, int | None]]:
+    return list(zip(entry.workloads, entry.shares, strict=True))
+
+
+def _beside(placed: Placed, entry: SlowdownEntry, k: int) -> Effect:
+    """Return what the job suffers as the k-th of an entry, at full batch."""
     slowdown = entry.slowdown or ()
     bound = entry.upper or slowdown
     if placed.job.priority == "latency" and entry.p99 is not None:
         bound = entry.p99
-    return Effect(slowdown[k] * placed.growth, bound[k] * placed.growth)
+    return Effect(slowdown[k], bound[k])

@@ -227,8 +227,9 @@ def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
             continue
         for gpu in running.share:
             if after.gpus[gpu].joined:
-                rule = f"job {name} is over its gSLA already ({effect.bound:.10g} > "
-                rule += f"{running.job.gsla:.10g}), nothing may join"
+                over = f"({effect.bound:.10g} > {running.job.gsla:.10g}), nothing may join"
+                when = "will be over its gSLA" if effect.later else "is over its gSLA already"
+                rule = f"job {name} {when} {over}"
                 yield _broken("gsla", f"GPU {gpu}", rule)
 
 
@@ -307,6 +308,7 @@ def _over_gsla(placed: Placed, effect: Effect) -> bool:
 
 def _gsla_broken(placed: Placed, effect: Effect) -> Violation:
     rule = f"slowdown {effect.bound:.10g} > {placed.job.gsla:.10g}"
+    rule += " once co-runners have ended" if effect.later else ""
     return _broken("gsla", f"job {placed.job.id}", rule)
 
 

@@ -16,7 +16,7 @@ LARGEST: Final = 10
 """The most jobs of a set: the work doubles with each."""
 
 
-def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
+def set_slowdown(pair_slowdowns: ArrayLike, last: bool = False) -> NDArray[np.float64]:
     """Return the slowdown of each job of a set from those of its pairs.
 
     What two co-runners cost a job is more than what each costs it: they also slow each other,
@@ -48,6 +48,9 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
     pair_slowdowns : array_like of float, shape (..., k, k)
         Entry (i, j): the slowdown of i with j as its only co-runner; the diagonal is not read.
         Leading axes are sets of their own.
+    last : bool
+        Return the largest slowdown of each job in the set and in all that may be left of it when
+        others have ended.
 
     Returns
     -------
@@ -67,7 +70,7 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
     cost = np.maximum(0.0, pairs - 1.0)
     cost[..., all_members, all_members] = 0.0
     asked = np.minimum(1.0, np.sqrt(np.sqrt(cost * np.swapaxes(cost, -1, -2))))
-    slowdown = np.ones_like(cost[..., 0])
+    slowdown, largest = np.ones_like(cost[..., 0]), np.ones_like(cost[..., 0])
     stretch = {frozenset[int](): np.zeros_like(slowdown)}
     for size in range(1, len(all_members) + 1):
         for members in map(frozenset, combinations(all_members, size)):
@@ -75,9 +78,10 @@ def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
             for j in members:
                 others = stretch[members - {j}]
                 slowdown[..., j] = 1.0 + np.sum(cost[..., j, :] * others, axis=-1)
+                largest[..., j] = np.maximum(largest[..., j], slowdown[..., j])
                 busy = 1.0 + np.sum(asked[..., j, :] * others, axis=-1)
                 stretch[members][..., j] = np.maximum(1.0, busy / slowdown[..., j])
-    return slowdown
+    return largest if last else slowdown
 
 
 def slowdown_with_idle(first: ArrayLike, behind: ArrayLike) -> NDArray[np.float64]:
@@ -107,7 +111,9 @@ def slowdown_with_idle(first: ArrayLike, behind: ArrayLike) -> NDArray[np.float6
     return np.concatenate([of_first, shared * shared.shape[-1]], axis=-1)
 
 
-def slowdown_at(pair_slowdowns: ArrayLike, shares: Sequence[int | None]) -> NDArray[np.float64]:
+def slowdown_at(
+    pair_slowdowns: ArrayLike, shares: Sequence[int | None], last: bool = False
+) -> NDArray[np.float64]:
     """Return the slowdown of each job of a set at its shares, from those of its pairs.
 
     Parameters
@@ -117,6 +123,8 @@ def slowdown_at(pair_slowdowns: ArrayLike, shares: Sequence[int | None]) -> NDAr
         are not read.
     shares : sequence of (int or None)
         The share of each job.
+    last : bool
+        As for ``set_slowdown``; at ``idle`` no job is slower when others have ended.
 
     Returns
     -------
@@ -127,7 +135,7 @@ def slowdown_at(pair_slowdowns: ArrayLike, shares: Sequence[int | None]) -> NDAr
     pairs = np.asarray(pair_slowdowns, dtype=np.float64)
     behind = np.array([share == IDLE for share in shares])
     if not behind.any():
-        return set_slowdown(pairs)
+        return set_slowdown(pairs, last)
     found = np.full(len(pairs), np.nan)
     first = np.flatnonzero(~behind)
     if not len(first):

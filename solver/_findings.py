@@ -85,12 +85,15 @@ class Pick:
         own = 0.0 if job.gsla is None else max(0.0, self.bound / job.gsla - 1)
         return bool(self.ways.short[self.row] > own + self.ways.excess[self.row].sum())
 
-    def too_slow(self) -> Iterator[tuple[Resident, float, float]]:
-        """Yield the co-runners that would be over their gSLAs, with slowdown and bound."""
-        for k, other in enumerate(self.others, 1):
+    def too_slow(self) -> Iterator[tuple[int, float, float]]:
+        """Yield the co-runners that would be over their gSLAs, with slowdown and bound.
+
+        The first is counted as 1.
+        """
+        for k in range(1, len(self.others) + 1):
             if self.ways.excess[self.row, k] > 0:
                 row = self.row, k
-                yield other, float(self.ways.slowdown[row]), float(self.ways.bound[row])
+                yield k, float(self.ways.slowdown[row]), float(self.ways.bound[row])
 
     def _share(self, position: int) -> int | None:
         return share_of(int(self.ways.share[self.row, position]))
@@ -306,6 +309,21 @@ class Finder:
         change = math.fsum([*parts, worth_after - worth_before])
         largest = max(map(abs, [*after.values(), *before.values(), worth_after]))
         return 0.0 if abs(change) <= _ROUNDING * largest else change
+
+    def later(self, index: int, way: Pick, place: int) -> bool:
+        """Tell whether one bound is that of a time when co-runners have ended.
+
+        Place 0 is the job with this index, the others are its co-runners.
+        """
+        jobs = [index, *(other.variant.job for other in way.others)]
+        shares = [way.share, *(other.share for other in way.others)]
+        names = [self.round.names[k] for k in self.round.jobs.workload[jobs].tolist()]
+        members = list(zip(names, shares, strict=True))
+        latency = self.round.jobs.latency[jobs].tolist()
+        records = self.round.records
+        found = [find(way.site.model, members) for find in (records.find, records.at_first)]
+        last, first = (known.bounds(latency)[place] if known else 0.0 for known in found)
+        return last > first
 
     def cost_text(self, index: int, finding: Finding) -> str:
         """Return why a plan may be better off without a job that starts as found; else nothing."""

@@ -26,12 +26,16 @@ def figure(gsla: float) -> str:
     return f"{gsla:.2f}" if round(gsla, 2) == gsla else f"{gsla:.10g}"
 
 
-def compared(whose: str, job: Job, slowdown: float, bound: float) -> str:
-    """Return a job's slowdown, or the growth of its p99, against the gSLA that it exceeds."""
+def compared(whose: str, job: Job, slowdown: float, bound: float, later: bool) -> str:
+    """Return a job's slowdown, or the growth of its p99, against the gSLA that it exceeds.
+
+    ``later``: it does so at a time when co-runners have ended.
+    """
     verb = "would be" if bound == slowdown else "could reach"
     text = f"{whose} slowdown {verb} {accepting(bound):.2f}"
     if job.priority == "latency":
         text = f"{whose} p99 latency could grow {accepting(bound):.2f} times"
+    text += " once co-runners have ended" if later else ""
     return f"{text}, above its gSLA {figure(job.gsla or math.inf)}"
 
 

@@ -298,8 +298,8 @@ class Remedies:
     def _too_slow(self, way: Pick) -> Iterator[tuple[str, float]]:
         if self._job.gsla is not None and way.bound > most_bound(self._job.gsla):
             yield self._job.id, way.bound
-        for other, _, bound in way.too_slow():
-            yield self._finder.name(other), bound
+        for k, _, bound in way.too_slow():
+            yield self._finder.name(way.others[k - 1]), bound
 
     def _text(self, change: Change) -> str:
         parts = []

@@ -159,10 +159,14 @@ class Wording:
         missing = [_missing(way)] if way.short_mib else []
         slowed = []
         if job.gsla is not None and way.bound > most_bound(job.gsla):
-            slowed.append(compared("its", job, way.slowdown, way.bound))
-        for other, slowdown, bound in way.too_slow():
-            owner = self._jobs[other.variant.job]
-            slowed.append(compared(f"{owner.id}'s", owner, slowdown, bound))
+            later = self._finder.later(index, way, 0)
+            slowed.append(compared("its", job, way.slowdown, way.bound, later))
+        for k, slowdown, bound in way.too_slow():
+            owner, later = (
+                self._jobs[way.others[k - 1].variant.job],
+                self._finder.later(index, way, k),
+            )
+            slowed.append(compared(f"{owner.id}'s", owner, slowdown, bound, later))
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
         limits = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]

@@ -292,18 +292,32 @@ class _Search:
         jobs = [self.jobs[unit.job] for unit in units]
         names = tuple((job.workload, share) for job, share in zip(jobs, shares, strict=True))
         model = self.instance.places[gpu].gpu.model
-        entry = self.entries.get((model, names), self.entries.get((None, names)))
+        entry = self._known(model, names)
         if entry is None:
             return None
-        slow, bound, p99, power = entry
-        tail = [
-            p99[k] if p99 and job.priority == "latency" else bound[k] for k, job in enumerate(jobs)
-        ]
+        worst = [self._worst(model, names, jobs, k) for k in range(len(jobs))]
         return (
-            tuple(s * f for s, f in zip(slow, factors, strict=True)),
-            tuple(b * f for b, f in zip(tail, factors, strict=True)),
-            power,
+            tuple(s * f for s, f in zip(entry.slowdowns, factors, strict=True)),
+            tuple(b * f for b, f in zip(worst, factors, strict=True)),
+            entry.power_w,
         )
+
+    def _known(self, model: str, names: Members) -> Known | None:
+        return self.entries.get((model, names), self.entries.get((None, names)))
+
+    def _worst(self, model: str, names: Members, jobs: list[Job], k: int) -> float:
+        """Return the largest figure of a job, whichever of the others have ended."""
+        workload, share = self.instance.workloads[jobs[k].workload], names[k][1]
+        known = 100 in workload.throughput and share in workload.throughput
+        worst = workload.throughput[100] / workload.throughput[share or 100] if known else 1.0
+        others = [i for i in range(len(jobs)) if i != k]
+        for size in range(1, len(jobs)):
+            for left in combinations(others, size):
+                entry = self._known(model, tuple(names[i] for i in (k, *left)))
+                if entry is not None:
+                    late = jobs[k].priority == "latency" and entry.p99 is not None
+                    worst = max(worst, entry.p99[0] if late else entry.bounds[0])
+        return worst
 
     def _alone(self, unit: Unit, share: int | None) -> float | None:
         job = self.jobs[unit.job]

@@ -19,7 +19,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.entries import Book, Combination, Member, Template
-from dovetail.formulations.rules import share_of, share_total
+from dovetail.formulations.rules import share_of, share_total, slowdown_at_last
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Workload
 from dovetail.instances.isolated import BEHIND
@@ -73,6 +73,8 @@ class BeliefBook(Book):
             self._slowdown[model, :, workload, other] = np.nan
         p99 = self._table.p99
         self._tail = np.where(np.isnan(p99), self._upper, p99)
+        last = _at_last(state)[None, :, :, None]
+        self._upper, self._tail = np.maximum(self._upper, last), np.maximum(self._tail, last)
         self.powered = _powered(state.workloads)
         self._alone_w = np.array([one.power_w for one in self.powered], dtype=np.float64)
         both_w = np.add.outer(self._alone_w, self._alone_w)
@@ -275,7 +277,8 @@ class BeliefBook(Book):
         uncapped = self._table.caps_place[UNCAPPED]
         slowdown = set_slowdown(self._slowdown[model, uncapped][pair])
         keep = ~np.isnan(slowdown).any(axis=1)
-        upper = np.maximum(slowdown, set_slowdown(self._upper[model, uncapped][pair]))[keep]
+        upper = np.maximum(slowdown, set_slowdown(self._upper[model, uncapped][pair], last=True))
+        upper = upper[keep]
         twin = np.diff(members[keep], axis=1, prepend=-1) == 0
         twin[:, : held + 1] = False
         return Template(
@@ -424,6 +427,13 @@ class BeliefBook(Book):
         ]
         there, back = np.array(found, dtype=np.int64).reshape(-1, 2).T
         return there, back
+
+
+def _at_last(state: State) -> Floats:
+    """Return the slowdown of each workload after its co-runner has ended, (caps, workloads)."""
+    return np.array(
+        [[slowdown_at_last(w, share) for w in state.workloads] for share, _ in state.predicted.caps]
+    )
 
 
 def _powered(workloads: Sequence[Workload]) -> list[Workload]:

@@ -20,7 +20,7 @@ from dovetail.formulations.budget import WALL, Clock
 from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
-from dovetail.formulations.rules import most_bound, tail_bounds
+from dovetail.formulations.rules import most_bound, slowdown_at_last, tail_bounds
 from dovetail.instances._record import IDLE
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
@@ -281,7 +281,10 @@ class State:
 
     def _tail(self, model: int, mine: Sharer, other: Sharer) -> float:
         caps = self.predicted.caps_place.get((mine.share, other.share))
-        return math.nan if caps is None else self.tails[model, caps, mine.workload, other.workload]
+        if caps is None:
+            return math.nan
+        tail = float(self.tails[model, caps, mine.workload, other.workload])
+        return max(tail, slowdown_at_last(self.workloads[mine.workload], mine.share))
 
     @cached_property
     def hosts(self) -> Hosts | None:

@@ -91,3 +91,51 @@ def test_a_sub_batch_stretches_everything_but_power():
     found = book(entry).find("V100", [("a", None), ("b", None)]).stretched([1.5, 2.0])
     assert (found.slowdown, found.upper, found.p99) == ((1.5, 3.0), (3.0, 4.0), None)
     assert found.power_w == 250
+
+
+def test_bounds_hold_once_the_others_have_ended():
+    """Those of three are raised by what is known of two of them, and alone at the cap."""
+    instance = small(
+        slowdowns=[
+            {"set": ["a", "b", "c"], "share": [30, 30, None], "slowdown": [1.1, 1.1, 1.1]},
+            {"pair": ["b", "a"], "share": [30, 30], "slowdown": [1.2, 1.3], "p99": [1.5, 1.0]},
+            {"pair": ["a", "c"], "share": [30, None], "slowdown": [1.2, 1.15], "upper": [2, 3]},
+            {"pair": ["b", "c"], "share": [60, None], "slowdown": [9, 9]},
+            {"pair": ["a", "c"], "share": [30, None], "slowdown": None, "gpu_model": "K80"},
+        ],
+        shares=[30, 60],
+        max_jobs_per_gpu=3,
+    )
+    capped = instance.workloads["a"].replace(throughput={100: 14.0, 30: 10.0})
+    known = SlowdownIndex(instance.replace(workloads={**instance.workloads, "a": capped}))
+    members = [("a", 30), ("b", 30), ("c", None)]
+    found = known.find("V100", members)
+    assert found.slowdown == (1.1, 1.1, 1.1)
+    assert found.bounds([False] * 3) == (2, 1.2, 3)
+    assert found.bounds([True] * 3) == (2, 1.5, 3)
+    assert known.find("K80", members).bounds([False] * 3) == (1.4, 1.2, 1.1)
+    assert known.at_first("V100", members).bounds([False] * 3) == (1.1, 1.1, 1.1)
+    assert known.find("V100", members[1::-1]).bounds([True] * 2) == (1.5, 1.4)
+
+
+def test_a_small_set_is_found_in_large_ones_of_equal_jobs():
+    """What is known of four counts among thirty, which have 27,405 parts of four."""
+    known = SlowdownIndex(
+        small(
+            slowdowns=[
+                {"set": ["a"] * 30, "slowdown": [1.1] * 30},
+                {"set": ["a"] * 4, "slowdown": [1.4] * 4},
+                {"set": ["a", "a", "b"], "slowdown": [1.9, 1.9, 1.0]},
+            ],
+            max_jobs_per_gpu=30,
+        )
+    )
+    assert known.find("V100", [("a", None)] * 30).bounds([False] * 30) == (1.4,) * 30
+
+
+def test_a_book_does_not_hold_where_more_is_known_of_workloads_alone():
+    instance = small(shares=[30])
+    known = SlowdownIndex(instance)
+    assert known.holds_for(instance.replace(name="again"))
+    slower = instance.workloads["a"].replace(throughput={100: 14.0, 30: 10.0})
+    assert not known.holds_for(instance.replace(workloads={**instance.workloads, "a": slower}))

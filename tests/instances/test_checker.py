@@ -476,8 +476,61 @@ def test_nothing_joins_any_gpu_of_a_job_over_its_gsla() -> None:
     data["slowdowns"].append({"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]})
     jobs = [running("r1", "a", ["g0"], share=[50], gsla=1.2), job("j2", "b")]
     report = checked(data, jobs, put("r1", "g0", share=[50]), put("j2", "g0", share=[50]))
-    rule = "GPU g0: gsla: job r1 is over its gSLA already (1.25 > 1.2), nothing may join"
+    assert violations_of(report) == [
+        "job r1: gsla: slowdown 1.25 > 1.2 once co-runners have ended",
+        "GPU g0: gsla: job r1 is over its gSLA already (1.25 > 1.2), nothing may join",
+    ]
+
+
+def halves(**fields: Any) -> Data:
+    return {"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1], **fields}
+
+
+@pytest.mark.parametrize("priority", ["batch", "latency"])
+def test_a_gsla_holds_after_the_co_runner_has_ended(priority: str) -> None:
+    """With j2 job j1 is slowed 1.1 times; alone at half the SMs, which it keeps, 1.25 times."""
+    data = base()
+    data["slowdowns"].append(halves(p99=[1.05, 1.1]))
+    rows = put("j1", "g0", share=[50]), put("j2", "g0", share=[50])
+    for gsla, rules in (1.2, ["slowdown 1.25 > 1.2 once co-runners have ended"]), (1.25, []):
+        jobs = [job("j1", gsla=gsla, priority=priority), job("j2", "b")]
+        report = checked(data, jobs, *rows)
+        assert violations_of(report) == [f"job j1: gsla: {rule}" for rule in rules]
+        assert report.job_slowdown["j1"] == 1.1
+        assert report.job_bound["j1"] == 1.25
+
+
+def test_a_cap_of_unknown_cost_counts_as_none_once_the_co_runner_has_ended() -> None:
+    data = base()
+    del data["workloads"]["a"]["throughput"]
+    data["slowdowns"].append(halves())
+    jobs = [job("j1", gsla=1.1), job("j2", "b")]
+    report = checked(data, jobs, put("j1", "g0", share=[50]), put("j2", "g0", share=[50]))
+    assert report.valid
+
+
+def test_a_sub_batch_counts_once_the_co_runner_has_ended() -> None:
+    """The job runs faster with its co-runner than alone, where its sub-batch costs 1.14 / 1.04."""
+    data = base()
+    data["slowdowns"].append({"pair": ["b", "c"], "slowdown": [1.0, 0.9]})
+    jobs = [job("j1", "c", gsla=1.05), job("j2", "b")]
+    report = checked(data, jobs, put("j1", "g0", sub_batch=32), put("j2", "g0"))
+    (violation,) = violations_of(report)
+    assert violation == "job j1: gsla: slowdown 1.096153846 > 1.05 once co-runners have ended"
+
+
+def test_a_gsla_holds_in_every_set_that_may_be_left() -> None:
+    """With b and c job j1 is slowed 1.1 times, with b alone 1.25 times."""
+    data = base(max_jobs_per_gpu=3)
+    data["workloads"]["c"]["memory_mib"] = 500
+    data["slowdowns"].append({"set": ["a", "b", "c"], "slowdown": [1.1, 1.1, 1.1]})
+    jobs = [job("j1", gsla=1.2), job("j2", "b"), job("j3", "c")]
+    report = checked(data, jobs, put("j1", "g0"), put("j2", "g0"), put("j3", "g0"))
+    rule = "job j1: gsla: slowdown 1.25 > 1.2 once co-runners have ended"
     assert violations_of(report) == [rule]
+    data["slowdowns"][0] |= {"slowdown": None}
+    del data["slowdowns"][0]["power_w"]
+    assert checked(data, jobs, put("j1", "g0"), put("j2", "g0"), put("j3", "g0")).valid
 
 
 def test_running_gangs_that_break_whole_are_warned_of() -> None:

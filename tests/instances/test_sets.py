@@ -102,3 +102,15 @@ def test_an_unknown_pair_leaves_its_set_unknown_and_no_other():
 def test_what_is_no_set_is_refused(shape):
     with pytest.raises(InputError, match="pair_slowdowns: must be square with at most 10 jobs"):
         set_slowdown(np.ones(shape))
+
+
+@given(matrices(largest=4))
+def test_the_largest_slowdown_of_what_may_be_left(pairs):
+    """By each job the largest in every set with it."""
+    everyone = range(len(pairs))
+    most = [1.0] * len(pairs)
+    for size in everyone:
+        for left in map(list, itertools.combinations(everyone, size + 1)):
+            for job, slowdown in zip(left, set_slowdown(pairs[np.ix_(left, left)]), strict=True):
+                most[job] = max(most[job], slowdown)
+    assert set_slowdown(pairs, last=True) == pytest.approx(most, rel=1e-12)

@@ -713,3 +713,53 @@ def test_jobs_wait_for_a_cluster_without_gpus(objective):
     instance = small([{"id": "j", "remaining_s": 10.0}]).replace(cluster=Cluster(nodes=()))
     (waits,) = solve(instance, objective).plan.waiting
     assert waits.reason == "size: it needs a GPU, and the cluster has 0"
+
+
+def capped(jobs: list[Data], **cluster: object) -> Instance:
+    """At half the SMs workload b is slowed 1.1 times with a, and alone 1.25 times."""
+    slowdowns = [{"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]}]
+    instance = small(jobs=jobs, slowdowns=slowdowns, gpus=1, shares=[50], **cluster)
+    b = instance.workloads["b"].replace(throughput={100: 100.0, 50: 80.0})
+    return instance.replace(workloads={**instance.workloads, "b": b})
+
+
+def test_a_gsla_that_would_be_broken_once_the_co_runner_has_ended() -> None:
+    instance = capped(
+        [runs("r1", "g-0", share=[50]), {"id": "j2", "workload": "b", "gsla": 1.2}],
+    )
+    (waiting,) = solve(instance).plan.waiting
+    assert waiting.reason.startswith(
+        "gsla: with r1 on g-0 at share 50 its slowdown could reach 1.25 once co-runners have "
+        "ended, above its gSLA 1.20"
+    )
+    story = explain(instance, solve(instance).plan, "j2")
+    assert remedies(story)[0] == (
+        "would start with gSLA 1.25 (now 1.20), for example with r1 on g-0 "
+        "(share 50, slowdown 1.10)"
+    )
+
+
+def test_a_gsla_of_a_job_that_would_be_joined_broken_once_the_newcomer_has_ended() -> None:
+    """Job r1 shares with r2 within its gSLA, but will not keep it: j3 would break it further."""
+    instance = capped(
+        [
+            runs("r1", "g-0", workload="b", share=[50], gsla=1.2),
+            runs("r2", "g-0", share=[50]),
+            {"id": "j3"},
+        ],
+        max_jobs_per_gpu=3,
+        share_sum=150,
+    )
+    instance = instance.replace(
+        slowdowns=(
+            *instance.slowdowns,
+            instance.slowdowns[0].replace(
+                pair=None, set=("a", "a", "b"), share=(50, 50, 50), slowdown=(1.1, 1.1, 1.1)
+            ),
+        )
+    )
+    result = solve(instance)
+    assert [row.job for row in result.plan.assignments] == ["r1", "r2"]
+    assert result.plan.waiting[0].reason.startswith("closed: ")
+    warnings = check(instance, result.plan).warnings
+    assert warnings == ("job r1: gsla: slowdown 1.25 > 1.2 once co-runners have ended",)

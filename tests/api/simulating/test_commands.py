@@ -732,6 +732,16 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(run, tmp_path, numbe
         assert len(list(csv.DictReader(file))) == few
 
 
+@pytest.mark.slow
+def test_no_gsla_is_broken_in_the_shipped_week(run, tmp_path):
+    """Beliefs are true there; jobs stay at their caps when their co-runners have ended."""
+    status, _, _ = run("simulate", "library:lab-week", "-o", tmp_path / "out")
+    assert status == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["metrics"]["violation_rate"] == 0
+    assert summary["metrics"]["violation_rate_shared"] == 0
+
+
 def test_help_does_not_load_the_simulator():
     code = (
         "import sys; from dovetail.cli.parser import parser; parser();"

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.state import State
@@ -47,3 +48,18 @@ def test_the_margin_follows_from_the_prediction_at_the_start():
     measured = [(x, y) for x in range(2, 7) for y in range(2, 7) if x < y]
     assert len(measured) == 10
     assert _bound(_state(measured), "a", "b") == [1.2, 1.4]
+
+
+@pytest.mark.parametrize("seen", [{}, {(0, 1, 0, 1): 1.05}])
+def test_bounds_hold_alone_at_a_cap_once_the_co_runner_has_ended(seen):
+    """Alone at half the SMs a is slowed 1.25 times, believed or measured with b only 1.1 times."""
+    data = world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)], shares=(50,)).to_data()
+    data["slowdowns"] = [{"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]}]
+    data["workloads"]["a"]["throughput"] = {"100": 5.0, "50": 4.0}
+    where = Instance.from_data(data)
+    state = State(where, SlowdownTable.of(where), seen=seen)
+    (model,) = state.machines.models
+    found = BeliefBook(state).find(model, [("a", 50), ("b", 50)])
+    assert found.bounds([False, False])[0] == found.bounds([True, True])[0] == 1.25
+    joined, joining = BeliefBook(state).least_bounds(model, 50)
+    assert joined[0, 1] == joining[1, 0] == 1.25

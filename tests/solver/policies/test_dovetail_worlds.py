@@ -7,7 +7,7 @@ from dovetail.executor.simulation import Options
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import policy_named
-from tests.executor.simulation.worlds import run, trace
+from tests.executor.simulation.worlds import finishes, run, trace, world
 
 POLICIES = (
     "dovetail",
@@ -85,3 +85,18 @@ def test_every_decision_can_be_carried_out(seed):
     history = run(jobs, where, policy_named(POLICIES[seed % len(POLICIES)]), options, noise)
     assert len(history.outcomes) == len(jobs.jobs)
     assert not np.isnan([outcome.finish_s for outcome in history.outcomes]).any()
+
+
+@pytest.mark.parametrize(("gsla", "ends"), [(1.2, [100.0, 150.0]), (1.25, [117.5, 55.0])])
+def test_a_gsla_holds_alone_at_a_cap_after_the_co_runner_has_ended(gsla, ends):
+    """Both are slowed 1.1 times at half the SMs; alone there, where it goes on, a 1.25 times.
+
+    After 55 s with b, a has 50 s of work left, which take 62.5 s.
+    """
+    data = world(gpus=1, shares=(50,)).to_data()
+    data["slowdowns"] = [{"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]}]
+    data["workloads"]["a"]["throughput"] = {"100": 5.0, "50": 4.0}
+    jobs = trace((0, 1, 100, "a", gsla), (0, 1, 50, "b"))
+    history = run(jobs, Instance.from_data(data), policy_named("dovetail"))
+    assert finishes(history) == ends
+    assert all(outcome.breach_s == 0 for outcome in history.outcomes)

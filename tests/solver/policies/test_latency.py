@@ -66,6 +66,17 @@ def test_caps_and_pairs_of_which_nothing_is_known_are_refused():
     assert not kept(state, Sharer(A, 1.5), Sharer(A, math.inf))
 
 
+def test_the_limit_holds_alone_at_the_cap_once_the_co_runner_has_ended():
+    data = world(slowdowns=[("a", "b", 1.1, 1.1)], shares=(50,)).to_data()
+    data["slowdowns"] = [{"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]}]
+    data["workloads"]["a"]["throughput"] = {"100": 5.0, "50": 4.0}
+    where = Instance.from_data(data)
+    state, batch = State(where, SlowdownTable.of(where)), Sharer(B, math.inf, share=50)
+    assert kept(state, Sharer(A, 1.25, share=50), batch)
+    assert not kept(state, Sharer(A, 1.24, share=50), batch)
+    assert kept(state, Sharer(B, 1.1, share=50), Sharer(A, math.inf, share=50))
+
+
 def test_without_caps_a_job_with_a_limit_shares_with_one_where_no_entry_names_the_set():
     state, batch = state_of(), Sharer(B, math.inf)
     assert kept(state, batch, batch, batch)
