@@ -57,7 +57,8 @@ def lane_of(method: str, path: str, query: bytes) -> Lane:
         return LOGS
     if path in ("/v1/plan", "/v1/instance") or path.endswith("/explanation"):
         return PREVIEWS
-    if path.startswith("/v1/jobs/") and parse_qs(query).get(b"wait_s", [b"0"]) != [b"0"]:
+    asked = parse_qs(query.decode("latin-1"))
+    if path.startswith("/v1/jobs/") and asked.get("wait_s", ["0"]) != ["0"]:
         return WAITS
     return READS
 

@@ -27,6 +27,7 @@ from tests.executor.waiting import LIMIT_S, wait_until
         ("GET", "/v1/jobs/j1", b"", READS),
         ("GET", "/v1/jobs/j1", b"wait_s=0", READS),
         ("GET", "/v1/jobs/j1", b"wait_s=20", WAITS),
+        ("GET", "/v1/jobs/j1", b"wait_s=%ff&name=%E2%80%AE&x=\xff", WAITS),
         ("GET", "/v1/jobs/j1/log", b"follow=true", LOGS),
         ("GET", "/v1/jobs/j1/explanation", b"", PREVIEWS),
         ("GET", "/v1/plan", b"", PREVIEWS),
