@@ -136,6 +136,7 @@ class InstanceBuilder:
         self._places: dict[str, Place] = {}
         self._most_jobs: dict[str, int] = {}
         self._workloads: dict[str, Workload] = {}
+        self._names: list[str] = []
         self._positions: dict[str, int] = {}
         self._jobs: list[Job] = []
         self._slowdowns: list[SlowdownEntry | _Pairs] = []
@@ -223,7 +224,8 @@ class InstanceBuilder:
         if name in self._workloads:
             raise InputError("workload names must differ, got this one twice", path)
         workload = _record(Workload, {"memory_mib": memory_mib, **fields}, path)
-        self._positions[name] = len(self._workloads)
+        self._positions[name] = len(self._names)
+        self._names.append(name)
         self._workloads[name] = workload
 
     def add_job(self, id: str, workload: str, **fields: object) -> None:
@@ -350,7 +352,6 @@ class InstanceBuilder:
 
     def instance(self) -> Instance:
         """Return the instance of all that was added so far; more may be added afterwards."""
-        names = tuple(self._workloads)
         return Instance.model_construct(
             name=self._name,
             cluster=self._cluster.model_copy(update={"nodes": tuple(self._nodes)}),
@@ -359,7 +360,7 @@ class InstanceBuilder:
             slowdowns=tuple(
                 entry
                 for part in self._slowdowns
-                for entry in (part.entries(names) if isinstance(part, _Pairs) else (part,))
+                for entry in (part.entries(self._names) if isinstance(part, _Pairs) else (part,))
             ),
         )
 
@@ -398,9 +399,8 @@ class InstanceBuilder:
             odd |= (pairs.upper < pairs.slowdown).any(axis=1)
         if share is not None:
             odd[np.unique(share, return_index=True)[1] // 2] = True
-        known = tuple(self._workloads)
         for k in np.flatnonzero(odd).tolist():
-            (row,) = pairs.rows(known, slice(k, k + 1))
+            (row,) = pairs.rows(self._names, slice(k, k + 1))
             _record(SlowdownEntry, row, f"pairs[{k}]")
 
     def _remember(self, entry: SlowdownEntry, path: str) -> None:
@@ -423,7 +423,7 @@ class InstanceBuilder:
             again = np.ones(len(codes), dtype=bool)
             again[first] = False
             k = next(k for k, code in enumerate(new) if again[k] or code in known)
-            names = [list(self._workloads)[at] for at in pairs.names[k].tolist()]
+            names = [self._names[at] for at in pairs.names[k].tolist()]
             raise InputError(_repeated(names), f"pairs[{k}]")
         known.update(new)
 

@@ -58,13 +58,18 @@ def _as_planned(options: Namespace, instance: Instance) -> Instance:
 
 
 def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None:
-    """Refuse a plan of another instance, and one that breaks a rule."""
+    """Refuse a plan of another instance, and one that breaks a rule.
+
+    Jobs that wait and that it does not name were added to the instance since.
+    """
     source = source_name(options.plan)
     if plan.instance not in (None, instance.name):
         rule = f"must be that of the instance, {instance.name!r}, got {plan.instance!r}"
         raise InputError(rule, "instance", source)
+    named = {row.job for row in plan.assignments} | {row.job for row in plan.waiting}
+    planned = instance.with_jobs(job for job in instance.jobs if job.running or job.id in named)
     with naming(options.instance):
-        report = check(instance, plan)
+        report = check(planned, plan)
     if report.valid:
         return
     first, *others = report.violations

@@ -242,6 +242,7 @@ def test_a_call_costs_the_same_however_much_is_there():
                 made.add_job(name, name)
                 made.add_node(name, 1, "A100", 1)
                 made.add_slowdown([name, name], [1.1, 1.1])
+                made.add_slowdowns([name], [name], [[1.1, 1.1]], share=(50, 50))
         finally:
             sys.setprofile(None)
         return count

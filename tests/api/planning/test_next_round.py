@@ -94,6 +94,16 @@ def test_jobs_that_have_ended_are_gone(here, capsys):
     assert main(["plan", "next.yaml"]) == 0
 
 
+def test_jobs_that_came_after_the_plan_wait(here):
+    late = "  - {id: late, workload: s}\nslowdowns:"
+    Path("mine.yaml").write_text(MINE.replace("slowdowns:", late))
+    assert main(["next", "mine.yaml", "plan.yaml", "-o", "next.yaml"]) == 0
+    assert late in Path("next.yaml").read_text()
+    assert [job.id for job in read_instance("next.yaml").jobs if not job.running] == (
+        ["anna-1", "late"]
+    )
+
+
 def test_json_stays_json(here, capsys):
     write_instance(read_instance("mine.yaml"), "mine.json")
     capsys.readouterr()
