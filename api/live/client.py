@@ -398,8 +398,14 @@ def _is_url(service: str) -> bool:
 
 
 def _path(*parts: str, **asked: object) -> str:
-    path = "/".join(quote(part, safe="") for part in parts)
-    return f"{path}?{urlencode(asked)}" if asked else path
+    try:
+        path = "/".join(quote(part, safe="") for part in parts)
+        return f"{path}?{urlencode(asked)}" if asked else path
+    except UnicodeEncodeError as error:
+        # As from an argument of a command that is no UTF-8.
+        rule = f"must be text of whole Unicode characters, got {error.object!r}"
+        field = next((name for name, value in asked.items() if value == error.object), "job")
+        raise InputError(rule, field) from None
 
 
 def _job(data: Mapping[str, Any]) -> JobView:

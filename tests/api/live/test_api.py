@@ -235,6 +235,14 @@ def test_an_unknown_job(live):
         live.client.job("../service")
 
 
+def test_names_that_are_no_text_are_refused_in_one_line(live):
+    rule = "must be text of whole Unicode characters, got 'j\\udcff'"
+    with pytest.raises(InputError, match=re.escape(f"job: {rule}")):
+        live.client.job("j\udcff")
+    with pytest.raises(InputError, match=re.escape(f"user: {rule}")):
+        live.client.jobs(chosen=Chosen(user="j\udcff"))
+
+
 def test_drained_devices_take_no_jobs(live):
     service = live.client.drain(["n0-0"])
     assert [bool(device.trouble) for device in service.devices] == [True, False]
