@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from dovetail.cli.parser import parsed
@@ -20,11 +21,11 @@ from dovetail.toolkit.commands import INTERRUPTED, Command
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    _open_closed_streams()
     command, options = parsed(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _run(command, options)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except VerificationError as error:
         return _failed(f"verification failed: {error}", 1)
     except DovetailError as error:
@@ -46,6 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = f"internal error, please report it: {type(error).__name__}: {error}"
         return _failed(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed go nowhere where the caller has closed the stream (``>&-``)."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the end
 
 
 def program() -> NoReturn:

@@ -189,6 +189,13 @@ def test_explain_without_a_job_lists_all_waiting_jobs_and_all_unmeasured_pairs(r
     assert len(pairs) > 3
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_fault(closed):
+    command = f"{sys.executable} -m dovetail plan library:energy {closed}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, timeout=LIMIT_S)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_explain_prints_the_first_thousand_of_many_unmeasured_pairs(run, tmp_path):
     file, path = tmp_path / "many.json", tmp_path / "plan.json"
     file.write_text(json.dumps(strangers(50).to_data()))
