@@ -193,6 +193,10 @@ class Book:
         """
         raise NotImplementedError
 
+    def of_any_size(self, model: str) -> Sequence[Combination]:
+        """Return the combinations of ``known``, and those of more jobs than the model may hold."""
+        return self.known(model)
+
     def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
         """Return the combinations in which others may join on a GPU model, a template a size.
 
@@ -286,6 +290,12 @@ class SlowdownIndex(Book):
                 self._combination(named, entry) for _, entry in self._entries(named)
             )
         return self._known[named]
+
+    def of_any_size(self, model: str) -> Sequence[Combination]:
+        """Return known combinations of any number of jobs, see ``Book``."""
+        if model not in self.limited:
+            return self.known(model)
+        return tuple(self._combination(model, entry) for _, entry in self._holding(model))
 
     def known_with(self, model: str, member: Member) -> Sequence[Combination]:
         """Return every combination with a member that may run on a GPU model."""
@@ -452,10 +462,13 @@ class SlowdownIndex(Book):
     def _entries(self, model: str | None) -> Iterator[tuple[_Key, SlowdownEntry]]:
         """Yield the entries that hold on a GPU model and say that the jobs may share."""
         most = np.inf if model is None else self.limited.get(model, np.inf)
+        return (found for found in self._holding(model) if len(found[0]) <= most)
+
+    def _holding(self, model: str | None) -> Iterator[tuple[_Key, SlowdownEntry]]:
+        """Yield the entries of ``_entries`` whatever number of jobs the model may hold."""
         for (where, key), entry in self._by_key.items():
             overridden = where != model and (model, key) in self._by_key
-            holds = where in (None, model) and not overridden and len(key) <= most
-            if holds and entry.slowdown is not None:
+            if where in (None, model) and not overridden and entry.slowdown is not None:
                 yield key, entry
 
 

@@ -172,7 +172,7 @@ def sensitivities(compiled: Round) -> Floats:
 
 def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
     lowest: dict[tuple[str, str], float] = {}
-    of_models = map(compiled.entries.known, compiled.models)
+    of_models = map(compiled.entries.of_any_size, compiled.models)
     # Models that no entry names have the same sequence.
     for each in {id(known): known for known in of_models}.values():
         for known in each:

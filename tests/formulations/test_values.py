@@ -88,6 +88,11 @@ def test_sensitivity_knows_nothing_of_models_that_the_cluster_lacks():
     assert sensitivity_of_first("abc", [AB, elsewhere]) == 1
 
 
+def test_sensitivity_knows_the_pairs_of_a_model_that_takes_one_job_at_a_time():
+    one = {"gpu_count": 1, "gpu": {"model": "V100", "memory_mib": 16000, "max_jobs": 1}}
+    assert sensitivity_of_first("abc", [AB, AC], nodes=[{"id": "n", **one}]) == pytest.approx(0.2)
+
+
 def shortens(slowdown, remaining, running=(False, False), alone=(1.0, 1.0)):
     found = shortens_mean_completion(
         np.array([slowdown]), np.array([alone]), np.array([remaining]), np.array([running])
