@@ -158,7 +158,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "runtime_s": "Seconds from the call to the checked plan.",
         "solver": "The solver that answered.",
         "seed": "Seed of the search.",
-        "preempt": "Whether running jobs were pending in this round.",
+        "preempt": "Whether running jobs, but latency-critical ones, were pending in this round.",
         "nodes_spanned": "Nodes that each placed job is on, summed over the jobs.",
         "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
         "verification": "Result of `dovetail plan --verify`.",

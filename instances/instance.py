@@ -559,8 +559,13 @@ class Instance(Record):
         return changed
 
     def preempted(self) -> Instance:
-        """Return the instance with its running jobs pending again (``--preempt``)."""
-        return self.with_jobs(job.waiting for job in self.jobs)
+        """Return the instance with its running jobs pending again (``--preempt``).
+
+        Those of priority ``latency`` keep running: a service is neither stopped nor moved.
+        """
+        return self.with_jobs(
+            job if job.priority == "latency" else job.waiting for job in self.jobs
+        )
 
     def after(self, plan: Plan, ended: Iterable[str] = ()) -> Self:
         """Return the instance of the next round, once a plan of this one has been carried out.

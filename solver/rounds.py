@@ -106,8 +106,9 @@ def solve(
         Seed of all random choices, >= 0. The same instance, options and seed give the same plan
         unless the time limit ended the search.
     preempt : bool
-        Make running jobs pending again, so that they may move or wait. No job does if that
-        gains nothing; otherwise as few processes move as possible (``fewest_moves``).
+        Make running jobs pending again, so that they may move or wait; those of priority
+        ``latency`` stay. No job does if that gains nothing; otherwise as few processes move as
+        possible (``fewest_moves``).
     previous : Result, optional
         Result of the last round under this objective, in which some jobs may have differed. The
         search starts from its prices, which saves time. Its tables of slowdowns are used again

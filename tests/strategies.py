@@ -153,7 +153,7 @@ def _with_known_power(instance: Instance) -> Instance:
     try:
         require_fields(instance, "energy")
     except InputError:
-        return instance.preempted()
+        return instance.with_jobs(job.waiting for job in instance.jobs)
     return instance
 
 

@@ -174,3 +174,32 @@ def test_what_runs_without_the_fields_of_an_objective_is_planned_anew():
     plan = solve(instance, "energy", preempt=True).plan
     assert len(starting(plan)) == 1
     assert len(plan.assignments) == 2
+
+
+def test_a_running_service_is_neither_moved_nor_stopped() -> None:
+    """Job x is worth more on the only GPU; a best-effort job would be stopped for it."""
+    jobs = [running("r", "g-0"), {"id": "x", "weight": 5}]
+    instance = small(jobs=jobs, gpus=1)
+    stopping = solve(instance, preempt=True).plan
+    assert [stop.job for stop in stopping.stops] == ["r"]
+    service = instance.with_jobs(
+        job.replace(priority="latency") if job.id == "r" else job for job in instance.jobs
+    )
+    plan = solve(service, preempt=True).plan
+    assert [(row.job, row.start) for row in plan.assignments] == [("r", False)]
+    assert (plan.status, plan.stops) == ("optimal", ())
+    assert check(service, plan).valid
+    report = check(service, stopping)
+    assert str(report.violations[0]) == "job r: running: runs on g-0 but has no assignment"
+
+
+def test_the_co_runner_of_a_running_service_may_move() -> None:
+    """Alone on the other GPU r2 is faster, and so is the service."""
+    jobs = [running("r1", "g-0", priority="latency"), running("r2", "g-0", workload="b")]
+    instance = small(jobs=jobs, slowdowns=TWO)
+    plan = solve(instance, preempt=True).plan
+    assert [(row.job, row.gpus, row.start) for row in plan.assignments] == [
+        ("r1", ("g-0",), False),
+        ("r2", ("g-1",), True),
+    ]
+    assert check(instance, plan).valid
