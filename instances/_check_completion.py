@@ -46,10 +46,10 @@ class Forecast:
         busy_s = sorted(busy.values())
         starts = _starts(queue, [0.0] * (len(self._instance.places) - len(busy)) + busy_s)
         later = sorted((start, k) for k, start in enumerate(starts) if start > 0)
-        self._times, self._paid = _prices(
+        self.times_s, self.paid = _prices(
             [(start, queue[k][0], queue[k][1].workers, queue[k][1].weight) for start, k in later]
         )
-        self._claimed_s = later[0][0] if later else inf
+        self.claimed_s = later[0][0] if later else inf
         ends = [start + seconds for start, (seconds, _) in zip(starts, queue, strict=True)]
         self.last_s = max([*ends, *busy_s], default=0.0)
         self.end_s, self._rent = {}, {}
@@ -60,7 +60,7 @@ class Forecast:
 
     def price(self, until_s: float) -> float:
         """Return what a GPU costs from now on."""
-        times, paid = self._times, self._paid
+        times, paid = self.times_s, self.paid
         k = bisect_right(times, until_s)
         if k == len(times):
             return paid[-1]
@@ -69,7 +69,7 @@ class Forecast:
 
     def price_from_idle(self, until_s: float) -> float:
         """Return what an idle GPU costs: nothing before the first job that must wait starts."""
-        return self.price(until_s) - self.price(min(until_s, self._claimed_s))
+        return self.price(until_s) - self.price(min(until_s, self.claimed_s))
 
     def rent(self, job: Job) -> float:
         """Return what the GPUs of a pending job cost if it waits."""

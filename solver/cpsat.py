@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters
 
 
+_ROWS_AT_ONCE = 1000
+"""Rows that are written between two looks at the clock."""
+
 _PRECISION = 2.0**40
 _LARGEST_WHOLE, _LARGEST_SUM = 2.0**52, 2.0**61
 
@@ -69,7 +72,8 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> tuple[
     model = CpModelProto()
     for bounds in zip(program.lower.tolist(), program.upper.tolist(), strict=True):
         model.variables.add().domain.extend(bounds)
-    _add_rows(model, program)
+    if not _add_rows(model, program, limits):
+        return Answer(None, math.inf, "time_limit"), 0.0
     scale = _add_objective(model, program)
     if start is not None:
         model.solution_hint.vars.extend(range(program.size))
@@ -88,17 +92,25 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> tuple[
     return answer, response.deterministic_time
 
 
-def _add_rows(model: CpModelProto, program: IntegerProgram) -> None:
+def _add_rows(model: CpModelProto, program: IntegerProgram, limits: Limits) -> bool:
+    """Add the rows; return whether there was the time for them."""
     rows = program.rows
+    columns, data = rows.indices.tolist(), rows.data
+    whole = data.astype(np.int64).tolist() if _is_whole(data) else None
     for k in range(rows.shape[0]):
-        entries = slice(rows.indptr[k], rows.indptr[k + 1])
-        coefficients, low, high = _whole_row(
-            rows.data[entries], float(program.row_lower[k]), float(program.row_upper[k])
-        )
+        if k % _ROWS_AT_ONCE == 0 and not limits.budget.counts_work and limits.passed:
+            return False
+        first, last = int(rows.indptr[k]), int(rows.indptr[k + 1])
+        low, high = float(program.row_lower[k]), float(program.row_upper[k])
+        if whole is not None:
+            coefficients, (least, most) = whole[first:last], _whole_bounds(low, high)
+        else:
+            coefficients, least, most = _whole_row(data[first:last], low, high)
         row = model.constraints.add().linear
-        row.vars.extend(rows.indices[entries].tolist())
+        row.vars.extend(columns[first:last])
         row.coeffs.extend(coefficients)
-        row.domain.extend((low, high))
+        row.domain.extend((least, most))
+    return True
 
 
 def _add_objective(model: CpModelProto, program: IntegerProgram) -> float:
@@ -120,14 +132,17 @@ def _whole_row(data: Floats, low: float, high: float) -> tuple[list[int], int, i
     are >= 0), which keeps the program a relaxation.
     """
     if _is_whole(data):
-        lowest = _INT_MIN if low == -math.inf else math.ceil(low)
-        highest = _INT_MAX if high == math.inf else math.floor(high)
-        return data.astype(np.int64).tolist(), lowest, highest
+        return data.astype(np.int64).tolist(), *_whole_bounds(low, high)
     if low == -math.inf or high != math.inf:
         raise ValueError("a row with fractional coefficients must be one of >=")
     # The bound may be far larger than the coefficients; scaled, it has to stay a 64-bit number.
     scale = _whole_scale(np.append(data, low * 2.0**-15))
     return np.ceil(data * scale).astype(np.int64).tolist(), math.floor(low * scale), _INT_MAX
+
+
+def _whole_bounds(low: float, high: float) -> tuple[int, int]:
+    lowest = _INT_MIN if low == -math.inf else math.ceil(low)
+    return lowest, _INT_MAX if high == math.inf else math.floor(high)
 
 
 _INT_MIN, _INT_MAX = -(2**62), 2**62

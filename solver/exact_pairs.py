@@ -16,13 +16,12 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.lexicographic import Heaviest, maximum
-from dovetail.solver.pairing.certificate import certificate_errors
+from dovetail.solver.pair_certificate import proven_by_pairs
 from dovetail.solver.pairing.matching import match_pairs
-from dovetail.solver.pairing.result import Matching
 from dovetail.solver.pairing_problem import PairingProblem, PairList
 from dovetail.solver.stages import Search, solve_in_stages
 from dovetail.solver.table_pairs import table_pairs
-from dovetail.solver.types import MATCHING, Choice, Limits, Maximum, Proven
+from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
 PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
 """Returns the plans of a round, worth so much per gain less so much per watt."""
@@ -63,14 +62,6 @@ def paired_counts(problem: Problem, limits: Limits) -> Ints:
     return best_pairs(problem, pairing, limits.unwatched()).counts  # bounds no other plans
 
 
-def proven(found: Matching, problem: Problem) -> Proven:
-    """Return what the engine's certificate proves, checked against all pairs of jobs."""
-    pairing = _pairing_of(problem)(1.0, 0.0)
-    return Proven(
-        found.bound + pairing.constant, tuple(certificate_errors(found, **pairing.arguments))
-    )
-
-
 def _pairing_of(problem: Problem) -> PairingAt:
     large = table_pairs(problem)
     if large is None:
@@ -95,8 +86,6 @@ def graph_pairing(
     edge_alone[graph.first[single]] = single
     alone = np.full(graph.jobs, np.nan)
     alone[graph.first[single]] = value[single]
-    size = np.ones(graph.jobs, dtype=np.int64)
-    size[graph.first] = size[graph.second] = graph.size
     pairs = PairList(graph.jobs, graph.first[edge], graph.second[edge])
     fixed = score(problem.groups, problem.values, graph.fixed)
 
@@ -113,7 +102,7 @@ def graph_pairing(
         pair=value[edge],
         alone=alone,
         constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),
-        size=size,
+        size=problem.round.jobs.workers,
         gpus=graph.capacity,
         required=graph.required,
         taken=taken,
@@ -150,7 +139,19 @@ class _MatchingSearch(Search):
             previous=limits.previous,
         )
         best = maximum(found, pairing, found.bound + pairing.constant, limits)
-        return replace(best, proof=partial(proven, found), prices=found.prices)
+        proof = partial(proven_by_pairs, found, pairing.required) if self._is_proven else None
+        return replace(best, proof=proof, prices=found.prices)
+
+    @property
+    def _is_proven(self) -> bool:
+        """Whether it can be read from an instance what pairs are worth, and that they are all.
+
+        Which sets of three a forecast lets share is not read anew.
+        """
+        values, entries = self.problem.values, self.problem.round.entries
+        if self.problem.round.source is None or (values.grouped and values.name != "completion"):
+            return False
+        return not (values.grouped and entries.sets and entries.rules.max_jobs_per_gpu > 2)
 
     def least_power(self, start: Maximum) -> float:
         """Return a bound under the power of every choice of the largest placed weight.

@@ -77,19 +77,47 @@ def certificate_errors(
     ArgumentError
         Where an argument other than the matching breaks its rule.
     """
+    problem = _problem(pair_value, single_value, gpus, size, required)
+    return [*_shape_errors(matching, problem)] or [
+        *_pairing_errors(matching, problem),
+        *_claim_errors(matching),
+        *_proof_errors(matching, problem),
+    ]
+
+
+def bound_errors(
+    matching: Matching,
+    pair_value: Any,  # noqa: ANN401 - dense or any kind of sparse array
+    single_value: Floats | None = None,
+    gpus: int | None = None,
+    size: Ints | None = None,
+    required: Bools | None = None,
+) -> list[str]:
+    """Return why a matching's duals do not prove its bound for these values; empty if they do.
+
+    The values may be others than ``match_pairs`` got; what the matching itself is worth is not
+    looked at. Arguments and errors are those of ``certificate_errors``.
+    """
+    problem = _problem(pair_value, single_value, gpus, size, required)
+    return [*_shape_errors(matching, problem)] or [*_proof_errors(matching, problem)]
+
+
+def _problem(
+    pair_value: Any,  # noqa: ANN401 - dense or any kind of sparse array
+    single_value: Floats | None,
+    gpus: int | None,
+    size: Ints | None,
+    required: Bools | None,
+) -> Problem:
     if isinstance(pair_value, PairValues):
         pair_value = np.asarray(pair_value)
     problem = checked(pair_value, single_value, gpus, size, required)
     require_in_range(_largest(problem))
-    malformed = [*_shape_errors(matching, problem)]
-    if malformed:
-        return malformed
-    of_classes = [*_class_errors(matching.certificate, problem)]
-    return [
-        *_pairing_errors(matching, problem),
-        *_claim_errors(matching),
-        *(of_classes or _dual_errors(matching, problem)),
-    ]
+    return problem
+
+
+def _proof_errors(matching: Matching, problem: Problem) -> Sequence[str]:
+    return [*_class_errors(matching.certificate, problem)] or [*_dual_errors(matching, problem)]
 
 
 def _shape_errors(matching: Matching, problem: Problem) -> Iterator[str]:

@@ -128,6 +128,7 @@ QUICK = [
     ("several models", 400, "energy", "auto"),
     ("strangers", 3000, "throughput", "auto"),
     ("generated", 600, "jct", "cpsat"),
+    ("gangs", 1000, "throughput", "cpsat"),
     ("whole gangs", 600, "throughput", "networkx"),
 ]
 
@@ -145,8 +146,10 @@ EVERY = [
 def test_a_limit_of_a_second_holds(shape, jobs, objective, solver):
     compile_kernels()
     instance = SHAPES[shape](jobs)
+    # What another process does takes none of this one's time.
+    clock = WallClock() if solver == "milp" else Processor()
     began = time.process_time()
-    result = solve(instance, objective, solver, Budget.of(LIMIT_S, Processor()))
+    result = solve(instance, objective, solver, Budget.of(LIMIT_S, clock))
     assert time.process_time() - began <= MOST_S
     assert result.status in ("optimal", "feasible")
     assert check(instance, result.plan).valid
