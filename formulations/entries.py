@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import combinations
@@ -216,6 +217,9 @@ class Book:
         return cast("T", self._made[name])
 
 
+_OF_NODES: Final = ("machines", "hosts")
+"""What is made of the nodes, and of what jobs ask of them."""
+
 _Key = tuple[tuple[str, int], ...]
 """Workloads and shares (0: none), sorted."""
 
@@ -256,15 +260,27 @@ class SlowdownIndex(Book):
         key = _key(members)
         return (model, key) in self._by_key or (None, key) in self._by_key
 
-    def holds_for(self, instance: Instance) -> bool:
-        """Tell whether another instance has these entries, and the rules by which they are read."""
+    def of(self, instance: Instance) -> SlowdownIndex | None:
+        """Return what is known here for another instance; None where that knows something else.
+
+        It has these entries, and the rules by which they are read; nodes may differ.
+        """
         mine = self._instance
-        return instance is mine or (
-            _same(instance.slowdowns, mine.slowdowns)
-            and instance.cluster == mine.cluster
-            and tuple(instance.workloads) == self.workloads
-            and _same_alone(instance.workloads.values(), mine.workloads.values())
-        )
+        if instance is mine:
+            return self
+        names, rules = tuple(instance.workloads), instance.cluster
+        if names != self.workloads or not _same(instance.slowdowns, mine.slowdowns):
+            return None
+        if not _same_alone(instance.workloads.values(), mine.workloads.values()):
+            return None
+        if rules == mine.cluster and instance.workloads == mine.workloads:
+            return self
+        if not _same_rules(rules, mine.cluster):
+            return None
+        found = copy(self)
+        found._instance, found.rules = instance, rules
+        found._made = {name: made for name, made in self._made.items() if name not in _OF_NODES}
+        return found
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
         """Return the known combination of the members on a GPU model, None if there is none."""
@@ -470,6 +486,13 @@ class SlowdownIndex(Book):
             overridden = where != model and (model, key) in self._by_key
             if where in (None, model) and not overridden and entry.slowdown is not None:
                 yield key, entry
+
+
+def _same_rules(one: Cluster, other: Cluster) -> bool:
+    """Tell whether entries mean the same on the GPUs of two clusters."""
+    fields = (name for name in Cluster.model_fields if name != "nodes")
+    alike = all(getattr(one, name) == getattr(other, name) for name in fields)
+    return alike and one.most_jobs() == other.most_jobs()
 
 
 def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> bool:

@@ -95,7 +95,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """
     if values.ratio or values.grouped or values.objective == "jct" or not _in_plain_pairs(compiled):
         return None
-    known = compiled.entries.once("pair tables", lambda: _known(compiled))
+    known = compiled.entries.once(f"pair tables on {compiled.models[0]}", lambda: _known(compiled))
     if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
     jobs = compiled.jobs

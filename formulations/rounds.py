@@ -204,8 +204,8 @@ class Round:
             Of an earlier round; used where it holds for this one too, so that nothing of what it
             knows is worked out again.
         """
-        reused = isinstance(book, SlowdownIndex) and book.holds_for(instance)
-        entries = book if book and reused else SlowdownIndex(instance)
+        known = book.of(instance) if isinstance(book, SlowdownIndex) else None
+        entries = known or SlowdownIndex(instance)
         machines = entries.once("machines", lambda: Machines(instance.cluster))
         workloads = tuple(instance.workloads.values())
         return cls(Jobs.of(instance, machines), machines, workloads, entries, instance)

@@ -215,9 +215,7 @@ class Remedies:
         rows = {name: row for name, row in self._finder.rows.items() if name not in change.without}
         changed = change.applied(self._instance, self._job.id)
         kept = {**rows, **repaired}
-        same = changed.workloads is self._instance.workloads
-        book = self._finder.round.entries if same else None
-        problem = Problem.of(changed, self._objective, book)
+        problem = Problem.of(changed, self._objective, self._finder.round.entries)
         finder = Finder(problem, list(kept.values()))
         index = [job.id for job in changed.jobs].index(self._job.id)
         finding = finder.find(index)

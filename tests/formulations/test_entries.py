@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.formulations.entries import SlowdownIndex
+from dovetail.formulations.rounds import Round
 from tests.data import small
 
 
@@ -139,3 +140,30 @@ def test_a_book_does_not_hold_where_more_is_known_of_workloads_alone():
     assert known.holds_for(instance.replace(name="again"))
     slower = instance.workloads["a"].replace(throughput={100: 14.0, 30: 10.0})
     assert not known.holds_for(instance.replace(workloads={**instance.workloads, "a": slower}))
+
+
+def test_a_book_serves_rounds_on_other_nodes_and_needs():
+    instance = small(slowdowns=[{"pair": ["a", "b"], "slowdown": [1.1, 1.2]}])
+    first = Round.of(instance)
+    templates = first.entries.templates("V100", ())
+    node = instance.cluster.nodes[0].replace(id="more")
+    cluster = instance.cluster.replace(nodes=(*instance.cluster.nodes, node))
+    larger = Round.of(instance.altered(cluster=cluster), first.entries)
+    assert larger.entries.templates("V100", ()) is templates
+    assert len(larger.machines) > len(first.machines)
+    assert first.entries.of(instance) is first.entries
+
+
+def test_a_book_does_not_serve_other_rules():
+    instance = small(slowdowns=[{"pair": ["a", "b"], "slowdown": [1.1, 1.2]}])
+    for change in ({"share_sum": 150}, {"max_jobs_per_gpu": 3}, {"shares": (30,)}):
+        other = instance.altered(cluster=instance.cluster.replace(**change))
+        assert SlowdownIndex(instance).of(other) is None
+    nodes = [
+        node.replace(gpu=node.gpu and node.gpu.replace(max_jobs=1))
+        if node.gpu
+        else node.replace(gpus=tuple(gpu.replace(max_jobs=1) for gpu in node.gpus))
+        for node in instance.cluster.nodes
+    ]
+    other = instance.altered(cluster=instance.cluster.replace(nodes=tuple(nodes)))
+    assert SlowdownIndex(instance).of(other) is None
