@@ -39,6 +39,7 @@ from dovetail.formulations.paces import paced
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import share_of
 from dovetail.formulations.values import JobValues
+from dovetail.instances.errors import UnsupportedError
 
 _STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
 """What it takes to look at GPUs with the same workloads on them, and to list a row."""
@@ -465,6 +466,9 @@ class _Lister(RowRules):
     def _value(self, rows: Rows, job: Ints) -> Floats:
         """Return the value of each group, less what it costs the other jobs of its node."""
         value, hosts = self.values.value(rows, job), self.round.hosts
+        if (value > 0).any():  # bounds would be wrong, and groups left out that are worth it
+            rule = f"must be <= 0, got {np.nanmax(value):.10g}"
+            raise UnsupportedError(f"{self.values.name}.value {rule}: add what is gained to gains")
         if hosts is None or job.shape[1] > 1 or not len(job):
             return value
         starts = ~self.round.jobs.running[job[:, 0]]

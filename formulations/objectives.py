@@ -35,7 +35,7 @@ def job_values(compiled: Round, objective: Objective) -> JobValues:
         When the instance lacks a field that the objective needs.
     UnsupportedError
         When a gain of the user's is not finite, or rises with the slowdown, or the class or its
-        method ``gain`` takes other arguments.
+        method ``gain`` takes other arguments, or groups have a value though ``grouped`` is False.
     """
     if objective == "completion":
         return Completion(compiled)
@@ -51,6 +51,8 @@ def job_values(compiled: Round, objective: Objective) -> JobValues:
     rule = f"{name}.gain must take the arguments job, slowdown and model"
     require_call(values.gain, rule, None, None, None)
     _require_falling(values, compiled)
+    if type(values).value is not JobValues.value and not values.grouped:
+        raise UnsupportedError(f"{name}: grouped must be True where groups have a value")
     return values
 
 

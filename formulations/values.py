@@ -134,7 +134,8 @@ class JobValues:
     def value(self, rows: Rows, job: Ints) -> Floats:
         """Return what each group is worth besides its jobs' gains, (n,); NaN where it may not be.
 
-        The same arguments as ``gains``.
+        It is 0 at most: bounds, and the groups that are left out for them, rest on that. The same
+        arguments as ``gains``.
         """
         return np.zeros(len(rows))
 

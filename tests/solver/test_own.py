@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 
 from dovetail import Answer, JobValues, Plan, check, solve
+from dovetail.formulations.listing import list_groups
+from dovetail.formulations.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
@@ -17,6 +20,7 @@ from dovetail.solver.registry import solver_named
 from dovetail.solver.types import Limits
 from dovetail.solver.verification import verify
 from tests.data import small
+from tests.strategies import Shape, random_instance
 
 ONE_EACH = [{"id": w, "workload": w} for w in "abc"]
 PAIRS = [
@@ -176,6 +180,40 @@ def test_gains_that_would_make_bounds_wrong_are_refused(kind, message):
     made = (lambda compiled: {}) if kind is dict else kind
     with pytest.raises(UnsupportedError, match=message):
         solve(small(ONE_EACH, PAIRS), made)
+
+
+class Worth(Fairness):
+    """Groups are worth something besides what their jobs gain."""
+
+    grouped = True
+
+    def value(self, rows, job):
+        return np.full(len(rows), 0.5)
+
+
+class Unsaid(Worth):
+    grouped = False
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Worth, r"Worth.value must be <= 0, got 0.5: add what is gained to gains$"),
+        (Unsaid, r"Unsaid: grouped must be True where groups have a value$"),
+    ],
+)
+def test_values_that_would_make_bounds_wrong_are_refused(kind, message):
+    with pytest.raises(UnsupportedError, match=message):
+        solve(small(ONE_EACH, PAIRS), kind)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_groups_cost_something_under_completion(seed):
+    """No group has a value above 0, which bounds of objectives with values rest on."""
+    shape = Shape(jobs=5, gpus=3, hosts=seed % 3 == 0)
+    problem = Problem.of(random_instance(Random(seed), shape), "completion")
+    listed = list_groups(problem.round, problem.values)
+    assert not (listed.value > 0).any()
 
 
 @pytest.mark.parametrize("solver", [MyHighs(), f"python:{__name__}.MyHighs"])
