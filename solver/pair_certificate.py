@@ -314,6 +314,10 @@ class _Reading:
             tail = entry.p99 or upper
             a, b = (self.place[name] for name in entry.workloads)
             s, t = (share or 0 for share in entry.shares)
+            # A gSLA holds until the job ends, alone at its share when the other has ended.
+            alone = float(self._solo[a, s]), float(self._solo[b, t])
+            upper = tuple(map(max, upper, alone))
+            tail = tuple(map(max, tail, alone))
             yield _Sharing(a, b, (s, t), _two(slow), _two(upper), _two(tail))
             if a == b and s != t:
                 yield _Sharing(b, a, (t, s), _two(slow[::-1]), _two(upper[::-1]), _two(tail[::-1]))
@@ -599,7 +603,9 @@ class _Reading:
         bound = entry.upper or slowdown
         if placed.job.priority == "latency" and entry.p99 is not None:
             bound = entry.p99
-        return gsla is None or bound[place] * placed.growth <= gsla * (1 + _TOLERANCE)
+        alone = self._solo[self.place[entry.workloads[place]], entry.shares[place] or 0]
+        most = max(bound[place], float(alone))
+        return gsla is None or most * placed.growth <= gsla * (1 + _TOLERANCE)
 
 
 def _waiting(job: Job, workload: Workload) -> list[Placed]:

@@ -137,9 +137,9 @@ def test_a_small_set_is_found_in_large_ones_of_equal_jobs():
 def test_a_book_does_not_hold_where_more_is_known_of_workloads_alone():
     instance = small(shares=[30])
     known = SlowdownIndex(instance)
-    assert known.holds_for(instance.replace(name="again"))
+    assert known.of(instance.replace(name="again")) is not None
     slower = instance.workloads["a"].replace(throughput={100: 14.0, 30: 10.0})
-    assert not known.holds_for(instance.replace(workloads={**instance.workloads, "a": slower}))
+    assert known.of(instance.replace(workloads={**instance.workloads, "a": slower})) is None
 
 
 def test_a_book_serves_rounds_on_other_nodes_and_needs():
