@@ -262,9 +262,8 @@ class Choice:
     def _under(self, groups: Groups, most: Ceiling, values: JobValues) -> Choice:
         """Return the choice with the bounds of groups that prices have chosen."""
         placed = score(groups, values, self.counts).weight
+        # The largest weight that can be placed is no less, and its price is not below 0.
         bound = most.gain - most.per_weight * placed
-        if values.two_stage and relative_gap(most.weight, placed) > OPTIMAL_GAP:
-            bound = math.inf
         return replace(
             self,
             bound=max(self.value, bound),
