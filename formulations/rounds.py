@@ -537,7 +537,9 @@ class Round:
             bounds = self._bounds(gpu)
             if bounds is None or self._overfull(gpu):
                 closed.add(gpu)
-            for resident, bound in zip(self.residents[gpu], bounds or (), strict=False):
+            # Jobs that no entry lets share count as alone, on all GPUs of their gangs.
+            each = self._on_host(gpu, self._each_alone(gpu)) if bounds is None else bounds
+            for resident, bound in zip(self.residents[gpu], each, strict=True):
                 if bound > most_bound(float(gsla[resident.variant.job])):
                     over.add(resident.variant.job)
         ids = self.machines.gpu_ids

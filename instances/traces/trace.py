@@ -13,6 +13,9 @@ from dovetail.instances._record import ONE_LINE, shown
 from dovetail.instances.errors import InputError
 
 PRIORITIES: Final = ("batch", "latency")
+_MOST_S: Final = 1e11
+"""Three thousand years: clocks of double precision lose the seconds of far larger times."""
+
 _MOST_WORKERS: Final = 1_000_000
 _NAME: Final = re.compile(ONE_LINE)
 
@@ -61,6 +64,9 @@ class TraceJob:
                 return field, f"must be one line of printable characters, got {shown(name)}"
         if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
             return "arrival_s", f"must be a finite number >= 0, got {self.arrival_s}"
+        for field, seconds in (("arrival_s", self.arrival_s), ("duration_s", self.duration_s)):
+            if math.isfinite(seconds) and seconds > _MOST_S:
+                return field, f"must be <= {_MOST_S:g} s, got {seconds} (milliseconds?)"
         if self.workers < 1:
             return "workers", f"must be >= 1, got {self.workers}"
         if self.workers > _MOST_WORKERS:

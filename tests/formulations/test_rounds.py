@@ -137,6 +137,16 @@ def test_a_job_over_its_gsla_closes_all_its_gpus():
     assert closed(small(jobs, [{**SHARED, "upper": [1.6, 1.6]}], gpus=4)) == ["g-0", "g-1"]
 
 
+def test_a_job_counts_as_alone_where_its_company_has_no_entry():
+    # No entry has j and k: j is too slow alone at half the SMs, so its other GPU is closed, too.
+    shares = {"share": [50, None]}
+    jobs = [running("j", ["g-0", "g-1"], gsla=1.4, **shares), running("k", ["g-0"], share=[50])]
+    instance = small(jobs, [SHARED], shares=[50])
+    throughput = instance.workloads["a"].replace(throughput={100: 300.0, 50: 200.0})
+    instance = instance.replace(workloads={**instance.workloads, "a": throughput})
+    assert closed(instance) == ["g-0", "g-1"]
+
+
 def test_a_latency_job_is_over_its_gsla_by_its_p99():
     entry = {**SHARED, "p99": [1.2, 1.2]}
     jobs = [running("j", ["g-0"], gsla=1.3), running("k", ["g-0"])]

@@ -103,6 +103,10 @@ def test_gzip_is_unpacked(tmp_path):
             "got 'soon'",
         ),
         ([OWN, "a,-1,1,60"], "line 2: arrival_s: must be a finite number >= 0, got -1.0"),
+        (
+            [OWN, "a,1770000000000,1,60"],
+            "line 2: arrival_s: must be <= 1e+11 s, got 1770000000000.0 (milliseconds?)",
+        ),
         ([OWN, "a,0,1.5,60"], "line 2: workers: must be a whole number, got '1.5'"),
         ([OWN, "a,0,0,60"], "line 2: workers: must be >= 1, got 0"),
         ([OWN, "a,0,1e9,60"], "line 2: workers: must be <= 1000000, got 1000000000"),
@@ -142,12 +146,13 @@ def test_an_unknown_kind_is_reported(tmp_path):
 
 
 finite = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
+most_s = 1e11
 jobs = st.builds(
     TraceJob,
     id=names,
-    arrival_s=finite,
+    arrival_s=st.floats(min_value=0, max_value=most_s),
     workers=st.integers(1, 10**6),
-    duration_s=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    duration_s=st.floats(min_value=0, exclude_min=True, max_value=most_s),
     workload=st.none() | names,
     gsla=st.none() | st.floats(min_value=1, allow_infinity=False),
     weight=finite,
