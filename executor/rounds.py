@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 from dovetail.solver.policies.policy import Decision, Policy, decided
-from dovetail.solver.policies.services import services_first
+from dovetail.solver.policies.services import services_first, services_kept, services_wait
 from dovetail.solver.policies.state import State
 
 
@@ -28,10 +28,13 @@ class Pool(Protocol):
 
 
 def run_rounds(pool: Pool, policy: Policy) -> None:
-    """Let a policy run a pool until there is nothing left to do; services start before."""
+    """Let a policy run a pool until there is nothing left to do; services go first."""
     while pool.advance():
-        if (first := services_first(pool.state)) is not None:
+        served = services_wait(pool.state)
+        if served and (first := services_first(pool.state)) is not None:
             pool.carry_out(first, 0.0)
         began = time.perf_counter()
         decision = decided(policy, pool.state)
+        if served:
+            decision = services_kept(pool.state, decision)
         pool.carry_out(decision, time.perf_counter() - began)

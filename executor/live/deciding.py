@@ -26,6 +26,7 @@ from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.system.clock import ServiceClock
 from dovetail.solver.policies.policy import Decision, Start, objective_of
 from dovetail.solver.policies.registry import policy_named
+from dovetail.solver.policies.services import services_kept
 
 REST: Final = 4.0
 """For how many times the length of a decision the service's thread does other things after it."""
@@ -210,7 +211,8 @@ class Decider:
         chosen = first_starts(self._machine, state, self._queue, self._policy)
         first = [start for starts, _ in chosen for start in self._entered(starts)]
         policy = policy_named(self._policy.name)
-        decision = without_unfair_stops(asked(policy, state), self._machine)
+        decision = services_kept(state, asked(policy, state))
+        decision = without_unfair_stops(decision, self._machine)
         decision = decision._replace(starts=(*first, *decision.starts))
         return Choice.of(
             instance,

@@ -144,7 +144,8 @@ def turns(
         Jobs and devices.
     state : State
         The caller enters the starts into it before it asks for the next. In a user's turn it has
-        only the user's waiting jobs, at first only those with the lowest ``nice``.
+        only the user's waiting jobs, at first only those with the lowest ``nice``, and what is
+        reserved for other latency-critical jobs is open.
     decide : callable
         Returns what the policy would start in a state.
     """
@@ -218,13 +219,17 @@ def _within(devices: int, starts: Sequence[Start], state: State) -> list[Start]:
 
 @contextmanager
 def _only(numbers: Set[int], state: State) -> Iterator[None]:
-    """Leave only these waiting jobs in a state."""
-    pending = state.pending
+    """Leave only these waiting jobs in a state, and what is reserved for these or is overdue."""
+    pending, reserved = state.pending, state.reserved
     state.pending = {n: job for n, job in pending.items() if n in numbers}
+    state.reserved = {
+        n: kept for n, kept in reserved.items() if n in numbers or not pending[n].latency
+    }
     try:
         yield
     finally:
         state.pending = {n: job for n, job in pending.items() if job.phase == "pending"}
+        state.reserved = {n: kept for n, kept in reserved.items() if n in state.pending}
 
 
 def _uid(job: Job, machine: StateMachine) -> int:

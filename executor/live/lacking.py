@@ -32,6 +32,10 @@ def of_job(job: LiveJob, machine: StateMachine, stalled: str) -> str:
         lines.append("it starts alone: its workload has no profile yet")
     if stalled:
         lines.append(f"no job starts: each waits for {stalled}")
+    if own := _reserved_for(machine, job):
+        lines.append(own)
+    else:
+        lines += _reserved(machine, _idle(machine))
     return "\n".join([*lines, *_taking_none(machine, machine.devices)])
 
 
@@ -74,10 +78,27 @@ def _taking_none(machine: StateMachine, devices: Iterable[str]) -> list[str]:
     ]
 
 
-def _reserved(machine: StateMachine, devices: set[str]) -> Iterator[str]:
-    """Yield which of these devices are reserved for which job."""
+def _idle(machine: StateMachine) -> list[str]:
+    """Return the devices without jobs."""
+    held = machine.residents()
+    return [name for name in machine.devices if not held[name]]
+
+
+def _reserved_for(machine: StateMachine, job: LiveJob) -> str:
+    """Return which devices are reserved for a job, and why; empty if none are."""
+    if job.id not in machine.reserved:
+        return ""
+    gpus = machine.reserved[job.id].gpus
+    named = ", ".join(gpus) if len(gpus) <= _NAMED else f"{len(gpus)} devices"
+    latency = job.spec.priority == "latency"
+    why = "latency-critical jobs come first" if latency else "it has waited too long"
+    return f"{named}: reserved for it, as {why}"
+
+
+def _reserved(machine: StateMachine, idle: list[str]) -> Iterator[str]:
+    """Yield which of these idle devices are reserved for which job."""
     for job, one in machine.reserved.items():
-        if names := [name for name in one.gpus if name in devices]:
+        if names := [name for name in one.gpus if name in idle]:
             verb = "are" if len(names) > 1 else "is"
             yield f"{listed(names, _NAMED)} {verb} idle, and reserved for {job}"
 
@@ -115,10 +136,9 @@ class Lacks(NamedTuple):
     def of(cls, machine: StateMachine, dry_run: bool, stalled: str = "") -> Self:
         """Read the devices."""
         closed = all(device.trouble for device in machine.devices.values())
-        held = machine.residents()
-        idle = [name for name in machine.devices if not held[name]]
+        idle = _idle(machine)
         unused = "; ".join(_taking_none(machine, idle))
-        kept = "; ".join(_reserved(machine, set(idle)))
+        kept = "; ".join(_reserved(machine, idle))
         return cls(machine, closed, dry_run, stalled, Precedence.of(machine), unused, kept)
 
     def of_job(self, job: LiveJob) -> str:
@@ -137,12 +157,8 @@ class Lacks(NamedTuple):
     def _devices_for(self, job: LiveJob) -> str:
         if self.closed:
             return "a device that takes jobs"
-        if job.id in self.machine.reserved:
-            gpus = self.machine.reserved[job.id].gpus
-            named = ", ".join(gpus) if len(gpus) <= _NAMED else f"{len(gpus)} devices"
-            latency = job.spec.priority == "latency"
-            why = "latency-critical gangs come first" if latency else "it has waited too long"
-            return f"{named}: reserved for it, as {why}"
+        if own := _reserved_for(self.machine, job):
+            return own
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.machine.may_share(job):
             devices = f"{devices}, or room next to others"

@@ -36,7 +36,14 @@ RUN_FORMAT: Final = "dovetail-run/1"
 _SUMMARY_FILE = "summary.json"
 _KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
     {
-        "jobs": {"job": str, "tenant": str, "workload": str, "workers": int, "starts": int},
+        "jobs": {
+            "job": str,
+            "tenant": str,
+            "workload": str,
+            "priority": str,
+            "workers": int,
+            "starts": int,
+        },
         "series": {},
         "stays": {"stay": int, "job": int, "gpu": int, "mode": int, "ending": str},
     }

@@ -256,7 +256,8 @@ class _Round:
     def _as_host(self, job: Job, held: Sequence[int], mode: int) -> Host | None:
         """Return a job as a host on those of its GPUs that it has to itself, if there are any."""
         machines = self._state.machines
-        gpus = [gpu for gpu in held if len(self._draft.residents(gpu)) == 1]
+        draft = self._draft
+        gpus = [gpu for gpu in held if len(draft.residents(gpu)) == 1 and not draft.is_kept(gpu)]
         if not gpus:
             return None
         way = self._state.modes[job.workload][mode]

@@ -145,6 +145,7 @@ class Dovetail:
         if not state.pending:
             return NOTHING
         draft = Draft(state)
+        draft.release(state.reserved_gpus)  # those are lent, up to a moment
         ends = believed_ends(state)
         reserved = self._patience.reserved(state, ends)
         lent_s = _serve_overdue(draft, ends, reserved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from dovetail.solver.policies.state import Job, State
 
 class Draft:
     """Starts and stops collected by a policy, on top of a state that stays as it is.
+
+    GPUs that are reserved for another job count as busy, and have no room.
 
     Parameters
     ----------
@@ -39,6 +41,33 @@ class Draft:
         self._stops: list[Job] = []
         self._changed: dict[int, list[Job]] = {}
         self._started: dict[int, Start] = {}
+        self._kept: set[int] = set()
+        if state.reserved:
+            self.keep(state.reserved_gpus)
+
+    def keep(self, gpus: Collection[int]) -> None:
+        """Let reserved GPUs count as busy."""
+        self._count_idle([gpu for gpu in gpus if self.is_idle(gpu)], -1)
+        self._kept.update(gpus)
+
+    def release(self, gpus: Collection[int]) -> set[int]:
+        """Let reserved GPUs count as what they are; return those that did not before."""
+        released = self._kept.intersection(gpus)
+        self._kept -= released
+        self._count_idle([gpu for gpu in released if self.is_idle(gpu)], 1)
+        return released
+
+    def is_kept(self, gpu: int, job: Job | None = None) -> bool:
+        """Tell whether a GPU is reserved for another job than this one."""
+        if gpu not in self._kept:
+            return False
+        own = None if job is None else self.state.reserved.get(job.number)
+        return own is None or gpu not in own.gpus
+
+    def _count_idle(self, gpus: Collection[int], change: int) -> None:
+        for gpu in gpus:
+            self.idle_count[self.state.machines.node[gpu]] += change
+        self.idle_total += change * len(gpus)
 
     def residents(self, gpu: int) -> list[Job]:
         """Return the jobs on a GPU after the steps so far."""
@@ -79,13 +108,17 @@ class Draft:
         return [job for job in waiting if job.number not in self._started]
 
     def is_idle(self, gpu: int) -> bool:
-        """Tell whether a GPU that is in order has no job."""
-        return not self.residents(gpu) and self.state.machines.node[gpu] not in self.state.down
+        """Tell whether a GPU that is in order has no job, and is not reserved for one."""
+        return (
+            not self.residents(gpu)
+            and gpu not in self._kept
+            and self.state.machines.node[gpu] not in self.state.down
+        )
 
     def idle_gpus(self) -> list[int]:
         """Return all idle GPUs, in the order of the file."""
         idle = [gpu for gpu, held in enumerate(self.state.residents) if not held]
-        if not self._changed and not self.state.down:
+        if not self._changed and not self._kept and not self.state.down:
             return idle
         freed = [gpu for gpu in self._changed if self.state.residents[gpu]]
         return sorted(gpu for gpu in [*idle, *freed] if self.is_idle(gpu))
@@ -101,26 +134,20 @@ class Draft:
         shares: tuple[int | None, ...] | None = None,
         mode: int = 0,
     ) -> None:
-        """Start a job on the given GPUs."""
-        node = self.state.machines.node
+        """Start a job on the given GPUs; what was reserved for it no longer is."""
+        if (own := self.state.reserved.get(job.number)) is not None:
+            self.release(own.gpus)
+        self._count_idle([gpu for gpu in gpus if self.is_idle(gpu)], -1)
         for gpu in gpus:
-            before = self.residents(gpu)
-            if not before:
-                self.idle_count[node[gpu]] -= 1
-                self.idle_total -= 1
-            self._changed[gpu] = [*before, job]
+            self._changed[gpu] = [*self.residents(gpu), job]
         self._starts.append(Start(job, tuple(gpus), shares, mode))
         self._started[job.number] = self._starts[-1]
 
     def stop(self, job: Job) -> None:
         """Take a running job off its GPUs."""
-        node = self.state.machines.node
         for gpu in job.gpus:
-            after = [other for other in self.residents(gpu) if other is not job]
-            if not after:
-                self.idle_count[node[gpu]] += 1
-                self.idle_total += 1
-            self._changed[gpu] = after
+            self._changed[gpu] = [other for other in self.residents(gpu) if other is not job]
+        self._count_idle([gpu for gpu in job.gpus if self.is_idle(gpu)], 1)
         self._stops.append(job)
 
     def has_room(self, gpu: int, job: Job, mode: int = 0) -> bool:
@@ -131,7 +158,7 @@ class Draft:
         """
         state = self.state
         machines = state.machines
-        if machines.node[gpu] in state.down:
+        if machines.node[gpu] in state.down or self.is_kept(gpu, job):
             return False
         residents = self.residents(gpu)
         if len(residents) >= machines.most_jobs[gpu]:

@@ -11,16 +11,17 @@ suffices.
 *Proof.* Jobs that held the GPUs at the reservation leave within D, so its ``until_s`` is at most D
 away. Jobs that started there since end by then, because they were believed to and nothing joins and
 slows them. So the job starts within D of its reservation. If there is no reservation for it when it
-becomes overdue, the tenth is taken by jobs that have waited longer. Each of these starts within D
-of its reservation, so after at most n D it is the job's own turn.
+becomes overdue, the tenth is taken by jobs that have waited longer or are latency-critical. Each of
+these starts within D of its reservation, so after at most n D it is the job's own turn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail.solver.policies.reservations import earliest, intact
 from dovetail.solver.policies.state import Job, Reservation, State
 
 _MOST_RESERVED = 0.1
@@ -34,8 +35,8 @@ class Patience:
     """Reserves GPUs for jobs that have waited too long.
 
     That is ``patience_s`` and ``stretch`` times what a job is believed to need in all: a job with
-    much work can be asked to wait for longer. A latency-critical gang is overdue at once; a
-    latency-critical job of one GPU takes the next idle one, or joins a running job before.
+    much work can be asked to wait for longer. Latency-critical jobs have their reservations at once
+    (``services``); these count towards the tenth.
 
     A reservation stays until its job starts, or one of its nodes fails. Other jobs start on its
     GPUs only where these are idle, and if they are believed to end by ``until_s``; from then on
@@ -50,15 +51,13 @@ class Patience:
 
         ``ends`` are the moments at which running jobs are believed to end, by number.
         """
-        node, down = state.machines.node, state.down
-        found = {
-            number: kept
-            for number, kept in state.reserved.items()
-            if not any(node[gpu] in down for gpu in kept.gpus)
-        }
+        found = intact(state)
         for job in self._overdue(state):
             if job.number not in found:
-                reservation = _reservation(state, job, ends, found)
+                taken = {gpu for kept in found.values() for gpu in kept.gpus}
+                if taken and len(taken) + job.workers > _MOST_RESERVED * len(state.machines):
+                    break
+                reservation = earliest(state, job, ends, taken)
                 if reservation is None:
                     break
                 found[job.number] = reservation
@@ -71,49 +70,12 @@ class Patience:
 
     def _due(self, state: State) -> list[float]:
         """Return when each of the waiting jobs becomes overdue."""
-        patience_s, stretch = self.patience_s, self.stretch
         return [
-            job.waiting_since_s
-            + (0.0 if job.latency and job.workers > 1 else patience_s + stretch * job.work_s)
+            job.waiting_since_s + self.patience_s + self.stretch * job.work_s
             for job in state.pending.values()
         ]
 
     def _overdue(self, state: State) -> list[Job]:
         waiting = zip(state.pending.values(), self._due(state), strict=True)
         overdue = [job for job, due in waiting if due <= state.now]
-        return sorted(overdue, key=lambda job: (not job.latency, job.waiting_since_s, job.number))
-
-
-def _reservation(
-    state: State, job: Job, ends: Mapping[int, float], others: Mapping[int, Reservation]
-) -> Reservation | None:
-    """Return the GPUs of one model that are believed to be idle first; None = too few."""
-    taken = {gpu for kept in others.values() for gpu in kept.gpus}
-    if taken and len(taken) + job.workers > _MOST_RESERVED * len(state.machines):
-        return None
-    best: Reservation | None = None
-    for model in range(len(state.machines.models)):
-        free = sorted(
-            (_idle_at(state, gpu, ends), gpu)
-            for gpu in _usable(state, job, model)
-            if gpu not in taken
-        )[: job.workers]
-        if len(free) == job.workers and (best is None or free[-1][0] < best.until_s):
-            best = Reservation(tuple(gpu for _, gpu in free), free[-1][0])
-    return best
-
-
-def _idle_at(state: State, gpu: int, ends: Mapping[int, float]) -> float:
-    return max([ends[job.number] for job in state.residents[gpu]], default=state.now)
-
-
-def _usable(state: State, job: Job, model: int) -> Sequence[int]:
-    machines = state.machines
-    need = state.modes[job.workload][0].memory_mib
-    return [
-        gpu
-        for gpu in range(len(machines))
-        if machines.model[gpu] == model
-        and machines.memory_mib[gpu] >= need
-        and machines.node[gpu] not in state.down
-    ]
+        return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))

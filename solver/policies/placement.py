@@ -29,7 +29,20 @@ def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
 
 
 def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) -> list[int] | None:
-    """Return ``count`` idle GPUs of one model for workers of a job, None if there are too few."""
+    """Return ``count`` idle GPUs of one model for workers of a job, None if there are too few.
+
+    Those that are reserved for the job count.
+    """
+    own = draft.state.reserved.get(job.number)
+    if own is None:
+        return _idle_gpus_of(draft, job, count, model, mode)
+    released = draft.release(own.gpus)
+    found = _idle_gpus_of(draft, job, count, model, mode)
+    draft.keep(released)
+    return found
+
+
+def _idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int) -> list[int] | None:
     if draft.idle_total < count:
         return None
     machines = draft.state.machines

@@ -40,13 +40,16 @@ class Rooms:
     def open_to(self, job: Job) -> Iterator[list[int]]:
         """Yield the GPUs that a job may join, alike ones together."""
         for kind, gpus in self._kinds.items():
-            if not gpus:
+            free = gpus
+            if self._draft.state.reserved:
+                free = [gpu for gpu in gpus if not self._draft.is_kept(gpu, job)]
+            if not free:
                 continue
             place = job.workload, job.tail_limit, kind
             if place not in self._fits:
-                self._fits[place] = self._draft.has_room(gpus[0], job)
+                self._fits[place] = self._draft.has_room(free[0], job)
             if self._fits[place]:
-                yield gpus
+                yield free
 
     def cheapest(self, job: Job, cost: Cost) -> tuple[float, list[int]] | None:
         """Return the GPUs that cost a whole gang least and what its dearest GPU costs.

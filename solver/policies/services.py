@@ -1,15 +1,26 @@
 """Latency-critical jobs: services, which start before all others and are never stopped.
 
 Their own rules, whatever the policy is. A policy decides which of them join running jobs, and what
-joins them (``State.tails_kept``).
+joins them (``State.tails_kept``). A service that still waits then has the GPUs reserved that are
+believed to be idle first: else other jobs could go on joining each other there for ever.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from operator import attrgetter
+
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import Decision
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.queue_forecast import believed_ends
+from dovetail.solver.policies.reservations import earliest, intact
+from dovetail.solver.policies.state import Job, Reservation, State
+
+
+def services_wait(state: State) -> bool:
+    """Tell whether latency-critical jobs wait."""
+    return any(map(attrgetter("latency"), state.pending.values()))
 
 
 def services_first(state: State) -> Decision | None:
@@ -23,12 +34,64 @@ def services_first(state: State) -> Decision | None:
     draft, kept = Draft(state), dict(state.reserved)
     for job in sorted(waiting, key=lambda job: job.number):
         gpus = idle_gpus(draft, job)
-        others = {gpu for number, own in kept.items() if number != job.number for gpu in own.gpus}
-        if gpus is not None and others.isdisjoint(gpus) and draft.hosts_bear(job, gpus):
+        if gpus is not None and draft.hosts_bear(job, gpus):
             draft.start(job, gpus)
             kept.pop(job.number, None)
     decision = draft.decision()
     return decision._replace(reserved=kept) if decision.starts else None
+
+
+def services_kept(state: State, decision: Decision) -> Decision:
+    """Return a policy's decision with the reservations of latency-critical jobs.
+
+    One that the decision leaves waiting has a reservation from then on, and no other job starts
+    on these GPUs: what the decision starts there is taken out, with its proof. A reservation that
+    the policy returns itself (``Decision.reserved``) is left to it, with what it lets start there
+    in the meantime.
+    """
+    services = {number: job for number, job in state.pending.items() if job.latency}
+    if not services:
+        return decision
+    known = {n: kept for n, kept in intact(state).items() if n in services}
+    by_policy, starting = decision.reserved, {start.job.number for start in decision.starts}
+    closed = {n: kept for n, kept in known.items() if n not in by_policy and n not in starting}
+    decision = _without_starts(decision, _gpus(closed))
+    starting = {start.job.number for start in decision.starts}
+    waiting = [job for number, job in sorted(services.items()) if number not in starting]
+    kept = {n: one for n, one in (known | {**by_policy}).items() if n not in starting}
+    new = _new_reservations(
+        state, decision, [job for job in waiting if job.number not in kept], kept
+    )
+    return _without_starts(decision, _gpus(new))._replace(reserved=kept | new)
+
+
+def _new_reservations(
+    state: State, decision: Decision, jobs: Collection[Job], kept: Mapping[int, Reservation]
+) -> dict[int, Reservation]:
+    """Return the reservations of services that have none, on GPUs that no other service takes."""
+    found: dict[int, Reservation] = {}
+    if jobs:
+        ends = believed_ends(state) | {job.number: state.now for job in decision.stops}
+        starts = [start.gpus for start in decision.starts if start.job.latency]
+        taken = {gpu for gpus in starts for gpu in gpus} | _gpus(kept)
+        for job in jobs:
+            reservation = earliest(state, job, ends, taken)
+            if reservation is not None:
+                found[job.number] = reservation
+                taken.update(reservation.gpus)
+    return found
+
+
+def _gpus(reserved: Mapping[int, Reservation]) -> set[int]:
+    return {gpu for kept in reserved.values() for gpu in kept.gpus}
+
+
+def _without_starts(decision: Decision, gpus: Collection[int]) -> Decision:
+    """Return a decision without what it starts on some GPUs."""
+    starts = tuple([start for start in decision.starts if not set(gpus).intersection(start.gpus)])
+    if len(starts) == len(decision.starts):
+        return decision
+    return decision._replace(starts=starts, proof=None)
 
 
 def held_by_services(state: State) -> frozenset[int]:

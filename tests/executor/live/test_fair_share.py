@@ -94,6 +94,25 @@ def test_a_users_jobs_start_in_the_order_the_user_gave(tmp_path, policy):
     assert max(began[f"j{k}"] for k in range(6, 10)) <= min(began[f"j{k}"] for k in range(2, 6))
 
 
+def test_what_is_reserved_for_services_goes_first_to_the_user_with_less(tmp_path):
+    with service_in(tmp_path, policy="sjf", limits=Limits(any_user=True)) as service:
+        service.api.submit([live_spec(work_s=HELD_S, owner=BOB)] * 2, BOB)
+        wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
+        critical = live_spec(work_s=HELD_S, owner=BOB, priority="latency", gsla=1.0)
+        service.api.submit([critical] * 2, BOB)
+        wait_until(lambda: "reserved" in service.api.job("j4").waiting_for)
+        service.api.submit([live_spec(work_s=HELD_S, owner=EVA)] * 2, EVA)
+        service.api.cancel("j1", BOB)
+        wait_until(lambda: len(starts(service)) == 3)
+        service.api.cancel("j2", BOB)
+        wait_until(lambda: len(starts(service)) == 4)
+        began = [*starts(service)]
+        for job in service.api.jobs():
+            service.api.cancel(job.id, ME)
+    assert began[2] == "j5", "Eva has no device yet, so hers comes first"
+    assert began[3] in ("j3", "j4"), "now both have one, and the service is Bob's"
+
+
 def test_a_users_order_is_nothing_to_others(tmp_path):
     with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=HELD_S, workers=2)], ME)

@@ -525,6 +525,24 @@ def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
     assert reserved.count("j2") == 1
 
 
+def test_what_is_reserved_for_a_service_is_named_and_taken_by_no_other(tmp_path):
+    with service_in(tmp_path, policy="sjf") as service:
+        service.api.submit([spec(work_s=600, estimate_s=600.0)], ME)
+        wait_until(lambda: service.api.job("j1").gpus)
+        service.api.submit([spec(workers=2, estimate_s=10.0, priority="latency", gsla=1.0)], ME)
+        reason = "n-1, n-0: reserved for it, as latency-critical jobs come first"
+        wait_until(lambda: service.api.job("j2").waiting_for == reason)
+        service.api.submit([spec(estimate_s=1.0)], ME)
+        reason = "an idle device; n-1 is idle, and reserved for j2"
+        wait_until(lambda: service.api.job("j3").waiting_for == reason)
+        assert not service.api.job("j3").gpus
+        assert "n-1, n-0: reserved for it, as " in service.api.explain("j2")
+        assert "n-1 is idle, and reserved for j2\n" in service.api.explain("j3")
+        service.api.cancel("j1", ME)
+        wait_until(is_in(service, "j3", JobState.FINISHED))
+        assert service.api.job("j2").started_s < service.api.job("j3").started_s
+
+
 class Reserver:
     """A policy that starts single jobs on the first device, and reserves both for gangs."""
 

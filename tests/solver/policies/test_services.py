@@ -1,6 +1,8 @@
 """Latency-critical jobs start before all others and are never stopped, whatever the policy is."""
 
 import dataclasses
+import itertools
+import random
 
 import pytest
 
@@ -8,6 +10,7 @@ from dovetail.executor.simulation.pool import PolicyError
 from dovetail.instances.instance import Instance
 from dovetail.instances.traces import Trace
 from dovetail.solver.policies import POLICIES, Decision, policy_named
+from dovetail.solver.policies.draft import Draft
 from tests.executor.simulation.worlds import run, trace, world
 
 PREEMPTING = (
@@ -84,6 +87,73 @@ def test_gpus_are_kept_for_a_gang_of_services():
     history = run(with_services(jobs, 4), where, policy_named("dovetail"))
     assert stays_of(history, 4)[0].start_s == 4000.0
     assert stays_of(run(jobs, where, policy_named("dovetail")), 4)[0].start_s > 4000.0
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_gang_of_services_starts_when_the_last_of_its_gpus_is_idle(name):
+    jobs = trace(
+        *[(0, 1, 1000 * k, "b") for k in range(1, 5)],
+        (10, 3, 500, "a"),
+        *[(20, 1, 5000, "b")] * 8,
+    )
+    history = run(with_services(jobs, 4), metered(gpus=4), policy_named(name))
+    assert stays_of(history, 4)[0].start_s <= 3000.0
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_job_joins_where_a_service_waits(name):
+    # Jobs that go well together follow one another, so that the GPU would not be idle for hours.
+    stream = [(400 * k, 1, 1000, "b") for k in range(50)]
+    service = (500, 1, 3600, "a")
+    where = metered(slowdowns=[("b", "b", 1.01, 1.01)])
+    jobs = trace(*stream[:2], service, *stream[2:])
+    history = run(with_services(jobs, 2), where, policy_named(name))
+    running = [stay.end_s for stay in history.stays if stay.start_s <= 500 < stay.end_s]
+    assert stays_of(history, 2)[0].start_s <= max(running)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_service_waits_no_longer_than_what_runs_when_it_comes(name, seed):
+    draw = random.Random(seed)
+    batch = [
+        (draw.uniform(0, 3600), draw.choice([1, 1, 2]), draw.uniform(60, 1500), draw.choice("bcd"))
+        for _ in range(60)
+    ]
+    services = [(draw.uniform(300, 3000), draw.choice([1, 2]), 9000, "a") for _ in range(3)]
+    jobs = sorted([*batch, *services])
+    numbers = [k for k, job in enumerate(jobs) if job[3] == "a"]
+    pairs = [(x, y, 1.05, 1.05) for x, y in itertools.combinations_with_replacement("bcd", 2)]
+    where = metered(gpus=6, slowdowns=pairs, workloads=tuple("abcd"), gang_sharing="partial")
+    history = run(with_services(trace(*jobs), *numbers), where, policy_named(name))
+    for k in numbers:
+        came_s = jobs[k][0]
+        ends_s = [
+            stay.end_s
+            for stay in history.stays
+            if stay.start_s <= came_s < stay.end_s and stay.job not in numbers
+        ]
+        assert stays_of(history, k)[0].start_s <= max([came_s, *ends_s]) + 1e-6
+
+
+class JoinsAnything:
+    """Starts whatever has room, as if nothing was ever reserved."""
+
+    def decide(self, state):
+        draft = Draft(state)
+        draft.release(state.reserved_gpus)
+        for job in state.pending.values():
+            if not job.latency and draft.has_room(0, job):
+                draft.start(job, (0,))
+        return draft.decision()
+
+
+def test_a_policy_that_knows_no_reservations_cannot_break_one():
+    stream = [(400 * k, 1, 1000, "b") for k in range(50)]
+    jobs = trace(*stream[:3], (900, 1, 3600, "a"), *stream[3:])
+    where = metered(slowdowns=[("b", "b", 1.0, 1.0)])
+    history = run(with_services(jobs, 3), where, JoinsAnything())
+    assert stays_of(history, 3)[0].start_s == 1400.0
 
 
 def test_what_is_reserved_for_another_is_not_taken():

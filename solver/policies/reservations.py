@@ -1,0 +1,61 @@
+"""Which GPUs are reserved for a waiting job, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from dovetail.solver.policies.state import Job, Reservation, State
+
+
+def intact(state: State) -> dict[int, Reservation]:
+    """Return the reservations of which no node has failed, by the number of the job."""
+    node, down = state.machines.node, state.down
+    return {
+        number: kept
+        for number, kept in state.reserved.items()
+        if not any(node[gpu] in down for gpu in kept.gpus)
+    }
+
+
+def earliest(
+    state: State, job: Job, ends: Mapping[int, float], taken: Collection[int]
+) -> Reservation | None:
+    """Return the GPUs of one model that are believed to be idle first; None = too few.
+
+    Parameters
+    ----------
+    state : State
+        The pool.
+    job : Job
+        A waiting job; GPUs with too little memory for it are passed over.
+    ends : mapping of int to float
+        When running jobs are believed to end, by number.
+    taken : collection of int
+        GPUs that are not to be had.
+    """
+    best: Reservation | None = None
+    for model in range(len(state.machines.models)):
+        free = sorted(
+            (_idle_at(state, gpu, ends), gpu)
+            for gpu in _usable(state, job, model)
+            if gpu not in taken
+        )[: job.workers]
+        if len(free) == job.workers and (best is None or free[-1][0] < best.until_s):
+            best = Reservation(tuple(gpu for _, gpu in free), free[-1][0])
+    return best
+
+
+def _idle_at(state: State, gpu: int, ends: Mapping[int, float]) -> float:
+    return max([ends[job.number] for job in state.residents[gpu]], default=state.now)
+
+
+def _usable(state: State, job: Job, model: int) -> Sequence[int]:
+    machines = state.machines
+    need = state.modes[job.workload][0].memory_mib
+    return [
+        gpu
+        for gpu in range(len(machines))
+        if machines.model[gpu] == model
+        and machines.memory_mib[gpu] >= need
+        and machines.node[gpu] not in state.down
+    ]
