@@ -42,6 +42,7 @@ _KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
             "workload": str,
             "priority": str,
             "workers": int,
+            "interruptions": int,
             "starts": int,
         },
         "series": {},
