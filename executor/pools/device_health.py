@@ -108,7 +108,7 @@ class DeviceHealth:
         try:
             write_data(kept.to_data(), self._path)
         except InputError as error:
-            _log.warning("the list of sick devices cannot be written: %s", error)
+            _log.warning("the list of sick devices is not saved: %s", error)
 
     def _read(self) -> dict[str, dict[Cause, str]]:
         if not self._path.exists():

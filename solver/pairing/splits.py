@@ -42,6 +42,9 @@ _MOST_SPLITS = 255
 _VECTORISED_JOBS = 80
 """Jobs up to which numpy is done sooner than numba and its cached code are loaded."""
 
+_KINDS_AT_ONCE = 128
+"""Rows of a table of thousands of workloads, copied at a time."""
+
 _TILE = 512
 """Columns looked at together: what is looked up of them stays in the cache."""
 
@@ -288,10 +291,16 @@ class SplitValues(PairValues):
         most = np.zeros(len(slowdown))
         np.maximum.at(most, workload, weight)
         kinds = np.unique(workload)
-        table = slowdown[np.ix_(kinds, kinds)].astype(np.float64)
-        of_kind = most[kinds, None, None]
-        each = of_kind * table if self._minimised else of_kind / table
-        return float(np.fmax.reduce(each + each.transpose(1, 0, 2)[:, :, mirror], None, initial=0))
+        largest = 0.0
+        for begin in range(0, len(kinds), _KINDS_AT_ONCE):
+            some = kinds[begin : begin + _KINDS_AT_ONCE]
+            own, other = slowdown[np.ix_(some, kinds)], slowdown[np.ix_(kinds, some)]
+            own_most, other_most = most[some, None, None], most[kinds, None, None]
+            mine = own_most * own if self._minimised else own_most / own
+            theirs = other_most * other if self._minimised else other_most / other
+            pairs = mine + theirs.transpose(1, 0, 2)[:, :, mirror]
+            largest = max(largest, float(np.fmax.reduce(pairs, None, initial=0)))
+        return largest
 
     def _arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
         """Return the arguments of the kernels for some jobs; those that are alike in a row."""

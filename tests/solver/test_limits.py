@@ -126,7 +126,7 @@ QUICK = [
     ("gangs of one workload", 400, "throughput", "auto"),
     ("one workload", 600, "completion", "auto"),
     ("several models", 400, "energy", "auto"),
-    ("strangers", 3000, "throughput", "auto"),
+    ("strangers", 2000, "throughput", "auto"),
     ("generated", 600, "jct", "cpsat"),
     ("gangs", 1000, "throughput", "cpsat"),
     ("whole gangs", 600, "throughput", "networkx"),

@@ -178,7 +178,7 @@ def test_long_names_lose_their_middle(length):
         assert "…" in name
         assert name.strip().endswith(end)
     waiting = Waiting(job=f"{'n' * length} 1", reason=f"closed: {'why ' * 40}")
-    first, second = printed(plan_tables.waiting_view([waiting], ())).splitlines()[:2]
+    first, second = printed(plan_tables.waiting_view([waiting], (), 0)).splitlines()[:2]
     assert re.match(r"n+…n+ 1  closed: why", first)
     assert second.startswith(" " * 30)
 

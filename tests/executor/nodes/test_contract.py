@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.executor.jobs.events import RankEnded, RankReady
 from dovetail.executor.nodes.pool import NodesPool
 from dovetail.executor.pools.pool import NodePool
 from tests.executor.pools.pool_contract import PoolContract
@@ -27,6 +28,18 @@ class TestThreeNodes(PoolContract):
 
     def make(self, directory: Path) -> NodePool:
         return NodesPool(directory, finder(self._agents))
+
+    def test_two_runs_hold_one_device_at_the_same_time(self, open_pool):
+        observed = open_pool()
+        runs = [self.run_of(observed.pool, self.commands.endless, job) for job in ("j1", "j2")]
+        assert runs[0].seats == runs[1].seats
+        for run in runs:
+            observed.pool.launch(run)
+            observed.wait(run, RankReady)
+        for run in runs:
+            observed.pool.stop(run.id, 20.0)
+            observed.wait(run, RankEnded)
+        assert [self.starts(observed, run) for run in runs] == [1, 1]
 
 
 del _OfCpuPool

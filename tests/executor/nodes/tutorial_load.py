@@ -1,7 +1,7 @@
 """The twelve jobs of the live tutorial as gangs over nodes, and the outcome.
 
 Three workloads, four jobs of each, as on the page (docs/tutorials/live.md), but of one, two and
-three ranks. Each size is profiled once, and shares devices then. Every rank appends a line to a
+three ranks. Each size is profiled once. Every rank appends a line to a
 file as it starts, so starts are counted by the jobs themselves.
 """
 
@@ -12,12 +12,11 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.live_tutorial import FILE, KINDS, PAGE
-from dovetail.executor.jobs.events import Placed, RankEnded, RankReady
+from dovetail.executor.jobs.events import Placed
 from dovetail.executor.jobs.journal import read_events
 
 WORKERS = {"dense": 1, "stream": 2, "means": 3}
@@ -71,14 +70,11 @@ class Outcome(NamedTuple):
         Every rank of every job's first run, once.
     over_nodes : int
         Gangs with ranks on several nodes.
-    shared : int
-        Pairs of runs that held one device at the same time.
     """
 
     starts: Counter[tuple[str, int]]
     expected: Counter[tuple[str, int]]
     over_nodes: int
-    shared: int
 
 
 def outcome_of(folder: Path, home: Path) -> Outcome:
@@ -89,17 +85,5 @@ def outcome_of(folder: Path, home: Path) -> Outcome:
     placed = [event.run for event in events if isinstance(event, Placed)]
     runs = [run for run in placed if run.spec.cwd == str(folder)]
     expected = Counter((f"{run.job}.1", rank) for run in runs for rank in range(len(run.seats)))
-    ready = {(e.run, e.rank): e.at_s for e in events if isinstance(e, RankReady)}
-    ended = {(e.run, e.rank): e.at_s for e in events if isinstance(e, RankEnded)}
-    held = [
-        (run.id, seat.gpu, ready[run.id, rank], ended[run.id, rank])
-        for run in runs
-        for rank, seat in enumerate(run.seats)
-    ]
-    shared = {
-        (one, other)
-        for (one, gpu, begun_s, end_s), (other, gpu_2, begun_2_s, end_2_s) in combinations(held, 2)
-        if gpu == gpu_2 and begun_s < end_2_s and begun_2_s < end_s
-    }
     over_nodes = sum(len({seat.gpu.partition("/")[0] for seat in run.seats}) > 1 for run in runs)
-    return Outcome(starts, expected, over_nodes, len(shared))
+    return Outcome(starts, expected, over_nodes)

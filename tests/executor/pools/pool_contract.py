@@ -291,6 +291,7 @@ class PoolContract:
         observed.pool.launch(run)
         observed.pool.launch(run)
         observed.wait(run, RankReady)
+        wait_until(lambda: self.starts(observed, run) == 1)
         observed.pool.launch(run)
         observed.pool.stop(run.id, 20.0)
         observed.wait(run, RankEnded)

@@ -84,4 +84,4 @@ def test_a_disk_that_is_full_stops_nothing(tmp_path, caplog):
     recorder = Recorder(tmp_path / "none" / "sick.json")
     recorder.device_health.report("g0", Cause.MPS, "fault")
     assert recorder.last() == [("device_sick", "g0", "fault")]
-    assert "cannot be kept" in caplog.text
+    assert "is not saved" in caplog.text
