@@ -39,6 +39,7 @@ COMPILE_AFTER_S: Final = 10.0
 """Seconds after the start of a service that the matching engine is compiled."""
 
 _LOOK_S: Final = 0.5
+_LOWEST_PRIORITY: Final = 19
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SAMPLE: Final = "sample_s"
 _LOG: Final = logging.getLogger("dovetail.live")
@@ -138,6 +139,7 @@ def compiling_ahead(after_s: float = COMPILE_AFTER_S) -> Iterator[None]:
             return
         program, quiet = module_command("dovetail.solver.pairing"), subprocess.DEVNULL
         process = subprocess.Popen(program, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE)
+        os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST_PRIORITY)
         while process.poll() is None and not ending.wait(_LOOK_S):
             pass
         status = process.poll()

@@ -15,6 +15,18 @@ def test_what_keeps_the_engine_from_being_compiled_is_logged(monkeypatch, caplog
     assert caplog.messages == ["the matching engine is not compiled: status 1"]
 
 
+def test_the_engine_is_compiled_at_the_lowest_priority(monkeypatch, caplog, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\nuntil [ $(nice) = 19 ]; do sleep 0.1; done\necho at $(nice) >&2; exit 1\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with compiling_ahead(after_s=0.0):
+        wait_until(lambda: caplog.messages)
+    assert caplog.messages == ["the matching engine is not compiled: at 19"]
+
+
 def test_a_service_that_ends_soon_compiles_nothing(monkeypatch, caplog):
     monkeypatch.setattr(sys, "executable", "/nowhere")
     with compiling_ahead(after_s=600.0):
