@@ -9,6 +9,7 @@ process with all libraries. Limits count processor time. Instances are made up.
 
 from __future__ import annotations
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -86,8 +87,11 @@ def measured(name: str) -> str:
 
 def main() -> None:
     """Measure the cases that are named, or each in a process of its own."""
-    if sys.argv[1:]:
-        print(measured(sys.argv[1]), flush=True)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("case", nargs="?", metavar="CASE", choices=CASES, help=", ".join(CASES))
+    case = parser.parse_args().case
+    if case:
+        print(measured(case), flush=True)
         return
     for name in CASES:
         subprocess.run([sys.executable, __file__, name], check=True)

@@ -64,7 +64,7 @@ PLAN: Final = Command(
         ),
         option("--gap G", "stop once this relative gap is proven", float, "0"),
         SEED._replace(text="same seed, same plan"),
-        option("--preempt", "let running jobs move or wait"),
+        option("--preempt", "let running jobs but latency-critical ones move or wait"),
         SLOWDOWNS,
         *PREDICTION,
         option(

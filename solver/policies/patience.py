@@ -4,9 +4,9 @@ EASY backfilling (Lifka, *The ANL/IBM SP scheduling system*, 1995) for every ove
 of the first in the queue only, the one that has waited longest first.
 
 *The bound.* Let P be the patience of a job, D the longest time that any job holds its GPUs, and n
-the number of overdue jobs that have waited longer or are latency-critical. If durations are as
-believed and no GPU fails, the job waits at most P + (n + 1) D, and P + D while ``_MOST_RESERVED``
-suffices.
+the number of overdue jobs that have waited longer, and of services (latency-critical jobs) that get
+reservations in the meantime. If durations are as believed and no GPU fails, the job waits at most
+P + (n + 1) D, and P + D while ``_MOST_RESERVED`` suffices.
 
 *Proof.* Jobs that held the GPUs at the reservation leave within D, so its ``until_s`` is at most D
 away. Jobs that started there since end by then, because they were believed to and nothing joins and
