@@ -29,7 +29,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LONGEST = (
     "executor/nodes/test_slurm_faults.py",
     "executor/nodes/test_ray.py",
-    "api/live/test_costs.py",
     "docs/test_docs.py",
     "api/test_cli.py",
     "executor/nodes/test_faults.py",

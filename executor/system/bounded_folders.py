@@ -7,6 +7,7 @@ everybody else on its disk. So each is a file system of its own, in memory and o
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -16,11 +17,12 @@ MOST_BYTES: Final = 64 * 2**20
 
 _MOST_FILES: Final = 4096
 _NOSUID, _NODEV = 2, 4
+_log = logging.getLogger(__name__)
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def bound(folder: Path, uid: int, most_bytes: int = MOST_BYTES) -> bool:
-    """Bound what a user may write to an empty folder, and return whether that could be done.
+def bound(folder: Path, uid: int, most_bytes: int = MOST_BYTES) -> None:
+    """Bound what a user may write to an empty folder, or log that this process may not.
 
     It takes the right to mount, which root has, though not in most containers. A folder that is
     bounded already stays as it is.
@@ -35,10 +37,12 @@ def bound(folder: Path, uid: int, most_bytes: int = MOST_BYTES) -> bool:
         The most that its files may have.
     """
     if os.path.ismount(folder):
-        return True
+        return
     options = f"size={most_bytes},nr_inodes={_MOST_FILES},mode=0700,uid={uid}"
     source, kind = b"dovetail", b"tmpfs"
     flags = _NOSUID | _NODEV
-    return bool(
-        _LIBC.mount(source, os.fsencode(folder), kind, ctypes.c_ulong(flags), options.encode()) == 0
-    )
+    if _LIBC.mount(source, os.fsencode(folder), kind, ctypes.c_ulong(flags), options.encode()):
+        reason = os.strerror(ctypes.get_errno())
+        _log.warning(
+            "%s is not limited in size, user %d can fill its disk: %s", folder, uid, reason
+        )

@@ -22,6 +22,7 @@ KINDS: Final = (
     *("alibaba-2020", "gavel", "muri", "sacct", "swf"),
 )
 _BY_ENDING: Final = {".parquet": "parquet", ".trace": "gavel", ".swf": "swf"}
+_INSTANCE: Final = "dovetail-instance/"
 
 
 def read_trace(
@@ -129,6 +130,9 @@ def kind_of(path: FilePath) -> str:
     if ending in _BY_ENDING:
         return _BY_ENDING[ending]
     first = first_line(path)
+    if ending in (".yaml", ".yml") or _INSTANCE in first:
+        rule = "must be a table of jobs and when they arrive; an instance is planned, or is a world"
+        raise InputError(rule, "", source_name(path))
     if first.lstrip().startswith("["):
         return "philly-log"
     if first.lstrip().startswith("{"):

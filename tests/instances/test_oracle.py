@@ -15,13 +15,15 @@ from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.instance import Instance, Job
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
-from tests.data import vectors
+from tests.data import solved_vectors
 from tests.oracle import TWO_STAGE, optimum
 from tests.strategies import Shape, instances, random_instance
 
 
 def test_agrees_with_the_optimum_of_every_shared_round() -> None:
-    for entry in vectors():
+    rounds = solved_vectors()
+    assert len(rounds) == 56
+    for entry in rounds:
         instance, known = Instance.from_data(entry["instance"]), entry["optimum"]
         slowdown = optimum(instance, "slowdown")
         found = {

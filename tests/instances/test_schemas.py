@@ -41,7 +41,7 @@ def test_the_module_writes_all_schemas(tmp_path):
 
 def test_vectors_are_valid():
     known, of_instances = vectors(), validator(INSTANCE)
-    assert len(known) == 56
+    assert len(known) == 60
     for vector in known:
         of_instances.validate(vector["instance"])
 

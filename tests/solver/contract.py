@@ -21,7 +21,7 @@ from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.result import Result
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import relative_gap
-from tests.data import vectors
+from tests.data import solved_vectors
 from tests.oracle import TWO_STAGE, optimum
 from tests.strategies import Shape, instances
 
@@ -162,7 +162,7 @@ class ExactContract(ValidityContract):
     @full
     def test_shared_rounds(self, full):
         asked = 0
-        rounds = self.some(vectors(), full)
+        rounds = self.some(solved_vectors(), full)
         for entry in rounds:
             instance = Instance.from_data(entry["instance"])
             for objective, known in entry["optimum"].items():

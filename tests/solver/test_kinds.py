@@ -233,10 +233,10 @@ def two_hundred_kinds() -> Instance:
 
 MANY_KINDS = """
 import resource, time
+from benchmarks.equal_jobs import Processor
 from dovetail.formulations.budget import Budget
 from dovetail.solver.rounds import solve
 from tests.solver.test_kinds import two_hundred_kinds
-from tests.solver.test_limits import Processor
 instance = two_hundred_kinds()
 before = time.process_time()
 budget = Budget.of(8.0, Processor())

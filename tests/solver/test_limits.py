@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.equal_jobs import Processor
 from dovetail.formulations.budget import Budget, InterruptibleClock, WallClock
 from dovetail.instances.checker import check
 from dovetail.instances.generate import generate
@@ -28,13 +29,6 @@ LIMIT_S, MOST_S = 1.0, 1.5
 """What a solve is given, and what it may take in all."""
 
 LONG = pytest.mark.long
-
-
-class Processor(WallClock):
-    """Shows the time that this process has used processors for."""
-
-    def now(self) -> float:
-        return time.process_time()
 
 
 def round_of(

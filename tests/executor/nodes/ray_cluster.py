@@ -153,7 +153,8 @@ class RayCluster:
         """Kill the processes of Ray on a host."""
         for pid, line in self.network.processes(k).items():
             if f"{self.directory}/{k}/" in line:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def raylet(self, k: int) -> int | None:
         """Return the raylet of a node, if there is one."""

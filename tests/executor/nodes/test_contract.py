@@ -9,6 +9,7 @@ from dovetail.executor.nodes.pool import NodesPool
 from dovetail.executor.pools.pool import NodePool
 from tests.executor.pools.pool_contract import PoolContract
 from tests.executor.pools.test_cpu_pool import TestContract as _OfCpuPool
+from tests.executor.waiting import wait_until
 
 from .agents import finder, start_agents
 
@@ -36,10 +37,11 @@ class TestThreeNodes(PoolContract):
         for run in runs:
             observed.pool.launch(run)
             observed.wait(run, RankReady)
+        wait_until(lambda: [self.starts(observed, run) for run in runs] == [1, 1])
+        assert not any(observed.of(run, RankEnded) for run in runs)
         for run in runs:
             observed.pool.stop(run.id, 20.0)
             observed.wait(run, RankEnded)
-        assert [self.starts(observed, run) for run in runs] == [1, 1]
 
 
 del _OfCpuPool

@@ -857,6 +857,20 @@ def test_sacct_in_other_forms_is_refused_with_the_command(tmp_path, lines, rule)
     assert "sacct -a -X -P --format=JobID,User,Submit,Start,End,ElapsedRaw,AllocTRES" in error
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("mine.yaml", "# what runs today"),
+        ("mine.yml", "format: dovetail-instance/1"),
+        ("mine.json", '{"format": "dovetail-instance/1"}'),
+        ("mine", "format: dovetail-instance/1"),
+    ],
+)
+def test_an_instance_is_refused_as_what_it_is(tmp_path, name, first):
+    rule = "must be a table of jobs and when they arrive; an instance is planned, or is a world"
+    assert error_of(written(tmp_path, name, first)) == f"{name}: {rule}"
+
+
 def test_sacct_times_of_other_forms_are_refused(tmp_path):
     row = "1|u|08/16-10:00:00|2026-08-16T10:00:00|2026-08-16T11:00:00|3600|COMPLETED|gres/gpu=1"
     assert error_of(sacct(tmp_path, row)) == (
