@@ -220,6 +220,7 @@ class Completion(JobValues):
             until(last) - until(free),
             self._forecast.from_idle(last, self._gpu_price),
         )
+        price = np.maximum(price, 0.0)  # interpolation may be off by rounding
         if self._joule_price:
             price += self._joule_price * self._added_energy(rows, job, end)
         late = last > compiled.class_until[rows.gpu_class]

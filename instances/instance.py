@@ -593,8 +593,9 @@ class Instance(Record):
         for name in gone:
             if name not in placed:
                 raise InputError(f"must be placed by the plan, got {name!r}, which waits", "ended")
+        left_out = set(gone)
         following = (
-            _after(job, placed.get(job.id), plan) for job in self.jobs if job.id not in set(gone)
+            _after(job, placed.get(job.id), plan) for job in self.jobs if job.id not in left_out
         )
         return self.with_jobs(following)
 

@@ -38,18 +38,18 @@ def entries_behind(instance: Instance, gpu_models: Sequence[str | None]) -> Iter
 
     Its pairs are known, and the instance's jobs can make it.
     """
-    if IDLE not in instance.cluster.shares:
-        return
     jobs, largest = jobs_of(instance), min(instance.cluster.max_jobs_per_gpu, LARGEST)
+    if IDLE not in instance.cluster.shares or largest < 3:
+        return
     names = list(used(instance))
+    settled = {gpu_model: settled_keys(instance, gpu_model) for gpu_model in gpu_models}
     for gpu_model, first in product(gpu_models, names):
-        settled = settled_keys(instance, gpu_model)
         pairs = {name: e for name in names if (e := _behind(instance, gpu_model, first, name))}
         left = jobs - Counter([first])
         for size in range(2, largest):
             for chosen in combinations_with_replacement(pairs, size):
                 members = sorted([(first, UNCAPPED), *((name, int(IDLE)) for name in chosen)])
-                if Counter(chosen) <= left and tuple(members) not in settled:
+                if Counter(chosen) <= left and tuple(members) not in settled[gpu_model]:
                     yield _with_idle(gpu_model, first, [pairs[name] for name in chosen], chosen)
 
 

@@ -162,10 +162,8 @@ class Wording:
             later = self._finder.later(index, way, 0)
             slowed.append(compared("its", job, way.slowdown, way.bound, later))
         for k, slowdown, bound in way.too_slow():
-            owner, later = (
-                self._jobs[way.others[k - 1].variant.job],
-                self._finder.later(index, way, k),
-            )
+            owner = self._jobs[way.others[k - 1].variant.job]
+            later = self._finder.later(index, way, k)
             slowed.append(compared(f"{owner.id}'s", owner, slowdown, bound, later))
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import combinations_with_replacement, islice
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -413,20 +413,34 @@ def _uncompiled(solver: str) -> list[str]:
     return ["NUMBA_DISABLE_JIT is set: the engine ran as plain Python, many times slower"]
 
 
-def unknown_pairs(instance: Instance) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of workloads in use that nothing is known of, and that may not share."""
-    jobs = Counter(job.workload for job in instance.jobs)
-    known = _known_pairs(instance, jobs)
-    for a, b in combinations_with_replacement(jobs, 2):
-        if (a != b or jobs[a] > 1) and frozenset((a, b)) not in known:
-            yield a, b
+class UnknownPairs(NamedTuple):
+    """The pairs of workloads in use that nothing is known of, and that may not share."""
 
+    jobs: Counter[str]
+    known: Collection[frozenset[str]]
 
-def count_unknown_pairs(instance: Instance) -> tuple[int, int]:
-    """Return how many pairs of workloads are unknown, of how many, without listing millions."""
-    jobs = Counter(job.workload for job in instance.jobs)
-    total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
-    return total - len(_known_pairs(instance, jobs)), total
+    @classmethod
+    def of(cls, instance: Instance) -> UnknownPairs:
+        """Return those of an instance."""
+        jobs = Counter(job.workload for job in instance.jobs)
+        return cls(jobs, _known_pairs(instance, jobs))
+
+    @property
+    def total(self) -> int:
+        """How many pairs the jobs could form, known ones too."""
+        number = len(self.jobs)
+        return number * (number - 1) // 2 + sum(jobs > 1 for jobs in self.jobs.values())
+
+    @property
+    def number(self) -> int:
+        """How many of them are unknown."""
+        return self.total - len(self.known)
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Yield the two workloads of each."""
+        for a, b in combinations_with_replacement(self.jobs, 2):
+            if (a != b or self.jobs[a] > 1) and frozenset((a, b)) not in self.known:
+                yield a, b
 
 
 def _known_pairs(instance: Instance, jobs: Counter[str]) -> set[frozenset[str]]:
@@ -442,14 +456,15 @@ def _known_pairs(instance: Instance, jobs: Counter[str]) -> set[frozenset[str]]:
 
 
 def _unknown_notes(instance: Instance) -> list[str]:
-    unknown, total = count_unknown_pairs(instance)
+    pairs = UnknownPairs.of(instance)
+    unknown = pairs.number
     if not unknown:
         return []
-    first = [f"{a} + {b}" for a, b in islice(unknown_pairs(instance), _NAMED)]
+    first = [f"{a} + {b}" for a, b in islice(pairs.names(), _NAMED)]
     named = listed(first, _NAMED, unknown)
     have = "has" if unknown == 1 else "have"
     rule = f"{have} no known slowdown and may not share"
-    text = f"{unknown} of {total} pairs of workloads {rule}: {named}"
+    text = f"{unknown} of {pairs.total} pairs of workloads {rule}: {named}"
     return [text + ("; dovetail explain INSTANCE PLAN lists all" if unknown > _NAMED else "")]
 
 

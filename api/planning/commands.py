@@ -219,15 +219,14 @@ def explain(options: Namespace) -> int:
 
 def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) -> int:
     from dovetail.solver.explanations import explain_waiting
-    from dovetail.solver.rounds import count_unknown_pairs, unknown_pairs
+    from dovetail.solver.rounds import UnknownPairs
 
     with naming(options.instance):
         waiting = explain_waiting(instance, plan_read)
-    pairs = unknown_pairs(instance)
+    pairs = UnknownPairs.of(instance)
     if options.json:
-        data = {"waiting": [row.to_data() for row in waiting], "unknown_pairs": list(pairs)}
+        data = {"waiting": [row.to_data() for row in waiting], "unknown_pairs": list(pairs.names())}
         write_data(data, "-")
     else:
-        number, _ = count_unknown_pairs(instance)
-        console().print(tables.waiting_view(waiting, pairs, number))
+        console().print(tables.waiting_view(waiting, pairs.names(), pairs.number))
     return 0

@@ -126,7 +126,7 @@ class BeliefBook(Book):
             return None
         if self._given.settles(model, members):
             given = self._given.find(model, members)
-            return given and given._replace(power_w=given.power_w or self._sum_w(members))
+            return given and self._until_each_ends(m, given)
         together = np.array([[self._number[name] for name, _ in members]])
         shares = [share for _, share in members]
         if all(share is None for share in shares):
@@ -139,6 +139,33 @@ class BeliefBook(Book):
         else:
             return None
         return next((c for c in self._combinations(found) if not np.isnan(c.slowdown).any()), None)
+
+    def _until_each_ends(self, model: int, given: Combination) -> Combination:
+        """Return a set that an entry names, its bounds at least those of the pairs in it."""
+        members = np.array([[self._number[name] for name, _ in given.members]])
+        share = np.array([[share or 0 for _, share in given.members]])
+        upper, tail = self._largest_of_pairs(model, members, share)
+        uppers = given.upper or given.slowdown
+        return given._replace(
+            upper=tuple(np.fmax(uppers, upper[0]).tolist()),
+            p99=tuple(np.fmax(given.p99 or uppers, tail[0]).tolist()),
+            power_w=given.power_w or self._sum_w(given.members),
+        )
+
+    def _largest_of_pairs(self, model: int, members: Ints, share: Ints) -> tuple[Floats, Floats]:
+        """Return the largest bound and tail of each member with one other, (sets, size).
+
+        They count once the others have ended. NaN is where no pair of the member is known.
+        """
+        upper, tail = np.full(members.shape, np.nan), np.full(members.shape, np.nan)
+        for i, j in permutations(range(members.shape[1]), 2):
+            caps = [(share_of(x), share_of(y)) for x, y in share[:, [i, j]].tolist()]
+            place = np.array([self._table.caps_place.get(each, -1) for each in caps])
+            cell = model, place, members[:, i], members[:, j]
+            known = (place >= 0) & ~np.isnan(self._slowdown[cell])
+            upper[:, i] = np.fmax(upper[:, i], np.where(known, self._upper[cell], np.nan))
+            tail[:, i] = np.fmax(tail[:, i], np.where(known, self._tail[cell], np.nan))
+        return upper, tail
 
     def _sum_w(self, members: Sequence[Member]) -> float:
         """Return the power of all, each on a GPU of its own."""
@@ -165,10 +192,19 @@ class BeliefBook(Book):
 
     def _of_entries(self, model: str, held: tuple[Member, ...]) -> Iterator[Template]:
         """Yield the sets that entries name."""
-        there = self._sum_w(held)
+        there = np.array([self._number[name] for name, _ in held], dtype=np.int64)
+        m = self._table.models.index(model)
         for found in self._given.templates(model, held):
-            sum_w = there + self._alone_w[found.free].sum(axis=1)
-            yield replace(found, power_w=np.where(np.isnan(found.power_w), sum_w, found.power_w))
+            first = np.broadcast_to(there, (len(found.free), len(there)))
+            members = np.hstack([first, found.free])
+            upper, tail = self._largest_of_pairs(m, members, found.share)
+            sum_w = self._alone_w[members].sum(axis=1)
+            yield replace(
+                found,
+                upper=np.fmax(found.upper, upper),
+                tail=np.fmax(found.tail, tail),
+                power_w=np.where(np.isnan(found.power_w), sum_w, found.power_w),
+            )
 
     def _derived(self, model: int, held: tuple[Member, ...], most: int) -> Iterator[Template]:
         """Yield the sets that follow from their pairs, a template a size of each kind."""

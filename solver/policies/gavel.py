@@ -20,10 +20,10 @@ from dovetail.solver.policies.rearrange import (
     Group,
     Rounds,
     alone_on,
+    around_services,
     gpus_by_model,
-    of_hosts,
 )
-from dovetail.solver.policies.services import hosts, movable
+from dovetail.solver.policies.services import movable, services_alone
 from dovetail.solver.policies.state import Job, Sharer, State
 
 _OBJECTIVES: Final = ("max-min", "makespan", "throughput", "finish-time", "fifo")
@@ -132,7 +132,7 @@ class Gavel:
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
-        jobs = [*hosts(state), *movable(state), *state.pending.values()]
+        jobs = [*services_alone(state), *movable(state), *state.pending.values()]
         kinds = self._by_kind(state, sorted(jobs, key=lambda job: job.number))
         self._owe(self._shares_again(state, kinds))
         return self._round(state, kinds)
@@ -232,7 +232,7 @@ class Gavel:
         """Return the latency-critical jobs that run or fit as groups of one, out of their kinds."""
         waiting = [job for same in kinds.values() for job in same if job.latency and not job.gpus]
         waiting.sort(key=lambda job: job.number)
-        groups = of_hosts(state) + alone_on(state, waiting, left)
+        groups = around_services(state) + alone_on(state, waiting, left)
         for group in groups:
             kinds[self._kind(group.jobs[0])].remove(group.jobs[0])
         return groups
@@ -283,7 +283,7 @@ def _start(
 def _gpus(state: State) -> list[int]:
     """Return the GPUs of each model that the program gives out."""
     count = gpus_by_model(state)
-    for group in of_hosts(state):
+    for group in around_services(state):
         count[group.model] += group.jobs[0].workers
     return count
 

@@ -20,8 +20,8 @@ from dovetail.solver.policies.rearrange import (
     Group,
     Rounds,
     alone_on,
+    around_services,
     gpus_by_model,
-    of_hosts,
 )
 from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
@@ -181,7 +181,7 @@ def _round(state: State, queue: Sequence[Job], efficiency: _Efficiency) -> list[
     """Return the groups of a round, given the jobs in the order of priority."""
     gpus = gpus_by_model(state)
     most = min(RESOURCES, state.machines.fewest_jobs)
-    services = [group.jobs[0] for group in of_hosts(state)]
+    services = [group.jobs[0] for group in around_services(state)]
     candidates = _candidates(queue, services, sum(gpus), most)
     held = sum(job.workers for job in services)
     groups = _merged(candidates, sum(gpus) + held, most, efficiency)

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus_of
 from dovetail.solver.policies.policy import NOTHING, Decision
-from dovetail.solver.policies.services import held_by_services, hosts, movable
+from dovetail.solver.policies.services import held_by_services, movable, services_alone
 from dovetail.solver.policies.state import Job, State
 
 
@@ -93,9 +93,9 @@ def _is_settled(state: State, groups: Sequence[Group]) -> bool:
     return len(others) == jobs and len(state.machines.models) == 1
 
 
-def of_hosts(state: State) -> list[Group]:
+def around_services(state: State) -> list[Group]:
     """Return each running latency-critical job that others may join as a group of one."""
-    return [Group((job,), state.machines.model[job.gpus[0]]) for job in hosts(state)]
+    return [Group((job,), state.machines.model[job.gpus[0]]) for job in services_alone(state)]
 
 
 def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
@@ -127,7 +127,7 @@ def gpus_by_model(state: State) -> list[int]:
 
 def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
     """Return the GPUs on which each group stays, none where it has to move."""
-    places = list(dict.fromkeys(job.gpus for job in [*hosts(state), *movable(state)]))
+    places = list(dict.fromkeys(job.gpus for job in [*services_alone(state), *movable(state)]))
     number = {gpus: k for k, gpus in enumerate(places)}
     kept = np.zeros((len(groups), len(places)))
     for k, group in enumerate(groups):

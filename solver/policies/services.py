@@ -105,7 +105,7 @@ def held_by_services(state: State) -> frozenset[int]:
     )
 
 
-def hosts(state: State) -> list[Job]:
+def services_alone(state: State) -> list[Job]:
     """Return the running latency-critical jobs that share no GPU, which others may join."""
     return [
         job

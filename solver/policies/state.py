@@ -274,7 +274,12 @@ class State:
         on = self.machines.models[model]
         if self.sets.settles(on, members):
             given = self.sets.find(on, members)
-            return given.bounds([True] * len(sharers)) if given else [math.nan] * len(sharers)
+            if given is None:
+                return [math.nan] * len(sharers)
+            np.fill_diagonal(pairs, math.nan)
+            # Those of pairs count once the others have ended.
+            among = np.fmax.reduce(pairs, axis=1)
+            return list(map(float, np.fmax(given.bounds([True] * len(sharers)), among)))
         shares = [one.share for one in sharers]
         behind = shares.count(IDLE) == len(sharers) - 1
         return slowdown_at(pairs, shares).tolist() if behind else [math.nan] * len(sharers)

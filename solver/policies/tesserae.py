@@ -16,8 +16,8 @@ from dovetail.solver.policies.rearrange import (
     Group,
     Rounds,
     alone_on,
+    around_services,
     gpus_by_model,
-    of_hosts,
 )
 from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
@@ -85,7 +85,7 @@ class Tesserae:
     def _groups(self, state: State) -> list[Group]:
         jobs = [*movable(state), *state.pending.values()]
         jobs.sort(key=lambda job: (not job.latency, self._rank(state, job), job.number))
-        placed = of_hosts(state) + alone_on(state, jobs, gpus_by_model(state))
+        placed = around_services(state) + alone_on(state, jobs, gpus_by_model(state))
         if not self.packing or state.machines.fewest_jobs < 2:
             return placed
         taken = {group.jobs[0].number for group in placed}

@@ -21,7 +21,7 @@ from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
-from dovetail.solver.rounds import solve, unknown_pairs
+from dovetail.solver.rounds import UnknownPairs, solve
 from tests.data import example_data
 from tests.executor.waiting import LIMIT_S, wait_until
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
@@ -176,7 +176,7 @@ def test_explain_gives_the_reasons_of_a_waiting_job(run, tmp_path):
 def test_explain_without_a_job_lists_all_waiting_jobs_and_all_unmeasured_pairs(run, tmp_path):
     path = tmp_path / "plan.json"
     assert run("plan", "library:lab", "-o", path)[0] == 0
-    made, pairs = read_plan(path), list(unknown_pairs(library.load("lab")))
+    made, pairs = read_plan(path), list(UnknownPairs.of(library.load("lab")).names())
     status, out, _ = run("explain", "library:lab", path, "--json")
     data = json.loads(out)
     assert status == 0

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
+from dovetail.formulations.entries import SlowdownIndex
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies.beliefs import BeliefBook
-from dovetail.solver.policies.state import State
+from dovetail.solver.policies.state import Sharer, State
 from tests.executor.simulation.worlds import world
 
 NAMES = ("a", "b", *(f"w{k}" for k in range(5)))
@@ -63,3 +64,24 @@ def test_bounds_hold_alone_at_a_cap_once_the_co_runner_has_ended(seen):
     assert found.bounds([False, False])[0] == found.bounds([True, True])[0] == 1.25
     joined, joining = BeliefBook(state).least_bounds(model, 50)
     assert joined[0, 1] == joining[1, 0] == 1.25
+
+
+def test_bounds_of_a_given_set_are_at_least_those_of_the_pairs_that_are_left():
+    """When c has ended, a and b slow each other more than in the set that has all three."""
+    data = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.3)], workloads=("a", "b", "c")).to_data()
+    data["cluster"]["max_jobs_per_gpu"] = 3
+    data["slowdowns"][0] |= {"upper": [1.9, 2.0], "p99": [2.1, 2.2]}
+    data["slowdowns"].append({"set": ["a", "b", "c"], "slowdown": [1.4, 1.5, 1.5]})
+    where = Instance.from_data(data)
+    state, members = State(where, SlowdownTable.of(where)), [(name, None) for name in "abc"]
+    (model,) = state.machines.models
+    book = BeliefBook(state)
+    given, pair = book.find(model, members), book.find(model, members[:2])
+    assert given.bounds([False] * 3) == (*pair.bounds([False] * 2), 1.5)
+    assert given.bounds([True] * 3) == SlowdownIndex(where).find(model, members).bounds([True] * 3)
+    assert given.bounds([True] * 3) == (2.1, 2.2, 1.5)
+    (known,) = (each for each in book.known(model) if len(each.members) == 3)
+    assert (known.upper, known.p99) == (given.upper, given.p99)
+    sharers = [Sharer(number, limit=2.15) for number in range(3)]
+    assert not state.tails_kept(0, sharers)
+    assert state.tails_kept(0, [one._replace(limit=2.2) for one in sharers])
