@@ -26,7 +26,7 @@ from meanings import FIELDS, RULES
 from pydantic import TypeAdapter
 from python_api import python_page
 
-from dovetail.cli.parser import COMMANDS
+from dovetail.cli.commands import commands as all_commands
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
@@ -409,7 +409,7 @@ _KINDS = {
 
 def cli_page() -> str:
     """Return the reference of the command line."""
-    commands = list(leaves(COMMANDS))
+    commands = list(leaves(all_commands()))
     parts = [_command(*each, commands[:k]) for k, each in enumerate(commands)]
     pools = [
         _pool("ray:HOST:PORT,NAME=VALUE,...", RayPlan),
@@ -452,13 +452,13 @@ def _command(path: str, command: Command, before: Sequence[tuple[str, Command]])
     """Return the section of a command; many arguments of an earlier one are named only."""
     model, common = "", set[str]()
     for other, one in before:
-        same = set(map(_meant, one.arguments)) & set(map(_meant, command.arguments))
+        same = set(map(_meant, one.all_arguments)) & set(map(_meant, command.all_arguments))
         if len(same) > max(len(common), MOST_REPEATED):
             model, common = other, same
-    own = [each for each in command.arguments if _meant(each) not in common]
+    own = [each for each in command.all_arguments if _meant(each) not in common]
     rows = [f"| {_names(each)} | {each.text} | {_standing(each)} |" for each in own]
     table = ["| argument | meaning | default |", "|---|---|---|", *rows, ""] if rows else []
-    known = ", ".join(_names(each) for each in command.arguments if _meant(each) in common)
+    known = ", ".join(_names(each) for each in command.all_arguments if _meant(each) in common)
     anchor = f"dovetail-{model.replace(' ', '-')}"
     also = [f"As in [dovetail {model}](#{anchor}): {known}.", ""] if known else []
     block = ["```text", command.usage or _usage(path, command), "```"]
@@ -472,10 +472,10 @@ def _meant(one: Argument) -> str:
 
 def _usage(path: str, command: Command) -> str:
     shapes = {"?": "[{}]", "+": "{} ...", "*": "[{} ...]"}
-    placed = [one for one in command.arguments if not one.names]
+    placed = [one for one in command.all_arguments if not one.names]
     places = [shapes.get(one.number, "{}").format(one.value) for one in placed]
-    needed = [f"{one.names[0]} {one.value}" for one in command.arguments if one.required]
-    free = any(one.names and not one.required for one in command.arguments)
+    needed = [f"{one.names[0]} {one.value}" for one in command.all_arguments if one.required]
+    free = any(one.names and not one.required for one in command.all_arguments)
     return " ".join(["dovetail", path, *places, *needed, *["[OPTION ...]"] * free])
 
 

@@ -14,7 +14,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.cli.parser import COMMANDS
+from dovetail.cli.commands import commands
 from dovetail.toolkit.commands import JSON, Argument, Command, option
 
 _BASH: Final = """\
@@ -41,12 +41,12 @@ complete -o default -F _dovetail dovetail"""
 
 _HELP: Final = option("-h, --help", "show this help message and exit")
 _VERSION: Final = option("--version", "show program's version number and exit")
-_TOP: Final = Command("dovetail", "", arguments=(_VERSION,), commands=COMMANDS)
 
 
 def completion(options: Namespace) -> int:
     """Print the script that completes commands in a shell."""
-    known = dict(_below("", _TOP))
+    top = Command("dovetail", "", arguments=(_VERSION,), commands=commands())
+    known = dict(_below("", top))
     match options.shell:
         case "fish":
             print("\n".join(_fish(known)))
@@ -89,7 +89,7 @@ def _values() -> Mapping[str, tuple[str, ...]]:
 
 def _arguments(command: Command) -> list[Argument]:
     """Return the arguments of a command; what completes each is among its choices."""
-    own = [_HELP, *([] if command.commands else [JSON]), *command.arguments]
+    own = [_HELP, *([] if command.commands else [JSON]), *command.all_arguments]
     return [each._replace(choices=each.choices or tuple(_known(each))) for each in own]
 
 

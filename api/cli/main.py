@@ -12,11 +12,11 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dovetail.cli.parser import parsed
 from dovetail.instances.errors import DovetailError, VerificationError, brief
-from dovetail.toolkit.commands import INTERRUPTED, Command
+from dovetail.toolkit.commands import INTERRUPTED, Command, given_additions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,9 +70,19 @@ def _run(command: Command, options: Namespace) -> int:
     if _names_own_class(options) and os.getcwd() not in sys.path:
         # Where such a class may be; the processes of a comparison inherit the path.
         sys.path.append(os.getcwd())
-    module, _, name = command.run.partition(":")
-    run: Callable[[Namespace], int] = getattr(import_module(module), name)
-    return run(options)
+    given = tuple(given_additions(command, options))
+    options.added = {field: getattr(options, field) for _, field in given}
+    for before in dict.fromkeys(addition.before for addition, _ in given if addition.before):
+        _function(before)(options)
+    status: int = _function(command.run)(options)
+    return status
+
+
+def _function(path: str) -> Callable[[Namespace], Any]:
+    """Import the function that ``MODULE:FUNCTION`` names."""
+    module, _, name = path.partition(":")
+    found: Callable[[Namespace], Any] = getattr(import_module(module), name)
+    return found
 
 
 def _own_traceback(error: Exception, options: Namespace) -> str:

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import re
 from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NoReturn
 
-import dovetail.data.cli
-import dovetail.live.cli
-import dovetail.measuring.cli
-import dovetail.planning.cli
-import dovetail.predicting.cli
-import dovetail.simulating.cli
+from dovetail.cli.commands import command_named, commands, sections
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import brief, hint
-from dovetail.toolkit.commands import JSON, Argument, Command, argument
-
-_SHELL: Final = Command(
-    "completion",
-    "Print the completion script for a shell.",
-    "dovetail.cli.completion:completion",
-    (argument("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),),
-)
-SECTIONS: Final[Mapping[str, tuple[Command, ...]]] = {
-    "plans from files": dovetail.planning.cli.COMMANDS,
-    "instances and data": dovetail.data.cli.COMMANDS,
-    "predictions": dovetail.predicting.cli.COMMANDS,
-    "simulations": dovetail.simulating.cli.COMMANDS,
-    "this machine": dovetail.measuring.cli.COMMANDS,
-    "the live service": dovetail.live.cli.COMMANDS,
-    "the shell": (_SHELL,),
-}
-"""All commands, as help lists them."""
-
-COMMANDS: Final = tuple(chain.from_iterable(SECTIONS.values()))
+from dovetail.toolkit.commands import JSON, Argument, Command
 
 _PROGRAM: Final = "job_command"
 """The field of a job's program and its arguments."""
@@ -91,7 +67,7 @@ def _divided(given: list[str]) -> tuple[list[str], list[str]]:
     Where something else may stand before the program, argparse takes no more of it once an option
     has come between. If the program stands alone, argparse knows it.
     """
-    command = next((each for each in COMMANDS if each.name == given[0]), None)
+    command = command_named(given[0])
     fields = [each.field for each in command.arguments if not each.names] if command else []
     if len(fields) < 2 or fields[-1] != _PROGRAM or "--" not in given:
         return given, []
@@ -124,7 +100,8 @@ def parser(command: str | None = None) -> ArgumentParser:
     below = top.add_subparsers(
         prog=top.prog, metavar="COMMAND", help=SUPPRESS, parser_class=_Parser
     )
-    for each in [each for each in COMMANDS if each.name == command] or COMMANDS:
+    one = command_named(command) if command else None
+    for each in [one] if one else commands():
         _add(each, below.add_parser)
     return top
 
@@ -132,10 +109,10 @@ def parser(command: str | None = None) -> ArgumentParser:
 def _overview() -> Iterator[str]:
     """Yield the lines of the help of all commands."""
     yield "Decides which GPU jobs share which GPUs."
-    width = max(len(each.name) for each in COMMANDS)
-    for section, commands in SECTIONS.items():
+    width = max(len(each.name) for each in commands())
+    for section, listed in sections().items():
         yield f"\n{section}:"
-        for each in commands:
+        for each in listed:
             yield f"  {each.name:<{width}}  {each.text.partition(';')[0].rstrip('.')}"
     yield "\nfirst steps: dovetail init, which writes lab.yaml; then dovetail plan lab.yaml"
     yield "dovetail COMMAND --help lists the options of a command."
@@ -151,7 +128,7 @@ def _add(command: Command, add_parser: Callable[..., ArgumentParser]) -> None:
         return
     added.usage = command.usage or None
     added.set_defaults(command=command, parser=added)
-    _add_arguments(added, (*command.arguments, JSON))
+    _add_arguments(added, (*command.all_arguments, JSON))
 
 
 def _add_arguments(to: ArgumentParser, arguments: Iterable[Argument]) -> None:

@@ -50,6 +50,15 @@ class Argument(NamedTuple):
         return self.kind(self.default) if self.kind else self.default
 
 
+class Addition(NamedTuple):
+    """What a plugin adds to a command that exists."""
+
+    arguments: tuple[Argument, ...]
+    """More options. The command finds those that are given in ``added``, by their fields."""
+    before: str = ""
+    """``MODULE:FUNCTION`` that gets the options, before the command runs with one of these."""
+
+
 class Command(NamedTuple):
     """A command, or a group of commands."""
 
@@ -62,6 +71,15 @@ class Command(NamedTuple):
     commands: tuple[Command, ...] = ()
     usage: str = ""
     """How it is called, where that does not follow from its arguments."""
+    section: str = "plugins"
+    """Of a plugin's command: the heading under which the help of all commands lists it."""
+    additions: tuple[Addition, ...] = ()
+    """What plugins add to it."""
+
+    @property
+    def all_arguments(self) -> tuple[Argument, ...]:
+        """Its arguments and those that plugins add."""
+        return (*self.arguments, *(one for each in self.additions for one in each.arguments))
 
 
 def option(
@@ -99,9 +117,17 @@ def grouped(heading: str, *arguments: Argument) -> tuple[Argument, ...]:
 
 def given(command: Command, options: Namespace) -> Iterator[Argument]:
     """Yield the arguments of a command that have another value than they usually have."""
-    for each in command.arguments:
+    for each in command.all_arguments:
         if getattr(options, each.field) != each.usual:
             yield each
+
+
+def given_additions(command: Command, options: Namespace) -> Iterator[tuple[Addition, str]]:
+    """Yield the options of plugins that are given: the addition that each is of, and its field."""
+    for each in command.additions:
+        for one in each.arguments:
+            if getattr(options, one.field) != one.usual:
+                yield each, one.field
 
 
 def leaves(commands: Sequence[Command], path: str = "") -> Iterator[tuple[str, Command]]:

@@ -4,11 +4,12 @@ from importlib import import_module
 
 import pytest
 
+from dovetail.cli.commands import commands
 from dovetail.cli.main import main
-from dovetail.cli.parser import COMMANDS, parser
+from dovetail.cli.parser import parser
 from dovetail.toolkit.commands import leaves
 
-ALL = list(leaves(COMMANDS))
+ALL = list(leaves(commands()))
 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=[words for words, _ in ALL])
@@ -18,18 +19,20 @@ def test_a_command(words, command, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([*words.split(), "--help"])
     output = capsys.readouterr().out
-    assert all(name in output for each in command.arguments for name in each.names)
+    assert all(name in output for each in command.all_arguments for name in each.names)
 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=[words for words, _ in ALL])
 def test_arguments_that_are_not_given_are_as_usual(words, command):
     needed = [
-        each for each in command.arguments if each.required or each.number == "+" or _is_one(each)
+        each
+        for each in command.all_arguments
+        if each.required or each.number == "+" or _is_one(each)
     ]
     texts = {"gpus": "1", "jobs": "1", "shell": "zsh"}
     typed = [word for each in needed for word in (*each.names[:1], texts.get(each.field, "x"))]
     options = vars(parser().parse_args([*words.split(), *typed]))
-    for each in set(command.arguments) - {*needed}:
+    for each in set(command.all_arguments) - {*needed}:
         usual = [] if each.number == "*" else each.usual
         assert options[each.field] == usual
 
