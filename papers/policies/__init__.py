@@ -1,0 +1,1 @@
+"""The policies of papers, as baselines."""

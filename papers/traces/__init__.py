@@ -1,0 +1,1 @@
+"""Readers of the traces of jobs that papers published."""
