@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.doctor.finding import Finding, lacking, note
-from dovetail.executor.isolation.assemble import find_ptxas
-from dovetail.executor.isolation.interception import find_compiler
+from dovetail.isolation.assemble import find_ptxas
+from dovetail.isolation.interception import find_compiler
 from dovetail.executor.pools.cgroups import KEPT_BY, find_groups, shares_here
 
 _LEAST_SHM: Final = 2**30

@@ -35,7 +35,7 @@ from dovetail.executor.pools.parts import Prepared
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process, holders
 from dovetail.executor.pools.run_files import DamagedError, Started
-from dovetail.executor.pools.schedulers import IsolationError, Schedulers, Status
+from dovetail.isolation.schedulers import IsolationError, Schedulers, Status
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s

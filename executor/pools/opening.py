@@ -40,7 +40,7 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
     from dovetail.executor.gpus.splits import read_splits
     from dovetail.executor.mps.manager import MpsManager
     from dovetail.executor.pools.gpu import GpuPool
-    from dovetail.executor.pools.schedulers import Schedulers
+    from dovetail.isolation.schedulers import Schedulers
 
     manager = MpsManager(mps)
     try:

@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.gpus.nvml import Nvml, NvmlError
-from dovetail.executor.isolation.assemble import find_ptxas
+from dovetail.isolation.assemble import find_ptxas
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.processes import PROGRAM, SERVER
 from tests.executor.gpus.libcuda import standin_libcuda

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from dovetail.executor.isolation.server import COUNTS
+from dovetail.isolation.server import COUNTS
 from dovetail.executor.mps import processes
-from dovetail.executor.pools.schedulers import Schedulers, Status
+from dovetail.isolation.schedulers import Schedulers, Status
 
 from .bench import alone, awaited, together
 
@@ -25,7 +25,7 @@ def schedulers(tmp_path):
     if why_not is not None:
         pytest.skip(why_not)
     yield found
-    for one in processes.running("dovetail.executor.isolation.server"):
+    for one in processes.running("dovetail.isolation.server"):
         if any(str(tmp_path) in argument for argument in one.arguments):
             processes.kill(one, _KILLED_S)
 

@@ -1,0 +1,167 @@
+"""A module prepared for scheduling at block level: which kernels have which forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from dovetail.isolation.assemble import AssemblerError, Usage, assemble
+from dovetail.isolation.ptx import Function, parse
+from dovetail.isolation.refusals import Verdict, verdict
+from dovetail.isolation.transform import slices, workers
+
+Form = Literal["slices", "workers"]
+
+_MOST_BLOCKS: Final = (1 << 32) - (1 << 20)
+"""The counter of workers has 32 bits, and each worker may add one after the last block."""
+_REGISTERS_A_BLOCK: Final = 65_536
+_REGISTERS_AT_A_TIME: Final = 8
+_WARP: Final = 32
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """What a launch says besides its arguments.
+
+    Attributes
+    ----------
+    grid, block : tuple of int
+        Dimensions in x, y and z.
+    dynamic_shared_bytes, most_shared_bytes : int
+        Shared memory that the launch adds, and how much a block may have.
+    together : bool
+        Whether the launch is cooperative or has clusters: its blocks may wait for each other.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int = 0
+    most_shared_bytes: int = 48 * 1024
+    together: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return math.prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return math.prod(self.block)
+
+
+@dataclass(frozen=True)
+class PreparedKernel:
+    """A kernel with the forms that it has.
+
+    Attributes
+    ----------
+    name : str
+        Of the original.
+    verdict : Verdict
+        Which forms its code allows.
+    usage : Usage, optional
+        Of the original; None where no assembler has looked at it.
+    forms : mapping of str to Usage
+        What the assembler has accepted.
+    refused : mapping of str to str
+        Why a form is missing.
+    """
+
+    name: str
+    verdict: Verdict
+    usage: Usage | None
+    forms: Mapping[Form, Usage]
+    refused: Mapping[Form, str]
+
+    def why_not(self, form: Form, shape: LaunchShape) -> str:
+        """Return why a launch cannot take a form, empty if it can."""
+        if form not in self.forms:
+            return self.refused[form]
+        if shape.together:
+            return "its blocks may wait for each other"
+        if shape.blocks > _MOST_BLOCKS:
+            return "its blocks cannot be numbered in 32 bits"
+        if form == "workers" and self.verdict.whole_warps and not _has_whole_warps(shape.block):
+            return "its warps are no rows of 32 threads"
+        usage = self.forms[form]
+        each = -(-usage.registers // _REGISTERS_AT_A_TIME) * _REGISTERS_AT_A_TIME
+        if each * -(-shape.threads // _WARP) * _WARP > _REGISTERS_A_BLOCK:
+            return f"{usage.registers} registers a thread are too many for its blocks"
+        if usage.shared_bytes + shape.dynamic_shared_bytes > shape.most_shared_bytes:
+            return "no shared memory is left for it"
+        return ""
+
+
+def prepare(
+    text: str, target: str, ptxas: Path | None = None
+) -> tuple[str, dict[str, PreparedKernel]]:
+    """Add to a module the forms of its kernels that can be made.
+
+    Parameters
+    ----------
+    text : str
+        PTX.
+    target : str
+        The GPU's architecture, such as ``sm_90``.
+    ptxas : Path, optional
+        The assembler, which has the last word; by default the one that is found.
+
+    Returns
+    -------
+    str
+        The module with the accepted forms; as it was where none is.
+    dict of str to PreparedKernel
+        By name of the original.
+
+    Raises
+    ------
+    PtxError
+        When the text is not PTX.
+    AssemblerError
+        When the assembler refuses the module as it is, or there is none.
+    """
+    module = parse(text)
+    verdicts = {kernel.name: verdict(module, kernel) for kernel in module.kernels}
+    wanted: dict[tuple[str, Form], Function] = {}
+    for kernel in module.kernels:
+        found = verdicts[kernel.name]
+        if not found.slices:
+            wanted[kernel.name, "slices"] = slices(kernel)
+        if not found.workers:
+            wanted[kernel.name, "workers"] = workers(kernel, unified=found.unified)
+    refused: dict[tuple[str, Form], str] = {}
+    for name, found in verdicts.items():
+        refused |= {(name, "slices"): found.slices} if found.slices else {}
+        refused |= {(name, "workers"): found.workers} if found.workers else {}
+    try:
+        made = module.with_kernels([*wanted.values()])
+        usages = assemble(made, target, ptxas)
+    except AssemblerError:
+        # One of the forms is at fault, or the module: each is tried alone.
+        assemble(text, target, ptxas)
+        for key, function in [*wanted.items()]:
+            try:
+                assemble(module.with_kernels([function]), target, ptxas)
+            except AssemblerError as error:
+                refused[key] = str(error)
+                del wanted[key]
+        made = module.with_kernels([*wanted.values()])
+        usages = assemble(made, target, ptxas)
+    return made, {
+        name: PreparedKernel(
+            name=name,
+            verdict=found,
+            usage=usages.get(name),
+            forms={f: usages[w.name] for (n, f), w in wanted.items() if n == name},
+            refused={f: why for (n, f), why in refused.items() if n == name},
+        )
+        for name, found in verdicts.items()
+    }
+
+
+def _has_whole_warps(block: Sequence[int]) -> bool:
+    return block[0] % _WARP == 0 or block[1] == block[2] == 1

@@ -1,0 +1,195 @@
+"""Schedulers of thread blocks: one process per GPU and user that has isolated runs there.
+
+As with daemons of MPS, nothing is kept between calls: sockets, ``/proc`` and what a scheduler says
+of itself are read, so a service that restarts finds its schedulers again. One that has neither
+processes nor a service that asks for it ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, StrictInt, field_validator
+
+from dovetail.isolation import server
+from dovetail.isolation.assemble import find_ptxas
+from dovetail.isolation.interception import InterceptionError, environment, library
+from dovetail.executor.mps import processes
+from dovetail.executor.mps.control import MpsError, acting_as
+from dovetail.executor.mps.manager import make_base, make_private
+from dovetail.executor.mps.processes import Process
+from dovetail.instances._children import module_command, module_environment
+from dovetail.instances._record import FrozenMapping, Record
+from dovetail.instances.errors import DovetailError
+
+IDLE_S: Final = 60.0
+"""Seconds after which a scheduler ends that has no process, and that no service asks for."""
+
+_PROGRAM: Final = "dovetail.isolation.server"
+_ANSWER_S: Final = 30.0
+_FOLDER_BYTES: Final = 256 * 2**20
+"""What a user may write to the folder of a scheduler, where PTX of assembled kernels is."""
+_LONGEST_SOCKET: Final = 107
+_MOST_PID: Final = 2**22
+_Launches = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+
+
+class IsolationError(DovetailError):
+    """Launches cannot be intercepted here, or a scheduler is not available."""
+
+
+class Client(Record):
+    """A process that has joined a scheduler."""
+
+    pid: Annotated[StrictInt, Field(ge=1, le=_MOST_PID)]
+    priority: Literal["latency", "best-effort"]
+
+
+class Status(Record):
+    """What a scheduler says of itself (``isolation.server.Server.status``).
+
+    It is a process of the user, who may have replaced it, and other users read its texts.
+    """
+
+    clients: tuple[Client, ...] = ()
+    launches: FrozenMapping[str, _Launches] = Field({})
+    escapes: FrozenMapping[str, str] = Field({})
+
+    @field_validator("launches")
+    @classmethod
+    def _known(cls, launches: Mapping[str, int]) -> Mapping[str, int]:
+        return {name: launches[name] for name in server.COUNTS if name in launches}
+
+    @field_validator("escapes")
+    @classmethod
+    def _limit(cls, escapes: Mapping[str, str]) -> Mapping[str, str]:
+        return server.short_texts(escapes.items())
+
+
+class Schedulers:
+    """The schedulers of a machine's GPUs, and the library that runs are started with.
+
+    Parameters
+    ----------
+    directory : Path
+        Parent of their folders, ``<8 digits of the UUID>-<uid>``, and place of the library.
+    idle_s : float
+        Seconds without use, after which a scheduler ends.
+    """
+
+    def __init__(self, directory: Path, idle_s: float = IDLE_S) -> None:
+        self.directory = directory.absolute()
+        self._idle_s = idle_s
+        self._locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+        self._library: Path | None = None
+
+    def why_not(self) -> str | None:
+        """Return why runs cannot be isolated here, None if they can; the library is built."""
+        if find_ptxas() is None:
+            return "there is no ptxas: it comes with the extra isolation of Dovetail"
+        longest = self._socket("GPU-00000000", 2**32 - 2)
+        if len(os.fsencode(longest)) > _LONGEST_SOCKET:
+            return f"{longest}: longer than {_LONGEST_SOCKET} bytes, too long for a socket"
+        try:
+            make_base(self.directory)
+            self._library = library(self.directory)
+        except (InterceptionError, MpsError, OSError) as error:
+            return str(error)
+        return None
+
+    def environment(
+        self, uuid: str, uid: int, latency: bool, given: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Start a GPU's scheduler if it does not run, and return what an isolated rank needs.
+
+        Parameters
+        ----------
+        uuid, uid
+            The GPU and the rank's user.
+        latency : bool
+            Whether its launches are those that others wait for.
+        given : mapping of str to str
+            The job's own environment.
+
+        Raises
+        ------
+        IsolationError
+            If there is no library, or no scheduler.
+        """
+        if self._library is None or not self._library.exists():
+            raise IsolationError("the library that intercepts launches is missing")
+        self.ensure(uuid, uid)
+        socket = self._socket(uuid, uid)
+        keeper = socket.with_name("kept") / "ptxas"
+        return environment(
+            self._library,
+            socket,
+            "latency" if latency else "best-effort",
+            given,
+            keeper if keeper.exists() else None,
+        )
+
+    def ensure(self, uuid: str, uid: int) -> None:
+        """Start a GPU's scheduler for a user unless one answers; one that hangs is killed.
+
+        Raises
+        ------
+        IsolationError
+            If it does not start.
+        """
+        socket = self._socket(uuid, uid)
+        with self._locks[socket]:
+            known = self.process(uuid, uid)
+            if known is not None and self.status(uuid, uid) is not None:
+                return
+            try:
+                if known is not None and not processes.kill(known, _ANSWER_S):
+                    raise IsolationError(f"a scheduler that does not answer, {known.pid}, lives on")
+                make_base(self.directory)
+                make_private(socket.parent, uid, _FOLDER_BYTES)
+                self._start(socket, uid)
+            except (MpsError, OSError, subprocess.TimeoutExpired) as error:
+                raise IsolationError(f"the scheduler of thread blocks: {error}") from None
+
+    def process(self, uuid: str, uid: int) -> Process | None:
+        """Return a GPU's scheduler for a user, by its program, its user and its socket."""
+        socket = str(self._socket(uuid, uid))
+        found = processes.running(_PROGRAM)
+        return next((one for one in found if one.uid == uid and socket in one.arguments), None)
+
+    def status(self, uuid: str, uid: int) -> Status | None:
+        """Return what a GPU's scheduler for a user says of itself; None if none answers."""
+        try:
+            return Status.model_validate(server.status(self._socket(uuid, uid)))
+        except (OSError, ValueError):
+            return None
+
+    def _start(self, socket: Path, uid: int) -> None:
+        command = [*module_command(_PROGRAM), str(socket), "--daemon"]
+        command += ["--kept", str(socket.with_name("kept")), "--idle-s", str(self._idle_s)]
+        ran = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            check=False,
+            cwd="/",
+            env=module_environment(),
+            umask=0o077,
+            **acting_as(uid),
+        )
+        if ran.returncode:
+            lines = ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"]
+            raise IsolationError(f"the scheduler of thread blocks did not start: {lines[-1]}")
+
+    def _socket(self, uuid: str, uid: int) -> Path:
+        return self.directory / f"{uuid.removeprefix('GPU-')[:8]}-{uid}" / "socket"

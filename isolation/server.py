@@ -1,0 +1,500 @@
+"""The scheduler of a GPU, as a process that the jobs' processes connect to.
+
+A process that the interception library is loaded into joins by a socket and is given a page of
+memory that all of them share, and an area of it. What has to be quick happens in that page, without
+this process: launches of latency-critical processes are announced and seen there. Here modules are
+prepared, forms are chosen from what the processes measure, areas of processes that have ended are
+taken back, and announcements that never end are ignored.
+
+Layout and messages are those of ``interception/process.h``; all numbers are of the machine's order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import logging
+import math
+import mmap
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.isolation.assemble import AssemblerError, find_ptxas
+from dovetail.isolation.images import ImageError, ptx_of
+from dovetail.isolation.interception import assembler
+from dovetail.isolation.kernels import Form as KernelForm
+from dovetail.isolation.kernels import LaunchShape, PreparedKernel, prepare
+from dovetail.isolation.ptx import Function, Module, PtxError, parse
+from dovetail.isolation.refusals import shared_variable
+from dovetail.isolation.scheduler import BOUND_S, SAMPLES, Form, FormChoice, Kernel, Size
+
+_logger = logging.getLogger(__name__)
+
+VERSION: Final = 1
+COUNTS: Final = (
+    "isolated",
+    "whole",
+    "no PTX",
+    "refused",
+    "launch attributes",
+    "cooperative",
+    "graph",
+    "captured",
+    "arguments in a buffer",
+    "second context",
+    "late",
+    "preempted",
+    "announced",
+    "not announced",
+)
+"""What launches are counted as, in the order of the page.
+
+``isolated`` are launches in slices or with workers; ``whole`` those for which this was found to be
+quick enough. The next eight escape: ``refused`` are kernels that cannot be cut up, that name a
+variable of their module (loading it twice would make two of it), or that were late three times;
+``graph`` is a whole CUDA graph, ``captured`` what is recorded for one. ``late`` launches were
+waited for no longer, ``preempted`` counts the times that workers gave way; the last two are of
+latency-critical processes, ``not announced`` while all lanes are taken by busy streams.
+"""
+
+_HELLO, _MODULE, _FORM, _MEASURED, _STATUS = range(1, 6)
+_HEADER: Final = struct.Struct("=II")
+_MEASUREMENT: Final = struct.Struct("=IIIIIId")
+_KINDS: Final = ("whole", "slices", "workers")
+_FORMS: Final[tuple[KernelForm, ...]] = ("slices", "workers")
+
+_AREAS, _LANES = 64, 60
+_AREA_AT, _AREA_WORDS, _LANE_WORDS = 1024, 256, 4
+_USED, _FIRST_LANE = 15, 16
+_CRITICAL: Final = 2
+_PAGE_BYTES: Final = 4 * (_AREA_AT + _AREAS * _AREA_WORDS)
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SWEEP_S: Final = 1.0
+_STALE_SWEEPS: Final = 10
+_MODULES_KEPT: Final = 256
+_ANSWER_S: Final = 10.0
+_MOST_BYTES: Final = 1 << 17
+_MOST_ESCAPES: Final = 64
+_LONGEST_TEXT: Final = 200
+
+
+@dataclass
+class _Prepared:
+    """A module with the forms of its kernels, in the order in which they are numbered.
+
+    ``escapes`` says why kernels, or the whole module, lack forms.
+    """
+
+    key: str
+    text: str
+    kernels: tuple[PreparedKernel, ...] = ()
+    parameters: tuple[int, ...] = ()
+    escapes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Client:
+    """A process: its area, and its modules by number."""
+
+    pid: int
+    critical: bool
+    area: int
+    sms: int = 0
+    modules: list[_Prepared] = field(default_factory=list)
+
+
+class Page:
+    """The memory that the processes share, as words."""
+
+    def __init__(self) -> None:
+        self.file: Final = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.file, _PAGE_BYTES)
+        # A process that cut the page off would end all others with SIGBUS.
+        fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
+        self._memory = mmap.mmap(self.file, _PAGE_BYTES)
+        self._words = memoryview(self._memory).cast("I")
+        self._free = deque(range(_AREAS))
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def take(self, critical: bool) -> int | None:
+        """Return an area that has not been used for longest; None if there is none."""
+        if not self._free:
+            return None
+        area = self._free.popleft()
+        at = _AREA_AT + area * _AREA_WORDS
+        self._words[at : at + _AREA_WORDS] = memoryview(bytes(4 * _AREA_WORDS)).cast("I")
+        self._mark(area, critical)
+        return area
+
+    def give_back(self, area: int) -> Counter[str]:
+        """Take an area back, and return what its launches were counted as."""
+        self._mark(area, False)
+        self._free.append(area)
+        return self.counts(area)
+
+    def counts(self, area: int) -> Counter[str]:
+        """Return what the launches of an area were counted as."""
+        at = _AREA_AT + area * _AREA_WORDS
+        return Counter(dict(zip(COUNTS, self._words[at : at + len(COUNTS)], strict=True)))
+
+    def ignore_stale(self) -> None:
+        """Ignore announcements that did not end since many sweeps, as after a kernel's fault."""
+        for area in range(_AREAS):
+            if not self._words[_CRITICAL + area // 32] >> area % 32 & 1:
+                continue
+            at = _AREA_AT + area * _AREA_WORDS
+            for lane in range(min(self._words[at + _USED], _LANES)):
+                place = at + _FIRST_LANE + lane * _LANE_WORDS
+                launched, ended, ignored, _ = self._words[place : place + _LANE_WORDS]
+                before, sweeps = self._seen.get(place, (launched, 0))
+                waits = launched not in (ended, ignored) and launched == before
+                self._seen[place] = (launched, sweeps + 1 if waits else 0)
+                if waits and sweeps >= _STALE_SWEEPS:
+                    self._words[place + 2] = launched
+
+    def _mark(self, area: int, critical: bool) -> None:
+        bit = 1 << area % 32
+        word = self._words[_CRITICAL + area // 32] & ~bit
+        self._words[_CRITICAL + area // 32] = word | (bit if critical else 0)
+
+
+class Server:
+    """The scheduler of one GPU.
+
+    Parameters
+    ----------
+    path : Path
+        Of the socket, which only its owner may use.
+    ptxas : Path, optional
+        The assembler; by default the one that is found.
+    bound_s : float
+        The longest turnaround, seconds.
+    samples : int
+        How many runs make a measurement.
+    kept : Path, optional
+        Where assemblers keep PTX (``interception.assembler``).
+    idle_s : float
+        Seconds without a process and without a question for its status, after which it ends.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        ptxas: Path | None = None,
+        bound_s: float = BOUND_S,
+        samples: int = SAMPLES,
+        kept: Path | None = None,
+        idle_s: float = math.inf,
+    ) -> None:
+        self._ptxas, self._bound_s, self._samples = ptxas, bound_s, samples
+        self._idle_s = idle_s
+        self._page = Page()
+        self._joined: dict[int, _Client] = {}
+        self._ended: Counter[str] = Counter()
+        self._choices: dict[int, FormChoice] = {}
+        self._kept = kept
+        self._prepared: dict[str, _Prepared] = {}
+        self._lock, self._preparing = threading.Lock(), threading.Lock()
+        self._closed = threading.Event()
+        self._needed_s = time.monotonic()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        before = os.umask(0o077)
+        try:
+            self._listening.bind(str(path))
+        finally:
+            os.umask(before)
+        self._listening.listen(128)
+
+    def run(self) -> None:
+        """Serve until ``close`` is called, or it is not needed any more."""
+        threading.Thread(target=self._sweep, daemon=True).start()
+        while not self._closed.is_set():
+            try:
+                connection, _ = self._listening.accept()
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                # After an error such as too many open files, others may end and make room.
+                _logger.warning("no process can join: %s", error)
+                self._closed.wait(_SWEEP_S)
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def close(self) -> None:
+        """Let no further process join."""
+        self._end()
+        self._listening.close()
+        os.close(self._page.file)
+
+    def status(self) -> dict[str, Any]:
+        """Return clients, launches by what they are counted as, and some of the escapes."""
+        with self._lock:
+            launches = Counter(self._ended)
+            for client in self._joined.values():
+                launches.update(self._page.counts(client.area))
+            return {
+                "clients": [
+                    {"pid": one.pid, "priority": "latency" if one.critical else "best-effort"}
+                    for one in self._joined.values()
+                ],
+                "launches": {name: launches[name] for name in COUNTS},
+                "escapes": short_texts(
+                    (name, why)
+                    for client in self._joined.values()
+                    for made in client.modules
+                    for name, why in [*made.escapes.items()]
+                ),
+            }
+
+    def _sweep(self) -> None:
+        while not self._closed.wait(_SWEEP_S):
+            with self._lock:
+                self._page.ignore_stale()
+                if self._joined:
+                    self._needed_s = time.monotonic()
+            if time.monotonic() - self._needed_s > self._idle_s:
+                self._end()
+
+    def _end(self) -> None:
+        """Let no further process join, and ``run`` return."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+
+    # A client.
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError, EOFError):
+            kind, request = _received(connection)
+            if kind == _STATUS:
+                self._needed_s = time.monotonic()
+                connection.sendall(json.dumps(self.status()).encode())
+            elif kind == _HELLO:
+                self._serve_client(connection, request)
+
+    def _serve_client(self, connection: socket.socket, request: bytes) -> None:
+        version, critical, pid = struct.unpack("=III", request)
+        with self._lock:
+            area = self._page.take(bool(critical)) if version == VERSION else None
+            if area is None:
+                return
+            client = self._joined[area] = _Client(pid, bool(critical), area)
+        try:
+            socket.send_fds(connection, [struct.pack("=I", area)], [self._page.file])
+            while True:
+                kind, request = _received(connection)
+                reply = self._reply(client, kind, request)
+                if reply is not None:
+                    connection.sendall(struct.pack("=I", len(reply)) + reply)
+        finally:
+            with self._lock:
+                del self._joined[area]
+                self._ended.update(self._page.give_back(area))
+
+    def _reply(self, client: _Client, kind: int, request: bytes) -> bytes | None:
+        if kind == _MODULE:
+            return self._module(client, request)
+        if kind == _FORM:
+            return self._form(client, request)
+        self._measured(client, request)
+        return None
+
+    def _module(self, client: _Client, request: bytes) -> bytes:
+        (architecture,), image = struct.unpack_from("=I", request), request[4:]
+        key = f"{hashlib.sha256(image).hexdigest()}-{architecture}"
+        with self._preparing:
+            made = self._prepared.pop(key, None) or self._prepare(image, architecture)
+            self._prepared[key] = made
+            while len(self._prepared) > _MODULES_KEPT:
+                del self._prepared[next(iter(self._prepared))]
+        client.modules.append(made)
+        parts = [struct.pack("=II", len(client.modules) - 1, len(made.kernels))]
+        for kernel, parameters in zip(made.kernels, made.parameters, strict=True):
+            name = kernel.name.encode()
+            forms = sum(1 << k for k, form in enumerate(_FORMS) if form in kernel.forms)
+            parts += [struct.pack("=III", parameters, forms, len(name)), name]
+        return b"".join([*parts, made.text.encode()])
+
+    def _form(self, client: _Client, request: bytes) -> bytes:
+        numbers = struct.unpack("=12I", request)
+        made = client.modules[numbers[0]]
+        kernel = made.kernels[numbers[1]]
+        shape = LaunchShape(
+            grid=numbers[2:5],
+            block=numbers[5:8],
+            dynamic_shared_bytes=numbers[8],
+            most_shared_bytes=numbers[9],
+        )
+        why = {form: kernel.why_not(form, shape) for form in kernel.forms}
+        made.escapes.update((f"{kernel.name}: {form}", text) for form, text in why.items() if text)
+        wanted = Kernel(
+            Size(f"{made.key} {kernel.name}", shape.blocks, shape.threads),
+            sliceable=why.get("slices", "no form") == "",
+            preemptible=why.get("workers", "no form") == "",
+        )
+        with self._lock:
+            client.sms = numbers[10]
+            choice = self._choices.setdefault(
+                client.sms, FormChoice(client.sms, self._bound_s, self._samples)
+            )
+            form = choice.form(wanted)
+            final = choice.chosen(wanted.size) is not None
+        final |= not (wanted.sliceable or wanted.preemptible)
+        return struct.pack("=III", _KINDS.index(form.kind), form.size, final)
+
+    def _measured(self, client: _Client, request: bytes) -> None:
+        module, number, blocks, threads, kind, size, seconds = _MEASUREMENT.unpack(request)
+        made = client.modules[module]
+        measured = Size(f"{made.key} {made.kernels[number].name}", blocks, threads)
+        with self._lock:
+            choice = self._choices[client.sms]
+            choice.add(measured, Form(_KINDS[kind], size), seconds / blocks)
+
+    # Modules.
+
+    def _prepare(self, image: bytes, architecture: int) -> _Prepared:
+        """Prepare a module; one that cannot be prepared has no kernels."""
+        key = hashlib.sha256(image).hexdigest()[:16]
+        try:
+            text = ptx_of(image, architecture, self._kept)
+            module = parse(text)
+            # Architectures with a letter have instructions that the plain ones lack.
+            plain = module.target[-1].isdigit()
+            target = f"sm_{architecture}" if plain else module.target
+            made, kernels = prepare(text, target, self._ptxas)
+        except (ImageError, PtxError, AssemblerError) as error:
+            return _Prepared(key, "", escapes={f"module {key}": str(error)})
+        usable = tuple(_usable(module, function, kernels) for function in module.kernels)
+        return _Prepared(
+            key=key,
+            text=made if any(kernel.forms for kernel in usable) else "",
+            kernels=usable,
+            parameters=tuple(len(function.parameters) for function in module.kernels),
+            escapes={f"{k.name}: {form}": why for k in usable for form, why in k.refused.items()},
+        )
+
+
+def _usable(
+    module: Module, function: Function, kernels: Mapping[str, PreparedKernel]
+) -> PreparedKernel:
+    """Return a kernel with the forms that it can have in a module that is loaded twice."""
+    kernel, variable = kernels[function.name], shared_variable(module, function)
+    if not variable:
+        return kernel
+    why = f"the module's variable {variable} would be there twice"
+    return replace(kernel, forms={}, refused=dict.fromkeys(_FORMS, why))
+
+
+def short_texts(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the first pairs, each text printable, on one line and of limited length."""
+    first = itertools.islice(pairs, _MOST_ESCAPES)
+    return {_short_text(name): _short_text(text) for name, text in first}
+
+
+def _short_text(text: str) -> str:
+    printable = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST_TEXT + 1])
+    return printable if len(text) <= _LONGEST_TEXT else f"{printable[: _LONGEST_TEXT - 3]}..."
+
+
+def status(path: Path) -> Mapping[str, Any]:
+    """Return the status of a scheduler.
+
+    Raises
+    ------
+    OSError
+        If there is no scheduler, or it does not answer within limits of time and size.
+    ValueError
+        If its answer is not JSON.
+    """
+    until_s, parts = time.monotonic() + _ANSWER_S, bytearray()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_ANSWER_S)
+        _connect(connection, path)
+        connection.sendall(_HEADER.pack(_STATUS, 0))
+        while part := connection.recv(1 << 16):
+            parts += part
+            if len(parts) > _MOST_BYTES or time.monotonic() > until_s:
+                raise OSError(f"{path}: its answer does not end")
+    try:
+        found: dict[str, Any] = json.loads(parts)
+    except RecursionError:
+        raise ValueError(f"{path}: its answer is nested too deeply") from None
+    return found
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connect to the socket at a path, and to none that a link there leads to.
+
+    The folder is a user's, and root asks: a link could lead to a socket that only root may use.
+    """
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(handle).st_mode):
+            raise OSError(f"{path}: must be a socket")
+        connection.connect(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
+def _received(connection: socket.socket) -> tuple[int, bytes]:
+    kind, size = _HEADER.unpack(_exactly(connection, _HEADER.size))
+    return kind, _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        got = connection.recv(min(1 << 20, size - len(parts)))
+        if not got:
+            raise EOFError
+        parts += got
+    return bytes(parts)
+
+
+def main() -> None:
+    """Run the scheduler of a GPU."""
+    parser = argparse.ArgumentParser(prog="python -m dovetail.isolation.server")
+    parser.add_argument("socket", type=Path, help="where processes connect")
+    parser.add_argument("--kept", type=Path, help="where assemblers keep PTX")
+    parser.add_argument("--daemon", action="store_true", help="return once it listens")
+    parser.add_argument(
+        "--idle-s", type=float, default=math.inf, help="seconds without use, after which it ends"
+    )
+    given = parser.parse_args()
+    ptxas = find_ptxas()
+    if given.kept and ptxas:
+        assembler(given.kept, ptxas)
+    server = Server(given.socket, ptxas=ptxas, kept=given.kept, idle_s=given.idle_s)
+    if given.daemon:
+        _detach(given.socket.with_name("log"))
+    server.run()
+
+
+def _detach(log: Path) -> None:
+    """Go on in a process of its own, whose messages go to a file; the present one ends."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    with open(os.devnull) as nothing, open(log, "w") as messages:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(messages.fileno(), 1)
+        os.dup2(messages.fileno(), 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Kernels that can be launched in slices, or preempted between their blocks.
+
+After Tally (Zhao et al., ASPLOS 2025, section 4.1). Both forms take the original grid as
+parameters and number its blocks 0, 1, ... with x fastest.
+
+*Slices* run the blocks from a given one on, as many as the launch has.
+
+*Workers* take the next block's number from a counter in global memory until there is none left or
+a flag is up. The counter then says where to resume, with any number of workers. All threads of a
+worker have to be through with a block before the next begins, so every return leads to a barrier.
+Behind it they read the number that one of them has taken, from one of two places in turn: a single
+place could be overwritten while slow threads still have to read it.
+
+*Unified synchronisation* is for kernels in which some threads may return while others go on to a
+barrier. There, returns and barriers lead to one barrier, at which threads that have returned stay
+until all have; the others go on from where they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dovetail.isolation.ptx import Function, Statement, instruction, label
+
+SLICES: Final = "__dovetail_slices"
+"""What the name of a kernel in slices ends with; further parameters: grid x, y, z, first block."""
+
+WORKERS: Final = "__dovetail_workers"
+"""What the name of a preemptible kernel ends with; further parameters: grid x, y, z, and the
+addresses of the counter and of the flag, 32 bits each."""
+
+_AXES = "xyz"
+_ID = re.compile(r"%(n?)ctaid\.([xyz])\b")
+_GRID = tuple(f"dovetail_grid_{axis}" for axis in _AXES)
+_NO_BLOCK = 0xFFFFFFFF
+
+
+def slices(kernel: Function) -> Function:
+    """Return a kernel that runs some of the blocks: those from ``dovetail_first`` on."""
+    first = "dovetail_first"
+    body = [
+        *_declared(("b32", ("block", "rest", *_id_names()))),
+        *_grid_loaded(),
+        *_instructions(
+            f"ld.param.u32 %dovetail_block, [{first}]",
+            "mov.u32 %dovetail_rest, %ctaid.x",
+            "add.u32 %dovetail_block, %dovetail_block, %dovetail_rest",
+        ),
+        *_split(),
+        *_with_given_ids(kernel.body),
+    ]
+    return _derived(kernel, SLICES, [*_grid_parameters(), f".param .u32 {first}"], body)
+
+
+def workers(kernel: Function, *, unified: bool) -> Function:
+    """Return a kernel whose blocks take one block of the original grid after the other.
+
+    Parameters
+    ----------
+    kernel : Function
+        The original.
+    unified : bool
+        Whether some of its threads may return while others go on to a barrier
+        (``refusals.needs_unified_sync``).
+    """
+    body = _with_given_ids(kernel.body)
+    again = "$dovetail_next"
+    body = _with_unified_sync(body, again) if unified else _returning_to(body, again)
+    registers = _declared(
+        ("b32", ("block", "rest", "blocks", "flag", "place", *_id_names())),
+        ("b64", ("counter", "stop")),
+        ("pred", ("first", "over")),
+    )
+    begin = _instructions(
+        ".shared .align 8 .b8 dovetail_taken[8]",
+        "ld.param.u64 %dovetail_counter, [dovetail_counter]",
+        "ld.param.u64 %dovetail_stop, [dovetail_stop]",
+        "cvta.to.global.u64 %dovetail_counter, %dovetail_counter",
+        "cvta.to.global.u64 %dovetail_stop, %dovetail_stop",
+        "mul.lo.u32 %dovetail_blocks, %dovetail_nx, %dovetail_ny",
+        "mul.lo.u32 %dovetail_blocks, %dovetail_blocks, %dovetail_nz",
+        "mov.u32 %dovetail_block, %tid.x",
+        "mov.u32 %dovetail_rest, %tid.y",
+        "or.b32 %dovetail_block, %dovetail_block, %dovetail_rest",
+        "mov.u32 %dovetail_rest, %tid.z",
+        "or.b32 %dovetail_block, %dovetail_block, %dovetail_rest",
+        "setp.eq.u32 %dovetail_first, %dovetail_block, 0",
+        "mov.u32 %dovetail_place, dovetail_taken",
+    )
+    take = [
+        label(again),
+        *(_instructions("cp.async.wait_all") if _copies_asynchronously(kernel) else []),
+        *_instructions(
+            "xor.b32 %dovetail_place, %dovetail_place, 4",
+            "@!%dovetail_first bra $dovetail_taken",
+            f"mov.u32 %dovetail_block, {_NO_BLOCK}",
+            "ld.volatile.global.u32 %dovetail_flag, [%dovetail_stop]",
+            "setp.ne.u32 %dovetail_over, %dovetail_flag, 0",
+            "@%dovetail_over bra $dovetail_publish",
+            "atom.global.add.u32 %dovetail_block, [%dovetail_counter], 1",
+        ),
+        label("$dovetail_publish"),
+        *_instructions("st.shared.u32 [%dovetail_place], %dovetail_block"),
+        label("$dovetail_taken"),
+        *_instructions(
+            "barrier.sync 0",
+            "ld.shared.u32 %dovetail_block, [%dovetail_place]",
+            "setp.ge.u32 %dovetail_over, %dovetail_block, %dovetail_blocks",
+            "@%dovetail_over ret",
+        ),
+        *_split(),
+    ]
+    parameters = [
+        *_grid_parameters(),
+        ".param .u64 dovetail_counter",
+        ".param .u64 dovetail_stop",
+    ]
+    # Declarations of the body come before the loop, so that they are made once.
+    declared = [
+        one for one in body if one.opcode in (".reg", ".shared", ".local") and not one.depth
+    ]
+    looped = [one for one in body if one not in declared]
+    whole = [*declared, *registers, *_grid_loaded(), *begin, *take, *looped]
+    return _derived(kernel, WORKERS, parameters, [*whole, *_instructions(f"bra {again}")])
+
+
+def _with_unified_sync(body: Sequence[Statement], returned: str) -> list[Statement]:
+    """Lead all barriers and returns to one barrier; when all have returned, to ``returned``."""
+    sites = ["$dovetail_hold"]
+    found: list[Statement] = []
+    for one in body:
+        if one.family in ("ret", "exit"):
+            found += _instructions(f"{one.guard} bra $dovetail_hold".strip())
+        elif is_block_barrier(one):
+            sites.append(f"$dovetail_site_{len(sites)}")
+            jump = [
+                f"mov.u32 %dovetail_site, {len(sites) - 1}",
+                "setp.eq.u32 %dovetail_goes_on, 0, 0",
+                "bra $dovetail_sync",
+            ]
+            skip = f"$dovetail_skip_{len(sites) - 1}"
+            guard = _opposite(one.guard)
+            found += _instructions(f"{guard} bra {skip}") if one.guard else []
+            found += [*_instructions(*jump), label(sites[-1])]
+            found += [label(skip)] if one.guard else []
+        else:
+            found.append(one)
+    return [
+        *_declared(("b32", ("site",)), ("pred", ("goes_on", "some"))),
+        *found,
+        label("$dovetail_hold"),
+        *_instructions(
+            "mov.u32 %dovetail_site, 0",
+            "setp.ne.u32 %dovetail_goes_on, 0, 0",
+        ),
+        label("$dovetail_sync"),
+        *_instructions(
+            "barrier.red.or.pred %dovetail_some, 0, %dovetail_goes_on",
+            f"@!%dovetail_some bra {returned}",
+        ),
+        label("$dovetail_sites"),
+        *_instructions(
+            f".branchtargets {', '.join(sites)}",
+            "brx.idx %dovetail_site, $dovetail_sites",
+        ),
+    ]
+
+
+def is_block_barrier(one: Statement) -> bool:
+    """Tell whether a statement is a barrier of all threads of a block."""
+    return one.family in ("bar", "barrier") and not one.has("warp") and not one.has("cluster")
+
+
+def _returning_to(body: Iterable[Statement], target: str) -> list[Statement]:
+    return [
+        instruction(f"{one.guard} bra {target};".strip(), one.depth)
+        if one.family in ("ret", "exit")
+        else one
+        for one in body
+    ]
+
+
+def _with_given_ids(body: Iterable[Statement]) -> list[Statement]:
+    """Replace block index and grid by those of the original launch."""
+
+    def ours(found: re.Match[str]) -> str:
+        return f"%dovetail_{'n' if found[1] else 'c'}{found[2]}"
+
+    return [
+        instruction(_ID.sub(ours, one.text), one.depth) if _ID.search(one.text) else one
+        for one in body
+    ]
+
+
+def _split() -> list[Statement]:
+    """Return block indices x, y and z from the block's number."""
+    return _instructions(
+        "rem.u32 %dovetail_cx, %dovetail_block, %dovetail_nx",
+        "div.u32 %dovetail_rest, %dovetail_block, %dovetail_nx",
+        "rem.u32 %dovetail_cy, %dovetail_rest, %dovetail_ny",
+        "div.u32 %dovetail_cz, %dovetail_rest, %dovetail_ny",
+    )
+
+
+def _grid_loaded() -> list[Statement]:
+    return _instructions(
+        *(f"ld.param.u32 %dovetail_n{axis}, [dovetail_grid_{axis}]" for axis in _AXES)
+    )
+
+
+def _grid_parameters() -> list[str]:
+    return [f".param .u32 {name}" for name in _GRID]
+
+
+def _id_names() -> list[str]:
+    return [f"{kind}{axis}" for kind in "cn" for axis in _AXES]
+
+
+def _declared(*registers: tuple[str, Sequence[str]]) -> list[Statement]:
+    return _instructions(
+        *(
+            f".reg .{kind} {', '.join(f'%dovetail_{name}' for name in names)}"
+            for kind, names in registers
+        )
+    )
+
+
+def _instructions(*texts: str) -> list[Statement]:
+    return [instruction(f"{text};") for text in texts]
+
+
+def _opposite(guard: str) -> str:
+    return guard.replace("@!", "@") if guard.startswith("@!") else guard.replace("@", "@!")
+
+
+def _copies_asynchronously(kernel: Function) -> bool:
+    return any(one.family == "cp" and one.has("async") for one in kernel.body)
+
+
+def _derived(
+    kernel: Function, ending: str, parameters: Sequence[str], body: Sequence[Statement]
+) -> Function:
+    made = replace(kernel, parameters=(*kernel.parameters, *parameters), body=tuple(body))
+    return made.renamed(kernel.name + ending)

@@ -1,0 +1,375 @@
+"""A made-up GPU and its driver: launched kernels run in the interpreter, in a thread.
+
+``install`` loads a made-up ``libcuda.so.1`` and registers the functions of ``MadeUpGpu`` there, so
+that the process finds them as it would find those of NVIDIA's driver. Streams run their operations
+in order and concurrently with each other; the program's own thread goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import itertools
+import os
+import random
+import struct
+import subprocess
+import threading
+from collections import deque
+from pathlib import Path
+
+from dovetail.isolation.images import ptx_of
+from dovetail.isolation.ptx import parse
+from tests.isolation.interpreter import InterpreterError, Kernel, launch
+
+INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 500, 600, 700
+ATTRIBUTES = {16: 3, 75: 8, 76: 0, 97: 65536}
+CONTEXT = 0x1000
+_SIZE = 1 << 20
+_FIRST = 256
+_HOST_AT = 1 << 50
+
+
+def build(folder: Path) -> Path:
+    """Compile the library and return its folder."""
+    source = Path(__file__).with_name("made_up_cuda.c")
+    made = folder / "libcuda.so.1"
+    subprocess.run(["cc", "-O1", "-fPIC", "-shared", "-w", "-o", made, source], check=True)
+    return folder
+
+
+def install(gpu: MadeUpGpu) -> None:
+    library = ctypes.CDLL("libcuda.so.1")
+    library.made_up_register.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    for name, method in inspect.getmembers(gpu, inspect.ismethod):
+        if name.startswith("cu"):
+            count = len(inspect.signature(method).parameters)
+            made = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * count)(gpu.guarded(method))
+            gpu.kept.append(made)
+            library.made_up_register(name.encode(), ctypes.cast(made, ctypes.c_void_p))
+
+
+class Memory:
+    """Memory visible to kernels: the GPU's, and mapped pages of the host."""
+
+    def __init__(self) -> None:
+        self.device = bytearray(_SIZE)
+        self.mapped: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return 1 << 62
+
+    def __getitem__(self, place: slice) -> bytes:
+        if place.stop <= _SIZE:
+            return bytes(self.device[place])
+        return ctypes.string_at(self._host(place), place.stop - place.start)
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        if place.start < _FIRST:
+            raise InterpreterError(f"writes at {place.start}")
+        if place.stop <= _SIZE:
+            self.device[place] = data
+        else:
+            ctypes.c_uint32.from_address(self._host(place)).value = int.from_bytes(data, "little")
+
+    def _host(self, place: slice) -> int:
+        at = place.start - _HOST_AT
+        if any(start <= at and place.stop - _HOST_AT <= end for start, end in self.mapped.items()):
+            return at
+        raise InterpreterError(f"no memory at {place.start}")
+
+
+class MadeUpGpu:
+    """The driver's functions, and the thread that runs the operations they enqueue."""
+
+    def __init__(self, seed: int) -> None:
+        self.kept: list[object] = []
+        self.memory = Memory()
+        self.allocated: dict[int, int] = {}
+        self.loaded: dict[int, dict[str, Kernel]] = {}
+        self.launches: list[str] = []
+        self._kernels: dict[int, Kernel] = {}
+        self._functions: dict[tuple[int, str], int] = {}
+        self._handles = itertools.count(0x10000, 16)
+        self._top = _FIRST
+        self._streams: dict[int, deque] = {}
+        self._rng = random.Random(seed)
+        self._change = threading.Condition()
+        self._error = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def guarded(self, method):
+        @functools.wraps(method)
+        def call(*arguments: int) -> int:
+            with self._change:
+                try:
+                    return self._error or method(*arguments) or 0
+                except KeyError:
+                    return INVALID_VALUE
+
+        return call
+
+    def alias(self, function: int) -> int:
+        """Return another handle of a function, as a call that is not known here would."""
+        with self._change:
+            handle = next(self._handles)
+            self._kernels[handle] = self._kernels[function]
+            return handle
+
+    # The GPU.
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                ready = [queue for queue in self._streams.values() if queue]
+                while not ready:
+                    self._change.wait()
+                    ready = [queue for queue in self._streams.values() if queue]
+                queue = self._rng.choice(ready)
+            try:
+                done = queue[0]()
+            except InterpreterError:
+                done, self._error = None, ILLEGAL_ADDRESS
+            with self._change:
+                if self._error:
+                    self._streams.clear()
+                elif done is not False:
+                    queue.popleft()
+                self._change.notify_all()
+                if done is False:
+                    self._change.wait(0.001)
+
+    def _enqueue(self, stream: int, operation) -> None:
+        self._streams.setdefault(stream or 1, deque()).append(operation)
+        self._change.notify_all()
+
+    def _wait(self, streams) -> int:
+        while any(self._streams.get(stream) for stream in streams):
+            self._change.wait()
+        return self._error
+
+    # Contexts, memory.
+
+    def cuInit(self, flags):
+        pass
+
+    def cuCtxGetCurrent(self, to):
+        _put(to, CONTEXT)
+
+    def cuCtxGetDevice(self, to):
+        _put(to, 0, "i")
+
+    def cuCtxDestroy(self, context):
+        pass
+
+    def cuDevicePrimaryCtxReset(self, device):
+        self._streams.clear()
+        self.allocated.clear()
+        self.memory.mapped.clear()
+
+    def cuDeviceGetAttribute(self, to, attribute, device):
+        _put(to, ATTRIBUTES[attribute & 0xFFFFFFFF], "i")
+
+    def cuMemAlloc(self, to, size):
+        if self._top + size > _SIZE:
+            return OUT_OF_MEMORY
+        self.allocated[self._top] = size
+        _put(to, self._top)
+        self._top += -(-size // 256) * 256
+        return 0
+
+    def cuMemFree(self, at):
+        del self.allocated[at]
+
+    def cuMemHostRegister(self, at, size, flags):
+        self.memory.mapped[at] = at + size
+
+    def cuMemHostGetDevicePointer(self, to, at, flags):
+        _put(to, at + _HOST_AT)
+
+    def cuMemcpyHtoD(self, to, at, size):
+        self._wait([*self._streams])
+        self.memory.device[to : to + size] = ctypes.string_at(at, size)
+
+    def cuMemcpyDtoH(self, to, at, size):
+        if error := self._wait([*self._streams]):
+            return error
+        ctypes.memmove(to, bytes(self.memory.device[at : at + size]), size)
+        return 0
+
+    def cuMemcpyDtoHAsync(self, to, at, size, stream):
+        self._enqueue(
+            stream,
+            lambda: ctypes.memmove(to, bytes(self.memory.device[at : at + size]), size),
+        )
+
+    def cuMemsetD32Async(self, at, value, count, stream):
+        data = struct.pack("=I", value & 0xFFFFFFFF) * count
+
+        def write():
+            self.memory.device[at : at + len(data)] = data
+
+        self._enqueue(stream, write)
+
+    # Streams.
+
+    def cuStreamWriteValue32(self, stream, at, value, flags):
+        data = struct.pack("=I", value & 0xFFFFFFFF)
+
+        def write():
+            self.memory[at : at + 4] = data
+
+        self._enqueue(stream, write)
+
+    def cuStreamWaitValue32(self, stream, at, value, flags):
+        """Waits until a word has a value; flags are not looked at."""
+        data = struct.pack("=I", value & 0xFFFFFFFF)
+        self._enqueue(stream, lambda: self.memory[at : at + 4] == data)
+
+    def cuStreamQuery(self, stream):
+        return NOT_READY if self._streams.get(stream or 1) else 0
+
+    def cuStreamSynchronize(self, stream):
+        return self._wait([stream or 1])
+
+    def cuStreamIsCapturing(self, stream, to):
+        _put(to, 0, "i")
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        _put(mode, 0, "i")
+
+    # Modules.
+
+    def cuModuleLoadData(self, to, image):
+        return self._load(to, _bytes_of(image))
+
+    def cuModuleLoadDataEx(self, to, image, count, options, values):
+        return self._load(to, _bytes_of(image))
+
+    def cuModuleLoadFatBinary(self, to, image):
+        return self._load(to, _bytes_of(image))
+
+    def cuModuleLoad(self, to, path):
+        return self._load(to, Path(ctypes.string_at(path).decode()).read_bytes())
+
+    def cuLibraryLoadData(self, to, image, a, b, n, c, d, m):
+        return self._load(to, _bytes_of(image))
+
+    def cuLibraryLoadFromFile(self, to, path, a, b, n, c, d, m):
+        return self.cuModuleLoad(to, path)
+
+    def cuModuleUnload(self, handle):
+        for name in self.loaded.pop(handle):
+            self._kernels.pop(self._functions.pop((handle, name), 0), None)
+
+    def cuLibraryUnload(self, handle):
+        self.cuModuleUnload(handle)
+
+    def cuModuleGetFunction(self, to, handle, name):
+        wanted = ctypes.string_at(name).decode()
+        if wanted not in self.loaded[handle]:
+            return NOT_FOUND
+        found = self._functions.setdefault((handle, wanted), next(self._handles))
+        self._kernels[found] = self.loaded[handle][wanted]
+        _put(to, found)
+        return 0
+
+    def cuLibraryGetKernel(self, to, handle, name):
+        return self.cuModuleGetFunction(to, handle, name)
+
+    def cuLibraryGetModule(self, to, library):
+        handle = next(self._handles)
+        self.loaded[handle] = self.loaded[library]
+        _put(to, handle)
+
+    def cuKernelGetFunction(self, to, kernel):
+        handle = next(self._handles)
+        self._kernels[handle] = self._kernels[kernel]
+        _put(to, handle)
+
+    def cuKernelSetAttribute(self, attribute, value, kernel, device):
+        pass
+
+    def _load(self, to, image):
+        try:
+            kernels = kernels_of(image)
+        except Exception:
+            return INVALID_VALUE
+        handle = next(self._handles)
+        self.loaded[handle] = dict(kernels)
+        _put(to, handle)
+        return 0
+
+    # Launches.
+
+    def cuLaunchKernel(self, f, x, y, z, bx, by, bz, shared, stream, arguments, extra):
+        kernel = self._kernels[f]
+        grid, block = _numbers(x, y, z), _numbers(bx, by, bz)
+        given = [
+            ctypes.string_at(_word(arguments + 8 * n), size)
+            if arguments
+            else ctypes.string_at(_word(extra + 8) + kernel.parameter_at[name], size)
+            for n, (name, size) in enumerate(kernel.parameter_size.items())
+        ]
+        rng = random.Random(self._rng.random())
+        self.launches.append(kernel.name)
+
+        def run():
+            launch(
+                kernel,
+                self.memory,
+                given,
+                grid,
+                block,
+                rng,
+                dynamic_shared=shared & 0xFFFFFFFF,
+                in_order=True,
+            )
+
+        self._enqueue(stream, run)
+
+    def cuLaunchKernelEx(self, config, f, arguments, extra):
+        numbers = struct.unpack("=7I", ctypes.string_at(config, 28))
+        return self.cuLaunchKernel(f, *numbers, _word(config + 32), arguments, extra)
+
+    def cuLaunchCooperativeKernel(self, f, x, y, z, bx, by, bz, shared, stream, arguments):
+        return self.cuLaunchKernel(f, x, y, z, bx, by, bz, shared, stream, arguments, 0)
+
+    def cuGraphLaunch(self, graph, stream):
+        self.launches.append("graph")
+        self._enqueue(stream, lambda: None)
+
+
+@functools.lru_cache(64)
+def kernels_of(image: bytes) -> dict[str, Kernel]:
+    # What machine code does, this GPU reads in the PTX that it was assembled from.
+    kept = Path(os.environ.get("MADE_UP_PTX", "/nowhere"))
+    module = parse(ptx_of(image, 10 * ATTRIBUTES[75] + ATTRIBUTES[76], kept))
+    return {one.name: Kernel(module, one) for one in module.kernels}
+
+
+def _bytes_of(image: int) -> bytes:
+    if _word(image) & 0xFFFFFFFF == 0x466243B1:
+        image = _word(image + 8)
+    if _word(image) & 0xFFFFFFFF == 0xBA55ED50:
+        header, rest = struct.unpack(
+            "=HQ", ctypes.string_at(image + 6, 2) + ctypes.string_at(image + 8, 8)
+        )
+        return ctypes.string_at(image, header + rest)
+    if _word(image) & 0xFFFFFFFF == 0x464C457F:
+        at, each, count = struct.unpack_from("=Q14xHH", ctypes.string_at(image, 64), 32)
+        return ctypes.string_at(image, at + each * count)
+    return ctypes.string_at(image)
+
+
+def _numbers(*given):
+    return tuple(one & 0xFFFFFFFF for one in given)
+
+
+def _word(at):
+    return ctypes.c_uint64.from_address(at).value
+
+
+def _put(to, value, kind="Q"):
+    ctypes.memmove(to, struct.pack("=" + kind, value), struct.calcsize("=" + kind))

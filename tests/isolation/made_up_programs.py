@@ -1,0 +1,98 @@
+"""Programs with a made-up GPU that do more than launch one kernel after the other, as jobs do.
+
+``python -m tests.isolation.made_up_programs NAME TASK`` prints ``right`` if the memory is
+what it has to be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import sys
+import threading
+import time
+
+from tests.isolation.made_up_client import Client
+
+
+def threads(task):
+    """Four threads launch to streams of their own, and to one that they share."""
+    client, wrong = Client(1), []
+    function = client.load(task.image)
+
+    def run(stream):
+        wrong.extend(n for n in range(6) if not client.run(function, task, stream))
+
+    started = [threading.Thread(target=run, args=(n % 3 + 16,)) for n in range(4)]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join()
+    return not wrong
+
+
+def waiting(task):
+    """A launch follows a wait in its stream that this thread ends after it has launched."""
+    client = Client(1)
+    function = client.load(task.image)
+    word, at = ctypes.c_uint32(0), ctypes.c_uint64()
+    size = ctypes.c_size_t(4)
+    client.cu("cuMemHostRegister", ctypes.c_void_p(ctypes.addressof(word)), size, 3)
+    client.cu("cuMemHostGetDevicePointer", ctypes.byref(at), ctypes.byref(word), 0)
+    data = len(task.case.data)
+    memory = ctypes.c_uint64()
+    client.cu("cuMemAlloc", ctypes.byref(memory), ctypes.c_size_t(data))
+    client.cu("cuMemcpyHtoD", memory, task.case.data, ctypes.c_size_t(data))
+    client.cu("cuStreamWaitValue32", ctypes.c_void_p(16), at, 1, 0)
+    client.launch(function, task, memory.value, 16, "cuLaunchKernel")
+    word.value = 1
+    client.cu("cuStreamSynchronize", ctypes.c_void_p(16))
+    left = ctypes.create_string_buffer(data)
+    client.cu("cuMemcpyDtoH", left, memory, ctypes.c_size_t(data))
+    return left.raw == task.expected and all(client.run(function, task, 16) for _ in range(3))
+
+
+def reset(task):
+    """The context is reset, and all is loaded anew."""
+    client = Client(1)
+    function = client.load(task.image)
+    right = all(client.run(function, task) for _ in range(3))
+    client.cu("cuDevicePrimaryCtxReset", 0)
+    function = client.load(task.image, "cuLibraryLoadData")
+    return right and all(client.run(function, task) for _ in range(3))
+
+
+def forking(task):
+    """A process is forked that lives as long as the scheduler's socket is there."""
+    client = Client(1)
+    right = client.run(client.load(task.image), task)
+    if not os.fork():
+        for file in (1, 2):
+            os.close(file)
+        while os.path.exists(os.environ["DOVETAIL_ISOLATION_SOCKET"]):
+            time.sleep(0.05)
+        os._exit(0)
+    return right
+
+
+def escapes(task):
+    """Launches that cannot be cut up."""
+    client = Client(1)
+    function = client.load(task.image)
+    right = client.run(function, task, 16, "cuLaunchCooperativeKernel")
+    client.cu("cuGraphLaunch", ctypes.c_void_p(0x99), ctypes.c_void_p(16))
+    right &= client.run(function, task, 16, "attributes")
+    right &= client.run(function, task, 16, "buffer")
+    other = ctypes.c_void_p(client.gpu.alias(function.value))
+    return right & client.run(other, task, 16)
+
+
+def main() -> None:
+    with open(sys.argv[2], "rb") as file:
+        task = pickle.load(file)
+    print("right" if globals()[sys.argv[1]](task) else "wrong")
+
+
+if __name__ == "__main__":
+    main()

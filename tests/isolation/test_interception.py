@@ -1,0 +1,515 @@
+"""Intercepted launches of real processes: their results stay the same in every case.
+
+The driver and the GPU are made up (``made_up_gpu``): kernels run in the interpreter. The library,
+the scheduler and its socket, the shared page and the processes are real.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dovetail.isolation import server as server_module
+from dovetail.isolation.assemble import find_ptxas
+from dovetail.isolation.interception import (
+    InterceptionError,
+    assembler,
+    environment,
+    library,
+)
+from dovetail.isolation.server import COUNTS, Page, Server, status
+from tests.isolation import made_up_gpu
+from tests.isolation.any_form import AnyForm
+from tests.isolation.cuda_kernels import KERNELS
+from tests.isolation.made_up_client import Work
+from tests.isolation.made_up_herd import answers
+from tests.isolation.tasks import task as _task
+from tests.isolation.test_images import container
+from tests.executor.waiting import LIMIT_S, wait_until
+
+pytestmark = [
+    pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas (extra isolation)"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+]
+
+QUICK = ("three_dimensions", "update_in_place", "every_other_thread_returns", "histogram")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    return made_up_gpu.build(folder), library(folder / "cache")
+
+
+@pytest.fixture
+def place():
+    # The path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="dv-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def serve(place):
+    """Run a scheduler in a thread of the test."""
+    with contextlib.ExitStack() as closing:
+
+        def begin(kind=AnyForm, **options):
+            server = kind(place / "socket", **options)
+            thread = threading.Thread(target=server.run)
+            closing.callback(thread.join)
+            closing.callback(server.close)
+            thread.start()
+            return server
+
+        yield begin
+
+
+@pytest.fixture
+def start(built, place):
+    """Start a program with the library preloaded; processes that are left are killed at the end."""
+    processes = []
+
+    def begin(*arguments, priority="best-effort", **variables):
+        cuda, shim = built
+        given = {**os.environ, "LD_LIBRARY_PATH": str(cuda), **variables}
+        given |= environment(shim, place / "socket", priority, given)
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for one in processes:
+        one.kill()
+        one.communicate()
+
+
+@pytest.fixture
+def client(start, place):
+    """Start a client with its work."""
+
+    def begin(work, priority="best-effort"):
+        file = place / f"work-{random.randrange(1 << 60)}"
+        file.write_bytes(pickle.dumps(work))
+        module = "tests.isolation.made_up_client"
+        return start("-m", module, str(file), priority=priority)
+
+    return begin
+
+
+def _done(process):
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return json.loads(out), errors
+
+
+def _forms(done):
+    return {name.partition("__dovetail_")[2] or "whole" for name in done["launches"]}
+
+
+class TestOneClient:
+    @pytest.mark.parametrize("way", ["address", "dlsym", "linked"])
+    @pytest.mark.parametrize("call", ["cuLaunchKernel", "cuLaunchKernelEx"])
+    def test_launches_are_found(self, serve, client, way, call):
+        server = serve()
+        tasks = tuple(map(_task, QUICK[:2]))
+        done, errors = _done(client(Work(tasks, 4, way=way, call=call)))
+        assert (done["wrong"], errors) == ([], "")
+        assert server.status()["launches"]["isolated"] > 0
+
+    def test_every_kernel_in_every_form(self, serve, client):
+        serve(seed=3)
+        done, _ = _done(client(Work(tuple(map(_task, KERNELS)), 3, streams=2)))
+        assert done["wrong"] == []
+        assert _forms(done) == {"whole", "slices", "workers"}
+
+    def test_forms_are_chosen_by_measuring(self, serve, client, place):
+        server = serve(Server, samples=1)
+        done, _ = _done(client(Work((_task("update_in_place"),), 12)))
+        assert done["wrong"] == []
+        assert {"slices", "workers"} <= _forms(done)
+        assert server.status()["launches"]["isolated"] >= 4
+
+    def test_what_it_allocated_and_loaded_is_freed(self, serve, client):
+        serve()
+        done, _ = _done(client(Work(tuple(map(_task, QUICK)), 2)))
+        # The counters of workers are kept as long as the process lives.
+        assert (done["allocated"], done["loaded"]) == (1, 0)
+
+    def test_containers(self, serve, client):
+        server = serve()
+        task = _task("update_in_place")
+        image = container((70, 0x11, 0, task.image))
+        done, _ = _done(client(Work((replace(task, image=image),), 6)))
+        assert done["wrong"] == []
+        assert server.status()["launches"]["isolated"] > 0
+
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_machine_code(self, serve, client, place, monkeypatch, kept):
+        """As with Triton, the PTX is known if the assembler of the code keeps its input."""
+        task, keeper = _task("update_in_place"), assembler(place / "kept", find_ptxas())
+        server = serve(kept=place / "kept" if kept else None)
+        source, made = place / "k.ptx", place / "k.ptx.o"
+        source.write_bytes(task.image)
+        command = [keeper, "-v", "--gpu-name=sm_80", source, "-o", made]
+        subprocess.run(command, check=True, capture_output=True)
+        monkeypatch.setenv("MADE_UP_PTX", str(place / "kept"))
+        done, _ = _done(client(Work((replace(task, image=made.read_bytes()),), 6)))
+        assert done["wrong"] == []
+        launches = server.status()["launches"]
+        assert (launches["isolated"] > 0, launches["no PTX"] > 0) == (kept, not kept)
+
+    @pytest.mark.parametrize("way", ["threads", "waiting", "reset"])
+    def test_programs(self, serve, start, place, way):
+        server = serve(seed=1)
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.isolation.made_up_programs", way, str(file))
+        out, errors = ran.communicate(timeout=300)
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
+        launches = server.status()["launches"]
+        # On a busy machine others may be late, too.
+        assert launches["late"] or way != "waiting"
+        assert launches["isolated"] > 0
+
+
+class TestTwoClients:
+    def test_each_is_right(self, serve, client):
+        server = serve()
+        other = client(Work(tuple(map(_task, ("tiled_product", "block_scan"))), 6, seed=1))
+        first = client(Work((_task("update_in_place"),), 40, seed=2, pause_s=0.005), "latency")
+        (done, errors), (other_done, other_errors) = _done(first), _done(other)
+        assert done["wrong"] == other_done["wrong"] == []
+        assert errors == other_errors == ""
+        # Latency-critical kernels run as they are.
+        assert _forms(done) == {"whole"}
+        launches = server.status()["launches"]
+        assert (launches["announced"], launches["not announced"]) == (40, 0)
+
+    def test_latency_critical_launches_are_announced(self, serve, client):
+        server = serve()
+        assert _done(client(Work((_task("update_in_place"),), 5), "latency"))[0]["wrong"] == []
+        words, at = server._page._words, 1024
+        stop, (launched, ended) = words[0], words[at + 16 : at + 18]
+        assert (stop, launched, ended) == (1, 5, 5)
+
+    def test_workers_give_way_and_go_on(self, serve, client):
+        server = serve(forms=("workers",), sizes=(1, 2))
+        words, at = server._page._words, 1024 + 256 * server._page.take(critical=True)
+        words[at + 15] = 1
+        other = client(Work(tuple(map(_task, ("tiled_product", "block_scan"))), 6))
+        while other.poll() is None:
+            # A launch is counted, the flag goes up, and after a while it has ended.
+            words[at + 16] += 1
+            words[0] = 1
+            time.sleep(0.01)
+            words[at + 17] = words[at + 16]
+            time.sleep(0.02)
+        assert _done(other)[0]["wrong"] == []
+        assert server.status()["launches"]["preempted"] > 0
+
+    def test_best_effort_waits_while_a_launch_is_announced(self, serve, client, place):
+        server = serve()
+        area = server._page.take(critical=True)
+        words, at = server._page._words, 1024 + 256 * area
+        words[at + 15], words[at + 16] = 1, 1
+        waiting = client(Work((_task("update_in_place"),), 2))
+        wait_until(lambda: server.status()["clients"], "the client has joined")
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.communicate(timeout=1)
+        assert server.status()["launches"]["isolated"] == 0
+        # The GPU says that the launch has ended.
+        words[at + 17] = 1
+        done, _ = _done(waiting)
+        assert done["wrong"] == []
+
+    def test_what_is_waited_for_no_longer_is_not_stopped(self, serve, start, place):
+        words = serve(forms=("workers",))._page._words
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.isolation.made_up_programs", "waiting", str(file))
+        while ran.poll() is None:
+            words[0] = 1
+            time.sleep(0.005)
+        out, errors = ran.communicate()
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
+
+    def test_what_a_dead_client_announced_is_forgotten(self, serve, client, place):
+        server = serve()
+        first = client(Work((_task("tiled_product"),), 1000), "latency")
+        wait_until(lambda: server.status()["launches"]["announced"] > 2, "it launches")
+        first.kill()
+        other = client(Work((_task("update_in_place"),), 4))
+        assert _done(other)[0]["wrong"] == []
+        wait_until(lambda: not server.status()["clients"], "their areas are taken back")
+
+    def test_a_forked_process_is_not_taken_for_its_parent(self, serve, start, place):
+        server = serve()
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.isolation.made_up_programs", "forking", str(file))
+        out, errors = ran.communicate(timeout=300)
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
+        wait_until(lambda: not server.status()["clients"], "the area is taken back")
+        assert server.status()["launches"]["isolated"] + server.status()["launches"]["whole"] == 1
+
+
+class TestItFailsOpen:
+    def test_no_scheduler(self, client):
+        done, errors = _done(client(Work(tuple(map(_task, QUICK)), 1)))
+        assert done["wrong"] == []
+        assert _forms(done) == {"whole"}
+        assert errors.count("\n") == 1
+        assert "are not isolated: no scheduler answers" in errors
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+    def test_the_scheduler_ends_or_hangs(self, client, start, place, number):
+        scheduler = start("-m", "dovetail.isolation.server", str(place / "socket"))
+        wait_until(lambda: answers(place / "socket"), "the scheduler answers")
+        running_client = client(Work((_task("update_in_place"), _task("three_dimensions")), 80))
+        wait_until(
+            lambda: status(place / "socket")["launches"]["isolated"] > 3, "launches are isolated"
+        )
+        scheduler.send_signal(number)
+        done, errors = _done(running_client)
+        assert done["wrong"] == []
+        assert "are not isolated: the scheduler" in errors
+
+    def test_another_version(self, client, place):
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(place / "socket"))
+            listening.listen()
+            begun = client(Work((_task("update_in_place"),), 1))
+            listening.accept()[0].close()
+            done, errors = _done(begun)
+        assert done["wrong"] == []
+        assert "no scheduler answers" in errors
+
+    def test_calls_that_cannot_be_cut_up(self, serve, start, place):
+        server = serve()
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.isolation.made_up_programs", "escapes", str(file))
+        out, errors = ran.communicate(timeout=300)
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
+        launches = server.status()["launches"]
+        names = ("cooperative", "graph", "launch attributes", "arguments in a buffer", "no PTX")
+        assert {name: launches[name] for name in names} == dict.fromkeys(names, 1)
+        assert launches["isolated"] == 0
+
+
+class TestHostileClients:
+    """A process of the user cannot end the scheduler, nor flood who asks for its status."""
+
+    @pytest.mark.parametrize("size", [0, 4096, 1 << 20])
+    def test_the_page_keeps_its_size(self, serve, place, size):
+        server = serve()
+        with socket.socket(socket.AF_UNIX) as joined:
+            joined.connect(str(place / "socket"))
+            joined.sendall(struct.pack("=IIIII", 1, 12, 1, 1, os.getpid()))
+            _, (page,), _, _ = socket.recv_fds(joined, 4, 1)
+            with pytest.raises(PermissionError):
+                os.ftruncate(page, size)
+            with pytest.raises(PermissionError):
+                fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+            # A word that all processes read is where it was.
+            os.close(page)
+            server._page.ignore_stale()
+            assert len(server.status()["clients"]) == 1
+
+    def test_the_status_is_short(self, serve, place):
+        server = serve()
+        names = {f"k{number}\n\x1b[2J" + "x" * 5000: "why\u202e" * 1000 for number in range(1000)}
+        made = server_module._Prepared("key", "", escapes=names)
+        server._joined[0] = server_module._Client(1, False, 0, modules=[made])
+        found = status(place / "socket")["escapes"]
+        assert 0 < len(found) <= 64
+        assert all(
+            len(text) <= 200 and text.isprintable() for pair in found.items() for text in pair
+        )
+
+
+class TestModules:
+    """The forms that the scheduler prepares of modules."""
+
+    def _prepared(self, place, image):
+        server = Server(place / "socket")
+        server.close()
+        return server._prepare(image, 80)
+
+    def test_forms(self, place):
+        made = self._prepared(place, _task("update_in_place").image)
+        assert set(made.kernels[0].forms) == {"slices", "workers"}
+        assert made.parameters == (2,)
+        assert made.escapes == {}
+
+    def test_a_variable_would_be_there_twice(self, place):
+        text = _task("update_in_place").image.decode()
+        text = text.replace(".visible", ".global .align 4 .u32 total;\n.visible", 1)
+        made = self._prepared(
+            place, text.replace("ret;", "mov.u64 %rd1, total;\n\tret;", 1).encode()
+        )
+        assert (made.text, made.kernels[0].forms) == ("", {})
+        assert "variable total" in made.escapes["k: slices"]
+        # One that a kernel does not name does no harm.
+        assert self._prepared(place, text.encode()).kernels[0].forms
+
+    @pytest.mark.parametrize(
+        ("image", "why"),
+        [
+            (b"\x7fELF" + bytes(60), "machine code without PTX"),
+            (b".version 7.0\n.target sm_80\nnonsense", "ptxas"),
+            (b".version 7.0\n", ".target"),
+        ],
+    )
+    def test_without_forms(self, place, image, why):
+        made = self._prepared(place, image)
+        assert (made.text, made.kernels) == ("", ())
+        assert why in str(made.escapes)
+
+
+class TestCampaign:
+    """Clients and schedulers are killed at random moments."""
+
+    def test_short(self, start, place):
+        self._campaign(start, place, 20, seed=1)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("seed", range(10))
+    def test_many(self, start, place, seed):
+        self._campaign(start, place, 1000, seed=seed)
+
+    def _campaign(self, start, place, kills, seed):
+        names = (*QUICK, "row_sums_with_early_returns", "dynamic_shared_memory", "votes")
+        file = place / "tasks"
+        file.write_bytes(pickle.dumps([_task(name) for name in names]))
+        herd = "tests.isolation.made_up_herd"
+        ran = start("-m", herd, str(file), str(place / "socket"), str(kills), str(seed))
+        out, errors = ran.communicate()
+        assert ran.returncode == 0, errors
+        found = json.loads(out)
+        assert found["faults"] == [], errors
+        assert found["counts"]["finished"] > kills / 20
+
+
+class TestBuilding:
+    def test_it_is_built_once(self, tmp_path):
+        made = library(tmp_path)
+        since = made.stat().st_mtime_ns
+        assert library(tmp_path) == made
+        assert made.stat().st_mtime_ns == since
+        assert [one.name for one in tmp_path.iterdir()] == [made.name]
+
+    def test_no_compiler(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(InterceptionError, match="isolation is not available: no C compiler"):
+            library(tmp_path)
+
+    def test_a_compiler_that_fails(self, tmp_path, monkeypatch):
+        (tmp_path / "cc").write_text(
+            "#!/bin/sh\necho 'fatal error: stdio.h: no such file' >&2\nexit 1\n"
+        )
+        (tmp_path / "cc").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        with pytest.raises(InterceptionError, match=r"not available: .*stdio"):
+            library(tmp_path / "cache")
+
+    def test_a_command_that_is_intercepted(self, tmp_path):
+        module = "dovetail.isolation.interception"
+        command = [sys.executable, "-m", module, "--kept", tmp_path / "kept", tmp_path / "s"]
+        given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+        asked = [*command, "latency", "sh", "-c", "echo $LD_PRELOAD; echo $TRITON_PTXAS_PATH"]
+        ran = subprocess.run(asked, env=given, capture_output=True, text=True, check=True)
+        preloaded, ptxas = ran.stdout.split()
+        assert Path(preloaded).parent == tmp_path / "dovetail"
+        assert ptxas == str(tmp_path / "kept" / "ptxas")
+        ran = subprocess.run([*command, "latency", "missing"], env=given, capture_output=True)
+        assert (ran.returncode, b"missing" in ran.stderr) == (1, True)
+
+    def test_what_a_job_preloads_is_kept(self, tmp_path):
+        made = environment(tmp_path / "a.so", tmp_path / "s", "latency", {"LD_PRELOAD": "b.so"})
+        assert made["LD_PRELOAD"] == f"{tmp_path / 'a.so'} b.so"
+        assert made["DOVETAIL_ISOLATION_PRIORITY"] == "latency"
+
+    def test_an_assembler_that_keeps_ptx(self, tmp_path):
+        ptxas = find_ptxas()
+        program = assembler(tmp_path, ptxas)
+        since = program.stat().st_mtime_ns
+        assert assembler(tmp_path, ptxas).stat().st_mtime_ns == since
+        asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        assert "release" in asked.stdout
+        assert asked.stdout.endswith("PTX is kept by Dovetail\n")
+        broken = tmp_path / "broken.ptx"
+        broken.write_text("nothing")
+        ran = subprocess.run(
+            [program, broken, "-o", tmp_path / "o"], capture_output=True, text=True
+        )
+        assert ran.returncode
+        assert "broken.ptx" in ran.stderr
+        assert {one.name for one in tmp_path.iterdir()} == {"ptxas", "broken.ptx"}
+
+    def test_a_job_may_have_an_assembler_of_its_own(self, tmp_path):
+        given = (tmp_path, tmp_path, "best-effort")
+        assert environment(*given, {}, tmp_path)["TRITON_PTXAS_PATH"] == str(tmp_path)
+        assert "TRITON_PTXAS_PATH" not in environment(*given, {"TRITON_PTXAS_PATH": "a"}, tmp_path)
+
+    def test_other_libraries_find_what_comes_after_them(self, start, tmp_path):
+        source = tmp_path / "next.c"
+        source.write_text(
+            "#define _GNU_SOURCE\n#include <dlfcn.h>\n"
+            "int getppid(void) {\n"
+            '    return 1000000 + ((int (*)(void))dlsym(RTLD_NEXT, "getppid"))();\n}\n'
+        )
+        made = tmp_path / "next.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)
+        ran = start("-c", "import os; print(os.getppid())", LD_PRELOAD=str(made))
+        out, errors = ran.communicate(timeout=LIMIT_S)
+        assert int(out) == 1000000 + os.getpid(), errors
+
+
+class TestPage:
+    def test_areas_are_taken_in_turn(self):
+        page = Page()
+        first = page.take(critical=True)
+        page.give_back(first)
+        assert [page.take(critical=False) for _ in range(63)] == [*range(1, 64)]
+        assert page.take(critical=False) == first
+        assert page.take(critical=False) is None
+
+    def test_announcements_that_never_end_are_ignored(self):
+        page = Page()
+        area = page.take(critical=True)
+        at = 1024 + 256 * area
+        page._words[at + 15] = 2
+        page._words[at + 16], page._words[at + 20] = 5, 7
+        for _ in range(20):
+            page._words[at + 20] += 1
+            page.ignore_stale()
+        assert page._words[at + 18] == 5
+        assert page._words[at + 22] == 0
+
+    def test_counts_have_the_order_of_the_source(self):
+        source = Path(sys.modules[library.__module__].__file__).with_name("process.h").read_text()
+        names = source.partition("enum count {")[2].partition("}")[0]
+        assert len(names.split(",")) == len(COUNTS)
+        assert struct.calcsize("=14I") <= 4 * 15
