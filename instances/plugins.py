@@ -40,7 +40,7 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "isolation": "a function that makes a dovetail.executor.pools.isolation.Isolation",
         "command": "a dovetail.toolkit.commands.Command",
         "options": "a dovetail.toolkit.commands.Addition",
-        "doctor": "a function that returns dovetail.executor.doctor.finding.Finding objects",
+        "doctor": "a function that returns one or several dovetail.executor.doctor.finding.Finding",
     }
 )
 """Each kind of plugin, and what its entry point has to name."""
@@ -112,6 +112,22 @@ class Plugin(NamedTuple):
         if not callable(found):
             raise self.unusable(f"must be callable, got {type(found).__name__}")
         return found  # type: ignore[no-any-return]
+
+    def call(self, *arguments: object) -> Any:  # noqa: ANN401 - whatever the function returns
+        """Import a function or a class and call it.
+
+        Raises
+        ------
+        UnsupportedError
+            When it cannot be imported or fails, in one line with the reason.
+        """
+        function = self.load_function()
+        try:
+            return function(*arguments)
+        except UnsupportedError:
+            raise
+        except Exception as error:  # whatever the package does
+            raise self.unusable(f"failed: {type(error).__name__}: {error}") from error
 
     def unusable(self, why: str) -> UnsupportedError:
         """Return the error that says in one line why the plugin cannot be used."""

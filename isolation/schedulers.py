@@ -17,16 +17,16 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StrictInt, field_validator
 
-from dovetail.isolation import server
-from dovetail.isolation.assemble import find_ptxas
-from dovetail.isolation.interception import InterceptionError, environment, library
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import MpsError, acting_as
 from dovetail.executor.mps.manager import make_base, make_private
 from dovetail.executor.mps.processes import Process
+from dovetail.executor.pools.isolation import IsolationError, SchedulerStatus
 from dovetail.instances._children import module_command, module_environment
 from dovetail.instances._record import FrozenMapping, Record
-from dovetail.instances.errors import DovetailError
+from dovetail.isolation import server
+from dovetail.isolation.assemble import find_ptxas
+from dovetail.isolation.interception import InterceptionError, environment, library
 
 IDLE_S: Final = 60.0
 """Seconds after which a scheduler ends that has no process, and that no service asks for."""
@@ -37,27 +37,24 @@ _FOLDER_BYTES: Final = 256 * 2**20
 """What a user may write to the folder of a scheduler, where PTX of assembled kernels is."""
 _LONGEST_SOCKET: Final = 107
 _MOST_PID: Final = 2**22
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _Launches = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
-class IsolationError(DovetailError):
-    """Launches cannot be intercepted here, or a scheduler is not available."""
-
-
-class Client(Record):
+class _Client(Record):
     """A process that has joined a scheduler."""
 
     pid: Annotated[StrictInt, Field(ge=1, le=_MOST_PID)]
     priority: Literal["latency", "best-effort"]
 
 
-class Status(Record):
-    """What a scheduler says of itself (``isolation.server.Server.status``).
+class _Answer(Record):
+    """What a scheduler answers (``server.Server.status``), as far as it is believed.
 
     It is a process of the user, who may have replaced it, and other users read its texts.
     """
 
-    clients: tuple[Client, ...] = ()
+    clients: tuple[_Client, ...] = ()
     launches: FrozenMapping[str, _Launches] = Field({})
     escapes: FrozenMapping[str, str] = Field({})
 
@@ -90,7 +87,7 @@ class Schedulers:
         self._library: Path | None = None
 
     def why_not(self) -> str | None:
-        """Return why runs cannot be isolated here, None if they can; the library is built."""
+        """Return why runs cannot be isolated here, or None if they can; the library is built."""
         if find_ptxas() is None:
             return "there is no ptxas: it comes with the extra isolation of Dovetail"
         longest = self._socket("GPU-00000000", 2**32 - 2)
@@ -163,12 +160,19 @@ class Schedulers:
         found = processes.running(_PROGRAM)
         return next((one for one in found if one.uid == uid and socket in one.arguments), None)
 
-    def status(self, uuid: str, uid: int) -> Status | None:
-        """Return what a GPU's scheduler for a user says of itself; None if none answers."""
+    def began_s(self, uuid: str, uid: int) -> float | None:
+        """Return when a GPU's scheduler for a user began, or None if none runs."""
+        process = self.process(uuid, uid)
+        return process.started / _TICKS_PER_S if process is not None else None
+
+    def status(self, uuid: str, uid: int) -> SchedulerStatus | None:
+        """Return what a GPU's scheduler for a user says of itself, or None if none answers."""
         try:
-            return Status.model_validate(server.status(self._socket(uuid, uid)))
+            answer = _Answer.model_validate(server.status(self._socket(uuid, uid)))
         except (OSError, ValueError):
             return None
+        pids = frozenset(client.pid for client in answer.clients)
+        return SchedulerStatus(pids, answer.launches, answer.escapes)
 
     def _start(self, socket: Path, uid: int) -> None:
         command = [*module_command(_PROGRAM), str(socket), "--daemon"]

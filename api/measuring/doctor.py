@@ -38,6 +38,7 @@ _HEADINGS: Final = {
     "mps": "MPS",
     "jobs": "Jobs' Python",
     "shares": "SM shares",
+    "plugins": "Plugins",
 }
 
 

@@ -7,9 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.executor.doctor import driver, gpus, jobs_python, machine, mps, service, shares
+from dovetail.executor.doctor import (
+    driver,
+    gpus,
+    jobs_python,
+    machine,
+    mps,
+    plugins,
+    service,
+    shares,
+)
 from dovetail.executor.doctor.driver import Driver, Places
-from dovetail.executor.doctor.finding import Finding, Level, Usable, broken
+from dovetail.executor.doctor.finding import PARTS, Finding, Level, Usable, broken
 from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import every_mps
@@ -92,7 +101,6 @@ def diagnose(
         ("machine.progress-hook", machine.progress_hook(hook) if os.geteuid() == 0 else None),
         ("machine.cgroups", machine.control_groups()),
         ("machine.cpu-pool", machine.cores()),
-        ("machine.isolation", machine.isolation()),
         ("service.directory", service.state(what.directory)),
         ("service.running", service.running(what.directory, pid)),
         ("service.socket", service.unix_socket(what.socket, pid)),
@@ -118,16 +126,24 @@ def diagnose(
         ("shares.evidence", unread),
         ("shares.allowed", shares.allowed(splits, used, version)),
     )
+    added = (
+        *plugins.added(),
+        *_findings(("plugins.kinds", plugins.unknown()), ("plugins.imports", plugins.imported())),
+    )
     tables = [shares.share_table(splits, gpu.name, version, gpu.sms) for gpu in used.values()]
-    sound = all(finding.level is not Level.BROKEN for finding in base)
+    sound = all(finding.level is not Level.BROKEN for finding in (*base, *added))
     allowed = any(splits.allowed_anywhere(model, version) for model in used)
     shared = allowed and manager.why_not() is None
     usable = Usable.PARTITIONED if shared else Usable.UNPARTITIONED
     return Diagnosis(
-        (*base, *below, *of_gpus, *above),
+        tuple(sorted((*base, *below, *of_gpus, *above, *added), key=_order)),
         tuple(table for table in tables if table.rows),
         usable if sound and used else Usable.NOT,
     )
+
+
+def _order(finding: Finding) -> int:
+    return PARTS.index(finding.part)
 
 
 def _findings(*checks: _Check, gpu: str = "") -> tuple[Finding, ...]:

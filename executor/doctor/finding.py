@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+PARTS: Final = ("machine", "service", "driver", "gpu", "mps", "jobs", "shares", "plugins")
+"""What is checked, in the order in which it is listed."""
 
 
 class Level(StrEnum):

@@ -9,13 +9,10 @@ import resource
 import shutil
 import stat
 import time
-from ctypes.util import find_library
 from pathlib import Path
 from typing import Final
 
 from dovetail.executor.doctor.finding import Finding, lacking, note
-from dovetail.isolation.assemble import find_ptxas
-from dovetail.isolation.interception import find_compiler
 from dovetail.executor.pools.cgroups import KEPT_BY, find_groups, shares_here
 
 _LEAST_SHM: Final = 2**30
@@ -132,16 +129,3 @@ def cores() -> Finding:
         return Finding(text)
     several = "dovetail serve --pool cpu:cores_per_device=2 has shares: numbers of cores"
     return note(text, "jobs there take turns" if cores == 1 else several)
-
-
-def isolation() -> Finding:
-    """Check what isolation at thread-block level needs: an assembler, a compiler, the driver."""
-    ptxas, compiler = find_ptxas(), find_compiler()
-    if ptxas is None:
-        return lacking("no ptxas: no pair is isolated", "pip install './dovetail[isolation]'")
-    if compiler is None:
-        remedy = "install gcc or clang: it builds the library that intercepts launches"
-        return lacking("no C compiler: no pair is isolated", remedy)
-    if find_library("cuda") is None:
-        return lacking("no libcuda.so.1: no pair is isolated", "install NVIDIA's driver")
-    return Finding(f"pairs can be isolated: {ptxas}, {compiler}, libcuda.so.1")

@@ -7,7 +7,6 @@ bindings with injected callbacks; ``docs/evidence/hardware.md`` says what a GPU 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import socket
 from collections import Counter, defaultdict
@@ -30,12 +29,12 @@ from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import SERVER
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
+from dovetail.executor.pools.isolation import Isolation, IsolationError, SchedulerStatus
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.parts import Prepared
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process, holders
 from dovetail.executor.pools.run_files import DamagedError, Started
-from dovetail.isolation.schedulers import IsolationError, Schedulers, Status
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s
@@ -60,7 +59,6 @@ OUTSIDE_S: Final = 15.0
 
 _NOT_ISOLATED: Final = "isolated"
 _NO_MORE: Final = "this machine does not isolate runs any more"
-_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 
 _log = logging.getLogger(__name__)
 
@@ -97,8 +95,8 @@ class GpuPool(LocalPool):
         Device ids or UUIDs (their beginnings); none = all GPUs.
     turns : bool
         Whether jobs take turns without MPS, also where there is MPS.
-    schedulers : Schedulers, optional
-        Isolates pairs at thread-block level; by default none is isolated.
+    isolation : Isolation, optional
+        Isolates pairs; it works on this machine. By default none is isolated.
 
     Raises
     ------
@@ -116,7 +114,7 @@ class GpuPool(LocalPool):
         splits: Splits,
         only: Sequence[str] = (),
         turns: bool = False,
-        schedulers: Schedulers | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         super().__init__(directory)
         self._nvml, self._mps, self._splits = nvml, mps, splits
@@ -130,12 +128,11 @@ class GpuPool(LocalPool):
         self._device_health = DeviceHealth(directory / "sick.json", self._report)
         self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
         self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
-        isolates = schedulers is not None and schedulers.why_not() is None
-        self._schedulers = schedulers if isolates else None
+        self._isolation = isolation
         self._unisolated: set[str] = set()
-        self._statuses: Mapping[tuple[str, int], Status] = {}
+        self._statuses: Mapping[tuple[str, int], SchedulerStatus] = {}
         under_mps = mps if self._has_mps else None
-        tend = self._tend_schedulers if isolates else None
+        tend = self._tend_schedulers if isolation is not None else None
         self._health = GpuHealth(self._gpus, nvml, under_mps, self._device_health, self._end, tend)
 
     # What there is.
@@ -150,7 +147,7 @@ class GpuPool(LocalPool):
         if self._has_mps:
             models = {gpu.name for gpu in self._gpus.values()}
             shares.update(*(self._splits.allowed_anywhere(m, self._driver) for m in models))
-        if self._schedulers is not None:
+        if self._isolation is not None:
             shares.add(IDLE)
         return Cluster(
             nodes=(Node(id=socket.gethostname(), gpus=devices),),
@@ -204,7 +201,7 @@ class GpuPool(LocalPool):
         """Take up the runs that should exist, and begin to watch the GPUs."""
         self._device_health.resume(self._gpus.keys())
         beyond = super().resume(runs)
-        for run in self.kept() if self._schedulers is None else ():
+        for run in self.kept() if self._isolation is None else ():
             if run.isolated:
                 self._lose_isolation(run, _NO_MORE)
         self._health.start()
@@ -390,9 +387,9 @@ class GpuPool(LocalPool):
         """Return the variables of an isolated rank; if it cannot be, its run is not started."""
         spec = run.spec
         try:
-            if self._schedulers is None:
+            if self._isolation is None:
                 raise IsolationError(_NO_MORE)
-            return self._schedulers.environment(
+            return self._isolation.environment(
                 uuid, spec.owner.uid, spec.priority == "latency", spec.env
             )
         except IsolationError as error:
@@ -401,10 +398,9 @@ class GpuPool(LocalPool):
 
     def _has_joined(self, run: Run, gpu: Gpu, root: Process) -> bool:
         """Return whether a process of a rank has joined the scheduler of its GPU."""
-        assert self._schedulers is not None
-        status = self._schedulers.status(gpu.uuid, run.spec.owner.uid)
-        joined = {client.pid for client in status.clients} if status else set()
-        return not joined.isdisjoint(_family(root.pid))
+        assert self._isolation is not None
+        status = self._isolation.status(gpu.uuid, run.spec.owner.uid)
+        return status is not None and not status.pids.isdisjoint(_family(root.pid))
 
     def _lose_isolation(self, run: Run, reason: str) -> None:
         self._unisolated.add(run.id)
@@ -431,19 +427,21 @@ class GpuPool(LocalPool):
                 statuses[name, uid] = status
         self._statuses = statuses
 
-    def _tend(self, name: str, uid: int, runs: Collection[tuple[Run, float]]) -> Status | None:
+    def _tend(
+        self, name: str, uid: int, runs: Collection[tuple[Run, float]]
+    ) -> SchedulerStatus | None:
         """Return the status of the scheduler of some runs, which began at these times."""
-        assert self._schedulers is not None
+        assert self._isolation is not None
         uuid = self._gpus[name].uuid
-        status = self._schedulers.status(uuid, uid)
-        process = self._schedulers.process(uuid, uid) if status is not None else None
+        status = self._isolation.status(uuid, uid)
+        since_s = self._isolation.began_s(uuid, uid) if status is not None else None
         for run, began_s in runs:
-            serves = process is not None and process.started / _TICKS_S <= began_s
+            serves = since_s is not None and since_s <= began_s
             if not serves and run.id not in self._unisolated:
-                self._lose_isolation(run, f"the scheduler of thread blocks of {name} has ended")
-        if process is None:
+                self._lose_isolation(run, f"the scheduler of isolated runs on {name} has ended")
+        if since_s is None:
             try:
-                self._schedulers.ensure(uuid, uid)
+                self._isolation.ensure(uuid, uid)
             except IsolationError as error:
                 _log.warning("%s: %s", name, error)
         return status

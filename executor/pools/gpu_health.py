@@ -55,7 +55,7 @@ class GpuHealth:
     lost : callable
         Takes a device and the processes on it whose work was lost with its MPS server.
     tend : callable, optional
-        Looks after schedulers of thread blocks, in a thread of its own.
+        Looks after the schedulers of isolated runs, in a thread of its own.
     """
 
     def __init__(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dovetail.executor.pools.isolation import Isolation
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.names import CpuOptions, pool_options
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.plugins import plugins
+
+_log = logging.getLogger(__name__)
 
 
 def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Path], LocalPool]:
@@ -40,7 +45,6 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
     from dovetail.executor.gpus.splits import read_splits
     from dovetail.executor.mps.manager import MpsManager
     from dovetail.executor.pools.gpu import GpuPool
-    from dovetail.isolation.schedulers import Schedulers
 
     manager = MpsManager(mps)
     try:
@@ -48,5 +52,28 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
     except NvmlError as error:
         hint = "dovetail doctor tells more; without a GPU: --pool cpu"
         raise UnsupportedError(f"{error} ({hint})") from None
-    schedulers = Schedulers(files / "isolation")
-    return GpuPool(files, nvml, manager, read_splits(directory), only, schedulers=schedulers)
+    splits, isolation = read_splits(directory), find_isolation(files / "isolation")
+    return GpuPool(files, nvml, manager, splits, only, isolation=isolation)
+
+
+def find_isolation(directory: Path) -> Isolation | None:
+    """Return the first installed way of isolation that works on this machine, or None.
+
+    Parameters
+    ----------
+    directory : path
+        For its files.
+    """
+    ways = plugins("isolation")
+    if not ways:
+        _log.info("no pair is isolated: no installed package isolates")
+    for plugin in ways.values():
+        try:
+            found: Isolation = plugin.call(directory)
+            why_not = found.why_not()
+        except UnsupportedError as error:
+            why_not = str(error)
+        if why_not is None:
+            return found
+        _log.info("no pair is isolated by %s: %s", plugin.name, why_not)
+    return None

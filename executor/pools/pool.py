@@ -65,8 +65,7 @@ class Usage(NamedTuple):
     driver : str or None
         The version of its driver.
     launches : mapping of str to int
-        Kernel launches of isolated runs by what they are counted as
-        (``isolation.server.COUNTS``), since its schedulers started.
+        Kernel launches of isolated runs by what they are counted as, since its schedulers started.
     escapes : mapping of str to str
         Their kernels that cannot be isolated, or not in some form, and why.
     """

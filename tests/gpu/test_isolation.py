@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from dovetail.isolation.server import COUNTS
 from dovetail.executor.mps import processes
-from dovetail.isolation.schedulers import Schedulers, Status
+from dovetail.executor.pools.isolation import SchedulerStatus
+from dovetail.executor.pools.opening import find_isolation
 
 from .bench import alone, awaited, together
 
@@ -20,13 +20,12 @@ _PAUSE_MS = 20
 
 @pytest.fixture
 def schedulers(tmp_path):
-    found = Schedulers(tmp_path / "isolation")
-    why_not = found.why_not()
-    if why_not is not None:
-        pytest.skip(why_not)
+    found = find_isolation(tmp_path / "isolation")
+    if found is None:
+        pytest.skip("nothing isolates here: dovetail doctor says what is missing")
     yield found
-    for one in processes.running("dovetail.isolation.server"):
-        if any(str(tmp_path) in argument for argument in one.arguments):
+    for one in processes.every():
+        if any(str(tmp_path / "isolation") in argument for argument in one.arguments):
             processes.kill(one, _KILLED_S)
 
 
@@ -52,23 +51,22 @@ def test_isolation(bench, daemon, schedulers):
     clients = pair(isolated=True)
     for client in clients:
         client.ready()
-    awaited(lambda: len(_status(schedulers, uuid, uid).clients) == len(clients), _JOIN_S)
-    joined = _status(schedulers, uuid, uid).clients
+    awaited(lambda: len(_status(schedulers, uuid, uid).pids) == len(clients), _JOIN_S)
+    joined = _status(schedulers, uuid, uid).pids
     isolated = together(*clients)
     status = _status(schedulers, uuid, uid)
-    launches = {name: status.launches.get(name, 0) for name in COUNTS}
     bench.saw(
         alone=whole,
         critical_and_other=plain,
         critical_and_other_isolated=isolated,
-        launches={name: count for name, count in launches.items() if count},
+        launches={name: count for name, count in status.launches.items() if count},
         escapes=dict(status.escapes),
     )
     assert len(joined) == len(clients)
-    assert launches["announced"] > 0
-    assert launches["isolated"] + launches["whole"] > 0
+    assert status.launches.get("announced", 0) > 0
+    assert status.launches.get("isolated", 0) + status.launches.get("whole", 0) > 0
 
 
 def _status(schedulers, uuid, uid):
     """Return the status of the scheduler; an empty one if none answers."""
-    return schedulers.status(uuid, uid) or Status()
+    return schedulers.status(uuid, uid) or SchedulerStatus(frozenset(), {}, {})

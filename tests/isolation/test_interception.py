@@ -33,6 +33,7 @@ from dovetail.isolation.interception import (
     library,
 )
 from dovetail.isolation.server import COUNTS, Page, Server, status
+from tests.executor.waiting import LIMIT_S, wait_until
 from tests.isolation import made_up_gpu
 from tests.isolation.any_form import AnyForm
 from tests.isolation.cuda_kernels import KERNELS
@@ -40,7 +41,6 @@ from tests.isolation.made_up_client import Work
 from tests.isolation.made_up_herd import answers
 from tests.isolation.tasks import task as _task
 from tests.isolation.test_images import container
-from tests.executor.waiting import LIMIT_S, wait_until
 
 pytestmark = [
     pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas (extra isolation)"),

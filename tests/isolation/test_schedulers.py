@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.isolation.assemble import find_ptxas
 from dovetail.executor.mps import processes
-from dovetail.isolation.schedulers import IsolationError, Schedulers
+from dovetail.executor.pools.isolation import IsolationError
+from dovetail.isolation.assemble import find_ptxas
+from dovetail.isolation.schedulers import Schedulers
 from tests.executor.local_runs import can_mount, unmount
 from tests.executor.waiting import wait_until
 
@@ -71,7 +72,7 @@ def test_one_that_is_dead_or_hangs_is_replaced(schedulers, number):
     os.kill(before.pid, number)
     schedulers.ensure(UUID, ME)
     assert schedulers.process(UUID, ME).pid != before.pid
-    assert schedulers.status(UUID, ME).clients == ()
+    assert schedulers.status(UUID, ME).pids == frozenset()
 
 
 def test_a_folder_that_others_may_enter_is_refused(schedulers):
@@ -95,7 +96,7 @@ def test_each_user_has_one_that_runs_as_the_user(schedulers):
     assert schedulers.process(UUID, OTHER).uid == OTHER
     assert schedulers.process(UUID, ME) is None
     assert (schedulers.directory / f"12345678-{OTHER}" / "socket").stat().st_uid == OTHER
-    assert schedulers.status(UUID, OTHER).clients == ()
+    assert schedulers.status(UUID, OTHER).pids == frozenset()
     if can_mount():
         disk = os.statvfs(schedulers.directory / f"12345678-{OTHER}")
         assert disk.f_blocks * disk.f_frsize == 256 * 2**20
@@ -169,7 +170,7 @@ def test_a_link_to_the_socket_of_another_is_not_followed(schedulers, tmp_path):
 def test_a_process_of_any_number_may_join(schedulers):
     answer = {"clients": [{"pid": 4_194_303, "priority": "latency"}]}
     with _replaced_by(schedulers, json.dumps(answer).encode()):
-        assert schedulers.status(UUID, ME).clients[0].pid == 4_194_303
+        assert schedulers.status(UUID, ME).pids == {4_194_303}
 
 
 def test_an_installation_that_only_pythonpath_leads_to(tmp_path):

@@ -27,10 +27,9 @@ from tests.executor.gpus.gpu_machine import gpu_machine  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.live.test_service import ME  # noqa: E402
 from tests.executor.live.test_service_gpu import becomes  # noqa: E402
+from tests.executor.waiting import wait_until  # noqa: E402
 from tests.isolation import made_up_gpu  # noqa: E402
 from tests.isolation.tasks import task  # noqa: E402
-from tests.executor.waiting import wait_until  # noqa: E402
-
 
 pytestmark = [
     pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas (extra isolation)"),

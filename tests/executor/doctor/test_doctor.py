@@ -13,9 +13,8 @@ import pytest
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor import doctor  # noqa: E402
-from dovetail.executor.doctor import machine  # noqa: E402
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose  # noqa: E402
-from dovetail.executor.doctor.finding import Level, Usable  # noqa: E402
+from dovetail.executor.doctor.finding import PARTS, Level, Usable  # noqa: E402
 from dovetail.executor.doctor.machine import progress_hook  # noqa: E402
 from dovetail.executor.gpus.nvml import NvmlError  # noqa: E402
 from dovetail.executor.gpus.splits import (  # noqa: E402
@@ -185,24 +184,9 @@ def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
         pool.close()
 
 
-@pytest.mark.parametrize(
-    ("lacks", "remedy"),
-    [("find_ptxas", "dovetail[isolation]"), ("find_compiler", "gcc"), ("find_library", "driver")],
-)
-def test_what_isolation_lacks_is_found_in_turn(monkeypatch, lacks, remedy):
-    for name in ("find_ptxas", "find_compiler", "find_library"):
-        here = None if name == lacks else Path("/somewhere")
-        monkeypatch.setattr(machine, name, lambda *_, here=here: here)
-    finding = machine.isolation()
-    assert finding.level is Level.LACKING
-    assert remedy in finding.remedy
-    monkeypatch.setattr(machine, lacks, lambda *_: Path("/somewhere"))
-    assert machine.isolation().level is Level.GOOD
-
-
 def test_every_finding_is_documented_and_no_other():
     source = "".join(path.read_text() for path in DOCTOR.glob("*.py"))
-    parts = "machine|service|driver|gpu|mps|jobs|shares"
+    parts = "|".join(PARTS)
     reported = set(re.findall(rf'"((?:{parts})\.[a-z-]+)"', source))
     rows = re.findall(rf"^\| `({parts})` \|.*\| (.*) \|$", PAGE.read_text(), re.M)
     documented = [f"{group}.{name}" for group, names in rows for name in names.split("`")[1::2]]

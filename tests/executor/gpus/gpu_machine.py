@@ -116,7 +116,9 @@ class GpuMachine:
     def pool(self, splits=None, patience=HASTY):
         """Return a pool of the made-up GPUs."""
         mps = MpsManager(self.place / "m", program=self.program, patience=patience)
-        return GpuPool(self.state, Nvml(), mps, splits or Splits(), schedulers=self.isolation)
+        works = self.isolation is not None and self.isolation.why_not() is None
+        isolation = self.isolation if works else None
+        return GpuPool(self.state, Nvml(), mps, splits or Splits(), isolation=isolation)
 
     @contextmanager
     def service(self, splits=None, **options):

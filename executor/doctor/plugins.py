@@ -1,0 +1,65 @@
+"""Checks that installed packages add, and what can be said of their plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.executor.doctor.finding import PARTS, Finding, lacking
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.plugins import KINDS, OWN, Plugin, plugins, unknown_plugins
+
+
+def added() -> Iterator[Finding]:
+    """Yield the findings of all plugins ``doctor.NAME``, each with its id."""
+    for name, plugin in plugins("doctor").items():
+        known = name.partition(".")[0] in PARTS
+        for finding in _found(plugin):
+            yield finding._replace(id=name if known else f"plugins.{name}")
+
+
+def _found(plugin: Plugin) -> tuple[Finding, ...]:
+    """Return the findings of one plugin; that it fails is one, too."""
+    try:
+        found = plugin.call()
+        several = (found,) if isinstance(found, Finding) else tuple(found)
+    except UnsupportedError as error:
+        return (_failed(plugin, str(error)),)
+    except Exception as error:  # what it returned cannot be iterated over, or fails on the way
+        why = plugin.unusable(f"must return findings: {type(error).__name__}: {error}")
+        return (_failed(plugin, str(why)),)
+    for one in several:
+        if not isinstance(one, Finding):
+            why = plugin.unusable(f"must return findings, got {type(one).__name__}")
+            return (_failed(plugin, str(why)),)
+    return several
+
+
+def unknown() -> Iterator[Finding]:
+    """Yield a finding for each plugin of a kind that this version does not know."""
+    for plugin in unknown_plugins():
+        text = f"{_name(plugin)}: Dovetail knows no plugins of the kind {plugin.kind}"
+        yield lacking(text, f"update Dovetail, or use one of the kinds {', '.join(KINDS)}")
+
+
+def imported() -> Iterator[Finding]:
+    """Yield what packages of others add, and what of it cannot be imported."""
+    well = []
+    for plugin in (each for kind in KINDS for each in plugins(kind).values()):
+        if plugin.package == OWN:
+            continue
+        try:
+            plugin.load()
+        except UnsupportedError as error:
+            yield _failed(plugin, str(error))
+        else:
+            well.append(_name(plugin))
+    if well:
+        yield Finding(f"added by other packages: {', '.join(sorted(well))}")
+
+
+def _failed(plugin: Plugin, why: str) -> Finding:
+    return lacking(why, f"update or uninstall {plugin.package}")
+
+
+def _name(plugin: Plugin) -> str:
+    return f"{plugin.kind}.{plugin.name} ({plugin.package})"

@@ -1,0 +1,22 @@
+"""The doctor's check of what isolation needs."""
+
+from __future__ import annotations
+
+from ctypes.util import find_library
+
+from dovetail.executor.doctor.finding import Finding, lacking
+from dovetail.isolation.assemble import find_ptxas
+from dovetail.isolation.interception import find_compiler
+
+
+def isolation() -> Finding:
+    """Check what isolation at thread-block level needs: an assembler, a compiler, the driver."""
+    ptxas, compiler = find_ptxas(), find_compiler()
+    if ptxas is None:
+        return lacking("no ptxas: no pair is isolated", "pip install './dovetail[isolation]'")
+    if compiler is None:
+        remedy = "install gcc or clang: it builds the library that intercepts launches"
+        return lacking("no C compiler: no pair is isolated", remedy)
+    if find_library("cuda") is None:
+        return lacking("no libcuda.so.1: no pair is isolated", "install NVIDIA's driver")
+    return Finding(f"pairs can be isolated: {ptxas}, {compiler}, libcuda.so.1")
