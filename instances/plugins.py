@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -204,12 +205,12 @@ def _entries(package: str, file: Path) -> Iterator[Plugin]:
 
 
 def require_package(module: str, extra: str, what: str) -> None:
-    """Refuse to go on without a package of an extra.
+    """Refuse to go on without a package of an extra; it is looked for, not imported.
 
     Parameters
     ----------
     module : str
-        The module to import.
+        The module that is needed, of the top level.
     extra : str
         The extra of Dovetail that has it.
     what : str
@@ -220,13 +221,8 @@ def require_package(module: str, extra: str, what: str) -> None:
     UnsupportedError
         When the module cannot be found.
     """
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise
-        hint = f"pip install './dovetail[{extra}]'"
-        raise UnsupportedError(f"{what} needs {error.name}: {hint}") from None
+    if find_spec(module) is None:
+        raise UnsupportedError(f"{what} needs {module}: pip install './dovetail[{extra}]'")
 
 
 __all__ = [

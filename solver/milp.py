@@ -7,6 +7,7 @@ from typing import cast
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.integer_program import IntegerProgram
+from dovetail.instances.plugins import require_package
 from dovetail.solver import _child
 from dovetail.solver.types import Answer, Limits
 
@@ -20,11 +21,17 @@ class Milp:
     ----------
     solver : str
         PuLP's name of the solver, for example ``HiGHS`` or ``SCIP_CMD``.
+
+    Raises
+    ------
+    UnsupportedError
+        When PuLP is not installed.
     """
 
     def __init__(self, solver: str = CBC) -> None:
         self.solver = solver
         self.name = "milp" if solver == CBC else f"milp:{solver}"
+        require_pulp(f"solver {self.name}")
 
     def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
         """Return the best solution found and its bound; ``start`` is not used.
@@ -39,6 +46,12 @@ class Milp:
         return cast(Answer | None, answer) or Answer(None, math.inf, "time_limit")
 
 
+def require_pulp(what: str) -> None:
+    """Refuse ``what`` where PuLP is not installed; it is not imported here (see ``_pulp``)."""
+    require_package("pulp", "milp", what)
+
+
 def model_text(program: IntegerProgram) -> str:
     """Return the program as the text of an MPS file that minimises ``-cost @ x``."""
+    require_pulp("writing the model")
     return cast(str, _child.call("dovetail.solver._pulp", "model_text", program))

@@ -35,6 +35,7 @@ from dovetail.formulations.budget import Budget, OutOfTimeError
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
+from dovetail.instances.plugins import require_package
 from dovetail.solver.greedy import AT_LEAST, greedy_counts
 from dovetail.solver.integer_scaling import IntegerWeights, integer_scale
 from dovetail.solver.stages import Search, solve_in_stages, weight_units
@@ -47,9 +48,18 @@ _PRECISION = 2.0**52
 
 
 class NetworkxSolver:
-    """Solves rounds whose plans are matchings."""
+    """Solves rounds whose plans are matchings.
+
+    Raises
+    ------
+    UnsupportedError
+        When networkx is not installed.
+    """
 
     name = "networkx"
+
+    def __init__(self) -> None:
+        require_package("networkx", "networkx", f"solver {self.name}")
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the proven best choice of groups; an earlier stage's or greedy's out of time.

@@ -149,5 +149,6 @@ SOLVERS: Mapping[str, Callable[[], Solver]] = {
     "exclusive": lambda: Greedy("alone"),
     "random": lambda: Greedy("random"),
 }
-"""The solvers by name; ``milp:NAME`` is any solver that PuLP knows. ``exclusive`` and ``random``
-are what plans are compared with: the queue's order, alone on every GPU or with any co-runner."""
+"""The solvers by name; ``milp:NAME`` is any solver that PuLP knows. ``milp`` and ``networkx`` need
+the extras of these names. ``exclusive`` and ``random`` are what plans are compared with: the
+queue's order, alone on every GPU or with any co-runner."""

@@ -492,6 +492,8 @@ def write_model(
     ------
     InputError
         When the file cannot be written.
+    UnsupportedError
+        When PuLP is not installed.
     """
     claim = plan.objective
     if claim is None:

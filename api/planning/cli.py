@@ -52,8 +52,9 @@ PLAN: Final = Command(
         ),
         option(
             "--solver S",
-            "auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP), networkx, greedy, "
-            "exclusive or random; python:MODULE.CLASS for one of your own",
+            "auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP; extra milp), "
+            "networkx (extra networkx), greedy, exclusive or random; python:MODULE.CLASS for one "
+            "of your own",
             default="auto",
         ),
         option(
@@ -76,7 +77,7 @@ PLAN: Final = Command(
             "instead of the plan, print the environment of each process that starts, to start jobs "
             "by hand under MPS",
         ),
-        option("--write-model FILE.mps", "write the integer program"),
+        option("--write-model FILE.mps", "write the integer program (extra milp)"),
         REPORT,
         FIGURES,
         option("--compare", "also print what simple rules achieve with the same jobs"),

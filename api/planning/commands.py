@@ -37,6 +37,7 @@ _MOST_ASKED = 5
 
 def plan(options: Namespace) -> int:
     """Solve the instance; print or write the plan, the report and the model."""
+    from dovetail.solver.milp import require_pulp
     from dovetail.solver.rounds import solve, write_model
 
     if options.from_live:
@@ -47,6 +48,8 @@ def plan(options: Namespace) -> int:
     outputs = (options.output, options.report, options.figures, options.write_model)
     require_separate(read, *outputs)
     check_figures(options.figures)
+    if options.write_model:
+        require_pulp("--write-model")
     instance = instance_with(options.instance, options.slowdowns)
     predictor = predictor_of(options)
     if predictor is not None:
