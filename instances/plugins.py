@@ -5,22 +5,24 @@ A package adds something by an entry point of the group ``dovetail.plugins``, na
     [project.entry-points."dovetail.plugins"]
     "policy.newest-first" = "my_package.policies:NewestFirst"
 
-``KINDS`` lists the kinds and what each has to be. Dovetail's own rooms (papers, cluster, isolation,
+``KINDS`` lists the kinds and what each must be. Dovetail's own rooms (papers, cluster, isolation,
 measuring) are added in the same way. A plugin is imported when what it adds is used, and one that
-cannot be imported is an error of what asked for it; nothing else is affected. Where two packages
-add the same name, Dovetail's own counts, then that of the package that comes first in the alphabet.
+cannot be imported is an error of whatever asked for it; nothing else is affected. If two packages
+add the same name, Dovetail's own is used, else that of the package that is first in the alphabet.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from dovetail.instances.errors import UnsupportedError, brief
 
@@ -44,7 +46,10 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "doctor": "a function that returns one or several dovetail.executor.doctor.finding.Finding",
     }
 )
-"""Each kind of plugin, and what its entry point has to name."""
+"""Each kind of plugin, and what its entry point must name."""
+
+_TARGET: Final = re.compile(r"([\w.]+)\s*:\s*([\w.]+)")
+"""``MODULE:NAME``; what packaging allows behind it (extras) has no meaning here."""
 
 _T = TypeVar("_T")
 
@@ -55,9 +60,9 @@ class Plugin(NamedTuple):
     Attributes
     ----------
     kind : str
-        One of ``KINDS``, or another that this version does not know.
+        One of ``KINDS``, or a kind that this version does not know.
     name : str
-        What it adds is called so.
+        The name of what it adds.
     package : str
         The installed package that declares it.
     target : str
@@ -69,24 +74,33 @@ class Plugin(NamedTuple):
     package: str
     target: str
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it comes with Dovetail."""
+        return self.package == OWN
+
+    @property
+    def top_package(self) -> str:
+        """The package that has to be imported first for it."""
+        return self.target.partition(":")[0].partition(".")[0]
+
     def load(self) -> Any:  # noqa: ANN401 - whatever a package names
         """Import what the entry point names.
 
         Raises
         ------
         UnsupportedError
-            In one line with the reason, whatever it is, when that fails.
+            If that fails: one line with the reason.
         """
-        module, _, name = self.target.partition(":")
+        target = _TARGET.match(self.target)
+        if not target:
+            raise self.unusable("must name an object as MODULE:NAME")
         try:
-            found = import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
+            return attrgetter(target[2])(import_module(target[1]))
         except UnsupportedError:
             raise
-        except Exception as error:  # whatever the module does when it is imported
+        except (Exception, SystemExit) as error:  # whatever the module does when it is imported
             raise self.unusable(f"cannot be imported: {type(error).__name__}: {error}") from error
-        return found
 
     def load_as(self, kind: type[_T]) -> _T:
         """Import an object of a class.
@@ -94,7 +108,7 @@ class Plugin(NamedTuple):
         Raises
         ------
         UnsupportedError
-            When it cannot be imported or is of another class.
+            If it cannot be imported or is of another class.
         """
         found = self.load()
         if not isinstance(found, kind):
@@ -107,12 +121,12 @@ class Plugin(NamedTuple):
         Raises
         ------
         UnsupportedError
-            When it cannot be imported or cannot be called.
+            If it cannot be imported or cannot be called.
         """
         found = self.load()
         if not callable(found):
-            raise self.unusable(f"must be callable, got {type(found).__name__}")
-        return found  # type: ignore[no-any-return]
+            raise self.unusable(f"must be a function or a class, got {type(found).__name__}")
+        return cast("Callable[..., Any]", found)
 
     def call(self, *arguments: object) -> Any:  # noqa: ANN401 - whatever the function returns
         """Import a function or a class and call it.
@@ -132,94 +146,124 @@ class Plugin(NamedTuple):
 
     def unusable(self, why: str) -> UnsupportedError:
         """Return the error that says in one line why the plugin cannot be used."""
-        what = f"plugin {self.kind}.{self.name} of the package {self.package}"
-        return UnsupportedError(brief(f"{what} ({self.target}) {why}"))
+        return UnsupportedError(f"{self} {why}")
+
+    def __str__(self) -> str:
+        full = ".".join(filter(None, (self.kind, self.name)))
+        return brief(f"plugin {full} of the package {self.package} ({self.target})")
 
 
 def plugins(kind: str) -> Mapping[str, Plugin]:
     """Return the installed plugins of a kind by name, those of Dovetail first."""
-    return _installed().get(kind, MappingProxyType({}))
+    return _installed().used.get(kind, MappingProxyType({}))
 
 
-def unknown_plugins() -> tuple[Plugin, ...]:
-    """Return the plugins of kinds that this version of Dovetail does not know."""
+def others() -> tuple[Plugin, ...]:
+    """Return the plugins in use that do not come with Dovetail."""
     return tuple(
-        each for kind, named in _installed().items() if kind not in KINDS for each in named.values()
+        each for named in _installed().used.values() for each in named.values() if not each.is_own
     )
 
 
+def left_out() -> Iterator[tuple[Plugin, str]]:
+    """Yield the plugins that are never used, and why."""
+    installed = _installed()
+    for each in installed.left_out:
+        if each.kind not in KINDS or not each.name:
+            yield each, f"must be called KIND.NAME, where KIND is one of {', '.join(KINDS)}"
+        else:
+            first = installed.used[each.kind][each.name].package
+            yield each, f"is left out: the package {first} has one of the same name"
+
+
+class _Installed(NamedTuple):
+    """The plugins in use by kind and name, and those left out."""
+
+    used: Mapping[str, Mapping[str, Plugin]]
+    left_out: tuple[Plugin, ...]
+
+
 @cache
-def _installed() -> Mapping[str, Mapping[str, Plugin]]:
-    """Return all plugins by kind and name; what is installed does not change within a process."""
-    found: dict[str, dict[str, Plugin]] = {}
-    for each in sorted(_declared(), key=lambda each: (each.package != OWN, each.package)):
-        found.setdefault(each.kind, {}).setdefault(each.name, each)
-    return MappingProxyType({kind: MappingProxyType(named) for kind, named in found.items()})
+def _installed() -> _Installed:
+    """Return all plugins; what is installed does not change within a process."""
+    used: dict[str, dict[str, Plugin]] = {kind: {} for kind in KINDS}
+    without_use = []
+    for each in sorted(_declared(), key=lambda each: (not each.is_own, each.package)):
+        if each.name and each.kind in used and each.name not in used[each.kind]:
+            used[each.kind][each.name] = each
+        else:
+            without_use.append(each)
+    return _Installed(
+        MappingProxyType({kind: MappingProxyType(named) for kind, named in used.items()}),
+        tuple(without_use),
+    )
 
 
 def _declared() -> Iterator[Plugin]:
     """Yield the entry points of the group in the metadata of all packages on the path.
 
-    ``importlib.metadata`` gives the same and takes 40 ms more, which is what all of
-    ``dovetail --help`` takes. Of a package that is on the path twice the first counts, as for
-    imports. Packages within archives are not searched.
+    ``importlib.metadata`` gives the same and takes 40 ms more, as long as all of
+    ``dovetail --help``. If a package is on the path twice, the first is used, as for imports.
+    Packages within archives are not searched.
     """
     seen = set()
     for folder in sys.path:
-        for metadata in _metadata_in(Path(folder)):
-            package = _package(metadata)
-            if package in seen:
-                continue
-            seen.add(package)
-            yield from _entries(package, metadata / "entry_points.txt")
+        for name in _metadata_in(folder):
+            package = _package(name)
+            if package not in seen:
+                seen.add(package)
+                yield from _entries(package, os.path.join(folder, name, "entry_points.txt"))
 
 
-def _metadata_in(folder: Path) -> list[Path]:
+def _metadata_in(folder: str) -> list[str]:
     try:
-        return sorted(p for p in folder.iterdir() if p.name.endswith((".dist-info", ".egg-info")))
+        names = os.listdir(folder or os.curdir)
     except OSError:
         return []
+    return sorted(name for name in names if name.endswith((".dist-info", ".egg-info")))
 
 
-def _package(metadata: Path) -> str:
-    """Return the name of a package from that of the folder of its metadata."""
-    return metadata.stem.partition("-")[0].replace("_", "-").lower()
+def _package(metadata: str) -> str:
+    """Return the name of a package from the name of its folder of metadata."""
+    name = metadata.rpartition(".")[0].partition("-")[0]
+    return re.sub(r"[_.]+", "-", name).lower()
 
 
-def _entries(package: str, file: Path) -> Iterator[Plugin]:
-    """Yield the plugins that a package declares; its file is written by the installer."""
+def _entries(package: str, path: str) -> Iterator[Plugin]:
+    """Yield the plugins that a package declares; the installer has written this file."""
     try:
-        text = file.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError):
         return
-    _, found, rest = text.partition(f"[{GROUP}]")
-    if not found:
+    if GROUP not in text:
         return
-    for line in rest.splitlines():
-        if line.startswith("["):
-            return
+    group = ""
+    for line in map(str.strip, text.splitlines()):
         key, equals, target = line.partition("=")
-        kind, _, name = key.strip().partition(".")
-        if equals and name:
+        if line.startswith("["):
+            group = line.strip("[] ")
+        elif equals and group == GROUP and not line.startswith("#"):
+            kind, _, name = key.strip().partition(".")
             yield Plugin(kind, name, package, target.strip())
 
 
 def require_package(module: str, extra: str, what: str) -> None:
-    """Refuse to go on without a package of an extra; it is looked for, not imported.
+    """Refuse to continue without a package of an extra; it is looked for, not imported.
 
     Parameters
     ----------
     module : str
         The module that is needed, of the top level.
     extra : str
-        The extra of Dovetail that has it.
+        The extra of Dovetail that installs it.
     what : str
-        What needs it, the begin of the error: ``fitting castor``.
+        What needs it, the beginning of the error: ``fitting castor``.
 
     Raises
     ------
     UnsupportedError
-        When the module cannot be found.
+        If the module cannot be found.
     """
     if find_spec(module) is None:
         raise UnsupportedError(f"{what} needs {module}: pip install './dovetail[{extra}]'")
@@ -229,7 +273,8 @@ __all__ = [
     "GROUP",
     "KINDS",
     "Plugin",
+    "left_out",
+    "others",
     "plugins",
     "require_package",
-    "unknown_plugins",
 ]

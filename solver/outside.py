@@ -1,4 +1,4 @@
-"""Classes of users, by the path to import them by, and errors that come from their code."""
+"""Classes of users, by the path to import them by, and errors from their code or a plugin's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Final
 
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.plugins import others
 
 PREFIX: Final = "python:"
 
@@ -54,7 +55,9 @@ def modules_in(texts: Iterable[object]) -> frozenset[str]:
 
 
 def own_traceback(error: BaseException, texts: Iterable[object]) -> list[traceback.FrameSummary]:
-    """Return the part of a traceback that begins in a module of the user's; empty if there is none.
+    """Return the part of a traceback from the first module of the user's or of a plugin on.
+
+    It is empty if there is none: the error is Dovetail's own.
 
     Parameters
     ----------
@@ -63,7 +66,11 @@ def own_traceback(error: BaseException, texts: Iterable[object]) -> list[traceba
     texts : iterable
         Where the user's classes are named.
     """
-    modules, frame = modules_in(texts), error.__traceback__
-    while frame and frame.tb_frame.f_globals.get("__name__") not in modules:
+    modules, packages = modules_in(texts), {each.top_package for each in others()}
+    frame = error.__traceback__
+    while frame:
+        name = str(frame.tb_frame.f_globals.get("__name__"))
+        if name in modules or name.partition(".")[0] in packages:
+            break
         frame = frame.tb_next
     return list(traceback.extract_tb(frame))

@@ -21,7 +21,7 @@ import dovetail.predicting.cli
 import dovetail.simulating.cli
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import Plugin, plugins
-from dovetail.toolkit.commands import Addition, Command, argument
+from dovetail.toolkit.commands import JSON, Addition, Argument, Command, argument
 
 _SHELL: Final = Command(
     "completion",
@@ -41,44 +41,38 @@ _CORE: Final[Mapping[str, tuple[Command, ...]]] = {
 """The commands of the core, by the sections in which help lists them."""
 
 
+@cache
 def command_named(name: str) -> Command | None:
-    """Return the command that a word on the command line calls, None where there is none."""
+    """Return the command that a word on the command line calls, or None if there is none."""
     core = {each.name: each for each in chain.from_iterable(_CORE.values())}
-    return _extended(core.get(name), _of(name))
+    both = (*plugins("command").values(), *plugins("options").values())
+    # A group before what other plugins add to it.
+    added = sorted(
+        (each for each in both if each.name.partition(".")[0] == name),
+        key=lambda each: (each.kind, each.name.count(".")),
+    )
+    return reduce(_with, added, core.get(name))
 
 
 @cache
 def sections() -> Mapping[str, tuple[Command, ...]]:
-    """Return all commands, as help lists them."""
-    found = {
-        section: tuple(_extended(each, _of(each.name)) or each for each in commands)
-        for section, commands in _CORE.items()
-    }
-    known = {each.name for each in chain.from_iterable(found.values())}
-    words = dict.fromkeys(name.partition(".")[0] for name in plugins("command"))
-    for word in words:
-        if word not in known and (added := _extended(None, _of(word))):
+    """Return the commands as help lists them, without what plugins add to those of the core."""
+    found = dict(_CORE)
+    known = {each.name for each in chain.from_iterable(_CORE.values())}
+    for word in dict.fromkeys(name.partition(".")[0] for name in plugins("command")):
+        if word not in known and (added := command_named(word)):
             found[added.section] = (*found.get(added.section, ()), added)
     return found
 
 
 def commands() -> tuple[Command, ...]:
-    """Return all commands in the order of help."""
-    return tuple(chain.from_iterable(sections().values()))
-
-
-def _of(word: str) -> list[Plugin]:
-    """Return the plugins that add a command of this first word or something to it."""
-    both = (*plugins("command").values(), *plugins("options").values())
-    return [each for each in both if each.name.partition(".")[0] == word]
-
-
-def _extended(command: Command | None, added: Iterable[Plugin]) -> Command | None:
-    """Return a command with what plugins add to it; those that cannot be used are left out."""
-    return reduce(_with, added, command)
+    """Return all commands in the order of help, with all that plugins add."""
+    listed = chain.from_iterable(sections().values())
+    return tuple(command_named(each.name) or each for each in listed)
 
 
 def _with(command: Command | None, plugin: Plugin) -> Command | None:
+    """Return a command with what a plugin adds to it; a plugin that is unusable is left out."""
     try:
         if plugin.kind == "options":
             return _with_options(command, plugin, plugin.load_as(Addition))
@@ -92,10 +86,11 @@ def _with_command(command: Command | None, plugin: Plugin, added: Command) -> Co
     """Return a command with another one at the place that the name of the plugin says."""
     *above, last = plugin.name.split(".")
     if added.name != last:
-        raise plugin.unusable(f"must be a command of the name {last!r}, got {added.name!r}")
+        raise plugin.unusable(f"must be a command called {last!r}, got {added.name!r}")
+    _require_sound(added, plugin)
     if not above:
         if command is not None:
-            raise plugin.unusable("must not be a command that exists")
+            raise plugin.unusable("must not have the name of a command that exists")
         return added
     return _changed(command, above, plugin, lambda group: _beside(group, added, plugin))
 
@@ -103,9 +98,9 @@ def _with_command(command: Command | None, plugin: Plugin, added: Command) -> Co
 def _beside(group: Command, added: Command, plugin: Plugin) -> Command:
     """Return a group of commands with one more."""
     if group.run:
-        raise plugin.unusable(f"must be in a group of commands: {group.name} is none")
+        raise plugin.unusable(f"must be in a group of commands, which {group.name} is not")
     if any(each.name == added.name for each in group.commands):
-        raise plugin.unusable("must not be a command that exists")
+        raise plugin.unusable("must not have the name of a command that exists")
     return group._replace(commands=(*group.commands, added))
 
 
@@ -119,26 +114,47 @@ def _with_options(command: Command | None, plugin: Plugin, added: Addition) -> C
 def _longer(leaf: Command, added: Addition, plugin: Plugin) -> Command:
     """Return a command with the arguments of an addition."""
     if not leaf.run:
-        raise plugin.unusable(f"must be for a command that does something: {leaf.name} is a group")
+        raise plugin.unusable(f"must be for one command: {leaf.name} is a group")
+    _require_arguments(added.arguments, plugin, leaf.all_arguments)
     for each in added.arguments:
         if not each.names:
             raise plugin.unusable(f"must add options only, got {each.value}")
-        if any(
-            set(each.names) & set(one.names) or each.field == one.field
-            for one in leaf.all_arguments
-        ):
-            raise plugin.unusable(f"must not be an option that exists: {each.names[-1]}")
     return leaf._replace(additions=(*leaf.additions, added))
 
 
 def _changed(
     command: Command | None, words: Sequence[str], plugin: Plugin, change: Callable[..., Command]
 ) -> Command:
-    """Return a command in which the one that the words call, itself the first, is changed."""
+    """Return a command after a change to the one that the words call, the first word itself."""
     if command is None:
-        raise plugin.unusable("must belong to a command that exists")
+        raise plugin.unusable("must be for a command that exists")
     if len(words) == 1:
         return change(command)
     below = {each.name: each for each in command.commands}
     changed = _changed(below.get(words[1]), words[1:], plugin, change)
     return command._replace(commands=tuple({**below, changed.name: changed}.values()))
+
+
+def _require_sound(command: Command, plugin: Plugin) -> None:
+    """Refuse a declaration of which no parser can be made."""
+    if bool(command.run) == bool(command.commands):
+        raise plugin.unusable(f"must have either a function to run or commands: {command.name}")
+    _require_arguments(command.arguments, plugin)
+    for each in command.commands:
+        _require_sound(each, plugin)
+
+
+def _require_arguments(
+    arguments: Iterable[Argument], plugin: Plugin, there: Sequence[Argument] = ()
+) -> None:
+    """Refuse what is no argument, and options that there are already."""
+    taken = {"--help", "-h", *JSON.names, *chain.from_iterable(each.names for each in there)}
+    fields = {JSON.field, *(each.field for each in there)}
+    for each in arguments:
+        if not isinstance(each, Argument):
+            raise plugin.unusable(f"must have arguments of type Argument, got {each!r}")
+        if taken & set(each.names) or each.field in fields:
+            name = each.names[-1] if each.names else each.value
+            raise plugin.unusable(f"must not have an option that exists: {name}")
+        taken |= set(each.names)
+        fields.add(each.field)

@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if own := _own_traceback(error, options):
             sys.stderr.write(own)
-            return _failed(brief(f"{type(error).__name__} in code of your own: {error}"), 1)
+            whose = "code of your own" if _names_own_class(options) else "code of a plugin"
+            return _failed(brief(f"{type(error).__name__} in {whose}: {error}"), 1)
         what = f"internal error, please report it: {type(error).__name__}: {error}"
         return _failed(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
@@ -86,9 +87,7 @@ def _function(path: str) -> Callable[[Namespace], Any]:
 
 
 def _own_traceback(error: Exception, options: Namespace) -> str:
-    """Return the traceback of an error within a class of the user's, empty if it is ours."""
-    if not _names_own_class(options):
-        return ""
+    """Return the traceback of an error in code of the user's or a plugin's, empty if it is ours."""
     import traceback
 
     from dovetail.solver.outside import own_traceback

@@ -23,6 +23,10 @@ _LIKE_OPTION: Final = 0.75
 """All options begin alike, so more has to be alike than of other names."""
 
 
+_NO_COMMAND: Final = ("-h", "--help", "--version")
+"""First words that end it before a command is looked for."""
+
+
 class _Parser(ArgumentParser):
     """Says what is wrong with the usage in one line."""
 
@@ -36,6 +40,14 @@ class _Parser(ArgumentParser):
         if wrong and (meant := hint(wrong[2], re.findall(r"[\w.:-]+", wrong[3]))):
             message = wrong[1] + meant
         self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
+
+
+class _Top(_Parser):
+    """Its help lists all commands, and asks plugins for theirs only then."""
+
+    def format_help(self) -> str:
+        self.description = "\n".join(_overview())
+        return super().format_help()
 
 
 def parsed(arguments: Sequence[str]) -> tuple[Command, Namespace]:
@@ -88,10 +100,9 @@ def _are_more(unknown: Sequence[str], options: Namespace) -> bool:
 
 def parser(command: str | None = None) -> ArgumentParser:
     """Return the parser of all commands, or of one: to make all takes longer than most work."""
-    top = _Parser(
+    top = _Top(
         prog="dovetail",
         usage="dovetail COMMAND ...",
-        description="\n".join(_overview()),
         formatter_class=RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"dovetail {VERSION}")
@@ -100,6 +111,8 @@ def parser(command: str | None = None) -> ArgumentParser:
     below = top.add_subparsers(
         prog=top.prog, metavar="COMMAND", help=SUPPRESS, parser_class=_Parser
     )
+    if command in _NO_COMMAND:
+        return top
     one = command_named(command) if command else None
     for each in [one] if one else commands():
         _add(each, below.add_parser)
@@ -109,7 +122,7 @@ def parser(command: str | None = None) -> ArgumentParser:
 def _overview() -> Iterator[str]:
     """Yield the lines of the help of all commands."""
     yield "Decides which GPU jobs share which GPUs."
-    width = max(len(each.name) for each in commands())
+    width = max(len(each.name) for each in chain.from_iterable(sections().values()))
     for section, listed in sections().items():
         yield f"\n{section}:"
         for each in listed:

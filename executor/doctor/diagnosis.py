@@ -128,7 +128,7 @@ def diagnose(
     )
     added = (
         *plugins.added(),
-        *_findings(("plugins.kinds", plugins.unknown()), ("plugins.imports", plugins.imported())),
+        *_findings(("plugins.names", plugins.names()), ("plugins.imports", plugins.imported())),
     )
     tables = [shares.share_table(splits, gpu.name, version, gpu.sms) for gpu in used.values()]
     sound = all(finding.level is not Level.BROKEN for finding in (*base, *added))

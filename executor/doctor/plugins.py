@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dovetail.executor.doctor.finding import PARTS, Finding, lacking
 from dovetail.instances.errors import UnsupportedError
-from dovetail.instances.plugins import KINDS, OWN, Plugin, plugins, unknown_plugins
+from dovetail.instances.plugins import Plugin, left_out, others, plugins
 
 
 def added() -> Iterator[Finding]:
@@ -34,19 +34,16 @@ def _found(plugin: Plugin) -> tuple[Finding, ...]:
     return several
 
 
-def unknown() -> Iterator[Finding]:
-    """Yield a finding for each plugin of a kind that this version does not know."""
-    for plugin in unknown_plugins():
-        text = f"{_name(plugin)}: Dovetail knows no plugins of the kind {plugin.kind}"
-        yield lacking(text, f"update Dovetail, or use one of the kinds {', '.join(KINDS)}")
+def names() -> Iterator[Finding]:
+    """Yield a finding for each plugin that is never used because of its name."""
+    for plugin, why in left_out():
+        yield _failed(plugin, f"{plugin} {why}")
 
 
 def imported() -> Iterator[Finding]:
     """Yield what packages of others add, and what of it cannot be imported."""
     well = []
-    for plugin in (each for kind in KINDS for each in plugins(kind).values()):
-        if plugin.package == OWN:
-            continue
+    for plugin in others():
         try:
             plugin.load()
         except UnsupportedError as error:

@@ -77,7 +77,7 @@ def test_a_plugin_may_return_several_and_say_that_the_machine_is_not_usable(find
         ("fails_late", "must return findings: OSError: no such device"),
         ("nonsense", "must return findings, got str"),
         ("missing", "cannot be imported: AttributeError"),
-        ("__name__", "must be callable, got str"),
+        ("__name__", "must be a function or a class, got str"),
     ],
 )
 def test_a_plugin_that_fails_is_one_finding(findings, target, why):
@@ -90,9 +90,10 @@ def test_a_plugin_that_fails_is_one_finding(findings, target, why):
 
 def test_plugins_of_unknown_kinds_and_those_that_cannot_be_imported_are_named(findings):
     diagnosis = findings(("weather.rain", "link"), ("policy.newest", "missing"))
-    (unknown,) = of(diagnosis, "plugins.kinds")
+    (unknown,) = of(diagnosis, "plugins.names")
     assert unknown.level is Level.LACKING
-    assert unknown.text == "weather.rain (made-up): Dovetail knows no plugins of the kind weather"
+    what = "plugin weather.rain of the package made-up (made_up:link)"
+    assert unknown.text.startswith(f"{what} must be called KIND.NAME, where KIND is one of policy")
     (lacks,) = of(diagnosis, "plugins.imports")
     assert lacks.level is Level.LACKING
     assert "policy.newest of the package made-up" in lacks.text

@@ -51,6 +51,7 @@ def test_the_first_that_works_is_taken(found, tmp_path):
 
 def test_without_any_one_line_says_so(monkeypatch, tmp_path, caplog):
     caplog.set_level(logging.INFO, "dovetail.executor.pools.opening")
-    monkeypatch.setattr(plugins, "_installed", dict)
+    monkeypatch.setattr(plugins, "_declared", list)
+    monkeypatch.setattr(plugins, "_installed", plugins._installed.__wrapped__)
     assert find_isolation(tmp_path) is None
     assert caplog.messages == ["no pair is isolated: no installed package isolates"]
