@@ -30,7 +30,6 @@ from dovetail.cli.commands import commands as all_commands
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
-from dovetail.executor.measuring import campaign, results, workloads
 from dovetail.executor.nodes.options import RayPlan, SlurmPlan
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.instances import instance as instances
@@ -38,6 +37,7 @@ from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import _rows, records
 from dovetail.live import faults, requests
+from dovetail.measuring import campaign, results, workloads
 from dovetail.solver.policies import POLICIES
 from dovetail.solver.policies.registry import policy_class
 from dovetail.toolkit.commands import Argument, Command, leaves
@@ -92,7 +92,7 @@ How to use them: [plan from a file](../howto/plan-from-a-file.md),
 CAMPAIGNS = """\
 # Campaigns
 
-Written by `docs/generate.py` from the records in `executor/measuring/`; do not edit by hand.
+Written by `docs/generate.py` from the records in `measuring/`; do not edit by hand.
 
 The file that [`dovetail measure`](../howto/measure.md) reads, in YAML or JSON, and the results that
 it stores: `sqlite3 repository.db "SELECT content FROM evidence"` prints one of them in each line.

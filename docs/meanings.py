@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.executor.live import views
-from dovetail.executor.measuring import campaign, results
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import records
 from dovetail.live import faults, requests
+from dovetail.measuring import campaign, results
 
 FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.Instance: {

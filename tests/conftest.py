@@ -36,8 +36,8 @@ LONGEST = (
     "executor/simulation/test_same_history.py",
     "api/simulating/test_commands.py",
     "executor/nodes/test_contract.py",
-    "benchmarks/test_gpu_campaign.py",
-    "executor/measuring/test_gpu_device.py",
+    "measuring/test_gpu_campaign.py",
+    "measuring/test_gpu_device.py",
     "solver/test_contract.py",
     "isolation/test_interception.py",
     "executor/mps/test_manager.py",
@@ -47,7 +47,7 @@ LONGEST = (
     "api/live/test_commands.py",
     "api/live/test_full_disk.py",
     "solver/test_partial_pairs.py",
-    "executor/measuring/test_runner.py",
+    "measuring/test_runner.py",
     "api/planning/test_report.py",
     "api/toolkit/test_charts.py",
     "solver/test_kinds.py",
@@ -80,3 +80,18 @@ def shadowed(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     yield folder
     assert not ran.exists(), ran.read_text()
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line in this process; return exit status, output and errors."""
+    from dovetail.cli.main import main
+
+    def call(*arguments):
+        try:
+            status = main(list(map(str, arguments)))
+        except SystemExit as stopped:
+            status = stopped.code
+        return status, *capsys.readouterr()
+
+    return call

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.executor.measuring.campaign import read_campaign
 from dovetail.instances.checker import check
 from dovetail.instances.datasets import (
     DataSet,
@@ -43,6 +42,7 @@ from dovetail.instances.importers.slurm import import_slurm
 from dovetail.instances.instance import Instance
 from dovetail.instances.traces import TraceJob, muri_stages, read_trace, write_trace
 from dovetail.instances.traces.trace import Trace
+from dovetail.measuring.campaign import read_campaign
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.solver.policies import policy_named
 from tests.data import example_data, plan_data

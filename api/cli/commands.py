@@ -14,8 +14,8 @@ from itertools import chain
 from typing import Final
 
 import dovetail.data.cli
+import dovetail.doctor.cli
 import dovetail.live.cli
-import dovetail.measuring.cli
 import dovetail.planning.cli
 import dovetail.predicting.cli
 import dovetail.simulating.cli
@@ -34,7 +34,7 @@ _CORE: Final[Mapping[str, tuple[Command, ...]]] = {
     "instances and data": dovetail.data.cli.COMMANDS,
     "predictions": dovetail.predicting.cli.COMMANDS,
     "simulations": dovetail.simulating.cli.COMMANDS,
-    "this machine": dovetail.measuring.cli.COMMANDS,
+    "this machine": dovetail.doctor.cli.COMMANDS,
     "the live service": dovetail.live.cli.COMMANDS,
     "the shell": (_SHELL,),
 }

@@ -16,7 +16,7 @@ from dovetail.toolkit.commands import (
     argument,
     option,
 )
-from dovetail.toolkit.values import confidence, pair, whole
+from dovetail.toolkit.values import confidence, pair
 
 PREDICTION: Final = (
     option("--predictor P", "fill in unknown slowdowns with this predictor: analytic"),
@@ -118,22 +118,6 @@ COMMANDS: Final = (
                 "Print what a model file holds.",
                 "dovetail.predicting.commands:show",
                 (_MODEL,),
-            ),
-            Command(
-                "suggest",
-                "Print the pairs to measure next: those that improve the plan most.",
-                "dovetail.predicting.suggesting:suggest",
-                (
-                    DATA,
-                    option(
-                        "--instance FILE",
-                        "plan the jobs of this instance (default: one job of every workload, two "
-                        "for each GPU)",
-                    ),
-                    option("--gpu-model M", "the GPU model, where the data have several"),
-                    option("--count N", "how many pairs", whole(1), "5"),
-                    SEED,
-                ),
             ),
             Command(
                 "update",

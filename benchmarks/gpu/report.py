@@ -21,12 +21,12 @@ import chosen_splits
 from rich.console import Console
 
 from dovetail.executor.gpus.splits import read_splits
-from dovetail.executor.measuring.ledger import Contents, read_ledger
-from dovetail.executor.measuring.noise import noise
-from dovetail.executor.measuring.summary import Summary, summary
 from dovetail.instances.datasets import DataSet, read_dataset
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.raw_files import write_text
+from dovetail.measuring.ledger import Contents, read_ledger
+from dovetail.measuring.noise import noise
+from dovetail.measuring.summary import Summary, summary
 from dovetail.measuring.tables import campaign_view
 from dovetail.predictors.estimators.registry import MODELS
 from dovetail.predictors.evaluation import NotApplicable, Trial, evaluate, evaluation

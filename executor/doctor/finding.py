@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 PARTS: Final = ("machine", "service", "driver", "gpu", "mps", "jobs", "shares", "plugins")
 """What is checked, in the order in which it is listed."""
 
+from dovetail.instances.plugins import OWN, plugins
+
 
 class Level(StrEnum):
     """Severity of a finding."""
@@ -68,6 +70,14 @@ def lacking(text: str, remedy: str) -> Finding:
 def broken(text: str, remedy: str) -> Finding:
     """Return a finding of the level BROKEN."""
     return Finding(text, Level.BROKEN, remedy)
+
+
+def measuring_shares(options: str = "") -> str:
+    """Return the command that measures SM shares, or that the part with it is not installed."""
+    measuring = plugins("options").get("doctor")
+    if measuring is None or measuring.package != OWN:
+        return "measuring shares needs the part measuring of Dovetail, which is not installed"
+    return f"dovetail doctor --splits {options}".rstrip()
 
 
 class Usable(IntEnum):

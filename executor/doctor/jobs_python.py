@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.doctor.driver import Driver
-from dovetail.executor.doctor.finding import Finding, lacking, note
+from dovetail.executor.doctor.finding import Finding, lacking, measuring_shares, note
 
 PROGRAM: Final = Path(__file__).with_name("libraries.py")
 
@@ -88,7 +88,7 @@ def torch(found: Libraries | NoPythonError, driver: object) -> Finding | None:
     if isinstance(found, NoPythonError):
         return None
     if found.torch is None:
-        remedy = "dovetail doctor --python FILE names the Python of the jobs; --splits needs it"
+        remedy = "dovetail doctor --python FILE names the Python of the jobs"
         return note("no PyTorch", remedy)
     if found.cuda is None:
         remedy = "the jobs' Python needs a build for CUDA (pytorch.org): name it with --python"
@@ -107,13 +107,13 @@ def cublas(found: Libraries | NoPythonError) -> Finding | None:
     if isinstance(found, NoPythonError) or found.cuda is None:
         return None
     if found.cublas is None and found.package is None:
-        remedy = "dovetail doctor --splits asks the one that PyTorch loads"
+        remedy = f"PyTorch loads its own, which tells its version when shares are measured: {measuring_shares()}"
         return note("not found with PyTorch", remedy)
     text = f"{found.package or 'of no package'}, version {found.cublas or 'unknown'}"
     parts = (found.package or "").split(".")[:3]
     version = tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else ()
     if len(version) == 3 and _AFFECTED[0] <= version <= _AFFECTED[1]:
-        remedy = "no share is used before it is measured: dovetail doctor --splits"
+        remedy = f"no share is used before it is measured: {measuring_shares()}"
         seen = f"{text}; others saw such versions compute wrong on H200 under SM shares"
         return note(seen, remedy)
     if version == _CLEAN:

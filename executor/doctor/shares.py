@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.executor.doctor.finding import Finding, lacking
+from dovetail.executor.doctor.finding import Finding, lacking, measuring_shares
 from dovetail.executor.gpus.splits import (
     WHOLE,
     SplitKey,
@@ -71,7 +71,8 @@ def evidence_in(directory: Path) -> tuple[Splits, Finding | None]:
         text, remedy = f"{path} may not be read", "run dovetail doctor as the service's user"
     except DovetailError as error:
         text = str(error)
-        remedy = "nothing is partitioned; move the file away and run dovetail doctor --splits"
+        again = f"move the file away, then: {measuring_shares()}"
+        remedy = f"nothing is partitioned; {again}"
     return Splits(), lacking(text, remedy)
 
 
@@ -81,7 +82,7 @@ def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Find
         libraries = splits.libraries(model, driver)
         if not libraries:
             text = f"not measured on {model}, driver {driver}"
-            yield lacking(text, "dovetail doctor --splits --python FILE")
+            yield lacking(text, measuring_shares("--python FILE"))
         for key in (SplitKey(model, driver, library) for library in libraries):
             if splits.allowed(key):
                 yield Finding(splits.why(key))

@@ -28,20 +28,6 @@ from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_dat
 from tests.solver.test_limits import strangers
 
 
-@pytest.fixture
-def run(capsys):
-    """Run the command line in this process; return exit status, output and errors."""
-
-    def call(*arguments):
-        try:
-            status = main([str(a) for a in arguments])
-        except SystemExit as stopped:
-            status = stopped.code
-        return status, *capsys.readouterr()
-
-    return call
-
-
 def dovetail(*arguments, stdin="", **options):
     """Run the installed program."""
     command = [sys.executable, "-m", "dovetail", *map(str, arguments)]

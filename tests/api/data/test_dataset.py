@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
-from dovetail.cli.main import main
 from dovetail.instances.datasets import Repository, read_dataset
 from dovetail.instances.files import read_instance
 from tests.instances.test_importers import gavel_file, lucid_folder
@@ -24,17 +24,9 @@ b,V100,,,
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command line in this process; return exit status, output and errors."""
-
-    def call(*arguments):
-        try:
-            status = main([str(a) for a in ("dataset", *arguments)])
-        except SystemExit as stopped:
-            status = stopped.code
-        return status, *capsys.readouterr()
-
-    return call
+def run(run):
+    """Run a command for data sets."""
+    return partial(run, "dataset")
 
 
 @pytest.fixture

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 import pytest
 
-from dovetail.cli.main import main
 from dovetail.instances.datasets import Repository, write_dataset
 from dovetail.predictors.estimators import tensorshare
 from dovetail.predictors.model_file import load_model, save_model
 from tests.predictors.fitted import simple
 from tests.predictors.measured import measured
-from tests.predictors.synthetic import synthetic
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command line in this process; return exit status, output and errors."""
-
-    def call(*arguments):
-        try:
-            status = main(["predictors", *map(str, arguments)])
-        except SystemExit as stopped:
-            status = stopped.code
-        return status, *capsys.readouterr()
-
-    return call
+def run(run):
+    """Run a command for predictors."""
+    return partial(run, "predictors")
 
 
 @pytest.fixture
@@ -198,30 +189,6 @@ def test_the_longest_name_of_a_gpu_model(run, folder, tmp_path):
     path, model = folder(measured(gpu_models=("G" * 200,))), tmp_path / "lab.dovetail"
     assert run("fit", path, "--model", "constant", "-o", model)[0] == 0
     assert run("show", model)[0] == 0
-
-
-def test_suggest_names_the_pairs_that_are_worth_measuring(run, folder, tmp_path):
-    path = folder(synthetic(families=3, skipped=0.5, noise=0.1))
-    status, out, err = run("suggest", path, "--count", "2")
-    assert (status, err) == (0, "")
-    assert "measure next" in out
-    assert "±" in out
-    status, out, _ = run("suggest", path, "--count", "2", "--json")
-    found = json.loads(out)
-    assert status == 0
-    assert 1 <= len(found) <= 2
-    assert {"workloads", "shares", "slowdown", "error", "worth"} == found[0].keys()
-
-
-def test_suggest_needs_a_gpu_model_of_the_data_and_measured_pairs(run, folder):
-    path = folder(measured(families=3))
-    status, _, err = run("suggest", path, "--gpu-model", "none such")
-    assert status == 2
-    assert "--gpu-model: must be a GPU model of the data" in err
-    status, _, err = run("suggest", folder(measured(families=3).replace(measurements=())))
-    assert status == 2
-    assert "must have at least one measured pair" in err
-    assert err.count("\n") == 1
 
 
 def few_on_a_new_gpu_model():

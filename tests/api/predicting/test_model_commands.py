@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail.cli.main import main
 from dovetail.instances.files import read_instance, write_instance
 from dovetail.predictors.model_file import save_model
 from dovetail.predictors.training import fit
@@ -14,20 +13,6 @@ from tests.predictors.synthetic import GPU, synthetic
 from tests.predictors.test_fill_fitted import SM, instance
 
 BOTH = [(0, 0), (30, 70), (0, 30), (0, 70)]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line in this process; return exit status, output and errors."""
-
-    def call(*arguments):
-        try:
-            status = main([str(a) for a in arguments])
-        except SystemExit as stopped:
-            status = stopped.code
-        return status, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.main import main
 from dovetail.cli.parser import parser
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
@@ -37,20 +36,6 @@ j0,0,1,100,a,1.2
 j1,0,2,50,b,
 j2,10,1,30,a,
 """
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process; return status, output and errors."""
-
-    def call(*arguments):
-        try:
-            status = main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from dovetail.executor.gpus.splits import (  # noqa: E402
 )
 from dovetail.executor.pools.cpu import CpuPool  # noqa: E402
 from dovetail.executor.pools.processes import TOKEN  # noqa: E402
+from dovetail.instances.plugins import Plugin  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.waiting import wait_until  # noqa: E402
 
@@ -77,6 +78,22 @@ def test_without_a_driver_the_next_step_is_printed(tmp_path):
     assert "dovetail serve --pool cpu" in driver.remedy
 
 
+@pytest.mark.parametrize(
+    ("package", "remedy"),
+    [
+        ("dovetail", "dovetail doctor --splits --python FILE"),
+        ("another", "measuring shares needs the part measuring of Dovetail, which is not installed"),
+    ],
+)
+def test_shares_are_measured_by_a_part_that_may_be_absent(
+    tmp_path, library, monkeypatch, package, remedy
+):
+    options = Plugin("options", "doctor", package, "module:NAME")
+    monkeypatch.setattr(finding, "plugins", {"options": {"doctor": options}}.get)
+    (shares,) = found(diagnosis(tmp_path), "shares.allowed")
+    assert shares.remedy == remedy
+
+
 def test_nothing_is_changed_by_looking(tmp_path, library):
     diagnosis(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -87,7 +104,6 @@ def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library
     assert result.usable is Usable.UNPARTITIONED
     (shares,) = found(result, "shares.allowed")
     assert shares.text == "not measured on Injected H200, driver 580.0 (injected)"
-    assert shares.remedy == "dovetail doctor --splits --python FILE"
     texts = [(one.id, one.text) for one in result.findings if one.gpu.startswith("GPU-injected")]
     assert ("gpu.model", "Injected H200, 2 GiB, 132 SMs, compute capability 9.0") in texts
     assert ("gpu.profiling", "by NVML GPM") in texts

@@ -1,1 +1,0 @@
-"""Measuring on a machine: campaigns, shares, and what live mode finds there."""

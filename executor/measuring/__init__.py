@@ -1,1 +1,0 @@
-"""Measuring campaigns: workloads alone and in pairs, at every split that may be used."""

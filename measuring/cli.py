@@ -1,0 +1,102 @@
+"""What this room adds to the command line: ``measure``, ``suggest``, options of ``doctor``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from typing import Final
+
+from dovetail.toolkit.commands import DATA, SEED, Addition, Command, argument, option
+from dovetail.toolkit.values import finite, whole
+
+
+def _shares(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
+        raise ArgumentTypeError(f"must be whole numbers from 1 to 100, got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _device(text: str) -> str:
+    kind, colon, which = text.partition(":")
+    named = bool(which) if colon else kind == "gpu"
+    if text != "cpu" and not (named and kind in ("gpu", "simulated")):
+        raise ArgumentTypeError(f"must be gpu, gpu:UUID, cpu or simulated:INSTANCE, got {text!r}")
+    return text
+
+
+def _minutes(text: str) -> float:
+    number = finite(text)
+    if number <= 0:
+        raise ArgumentTypeError(f"must be > 0, got {text!r}")
+    return number
+
+
+DOCTOR: Final = Addition(
+    (
+        option("--splits", "first measure which SM shares compute right on these GPUs"),
+        option("--sms", "first count the SMs that a client sees at every share; computes nothing"),
+        option(
+            "--shares P,...",
+            "with --splits, --sms: only these (default: every fifth, each per cent)",
+            _shares,
+        ),
+        option("--again", "with --splits: also those that are measured already"),
+    ),
+    before="dovetail.measuring.gate:before_diagnosis",
+)
+
+MEASURE: Final = Command(
+    "measure",
+    "Measure workloads alone and in pairs on a GPU; exit status 0: all is measured, 3: time "
+    "was up, and the same command continues.",
+    "dovetail.measuring.commands:measure",
+    (
+        argument("CAMPAIGN.yaml", "what to measure, and how", "campaign"),
+        option(
+            "--output DIR",
+            "where results go, and where an interrupted campaign continues (default: the "
+            "campaign's file name without its ending)",
+        ),
+        option(
+            "--device DEVICE",
+            "gpu (the first), gpu:UUID, cpu (one core as a stand-in), or simulated:INSTANCE "
+            "(its first GPU, with its slowdowns)",
+            _device,
+            "gpu",
+        ),
+        option("--python FILE", "the Python whose PyTorch runs the workloads (default: this one)"),
+        option(
+            "--directory DIR",
+            "where doctor --splits stored its results (default: that of serve)",
+        ),
+        option(
+            "--stages N",
+            "carry out only the first N stages of the campaign (default: all)",
+            whole(1),
+        ),
+        option(
+            "--minutes M",
+            "begin nothing that would take longer; exit status 3 if more is left",
+            _minutes,
+        ),
+        option("--dry-run", "measure nothing; print what would be measured"),
+        option("--verbose", "print a line for each result on standard error"),
+    ),
+    section="this machine",
+)
+
+SUGGEST: Final = Command(
+    "suggest",
+    "Print the pairs to measure next: those that improve the plan most.",
+    "dovetail.measuring.suggesting.commands:suggest",
+    (
+        DATA,
+        option(
+            "--instance FILE",
+            "plan the jobs of this instance (default: one job of every workload, two for each GPU)",
+        ),
+        option("--gpu-model M", "the GPU model, where the data have several"),
+        option("--count N", "how many pairs", whole(1), "5"),
+        SEED,
+    ),
+)

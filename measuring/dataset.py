@@ -1,0 +1,203 @@
+"""The data set of a campaign: solo profiles, and slowdowns of pairs."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from dovetail.instances._record import Name, Record
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import write_dataset
+from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.errors import InputError
+from dovetail.instances.raw_files import FilePath
+from dovetail.measuring.campaign import Mode
+from dovetail.measuring.ledger import Contents, read_ledger, standing
+from dovetail.measuring.results import Result, Throughput
+
+SLOW: Final = 2.0
+"""Workloads of which one is known to be slower by this share no GPU: by turns is no slower."""
+
+Baselines = Mapping[tuple[str, Mode], float]
+"""Means in seconds alone without a share, by workload and mode."""
+
+
+class LeftOut(Record):
+    """An experiment whose result is not in the data set, and why."""
+
+    key: Name
+    why: str
+
+
+class MeasuredData(NamedTuple):
+    """The data set, in which repeats are separate rows, and what was left out of it."""
+
+    data: DataSet
+    left_out: tuple[LeftOut, ...]
+
+
+def write_tables(folder: FilePath) -> DataSet:
+    """Write ``profiles.csv`` and ``pairs.csv`` into the folder of a ledger, and return them.
+
+    The folder is then a data set for all commands that read one.
+
+    Raises
+    ------
+    InputError
+        If the ledger cannot be read, or the tables cannot be written.
+    """
+    name = Path(os.path.realpath(folder)).name or "measured"
+    data = measured_data(read_ledger(folder), name).data
+    write_dataset(data, folder)
+    return data
+
+
+def measured_data(contents: Contents, name: str) -> MeasuredData:
+    """Return the data set of a ledger, under this name.
+
+    A slowdown is the iteration time together over the mean iteration time of the same workload
+    alone without a share in the same mode, over all repeats; p99 likewise for the 99th percentile
+    of latency. Where a worker starved, slowdowns are at least those of the most that each can have
+    done. Time-sliced results have a GPU model of their own, ``<model> time-sliced``.
+    """
+    results = standing(contents.results).values()
+    alone, tails_s = baselines(results), _means_alone(results, lambda pace: pace.p99_s)
+    profiles: list[SoloProfile] = []
+    measurements: list[Measurement] = []
+    left_out: list[LeftOut] = []
+    for one in results:
+        why = _why_not(one, alone)
+        try:
+            if why:
+                left_out.append(LeftOut(key=one.key, why=why))
+            elif len(one.workloads) == 1:
+                profiles.append(_profile(contents, one))
+            else:
+                measurements.append(_measurement(contents, one, alone, tails_s))
+        except InputError as error:
+            left_out.append(LeftOut(key=one.key, why=f"cannot be: {error}"))
+    data = DataSet(name=name, profiles=tuple(profiles), measurements=tuple(measurements))
+    return MeasuredData(data, tuple(left_out))
+
+
+def baselines(results: Iterable[Result]) -> Baselines:
+    """Return the mean iteration time of each workload alone, over all sound repeats."""
+    return _means_alone(results, lambda pace: 1 / pace.iterations_s)
+
+
+def slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
+    """Return the slowdown of each worker; None if it was not measured or a baseline is missing."""
+    if one.paces is None:
+        return None
+    return _slower(one, [pace.iterations_s for pace in one.paces], alone)
+
+
+def least_slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
+    """Return what each slowdown is at least; None if none is known to be `SLOW`."""
+    least = one.most_iterations_s and _slower(one, one.most_iterations_s, alone)
+    return least if least and max(least) >= SLOW else None
+
+
+def _slower(
+    one: Result, iterations_s: Sequence[float], alone: Baselines
+) -> tuple[float, ...] | None:
+    times = [alone.get((name, one.mode)) for name in one.workloads]
+    if None in times:
+        return None
+    each = zip(iterations_s, times, strict=True)
+    return tuple(1 / (rate * time) for rate, time in each if time is not None)
+
+
+def _means_alone(
+    results: Iterable[Result], value_of: Callable[[Throughput], float | None]
+) -> Baselines:
+    found: dict[tuple[str, Mode], list[float]] = defaultdict(list)
+    for one in results:
+        if not (one.sound and one.paces and len(one.paces) == 1) or one.shares[0] is not None:
+            continue
+        if (value := value_of(one.paces[0])) is not None:
+            found[one.workloads[0], one.mode].append(value)
+    return {which: fmean(values) for which, values in found.items()}
+
+
+def _why_not(one: Result, alone: Baselines) -> str:
+    """Return why a result is not in the data set; empty if it is."""
+    if one.status in ("failed", "refused"):
+        return f"{one.status}: {one.reason}" if one.reason else one.status
+    if one.disturbed_by:
+        pids = ", ".join(f"pid {pid}" for pid in one.disturbed_by)
+        return f"disturbed by other processes on the device: {pids}"
+    if any(one.first):
+        return "one is preferred to the other: a data set has no word for that"
+    if one.status == "out-of-memory":
+        return "out of memory alone" if len(one.workloads) == 1 else ""
+    missing = [name for name in one.workloads if (name, one.mode) not in alone]
+    if len(one.workloads) == 2 and missing:
+        return f"{missing[0]} was not measured alone without a cap ({one.mode}) yet"
+    if one.status == "starved" and least_slowdowns(one, alone) is None:
+        return f"starved: {one.reason}: raise most_s"
+    return ""
+
+
+def _conditions(contents: Contents, one: Result) -> dict[str, object]:
+    """Return the fields that profiles and measurements have in common."""
+    machine = contents.machine
+    # Figures of a stand-in say so in every row.
+    source = (
+        f"dovetail measure: {machine.campaign}",
+        f"NO GPU: {machine.stand_in}" if machine.stand_in else "",
+        f"metrics: {one.metrics_source}" if one.metrics and one.metrics_source else "",
+    )
+    sliced = " time-sliced" if one.mode == "time-sliced" else ""
+    return {
+        "gpu_model": f"{machine.gpu_model}{sliced}",
+        "power_w": one.power_w or None,
+        "driver": machine.driver,
+        "library": machine.cublas,
+        "source": "; ".join(filter(None, source))[:200],
+        "date": one.date,
+    }
+
+
+def _profile(contents: Contents, one: Result) -> SoloProfile:
+    (pace,), name = one.paces or (), one.workloads[0]
+    own = contents.campaign.own.get(name)
+    family = one.families[0] if one.families else None
+    return SoloProfile.from_data(
+        {
+            "workload": name,
+            "share": one.shares[0],
+            "family": (own and own.family) or family,
+            "batch_size": one.batch_sizes[0] if one.batch_sizes else None,
+            "metrics": dict(one.metrics),
+            "metrics_variance": dict(one.metrics_variance),
+            "throughput": pace.iterations_s,
+            "memory_mib": pace.memory_mib,
+            "latency_p99_s": pace.p99_s or None,
+            **_conditions(contents, one),
+        }
+    )
+
+
+def _measurement(
+    contents: Contents, one: Result, alone: Baselines, tails_s: Baselines
+) -> Measurement:
+    tails = [tails_s.get((name, one.mode)) for name in one.workloads]
+    growth = [
+        p99_s / tail_s if (p99_s := pace.p99_s) and tail_s else None
+        for pace, tail_s in zip(one.paces or (), tails, strict=False)
+    ]
+    return Measurement.from_data(
+        {
+            "workloads": one.workloads,
+            "share": one.shares,
+            "slowdown": slowdowns(one, alone),
+            "at_least": least_slowdowns(one, alone),
+            "p99": growth if one.paces is not None else None,
+            **_conditions(contents, one),
+        }
+    )

@@ -1,0 +1,206 @@
+"""A device to measure on: a pool that starts workers, and readings of the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+from typing import Final
+
+from dovetail.executor.jobs.specs import Seat as PoolSeat
+from dovetail.executor.pools.pool import NodePool, Usage
+from dovetail.executor.pools.submissions import Submissions
+from dovetail.instances.errors import DovetailError
+from dovetail.measuring.campaign import Mode, Seat
+from dovetail.measuring.results import Facts
+from dovetail.measuring.worker import Worker
+
+READING_S: Final = 1.0
+"""Seconds between two readings of metrics; DCGM provides one per second."""
+
+CONFIRM_S: Final = 10.0
+"""Seconds within which the pool must confirm the share of a worker that is ready."""
+
+_STEP_S: Final = 0.15
+"""Longer than the period of the energy counter (about 0.1 s on data-centre GPUs)."""
+
+
+class DeviceLostError(DovetailError):
+    """The device stopped working, and a campaign may do nothing that would bring it back."""
+
+
+class Device:
+    """A device that others do not use. Subclasses override what differs.
+
+    Parameters
+    ----------
+    pool : NodePool
+        The pool that has the device; closed with this object.
+    gpu : str
+        The device's id in the pool.
+    facts : Facts
+        Its description.
+
+    Attributes
+    ----------
+    env : mapping of str to str
+        Environment variables of workers, in addition to those of this process.
+    submissions : Submissions
+        Starts programs on the pool.
+    """
+
+    env: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, pool: NodePool, gpu: str, facts: Facts) -> None:
+        self.gpu, self.facts = gpu, facts
+        self.submissions = Submissions(pool)
+
+    def why_not(self, seat: Seat) -> str | None:
+        """Return why a seat is not available or not allowed; None if it is."""
+        return None
+
+    def open(self, mode: Mode) -> None:
+        """Prepare the device for workers of a mode; none of the other mode are running.
+
+        Raises
+        ------
+        DovetailError
+            If the device cannot be shared in this mode.
+        """
+
+    def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
+        """Start a worker with a command, to which the path of its socket is appended."""
+        worker = Worker(seat, self.submissions)
+        worker.listen(path)
+        worker.submission = self.submissions.submit(
+            (*command, "--socket", path),
+            PoolSeat(gpu=self.gpu, share=seat.share),
+            self.env,
+            "latency" if seat.first else "batch",
+            seat.workload,
+        )
+        return worker
+
+    def unconfirmed(self, worker: Worker) -> str | None:
+        """Return what a ready worker lacks of its seat; None if it lacks nothing."""
+        run, until_s = worker.submission, time.monotonic() + CONFIRM_S
+        if run is not None and not self.submissions.wait(lambda: run.ready, until_s):
+            return "is not known to be under its cap on the device"
+        return None
+
+    def free_mib(self) -> float | None:
+        """Return the free memory in MiB; None if unknown."""
+        used = self.submissions.pool.usage().get(self.gpu)
+        if used is None or used.memory_mib is None or self.facts.memory_mib is None:
+            return None
+        return self.facts.memory_mib - used.memory_mib
+
+    def meter(self) -> Meter:
+        """Begin to read the device over a window."""
+        return Meter(self.submissions.pool, self.gpu, self.energy_j)
+
+    def energy_j(self) -> float | None:
+        """Return the energy counter in joules; None if there is none."""
+        return None
+
+    def trouble(self) -> str:
+        """Return what is wrong with the device; empty if nothing is."""
+        return ""
+
+    def recover(self) -> None:
+        """Wait until the device works again; called when no workers are left.
+
+        Raises
+        ------
+        DeviceLostError
+            If it does not.
+        """
+
+    def close(self) -> None:
+        """End all workers and leave nothing behind."""
+        self.submissions.close()
+
+
+class Meter:
+    """Readings of a device over a window that begins with this object.
+
+    Parameters
+    ----------
+    pool : NodePool
+        The pool that has the device.
+    gpu : str
+        The device's id in the pool.
+    energy_j : callable
+        Returns its energy counter, which advances in steps.
+    """
+
+    def __init__(self, pool: NodePool, gpu: str, energy_j: Callable[[], float | None]) -> None:
+        self._pool, self._gpu, self._energy_j = pool, gpu, energy_j
+        self._readings: list[tuple[Usage, float]] = []
+        pool.usage()
+        self._read_s = time.monotonic()
+        self._begun_s, self._begun_j = self._stepped()
+
+    def look(self) -> None:
+        """Read the device if a second has passed; to be called several times a second."""
+        if time.monotonic() - self._read_s >= READING_S:
+            self._take()
+
+    def read(self) -> tuple[dict[str, object], Mapping[str, float]]:
+        """Return fields of `Result` about the window, and the peak memory of each run in MiB."""
+        self._take()
+        ended_s, ended_j = self._stepped()
+        energy_j = power_w = None
+        if ended_j is not None and self._begun_j is not None and ended_s > self._begun_s:
+            energy_j = ended_j - self._begun_j
+            power_w = energy_j / (ended_s - self._begun_s)
+        used = [usage for usage, _ in self._readings]
+        memory: dict[str, float] = {}
+        for run, mib in (item for one in used for item in one.memory_by_run.items()):
+            memory[run] = max(mib, memory.get(run, 0.0))
+        names = dict.fromkeys(name for one in used for name in one.metrics)
+        metrics = {name: self._over(one.metrics.get(name) for one in used) for name in names}
+        fields: dict[str, object] = {
+            "energy_j": energy_j,
+            "power_w": power_w,
+            "metrics": {name: mean for name, (mean, _) in metrics.items()},
+            "metrics_variance": {k: v for k, (_, v) in metrics.items() if v is not None},
+            "metrics_source": next((one.source for one in reversed(used) if one.metrics), ""),
+            "clock_mhz": self._over(one.clock_mhz for one in used)[0],
+            "temperature_c": self._over(one.temperature_c for one in used)[0],
+            "throttled": tuple(sorted({why for one in used for why in one.throttled})),
+            "disturbed_by": tuple(sorted({pid for one in used for pid in one.others})),
+            "others_busy": self._over(one.others_busy for one in used)[0],
+        }
+        return fields, memory
+
+    def _over(self, values: Iterable[float | None]) -> tuple[float | None, float | None]:
+        """Return mean and variance of readings over time; None without any (or with one)."""
+        timed = zip(values, (seconds for _, seconds in self._readings), strict=True)
+        known = [(value, seconds) for value, seconds in timed if value is not None]
+        if not known:
+            return None, None
+        values, seconds = zip(*known, strict=True)
+        mean = fmean(values, seconds)
+        variance = fmean([(value - mean) ** 2 for value in values], seconds)
+        return mean, variance if len(known) > 1 else None
+
+    def _take(self) -> None:
+        usage, now_s = self._pool.usage().get(self._gpu), time.monotonic()
+        if usage is not None:
+            self._readings.append((usage, now_s - self._read_s))
+        self._read_s = now_s
+
+    def _stepped(self) -> tuple[float, float | None]:
+        """Return a time and the energy by then, just after the counter has advanced.
+
+        The counter advances about ten times a second; in between it lags by up to several per cent
+        of a short window's energy.
+        """
+        until_s = time.monotonic() + _STEP_S
+        before = now = self._energy_j()
+        while before is not None and now == before and time.monotonic() < until_s:
+            time.sleep(_STEP_S / 100)
+            now = self._energy_j()
+        return time.monotonic(), now

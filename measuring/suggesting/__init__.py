@@ -1,0 +1,1 @@
+"""Which pairs to measure next: those that are worth most to the plan."""

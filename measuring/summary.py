@@ -1,0 +1,325 @@
+"""Summary of a campaign so far, as records for tables and JSON."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dovetail.instances._record import Count, Name, NonNegative, Positive, Record, Share, Slowdown
+from dovetail.measuring.campaign import Mode, Seat, experiments
+from dovetail.measuring.dataset import (
+    Baselines,
+    LeftOut,
+    baselines,
+    measured_data,
+    slowdowns,
+)
+from dovetail.measuring.ledger import Contents, by_setting, settled, standing
+from dovetail.measuring.noise import Noise, noise
+from dovetail.measuring.results import Machine, Result
+
+Amount = Annotated[int, Field(ge=0)]
+
+_Settings = Mapping[tuple[Seat, ...], Sequence[Result]]
+"""Sound results by setting."""
+
+
+class Cover(Record):
+    """Progress of a stage, in numbers of experiments.
+
+    ``done`` have a sound result; for the others the last attempt counts. ``left`` are to be
+    measured, some of the failed and all of the refused ones included.
+    """
+
+    stage: Amount
+    measure: Literal["solos", "pairs"]
+    mode: Mode
+    shares: tuple[Share | None, ...]
+    workloads: tuple[Name, ...] | None = None
+    first: tuple[Name, ...] = ()
+    planned: Amount
+    done: Amount
+    out_of_memory: Amount
+    starved: Amount
+    failed: Amount
+    refused: Amount
+    disturbed: Amount
+    left: Amount
+
+
+class Alone(Record):
+    """One workload alone in one setting, as means over repeats.
+
+    ``energy_j`` is the GPU's energy per iteration, idle power included; ``p50_s`` and ``p99_s`` are
+    latencies of requests.
+    """
+
+    workload: Name
+    mode: Mode
+    share: Share | None = None
+    repeats: Count
+    iterations_s: Positive
+    power_w: NonNegative | None = None
+    energy_j: NonNegative | None = None
+    memory_mib: NonNegative | None = None
+    p50_s: NonNegative | None = None
+    p99_s: NonNegative | None = None
+
+
+class Together(Record):
+    """Two workloads together in one setting, as means over repeats.
+
+    ``combined`` is the sum of 1 / slowdown; above 1, sharing is faster than running one after the
+    other. ``p99_s`` are the workloads' 99th percentiles of latency, null for those without.
+    """
+
+    mode: Mode
+    workloads: tuple[Name, Name]
+    shares: tuple[Share | None, Share | None]
+    first: tuple[bool, bool]
+    repeats: Count
+    slowdown: tuple[Slowdown, Slowdown]
+    combined: Positive
+    power_w: NonNegative | None = None
+    p99_s: tuple[NonNegative | None, NonNegative | None] = (None, None)
+
+
+class Sharing(Record):
+    """One way to share, over all pairs measured with it.
+
+    ``over_time_sliced`` is the mean of the combined throughput over that of time slicing, over the
+    ``compared`` pairs that were measured in both ways.
+    """
+
+    mode: Mode
+    shares: tuple[Share | None, Share | None]
+    preferred: bool
+    pairs: Count
+    out_of_memory: Amount
+    combined: Positive
+    combined_least: Positive
+    combined_most: Positive
+    over_time_sliced: Positive | None = None
+    compared: Amount = 0
+
+
+class Tail(Record):
+    """The 99th percentile of a workload's latency in one setting, over its partners.
+
+    ``partners`` is 0 if it runs alone, ``other_share`` the partners' share, and ``worst`` the
+    partner with which the percentile is ``worst_s``.
+    """
+
+    workload: Name
+    mode: Mode
+    share: Share | None = None
+    other_share: Share | None = None
+    preferred: bool = False
+    partners: Amount
+    p99_s: NonNegative
+    worst_s: NonNegative
+    worst: Name | None = None
+
+
+class Summary(Record):
+    """All findings of a campaign.
+
+    ``windows`` is the number of sound windows, ``unstable`` of those that reached their greatest
+    length with a standard error above ``relative_error``. ``others_busy`` is the mean fraction of
+    time that the device gave to others, if known (that of a processor core).
+    """
+
+    machine: Machine
+    machines: Count
+    stages: tuple[Cover, ...]
+    windows: Amount
+    unstable: Amount
+    relative_error: Positive
+    others_busy: NonNegative | None = None
+    noise: Noise | None
+    alone: tuple[Alone, ...]
+    together: tuple[Together, ...]
+    sharing: tuple[Sharing, ...]
+    tails: tuple[Tail, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def summary(contents: Contents) -> Summary:
+    """Return the summary of a ledger."""
+    results, settings = standing(contents.results).values(), by_setting(contents.results)
+    sound = [one for repeats in settings.values() for one in repeats]
+    asked = contents.campaign.windows.relative_error
+    errors = [max(pace.relative_error for pace in one.paces or ()) for one in sound]
+    alone = tuple(_alone(settings))
+    together = tuple(_together(settings, baselines(results)))
+    return Summary(
+        machine=contents.machine,
+        machines=len(contents.machines),
+        stages=tuple(_covers(contents)),
+        windows=len(errors),
+        unstable=sum(error > asked for error in errors),
+        relative_error=asked,
+        others_busy=_mean(one.others_busy for one in sound),
+        noise=noise(contents.results),
+        alone=alone,
+        together=together,
+        sharing=tuple(_sharing(together, results)),
+        tails=tuple(_tails(alone, together)),
+        left_out=measured_data(contents, contents.campaign.name).left_out,
+    )
+
+
+def _covers(contents: Contents) -> Iterable[Cover]:
+    found, over = standing(contents.results), settled(contents.results)
+    planned = experiments(contents.campaign)
+    for at, stage in enumerate(contents.campaign.stages):
+        keys = [one.key for one in planned if one.stage == at]
+        results = [found[key] for key in keys if key in found]
+        counts = Counter(one.status for one in results)
+        done = sum(one.sound for one in results)
+        yield Cover(
+            stage=at,
+            measure=stage.measure,
+            mode=stage.mode,
+            shares=stage.caps,
+            workloads=stage.workloads,
+            first=stage.first,
+            planned=len(keys),
+            done=done,
+            out_of_memory=counts["out-of-memory"],
+            starved=counts["starved"],
+            failed=counts["failed"],
+            refused=counts["refused"],
+            disturbed=counts["ok"] - done,
+            left=sum(key not in over for key in keys),
+        )
+
+
+def _alone(settings: _Settings) -> Iterable[Alone]:
+    singles = {seats[0]: found for seats, found in settings.items() if len(seats) == 1}
+    for seat in sorted(singles, key=lambda one: (one.mode, one.workload, -(one.share or 100))):
+        repeats = singles[seat]
+        paces = [one.paces[0] for one in repeats if one.paces]
+        yield Alone(
+            workload=seat.workload,
+            mode=seat.mode,
+            share=seat.share,
+            repeats=len(repeats),
+            iterations_s=1 / fmean(1 / pace.iterations_s for pace in paces),
+            power_w=_mean(one.power_w for one in repeats),
+            energy_j=_mean(map(_energy_j, repeats)),
+            memory_mib=max((p.memory_mib for p in paces if p.memory_mib is not None), default=None),
+            p50_s=_mean(pace.latency.p50_s if pace.latency else None for pace in paces),
+            p99_s=_mean(pace.p99_s for pace in paces),
+        )
+
+
+def _energy_j(one: Result) -> float | None:
+    """Return the energy per iteration alone, including that of idle gaps between requests."""
+    (pace,) = one.paces or ()
+    if one.power_w is None or one.window_s is None:
+        return None
+    rate = pace.iterations / one.window_s if pace.latency else pace.iterations_s
+    return one.power_w / rate
+
+
+def _together(settings: _Settings, alone: Baselines) -> Iterable[Together]:
+    for seats, repeats in settings.items():
+        if len(seats) == 1:
+            continue
+        slowed = [found for one in repeats if (found := slowdowns(one, alone)) is not None]
+        if slowed:
+            mine, other = (fmean(values) for values in zip(*slowed, strict=True))
+            paces = [one.paces for one in repeats if one.paces]
+            yield Together.from_data(
+                {
+                    "mode": seats[0].mode,
+                    "workloads": [seat.workload for seat in seats],
+                    "shares": [seat.share for seat in seats],
+                    "first": [seat.first for seat in seats],
+                    "repeats": len(slowed),
+                    "slowdown": [mine, other],
+                    "combined": 1 / mine + 1 / other,
+                    "power_w": _mean(one.power_w for one in repeats),
+                    "p99_s": [_mean(one[at].p99_s for one in paces) for at in range(2)],
+                }
+            )
+
+
+def _tails(alone: Iterable[Alone], together: Iterable[Together]) -> Iterable[Tail]:
+    """Yield the tails of workloads alone, then with partners of each share."""
+    found: dict[tuple[Seat, int | None, bool], list[tuple[float, str | None]]] = defaultdict(list)
+    for one in alone:
+        if one.p99_s is not None:
+            found[Seat(one.workload, one.mode, one.share), None, False].append((one.p99_s, None))
+    for pair in together:
+        for at, p99_s in enumerate(pair.p99_s):
+            if p99_s is not None:
+                seat = Seat(pair.workloads[at], pair.mode, pair.shares[at], pair.first[at])
+                partner = pair.workloads[1 - at]
+                found[seat, pair.shares[1 - at], True].append((p99_s, partner))
+    for (seat, other_share, paired), tails in found.items():
+        worst_s, worst = max(tails)
+        yield Tail(
+            workload=seat.workload,
+            mode=seat.mode,
+            share=seat.share,
+            other_share=other_share,
+            preferred=seat.first,
+            partners=len({partner for _, partner in tails}) if paired else 0,
+            p99_s=fmean(p99_s for p99_s, _ in tails),
+            worst_s=worst_s,
+            worst=worst,
+        )
+
+
+_Way = tuple[Mode, tuple[int | None, ...], bool]
+_SLICED: _Way = ("time-sliced", (None, None), False)
+
+
+def _sharing(together: Sequence[Together], results: Iterable[Result]) -> Iterable[Sharing]:
+    by_way: dict[_Way, list[Together]] = defaultdict(list)
+    for one in together:
+        by_way[_way(one.mode, one.shares, one.first)].append(one)
+    sliced = {frozenset(one.workloads): one.combined for one in by_way.get(_SLICED, ())}
+    full = Counter(
+        _way(seats[0].mode, [seat.share for seat in seats], [seat.first for seat in seats])
+        for seats in {one.seats for one in results if one.status == "out-of-memory"}
+        if len(seats) == 2
+    )
+    for way, pairs in by_way.items():
+        ratios = [
+            one.combined / sliced[frozenset(one.workloads)]
+            for one in pairs
+            if way != _SLICED and frozenset(one.workloads) in sliced
+        ]
+        values = [one.combined for one in pairs]
+        mode, shares, preferred = way
+        yield Sharing.from_data(
+            {
+                "mode": mode,
+                "shares": shares,
+                "preferred": preferred,
+                "pairs": len(pairs),
+                "out_of_memory": full[way],
+                "combined": fmean(values),
+                "combined_least": min(values),
+                "combined_most": max(values),
+                "over_time_sliced": _mean(ratios),
+                "compared": len(ratios),
+            }
+        )
+
+
+def _way(mode: Mode, shares: Sequence[int | None], first: Sequence[bool]) -> _Way:
+    """Return a way to share, the same for both orders of two shares."""
+    return mode, tuple(sorted(shares, key=lambda share: share or 100)), any(first)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,36 @@
+"""``dovetail doctor`` on this machine, and with made-up GPUs through the real ``pynvml``."""
+
+import json
+
+import pytest
+
+pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
+
+from dovetail.cli.main import main  # noqa: E402
+from dovetail.executor.gpus.nvml import Nvml, NvmlError  # noqa: E402
+from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+
+
+def has_gpu():
+    try:
+        with Nvml() as session:
+            return bool(session.gpus())
+    except NvmlError:
+        return False
+
+
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU")
+def test_without_a_gpu_every_line_fits_and_the_status_says_so(tmp_path, capsys):
+    assert main(["doctor", "--directory", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[-1].startswith("not usable")
+    assert any("dovetail serve --pool cpu" in line for line in lines)
+
+
+def test_the_machines_form(tmp_path, capsys):
+    with injected():
+        assert main(["doctor", "--json", "--directory", str(tmp_path)]) == 3
+    output = json.loads(capsys.readouterr().out)
+    assert output["usable"] == "unpartitioned"
+    assert {"id", "text", "level", "remedy", "gpu"} == set(output["findings"][0])

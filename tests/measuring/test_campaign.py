@@ -1,0 +1,88 @@
+from collections import Counter
+
+from dovetail.measuring.campaign import Seat, experiments, workers_needed
+from tests.measuring.made import campaign
+
+
+def settings(of):
+    """Return the seats of the experiments as texts like ``conv@10+lstm@90!``, sorted."""
+    return sorted(one.key.split(":")[2].split("#")[0] for one in experiments(of))
+
+
+def test_solos_are_each_workload_once_a_repeat():
+    of = campaign({"measure": "solos", "repeats": 2})
+    assert settings(of) == ["conv", "conv", "lstm", "lstm", "tiny", "tiny"]
+
+
+def test_pairs_of_three_workloads_are_six_with_the_self_pairs():
+    assert settings(campaign({"measure": "pairs"})) == [
+        "conv+conv", "conv+lstm", "conv+tiny", "lstm+lstm", "lstm+tiny", "tiny+tiny",
+    ]  # fmt: skip
+
+
+def test_equal_caps_have_one_order_and_unequal_caps_both_but_for_self_pairs():
+    equal = campaign({"measure": "pairs", "shares": [50, 50]}, workloads=["a", "b"])
+    assert settings(equal) == ["a@50+a@50", "a@50+b@50", "b@50+b@50"]
+    unequal = campaign({"measure": "pairs", "shares": [10, 90]}, workloads=["a", "b"])
+    assert settings(unequal) == ["a@10+a@90", "a@10+b@90", "b@10+a@90", "b@10+b@90"]
+
+
+def test_a_preference_holds_in_either_place_and_counts_once_where_caps_are_equal():
+    plain = campaign({"measure": "pairs", "workloads": ["a"], "first": ["a"]}, workloads=["a", "b"])
+    assert settings(plain) == ["a!+a!", "a!+b"]
+    capped = {"measure": "pairs", "workloads": ["a"], "first": ["a"], "shares": [10, 90]}
+    assert settings(campaign(capped, workloads=["a", "b"])) == [
+        "a@10!+a@90!",
+        "a@10!+b@90",
+        "b@10+a@90!",
+    ]
+
+
+def test_a_stage_of_some_workloads_has_their_pairs_with_all():
+    assert settings(campaign({"measure": "pairs", "workloads": ["tiny"]})) == [
+        "conv+tiny", "lstm+tiny", "tiny+tiny",
+    ]  # fmt: skip
+    assert settings(campaign({"measure": "solos", "workloads": ["tiny", "conv"]})) == [
+        "conv",
+        "tiny",
+    ]
+
+
+def test_stages_keep_their_order_and_each_repeat_is_a_whole_round():
+    of = campaign({"measure": "pairs", "repeats": 3}, {"measure": "solos"})
+    order = experiments(of)
+    assert [one.stage for one in order] == [0] * 18 + [1] * 3
+    assert [one.repeat for one in order[:18]] == [0] * 6 + [1] * 6 + [2] * 6
+    assert len({one.key for one in order}) == 21
+
+
+def test_the_order_is_the_seeds_and_is_not_sorted():
+    names = [f"w{k}" for k in range(8)]
+    stage = {"measure": "pairs", "repeats": 2}
+    of = campaign(stage, workloads=names)
+    again, other = campaign(stage, workloads=names), campaign(stage, workloads=names, seed=2)
+    assert experiments(of) == experiments(again)
+    assert experiments(of) != experiments(other)
+    first, second = experiments(of)[:36], experiments(of)[36:]
+    assert [one.seats for one in first] != [one.seats for one in second]
+    # Of 36 pairs, 8 of which have w0: sorted, they would be the first 8. In a random order the
+    # sum of their places has mean 8 * 17.5 = 140 and standard deviation about 26.
+    places = [at for at, one in enumerate(first) if "w0" in {s.workload for s in one.seats}]
+    assert len(places) == 8
+    assert 140 - 4 * 26 < sum(places) < 140 + 4 * 26
+    assert places != list(range(8))
+
+
+def test_what_a_campaign_gains_leaves_the_order_before_as_it_was():
+    old = campaign({"measure": "pairs"})
+    grown = campaign({"measure": "pairs", "repeats": 2}, {"measure": "solos"})
+    assert experiments(grown)[:6] == experiments(old)
+
+
+def test_a_self_pair_needs_two_equal_workers_unless_their_caps_differ():
+    same = workers_needed(experiments(campaign({"measure": "pairs"}, workloads=["a", "b"])))
+    assert same == Counter({Seat("a", "mps"): 2, Seat("b", "mps"): 2})
+    split = campaign({"measure": "pairs", "shares": [10, 90]}, workloads=["a"])
+    assert workers_needed(experiments(split)) == Counter(
+        {Seat("a", "mps", 10): 1, Seat("a", "mps", 90): 1}
+    )
