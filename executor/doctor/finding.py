@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
+from dovetail.instances.plugins import OWN, plugins
+
 PARTS: Final = ("machine", "service", "driver", "gpu", "mps", "jobs", "shares", "plugins")
 """What is checked, in the order in which it is listed."""
-
-from dovetail.instances.plugins import OWN, plugins
 
 
 class Level(StrEnum):
@@ -76,7 +76,7 @@ def measuring_shares(options: str = "") -> str:
     """Return the command that measures SM shares, or that the part with it is not installed."""
     measuring = plugins("options").get("doctor")
     if measuring is None or measuring.package != OWN:
-        return "measuring shares needs the part measuring of Dovetail, which is not installed"
+        return "shares are measured by the part measuring of Dovetail, which is not installed"
     return f"dovetail doctor --splits {options}".rstrip()
 
 

@@ -107,7 +107,7 @@ def cublas(found: Libraries | NoPythonError) -> Finding | None:
     if isinstance(found, NoPythonError) or found.cuda is None:
         return None
     if found.cublas is None and found.package is None:
-        remedy = f"PyTorch loads its own, which tells its version when shares are measured: {measuring_shares()}"
+        remedy = f"measuring shares asks the one that PyTorch loads: {measuring_shares()}"
         return note("not found with PyTorch", remedy)
     text = f"{found.package or 'of no package'}, version {found.cublas or 'unknown'}"
     parts = (found.package or "").split(".")[:3]

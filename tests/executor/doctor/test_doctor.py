@@ -82,14 +82,18 @@ def test_without_a_driver_the_next_step_is_printed(tmp_path):
     ("package", "remedy"),
     [
         ("dovetail", "dovetail doctor --splits --python FILE"),
-        ("another", "measuring shares needs the part measuring of Dovetail, which is not installed"),
+        (
+            "another",
+            "shares are measured by the part measuring of Dovetail, which is not installed",
+        ),
     ],
 )
 def test_shares_are_measured_by_a_part_that_may_be_absent(
     tmp_path, library, monkeypatch, package, remedy
 ):
     options = Plugin("options", "doctor", package, "module:NAME")
-    monkeypatch.setattr(finding, "plugins", {"options": {"doctor": options}}.get)
+    found_by_kind = {"options": {"doctor": options}}
+    monkeypatch.setattr("dovetail.executor.doctor.finding.plugins", found_by_kind.get)
     (shares,) = found(diagnosis(tmp_path), "shares.allowed")
     assert shares.remedy == remedy
 
