@@ -65,7 +65,7 @@ def test_eighty_equal_jobs_five_to_a_gpu(objective):
     assert groups.sizes.tolist() == [1, 2, 3, 4, 5]
     before = time.process_time()
     result = solve(instance, objective)
-    assert time.process_time() - before < 10  # 0.3 s; no pattern of single jobs is listed
+    assert time.process_time() - before < 30  # 0.3 s; no pattern of single jobs is listed
     assert result.status == "optimal"
     on = Counter(gpu for row in result.plan.assignments for gpu in row.gpus)
     assert sorted(on.values()) == [5] * 16
@@ -233,13 +233,12 @@ def two_hundred_kinds() -> Instance:
 
 MANY_KINDS = """
 import resource, time
-from benchmarks.equal_jobs import Processor
-from dovetail.formulations.budget import Budget
+from dovetail.formulations.budget import Budget, WorkClock
 from dovetail.solver.rounds import solve
 from tests.solver.test_kinds import two_hundred_kinds
 instance = two_hundred_kinds()
 before = time.process_time()
-budget = Budget.of(8.0, Processor())
+budget = Budget.of(4.0, WorkClock())
 result = solve(instance, "throughput", "auto", budget, explain=False)
 seconds = time.process_time() - before
 mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -252,8 +251,8 @@ def test_two_hundred_kinds_ten_to_a_gpu():
     asked = [sys.executable, "-c", MANY_KINDS]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     gap, seconds, mib, noted = map(float, done.stdout.split())
-    assert 0 <= gap < 0.5
-    assert seconds < 30
+    assert 0 <= gap < 0.2
+    assert seconds < 100  # 4 s
     assert mib < 1024
     assert noted == 1
 

@@ -25,7 +25,7 @@ from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.views import Chosen
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.live import application, guards
+from dovetail.live import application, client, guards
 from dovetail.live.client import Client
 from dovetail.live.faults import ServiceFailedError
 from dovetail.live.places import NoServiceError
@@ -536,11 +536,14 @@ class Forgetful:
                     asking.sendall(answer)
 
 
-def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_runs_twice(live, short_path):
+def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_runs_twice(
+    live, short_path, monkeypatch
+):
+    monkeypatch.setattr(client, "RETRY_S", LIMIT_S)
     relay = Forgetful(live.socket, short_path / "relay.sock", losses=2)
     try:
-        with Client(str(short_path / "relay.sock")) as client:
-            assert client.submit([job(), job()]) == ("j1", "j2")
+        with Client(str(short_path / "relay.sock")) as relayed:
+            assert relayed.submit([job(), job()]) == ("j1", "j2")
     finally:
         relay.listening.close()
     assert len(live.client.jobs()) == 2

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import termios
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -206,18 +205,25 @@ def test_an_array_is_one_request(simulated, run):
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
 
 
-def test_a_job_is_paused_and_goes_on_or_gives_its_device_up(simulated, run):
-    job = submitted(run, "--workload", "resnet", command=("train", "work_s=1"))
-    wait_until(lambda: view(run, job)["state"] == "profiling")
+def test_a_job_is_paused_and_goes_on_or_gives_its_device_up(simulated, home, run):
+    job = submitted(run, "--workload", "resnet", command=("train", "work_s=3600"))
+    wait_until(lambda: view(run, job)["iterations"])
     assert run("pause", job)[1] == f"{job}: paused: paused by {ME}\n"
     assert run("pause", job)[0] == 0
     assert len(view(run, job)["gpus"]) == 1
     assert run("queue", "--state", "paused")[1].count(job) == 1
-    time.sleep(1.5)
+
+    def stands_still():
+        runs = json.loads((Path(home) / "simulated.json").read_text())["runs"]
+        return any(of["paused"] for of in runs if of["run"]["job"] == job)
+
+    wait_until(stands_still)
     assert view(run, job)["state"] == "paused"
     assert run("resume", "--all")[1] == f"{job}: profiling: resumed by {ME}\n"
-    assert run("wait", job)[0] == 0
-    message = f"{job} is finished: a job may be paused while it runs"
+    wait_until(lambda: not stands_still())
+    wait_until(lambda: view(run, job)["iterations"])
+    assert run("cancel", job, "--wait")[0] == 0
+    message = f"{job} is cancelled: a job may be paused while it runs"
     assert run("pause", job)[::2] == (2, f"dovetail: {message}\n")
     other = submitted(run, "--workload", "resnet")
     wait_until(lambda: view(run, other)["state"] in ("profiling", "running"))
@@ -330,8 +336,11 @@ def test_jobs_are_chosen_by_what_they_are(simulated, run):
         2,
         f"dovetail: {running} is profiling: a job may be held while it waits\n",
     )
-    assert run("requeue", "--name", "a")[1].startswith(f"{running}: stopping: requeued by {ME}")
+    # It may wait, or run, again before the answer.
+    (line,) = run("requeue", "--name", "a")[1].splitlines()
+    assert line.startswith(f"{running}: ")
     wait_until(lambda: view(run, running)["runs"] == 2)
+    assert f"requeued by {ME}" in {step["why"] for step in view(run, running)["history"]}
     assert run("cancel", "--user", "nobody-like-this") == (0, "", "dovetail: no job matches\n")
     assert run("wait", "--name", "nobody-like-this") == (2, "", "dovetail: no job matches\n")
     choose = "is required, unless --all, --name, --user or --state selects jobs"

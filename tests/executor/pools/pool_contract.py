@@ -27,6 +27,7 @@ from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.pools.pool import NodePool
+from dovetail.executor.pools.shim.kernel import stat_of
 from tests.executor.waiting import LIMIT_S, wait_until
 
 ME = Owner(name="me", uid=os.getuid(), gid=os.getgid())
@@ -36,12 +37,14 @@ _OVER = (RankEnded, RankGone, RankRefused)
 class Commands(NamedTuple):
     """Commands that make a rank behave so in a pool; each writes ``started`` to its log.
 
-    ``brief`` ends with status 0 within a second or two, ``failing`` with status 3, ``endless``
-    goes on until it is asked to end, ``deaf`` until it is killed.
+    ``brief`` ends with status 0 within a second or two, ``failing`` with status 3, ``awaiting``
+    with status 0 after ``let_end``, ``endless`` goes on until it is asked to end, ``deaf`` until
+    it is killed.
     """
 
     brief: tuple[str, ...]
     failing: tuple[str, ...]
+    awaiting: tuple[str, ...]
     endless: tuple[str, ...]
     deaf: tuple[str, ...]
 
@@ -81,6 +84,15 @@ class PoolContract:
     def make(self, directory: Path) -> NodePool:
         """Return a pool of at least two devices that keeps its files in a directory."""
         raise NotImplementedError
+
+    def let_end(self) -> None:
+        """Let runs of the command ``awaiting`` end; once more for those that were paused."""
+        (self._directory / "end").touch()
+
+    def stands_still(self, started: RankStarted) -> bool:
+        """Return whether the process of a rank is stopped."""
+        stat = None if started.pid is None else stat_of(started.pid)
+        return stat is not None and stat.state == "T"
 
     @pytest.fixture
     def open_pool(self, tmp_path):
@@ -247,14 +259,18 @@ class PoolContract:
 
     def test_a_run_that_is_paused_goes_on_later(self, open_pool):
         observed = open_pool()
-        run = self.run_of(observed.pool, self.commands.brief)
+        run = self.run_of(observed.pool, self.commands.awaiting)
         observed.pool.launch(run)
+        started = observed.wait(run, RankStarted)[0]
         observed.wait(run, RankReady)
         observed.pool.pause(run.id, True)
         observed.pool.pause(run.id, True)
-        time.sleep(1.5)
+        wait_until(lambda: self.stands_still(started))
+        self.let_end()
+        time.sleep(1.0)
         assert not [event for event in observed.poll() if isinstance(event, RankEnded)]
         observed.pool.pause(run.id, False)
+        self.let_end()
         assert observed.wait(run, RankEnded)[0].status == 0
 
     def test_a_run_that_is_paused_hears_that_it_is_to_end(self, open_pool):

@@ -29,6 +29,7 @@ class TestContract(PoolContract):
     commands = Commands(
         brief=("sh", "-c", "echo started; sleep 0.3"),
         failing=("sh", "-c", "echo started; sleep 0.3; exit 3"),
+        awaiting=("sh", "-c", "echo started; until [ -e end ]; do sleep 0.1; done"),
         endless=("sh", "-c", "echo started; exec sleep 600"),
         deaf=python(
             "import signal, time\n"

@@ -11,6 +11,7 @@ from dovetail.executor.jobs.specs import JobSpec, Run, Seat
 from dovetail.executor.pools import simulated
 from dovetail.executor.pools.pool import Progress
 from dovetail.executor.pools.simulated import SimulatedNode
+from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from tests.executor.pools.pool_contract import ME, Commands, PoolContract
@@ -66,12 +67,24 @@ class TestContract(PoolContract):
     commands = Commands(
         brief=("simulate", "work_s=0.4"),
         failing=("simulate", "work_s=0.4", "status=3"),
+        awaiting=("simulate", "work_s=3600"),
         endless=("simulate", "work_s=1e6"),
         deaf=("simulate", "work_s=1e6", "deaf=1"),
     )
 
+    skipped_s = 0.0
+
     def make(self, directory):
-        return SimulatedNode(directory, truth(), start_s=0.05)
+        return SimulatedNode(directory, truth(), start_s=0.05, boot_s=self.now_s)
+
+    def now_s(self):
+        return boot_s() + self.skipped_s
+
+    def let_end(self):
+        self.skipped_s += 3600.0
+
+    def stands_still(self, started):
+        return True
 
 
 class TestTime:
