@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 from invariants import violations
-from service_process import POINTS, ServiceGoneError, ServiceProcess, Setup
+from service_process import LONGEST_S, POINTS, ServiceGoneError, ServiceProcess, Setup
 
 from dovetail.executor.jobs.journal import read_state_machine
 from dovetail.executor.jobs.specs import JobSpec, Owner
@@ -181,7 +181,7 @@ class Client:
         self._cancelled: set[str] = set()
         self.service = self._start()
 
-    def settle(self, within_s: float = 60.0) -> None:
+    def settle(self, within_s: float = LONGEST_S) -> None:
         """Go on until every job is over, and let the service end.
 
         Raises

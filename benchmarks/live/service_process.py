@@ -39,6 +39,8 @@ from dovetail.live.server import Listening, serving
 
 POINTS = "points"
 _THREADS = 64
+LONGEST_S = 300.0
+"""After so long, what is waited for will not come, however busy the machine is."""
 QUICK = WatchOptions(
     warm_up_s=0.05,
     settle_s=0.05,
@@ -238,7 +240,7 @@ class ServiceProcess:
 
     def wait(self) -> int | None:
         """Wait until it has ended and return its exit status."""
-        self._process.join(30.0)
+        self._process.join(LONGEST_S)
         self._pipe.close()
         return self._process.exitcode
 

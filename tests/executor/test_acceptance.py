@@ -150,6 +150,7 @@ def test_what_breaks_nothing(suite, tmp_path):
     assert ("get_client_list {server}", "{client}\\n{client 2}\\n") in answers
 
 
+@pytest.mark.alone
 def test_what_breaks_things(suite):
     suite("-m", "faults", suite=chosen(*FAULTS), status=1)
     assert suite.verdicts() == FAULTS

@@ -37,6 +37,9 @@ KILLED_S = 10.0
 """Timeout after SIGKILL: a process that waits for a broken driver may not die."""
 
 ANSWER_S = 10.0
+GOES_S = 2.0
+"""Timeout of the next completed kernels of a client that goes on."""
+
 WINDOW_S, SETTLE_S = 4.0, 0.3
 """Length of a rate measurement, and of the time before it."""
 
@@ -129,7 +132,7 @@ class Client:
     def goes_on(self):
         """Return whether a busy client still completes kernels."""
         soon = time.monotonic() + 0.2
-        return awaited(lambda: any(step["at"] > soon for step in self.events("steps")), 2.0)
+        return awaited(lambda: any(step["at"] > soon for step in self.events("steps")), GOES_S)
 
     def end(self):
         """Kill it, or note that it does not die."""
@@ -179,9 +182,9 @@ class Daemon:
     def environment(self, share=None, latency=False):
         return client_environment(self.control.directory, self._uuid, share, None, latency)
 
-    def say(self, command, *options, within_s=ANSWER_S):
+    def say(self, command, *options, within_s=None):
         """Send a command, and return the reply whatever it is."""
-        return self.control.say(options, command, within_s)
+        return self.control.say(options, command, ANSWER_S if within_s is None else within_s)
 
     def server(self):
         """Wait for its server, and return the pid."""

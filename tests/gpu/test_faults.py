@@ -65,7 +65,7 @@ def test_terminate(bench, daemon):
     settled(busy, partner)
     server = daemon.server()
     answer = daemon.say(f"terminate_client {server} {busy.pid}", within_s=PATIENCE.terminate_s)
-    error = busy.error(benches.NOTICES_S)
+    error = busy.error(benches.LATE_S)
     busy.send(signal.SIGKILL)
     goes_on = partner.goes_on()
     bench.saw(

@@ -23,7 +23,7 @@ def victims_leave(bench, daemon):
 def victims_stay(bench, daemon):
     """They hold on to their broken contexts."""
     bench.clients[0].order()
-    bench.clients[0].error(benches.NOTICES_S)
+    bench.clients[0].error(benches.LATE_S)
 
 
 def victim_stopped(bench, daemon):
