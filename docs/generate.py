@@ -27,10 +27,10 @@ from pydantic import TypeAdapter
 from python_api import python_page
 
 from dovetail.cli.commands import commands as all_commands
+from dovetail.cluster.options import RayPlan, SlurmPlan
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
-from dovetail.executor.nodes.options import RayPlan, SlurmPlan
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,19 @@ from tests.executor.simulation.worlds import trace, world
 
 PROGRAMS = (
     "dovetail.executor.live.fitting",
-    "dovetail.executor.nodes.ray_driver",
-    "dovetail.executor.nodes.slurm_programs",
     "dovetail.solver._child",
 )
-"""What `module_command` is asked to run."""
+"""What `module_command` is asked to run by the core."""
 
 
 @pytest.mark.usefixtures("shadowed")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_of_ours(program):
-    # None has an option of this name: they end at once, with all that they need imported.
+    imports_all_that_it_needs(program)
+
+
+def imports_all_that_it_needs(program):
+    # None has an option of this name: they end at once.
     command = [*module_command(program), "--no-such-option"]
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -35,9 +38,10 @@ def test_a_program_of_ours(program):
 
 
 def test_every_module_is_run_by_that_command():
-    sources = Path(__file__).parents[1]
-    rooms = ("api", "executor", "formulations", "instances", "predictors", "solver")
-    texts = {path: path.read_text() for room in rooms for path in (sources / room).rglob("*.py")}
+    root = Path(__file__).parents[1]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = [root / folder for folder in settings["package-dir"].values()]
+    texts = {path: path.read_text() for folder in folders for path in folder.glob("*.py")}
     assert [path.name for path, text in texts.items() if '"-m"' in text] == ["_children.py"]
 
 

@@ -7,6 +7,7 @@ import re
 from argparse import ArgumentTypeError
 from typing import Final
 
+from dovetail.instances.plugins import plugins
 from dovetail.toolkit.commands import Argument, Command, argument, option
 from dovetail.toolkit.values import address, duration, finite, names, one_of, whole
 
@@ -107,9 +108,8 @@ _SERVE = Command(
         option(
             "--pool POOL",
             "gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
-            "cpu:cores_per_device=N,devices=N,shares=HOW; ray:HOST:PORT (the nodes of a Ray "
-            "cluster) or ray:HOST:PORT,OPTIONS; slurm:JOBID or slurm:nodes=N,... (pilots); "
-            "simulated:INSTANCE",
+            "cpu:cores_per_device=N,devices=N,shares=HOW; simulated:INSTANCE"
+            + "".join(f"; {name}:..." for name in plugins("pool")),
             default="gpu",
         ),
         option(

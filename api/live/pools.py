@@ -1,8 +1,12 @@
-"""Pools by name, as ``dovetail serve --pool`` has them."""
+"""Pools by name, as ``dovetail serve --pool`` has them.
+
+An entry point ``pool.NAME`` names a function of the same form: it gets what follows ``NAME:``, the
+service's state directory and the seconds between two looks of the service at progress, and returns
+a ``NodePool``. The core's own names come first.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +14,7 @@ from typing import Final
 
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.errors import InputError
+from dovetail.instances.plugins import plugins
 from dovetail.live.places import mps_directory
 
 _FLAG: Final = "--pool"
@@ -22,8 +27,8 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     ----------
     text : str
         ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
-        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``ray:HOST:PORT`` and its options;
-        ``slurm:...`` (``docs/howto/slurm.md``); ``simulated:INSTANCE``.
+        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``simulated:INSTANCE``; ``NAME`` or
+        ``NAME:TEXT`` of a plugin.
     directory : Path
         The service's state directory.
     sample_s : float
@@ -33,11 +38,18 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     ------
     InputError
         When there is no such pool, or it is not available on this machine.
+    UnsupportedError
+        When a plugin cannot be imported.
     """
     name, _, rest = text.partition(":")
-    if name not in _POOLS:
-        raise InputError(f"must be one of {', '.join(_POOLS)}, got {name!r}", _FLAG)
-    return _POOLS[name](rest, directory, sample_s)
+    added = plugins("pool")
+    if name in _POOLS:
+        return _POOLS[name](rest, directory, sample_s)
+    if name in added:
+        made: NodePool = added[name].load_function()(rest, directory, sample_s)
+        return made
+    known = ", ".join(dict.fromkeys((*_POOLS, *added)))
+    raise InputError(f"must be one of {known}, got {name!r}", _FLAG)
 
 
 def _gpu(rest: str, directory: Path, _: float) -> NodePool:
@@ -54,29 +66,6 @@ def _of_this_machine(text: str, directory: Path) -> NodePool:
     return opener(text, directory, mps_directory(directory))(directory)
 
 
-def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
-    from dovetail.executor.nodes.options import ray_plan
-    from dovetail.executor.nodes.pool import NodesPool
-    from dovetail.executor.nodes.ray_finder import RayFinder
-
-    plan = ray_plan(rest)
-    return NodesPool(
-        directory, RayFinder(directory / "nodes", plan), plan.lease_s, sample_s=sample_s
-    )
-
-
-def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
-    from dovetail.executor.nodes.options import slurm_plan
-    from dovetail.executor.nodes.pool import NodesPool
-    from dovetail.executor.nodes.slurm_finder import SlurmFinder
-
-    plan = slurm_plan(rest, os.environ)
-    # Pilots come when Slurm lets them.
-    return NodesPool(
-        directory, SlurmFinder(directory, plan), plan.lease_s, find_s=0.0, sample_s=sample_s
-    )
-
-
 def _simulated(rest: str, directory: Path, _: float) -> NodePool:
     from dovetail.executor.pools.simulated import SimulatedNode
     from dovetail.toolkit.inputs import instance_named
@@ -90,8 +79,6 @@ _POOLS: Final[Mapping[str, Callable[[str, Path, float], NodePool]]] = MappingPro
     {
         "gpu": _gpu,
         "cpu": _cpu,
-        "ray": _ray,
-        "slurm": _slurm,
         "simulated": _simulated,
     }
 )

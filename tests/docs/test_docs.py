@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -251,8 +252,9 @@ def test_the_reference_is_current(monkeypatch):
 
 
 def test_what_is_to_be_installed_is_the_clone():
-    packages = ("api", "executor", "formulations", "instances", "predictors", "solver")
-    sources = [source for name in packages for source in sorted((ROOT / name).rglob("*.py"))]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = settings["tool"]["setuptools"]["package-dir"].values()
+    sources = [source for folder in folders for source in sorted((ROOT / folder).glob("*.py"))]
     for text in [*sources, *PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))]:
         content = text.read_text(encoding="utf-8")
         # Dovetail is on no registry: a package of that name there is another project.

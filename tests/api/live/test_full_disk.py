@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 
 import pytest
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.nodes.fence import raise_epoch
-from dovetail.executor.nodes.lease import GrantedLease
 from dovetail.live.client import Client
 from tests.api.live.services import served
-from tests.executor.local_runs import cleared
+from tests.executor.full_disk import Filler, needs_root, small_disk
 from tests.executor.waiting import LIMIT_S, wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = needs_root
 
 POOL = ("--pool", "cpu:devices=1,shares=none")
 
 
 @pytest.fixture
 def home(short_path):
-    """Return a directory on that disk; processes started from it are killed at the end."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(short_path)], check=False
-    )
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    with cleared(short_path / "home"):
-        yield short_path / "home"
-    subprocess.run(["umount", str(short_path)], check=True)
+    """Return a directory on that disk."""
+    with small_disk(short_path) as home:
+        yield home
 
 
 @pytest.fixture
 def filler(home):
-    """Return a file whose ``fill`` takes all free space of the disk."""
-
-    class Filler:
-        path = home.parent / "filler"
-
-        def fill(self, left_bytes=0):
-            with open(self.path, "ab", buffering=0) as file:
-                try:
-                    while True:
-                        file.write(b"x" * 4096)
-                except OSError:
-                    file.truncate(file.tell() - left_bytes)
-
-        def empty(self):
-            self.path.unlink()
-
-    return Filler()
+    """Return what fills that disk."""
+    return Filler(home.parent / "filler")
 
 
 def submitted(client, command):
@@ -108,13 +83,3 @@ def test_a_job_that_waits_is_started_when_there_is_room(home, filler):
         wait_until(is_in(client, waits, JobState.FAILED))
         assert client.job(waits).why == "rank 0 ended with status 3"
         assert client.job(waits).runs == 1
-
-
-def test_the_files_of_a_controller_of_nodes(home, filler):
-    home.mkdir()
-    first = raise_epoch(home / "controller.json")
-    GrantedLease(home / "lease.json", 15.0, 0.0)
-    filler.fill()
-    assert raise_epoch(home / "controller.json") == first.replace(epoch=2)
-    GrantedLease(home / "lease.json", 60.0, 0.0)
-    assert GrantedLease(home / "lease.json", 15.0, 0.0).longest_s == 60.0

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from functools import partial
 
-import pytest
-
 from dovetail import solve
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
-from dovetail.executor.nodes.pool import NodesPool
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
-from dovetail.instances.instance import Instance, Node
+from dovetail.instances.instance import Instance
 from tests.executor.live.test_service import ME, serving, spec
-from tests.executor.nodes.agents import finder, start_agents
 from tests.executor.pools.test_cpu_pool import TWO_CORES
 
 SLOWDOWNS = {("A", "A"): (1.9, 1.9), ("A", "B"): (1.2, 1.3), ("B", "B"): (1.6, 1.6)}
@@ -29,12 +25,6 @@ JOBS = [("A", 1, None), ("A", 1, 1.1), ("B", 1, None), ("B", 1, None), ("A", 2, 
 def simulated(directory, cluster):
     truth = Instance(name="truth", cluster=cluster, workloads={}, jobs=())
     return SimulatedNode(directory, truth)
-
-
-def on_nodes(directory, agents, racks=()):
-    found = finder(agents)
-    found.racks = dict(zip(found.known, racks, strict=False))
-    return NodesPool(directory, found)
 
 
 def models(cluster):
@@ -88,39 +78,10 @@ def named_by_place(plan, cluster):
     return json.loads(text)
 
 
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory):
-    started = start_agents(tmp_path_factory.mktemp("agents"), 1, "cpu:devices=2")
-    three = start_agents(tmp_path_factory.mktemp("three"), 3, "cpu:devices=2")
-    yield started, three
-    for agent in (*started, *three):
-        agent.end()
-
-
 @TWO_CORES
-def test_of_a_machine_a_node_and_a_simulation(agents, tmp_path):
+def test_of_a_machine_and_a_simulation(tmp_path):
     cluster, local = planned(tmp_path / "local", lambda path: CpuPool(path, devices=2))
     # An A with a B on one device; on the other the A that no job may slow by more than 1.1.
     assert sorted(row["slowdown"] for row in local[0][0]) == [1.0, 1.2, 1.3]
-    _, node = planned(tmp_path / "node", partial(on_nodes, agents=agents[0]))
     _, simulation = planned(tmp_path / "simulation", partial(simulated, cluster=cluster))
-    assert local == node == simulation
-
-
-@TWO_CORES
-def test_of_three_nodes_in_racks_and_a_simulation(agents, tmp_path):
-    racks = ("r1", "r2", "r1")
-    cluster, nodes = planned(tmp_path / "nodes", partial(on_nodes, agents=agents[1], racks=racks))
-    assert [node.rack for node in cluster.nodes] == [*racks]
-    renamed = cluster.replace(
-        nodes=tuple(
-            Node(
-                id=f"m{k}",
-                rack=node.rack,
-                gpus=tuple(gpu.replace(id=f"m{k}-{j}") for j, gpu in enumerate(node.devices)),
-            )
-            for k, node in enumerate(cluster.nodes)
-        )
-    )
-    _, simulation = planned(tmp_path / "simulation", partial(simulated, cluster=renamed))
-    assert nodes == simulation
+    assert local == simulation

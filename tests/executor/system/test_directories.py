@@ -1,4 +1,4 @@
-"""Owners and modes of the directories that a service and an agent accept."""
+"""Owners and modes of the directories that a service accepts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.jobs.journal import Journal, JournalError
-from dovetail.executor.nodes.agent import started
-from dovetail.executor.pools.opening import opener
 from dovetail.executor.system.directories import require_closed, require_own
 from dovetail.instances.errors import InputError
 
@@ -21,30 +19,24 @@ NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def answered(directory):
-    started(directory, opener("cpu:devices=1,shares=none", directory), "127.0.0.1")
-
-
 @AS_ROOT
-@pytest.mark.parametrize("taken_by", [Journal, answered])
 @pytest.mark.parametrize("below", [".", "new/below"])
-def test_one_that_another_user_has_made_is_refused(tmp_path, taken_by, below):
+def test_one_that_another_user_has_made_is_refused(tmp_path, below):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, NOBODY, NOBODY)
     with pytest.raises(InputError) as refused:
-        taken_by(theirs / below)
+        Journal(theirs / below)
     assert str(refused.value) == f"{theirs}: must belong to user 0, got one of user {NOBODY}"
     assert list(theirs.iterdir()) == []
 
 
-@pytest.mark.parametrize("taken_by", [Journal, answered])
-def test_a_world_writable_one_is_refused(tmp_path, taken_by):
+def test_a_world_writable_one_is_refused(tmp_path):
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o1777)
     with pytest.raises(InputError) as refused:
-        taken_by(open_to_all)
+        Journal(open_to_all)
     message = f"{open_to_all}: must not be writable by everybody, got mode 1777"
     assert str(refused.value) == message
     assert list(open_to_all.iterdir()) == []
@@ -96,14 +88,13 @@ class TestClosed:
     """Folders in which others may write, as Ray makes them, are below one that keeps them out."""
 
     @pytest.fixture
-    def session(self, tmp_path):
-        found = tmp_path / "above" / "session"
-        (found / "logs").mkdir(parents=True)
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
-        yield found
-        for folder in tmp_path.parents[:2]:
-            folder.chmod(0o700)
+    def session(self):
+        # Not pytest's folder, which is below one that keeps others out.
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o755)
+            found = Path(folder) / "above" / "session"
+            (found / "logs").mkdir(parents=True)
+            yield found
 
     @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
     def test_one_that_others_reach_is_refused(self, session, mode):
