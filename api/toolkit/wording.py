@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
-from dovetail.instances._record import IDLE
-
 MIB_PER_GIB = 1024.0
 
 NO_FIGURE = "-"
@@ -19,7 +17,8 @@ def share_text(share: int | str | None) -> str:
     """Return a share of a GPU's SMs."""
     if share is None:
         return "no cap"
-    return f"{share}" if share in (IDLE, str(IDLE)) else f"{share} %"
+    text = f"{share}"
+    return text if text == "idle" else f"{text} %"
 
 
 def two_digits(value: float | None) -> str:

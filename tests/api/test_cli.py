@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -491,13 +493,57 @@ def test_an_error_in_a_users_class_shows_their_traceback_and_asks_for_no_report(
     assert "report" not in err
 
 
-def test_nothing_heavy_is_loaded_before_it_is_needed():
+HEAVY = ("asyncio", "dataclasses", "importlib.metadata", "numpy", "pydantic", "rich", "yaml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (("--help",), ()),
+        (("--version",), ()),
+        (("submit", "--help"), ()),
+        (("queue",), ("dataclasses",)),
+        (("cancel", "j1"), ("dataclasses",)),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_command_loads_nothing_heavy_that_it_does_not_need(tmp_path, arguments, needed):
     code = (
-        "import sys, dovetail, dovetail.cli.parser; dovetail.cli.parser.parser();"
-        "print([m for m in ('numpy', 'scipy', 'ortools', 'pulp', 'rich') if m in sys.modules])"
+        "import runpy, sys\n"
+        "from contextlib import suppress\n"
+        "with suppress(SystemExit):\n"
+        "    runpy.run_module('dovetail', run_name='__main__')\n"
+        f"print('loaded', *sorted(set({HEAVY}) & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"DOVETAIL_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].split() == ["loaded", *needed]
+
+
+def test_commands_of_plugins_are_imported_for_the_help_and_for_themselves_only():
+    code = (
+        "import sys; from dovetail.cli.parser import parser; parser({!r});"
+        "print([m for m in sys.modules if m.startswith('dovetail.') and m.endswith('.cli')])"
+    )
+    loaded = {
+        word: ast.literal_eval(
+            subprocess.run(
+                [sys.executable, "-c", code.format(word)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for word in ("plan", None)
+    }
+    rooms = {f"dovetail.{room}.cli" for room in ("cluster", "isolation", "measuring", "papers")}
+    assert rooms & {*loaded[None]}
+    assert not rooms & {*loaded["plan"]}
 
 
 def searching(folder: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
