@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from dovetail.doctor.commands import _view
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose
 from dovetail.executor.doctor.finding import Level, Usable
-from dovetail.measuring.doctor import _view
 from tests.installed import install
 
 SOURCE = """
