@@ -48,7 +48,7 @@ def cuda(tmp_path_factory):
 def machine(monkeypatch, cuda):
     monkeypatch.setattr(gpu_health, "WATCH_S", 0.3)
     with injected() as library, gpu_machine(library) as machine:
-        machine.isolation = Schedulers(machine.state / "isolation", idle_s=2.0)
+        machine.isolation = Schedulers(machine.state / "isolation", idle_s=8.0)
         machine.cuda = cuda
         yield machine
         for process in running(machine):
@@ -217,7 +217,7 @@ def test_jobs_that_run_keep_their_scheduler_without_a_service(machine, known):
     (scheduler,) = running(machine)
     # Longer than one that is not needed lives.
     at = machine.isolation.status(machine.uuids[0], os.geteuid()).launches["isolated"]
-    wait_until(lambda: len(machine.log("j1.1").splitlines()) > 150)
+    wait_until(lambda: len(machine.log("j1.1").splitlines()) > 250)
     with machine.service(watching=PATIENT) as service:
         wait_until(lambda: service.api.job(train).launches.get("isolated", 0) > at)
         assert [one.pid for one in running(machine)] == [scheduler.pid]

@@ -6,18 +6,18 @@ import pytest
 
 from dovetail.executor.pools.submissions import Submissions
 from dovetail.measuring.split_measuring import Probe
-from tests.executor.waiting import LIMIT_S
 
 
 @contextmanager
 def probed(python):
     """Return a probe of a GPU with this Python."""
     pytest.importorskip("pynvml", reason="needs the extra live")
-    from tests.executor.gpus.gpu_machine import HASTY, gpu_machine
+    from tests.executor.gpus.gpu_machine import gpu_machine
     from tests.executor.gpus.injected_nvml import injected
 
-    with injected() as library, gpu_machine(library) as machine:
-        # Several start at once, each of which asks the daemon several times: on a busy machine too.
-        pool = machine.pool(patience=HASTY._replace(answer_s=LIMIT_S))
-        with Submissions(pool) as submissions:
-            yield Probe("Made-up GPU", "580.1", 132, python, submissions, machine.names[0])
+    with (
+        injected() as library,
+        gpu_machine(library) as machine,
+        Submissions(machine.pool()) as submissions,
+    ):
+        yield Probe("Made-up GPU", "580.1", 132, python, submissions, machine.names[0])

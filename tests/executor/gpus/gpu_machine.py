@@ -31,9 +31,12 @@ from dovetail.instances.datasets import Repository
 from tests.executor.live.test_service import ME, serving, spec
 from tests.executor.local_runs import cleared, unmount
 from tests.executor.mps import standin
+from tests.executor.waiting import LIMIT_S
 
 PATTERN = r"iteration (?P<iteration>\d+)"
-HASTY = Patience(answer_s=5.0, active_s=1.0, terminate_s=1.0, quit_s=1.0)
+HASTY = Patience(answer_s=LIMIT_S, active_s=1.0, terminate_s=1.0, quit_s=1.0)
+"""The stand-in always answers, however late a busy machine starts it."""
+
 QUICK = WatchOptions(
     warm_up_s=0.1,
     settle_s=0.1,
