@@ -47,11 +47,11 @@ for k in itertools.count():
 """Requests of 2 ms; together, 2.5 % of them take 100 ms."""
 
 SOON = WatchOptions(
-    warm_up_s=0.3, settle_s=0.3, profile_s=1.5, profile_most_s=6.0, window_s=1.5, tolerance=0.05
+    warm_up_s=0.3, settle_s=0.3, profile_s=1.5, profile_most_s=120.0, window_s=1.5, tolerance=0.05
 )
 
 
-SERVING = replace(SOON, profile_most_s=20.0, window_s=5.0)
+SERVING = replace(SOON, window_s=5.0)
 """Time enough for 500 requests."""
 
 
