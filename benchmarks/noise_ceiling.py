@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.importers.lucid import lucid_data
-from dovetail.predicting.evaluation import Block, complete_block, greedy, matching, worth
+from dovetail.papers.studies.comparison import Block, complete_block, greedy, matching, worth
 from dovetail.predictors.folds import held_out, random_folds
 from dovetail.predictors.rows import measured_pairs
 from dovetail.predictors.training import Prepared, prepared

@@ -45,8 +45,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.papers.forms import _kernels
 from dovetail.predictors.estimators.registry import spec
-from dovetail.predictors.forms import _kernels
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

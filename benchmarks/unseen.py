@@ -27,15 +27,15 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.importers.gavel import gavel_data
 from dovetail.instances.importers.lucid import lucid_data
 from dovetail.instances.sets import set_slowdown
-from dovetail.predicting.evaluation import chosen_coverage, chosen_tests, complete_block
-from dovetail.predictors.estimators.hierarchical import SPEC
-from dovetail.predictors.evaluation import (
+from dovetail.papers.studies.comparison import chosen_coverage, chosen_tests, complete_block
+from dovetail.papers.studies.evaluation import (
     SETTING_NAMES,
     NotApplicable,
     Setting,
     coverage,
     evaluate,
 )
+from dovetail.predictors.estimators.hierarchical import SPEC
 from dovetail.predictors.folds import family_folds, random_folds, workload_folds
 from dovetail.predictors.forms.hierarchy import ALONE, BATCH, DESCRIBED, FAMILY, SHARE
 from dovetail.predictors.rows import Rows, training_rows

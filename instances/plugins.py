@@ -36,8 +36,9 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "policy": "a class with a method decide, as dovetail.solver.policies.policy.Policy",
         "predictor": "a dovetail.predictors.estimators.registry.ModelSpec",
-        "form": "a subclass of dovetail.predictors.forms.form.Form",
-        "power": "a function from the power of two jobs alone to that of the pair",
+        "form": "a class with the methods of dovetail.predictors.forms.form.Form",
+        "power": "a function of a data set, a GPU model and a seed that returns a "
+        "dovetail.predictors.fits.Member for the power of pairs",
         "trace": "a dovetail.instances.traces.kinds.TraceKind",
         "pool": "a function that makes a dovetail.executor.pools.pool.NodePool",
         "isolation": "a function that makes a dovetail.executor.pools.isolation.Isolation",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.predictors.estimators.registry import HoldingBack, ModelSpec, PairEstimator
+from dovetail.predictors.estimators.registry import ModelSpec, PairEstimator
 from dovetail.predictors.predictor import BoolArray, IntArray
 from dovetail.predictors.rows import HeldOut, Rows
 
 _VARIANT_FOLDS = 5
-_FEWEST_ROWS = 2
 
 
 class Fold(NamedTuple):
@@ -108,21 +107,6 @@ def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0)
 
 
 def fitted(model: ModelSpec, rows: Rows, seed: int = 0) -> PairEstimator:
-    """Return a fresh model fitted on all of the rows.
-
-    Of ``model.source`` only pairs of workloads that the rows have count, so that a workload that
-    a fold hides is hidden on both GPU models.
-    """
+    """Return a fresh model fitted on all of the rows."""
     made = model.build(seed)
-    if not model.holds_back:
-        return made.fit(rows.table, rows.slowdown)
-    network = cast("HoldingBack", made)
-    if model.source is not None:
-        seen = {rows.names[k] for k in np.unique(rows.own_workload).tolist()}
-        named = np.array([name in seen for name in model.source.names])
-        known = named[model.source.own_workload] & named[model.source.other_workload]
-        if known.sum() >= _FEWEST_ROWS:
-            source = model.source.take(known)
-            network.fit(source.table, source.slowdown, source.workload_pair)
-            return network.transferred(rows.table, rows.slowdown, pairs=rows.workload_pair)
-    return network.fit(rows.table, rows.slowdown, rows.workload_pair)
+    return model.fit(made, rows) if model.fit else made.fit(rows.table, rows.slowdown)

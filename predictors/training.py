@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dovetail.instances._plausible import require_slowdowns
-from dovetail.instances._record import listed
+from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.plugins import OWN, plugins
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.drift import Drift, Outcome, drift
-from dovetail.predictors.estimators.registry import AUTO, MODELS, ModelSpec, named, spec
+from dovetail.predictors.estimators.registry import (
+    AUTO,
+    GpuModel,
+    ModelSpec,
+    Progress,
+    Task,
+    named,
+    spec,
+)
 from dovetail.predictors.evidence import Evidence
 from dovetail.predictors.features import ABSENT, Features, alternatives
 from dovetail.predictors.fits import Member, ModelFit
@@ -34,12 +44,6 @@ from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntAr
 from dovetail.predictors.rows import UNPROFILED, HeldOut, Rows, measured_pairs, training_rows
 from dovetail.predictors.standing import OF_CO_RUNNERS, STANDINGS, standings
 from dovetail.predictors.trained import TrainedPredictor
-
-NAMES: Final = (*MODELS, AUTO)
-"""Every name that ``fit`` knows."""
-
-Progress = Callable[[str, int, int], None]
-"""Told the name of a step, its number and how many there are."""
 
 _LEAST_FOLDS = 2
 _NOTHING: Final = HeldOut(*np.empty((2, 0), np.int64), *np.empty((2, 0)))
@@ -74,7 +78,7 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     data : DataSet
         Profiles and measurements.
     model : str
-        One of ``NAMES``.
+        The name of a model, or ``AUTO``.
     gpu_models : sequence of str, optional
         Take the pairs measured on these only; all by default.
 
@@ -86,12 +90,17 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
         When no model has this name, the data have too few of its features, or what it is fitted
         with is not installed.
     """
-    wanted = spec(model)
-    features, rows = training_rows(data, wanted.features, gpu_models, wanted.partial)
-    if len(features.names) < wanted.least:
-        raise UnsupportedError(_lacking(model, wanted, features, data.name))
+    return _prepared(data, model, spec(model), gpu_models)
+
+
+def _prepared(
+    data: DataSet, model: str, made: ModelSpec, gpu_models: Sequence[str] | None
+) -> Prepared:
+    features, rows = training_rows(data, made.features, gpu_models, made.partial)
+    if len(features.names) < made.least:
+        raise UnsupportedError(_lacking(model, spec(model), features, data.name))
     require_slowdowns(rows.slowdown.tolist(), "measurements: slowdown", data.name)
-    return Prepared(named(model), wanted, features, rows)
+    return Prepared(named(model), made, features, rows)
 
 
 def _lacking(model: str, wanted: ModelSpec, features: Features, data: str) -> str:
@@ -113,8 +122,7 @@ def fit(
     confidence: float = 0.9,
     seed: int = 0,
     *,
-    search_s: float | None = None,
-    source: str | None = None,
+    options: Mapping[str, object] = MappingProxyType({}),
     licence: str | None = None,
     progress: Progress | None = None,
 ) -> TrainedPredictor:
@@ -125,18 +133,15 @@ def fit(
     data : DataSet
         Profiles and measurements.
     model : str
-        One of ``NAMES``.
+        The name of a model, or ``AUTO``.
     gpu_models : sequence of str, optional
-        Fit for these; by default for all of which a pair was measured.
+        Fit for these; by default for all of which a pair was measured and that no option names.
     confidence : float
         Of the upper bounds, in (0, 1).
     seed : int
         Of everything random.
-    search_s : float, optional
-        Seconds to search for the structure of ``tensorshare``.
-    source : str, optional
-        Another GPU model: ``tensorshare`` is fitted to its pairs first and then tuned to those of
-        each other GPU model (transfer learning).
+    options : mapping of str to object
+        The model's own options, as its ``ModelSpec.options`` has them.
     licence : str, optional
         What the data allow; written into the model file.
     progress : callable, optional
@@ -145,35 +150,70 @@ def fit(
     Raises
     ------
     InputError
-        When nothing was measured on a GPU model, ``source`` is the only one to fit for, or the
+        When nothing was measured on a GPU model, the value of an option cannot be, or the
         confidence is more than the data support.
     UnsupportedError
-        As in ``prepared``, and when a model has no search or no transfer.
+        As in ``prepared``, and when the model does not have one of the options.
     """
-    if search_s is not None and model != "tensorshare":
-        raise UnsupportedError(f"only tensorshare searches for a structure, got {model!r}")
-    if source is not None and model != "tensorshare":
-        raise UnsupportedError(f"only tensorshare is tuned to another GPU model, got {model!r}")
-    chosen = tuple(gpu_models or (name for name in _measured_on(data) if name != source))
-    if source in chosen or (source and not chosen):
-        raise InputError(
-            f"must be another GPU model than those to fit for, got {source!r}", "source"
-        )
-    if not chosen:
-        raise InputError("must have at least one measured pair", "measurements", data.name)
+    wanted = spec(model)
+    _check_options(data, model, wanted, options)
+    chosen = _chosen(data, wanted, gpu_models, options)
     training = TrainingData.of(data, licence)
     made = {}
     for k, name in enumerate(chosen):
-        what = _tuned(data, model, source, name) if source else prepared(data, model, [name])
         if progress:
-            progress(f"{what.name} for {name}", k, len(chosen))
-        made[name] = _fitted(what, data, name, confidence, seed, search_s, progress)
+            progress(f"{named(model)} for {name}", k, len(chosen))
+        fitting = wanted
+        if options and wanted.prepare:
+            fitting = wanted.prepare(wanted, Task(data, name, seed, progress), options)
+        made[name] = _fitted(_prepared(data, model, fitting, [name]), data, name, confidence, seed)
     about = About(
         created=_now(),
         training=training,
         held_out={name: errors for one in made.values() for name, errors in one.errors.items()},
     )
     return TrainedPredictor({name: one.fit for name, one in made.items()}, confidence, about)
+
+
+def _check_options(
+    data: DataSet, model: str, wanted: ModelSpec, options: Mapping[str, object]
+) -> None:
+    """Refuse options that the model does not have, and values of another type than they have."""
+    for name, value in options.items():
+        if name not in wanted.options:
+            known = ", ".join(wanted.options)
+            has = f"its options are {known}" if known else "it has none"
+            raise UnsupportedError(f"model {model!r} has no option {name!r}: {has}")
+        kind = wanted.options[name]
+        if kind is GpuModel:
+            if value not in data.gpu_models:
+                known = ", ".join(data.gpu_models) or "none"
+                rule = f"must be a GPU model of the data ({known}), got {shown(value)}"
+                raise InputError(rule, name)
+        elif not isinstance(value, (float, int) if kind is float else kind):
+            raise InputError(f"must be of type {kind.__name__}, got {shown(value)}", name)
+
+
+def _chosen(
+    data: DataSet,
+    wanted: ModelSpec,
+    gpu_models: Sequence[str] | None,
+    options: Mapping[str, object],
+) -> tuple[str, ...]:
+    """Return the GPU models to fit for: none that an option names as another one."""
+    others = {
+        options[name]: name
+        for name, kind in wanted.options.items()
+        if kind is GpuModel and name in options
+    }
+    chosen = tuple(gpu_models or (name for name in _measured_on(data) if name not in others))
+    for other, name in others.items():
+        if other in chosen or not chosen:
+            rule = f"must be another GPU model than those to fit for, got {shown(other)}"
+            raise InputError(rule, name)
+    if not chosen:
+        raise InputError("must have at least one measured pair", "measurements", data.name)
+    return chosen
 
 
 def process(data: DataSet, gpu_model: str, seed: int = 0) -> Hierarchy:
@@ -283,17 +323,6 @@ def measured_fit(
     )
 
 
-def _tuned(data: DataSet, model: str, source: str, gpu_model: str) -> Prepared:
-    """Return a model of one GPU model that starts from the pairs of another.
-
-    Both have the same features: those known of every workload on both.
-    """
-    both = prepared(data, model, [source, gpu_model])
-    _, start = training_rows(data, both.features.names, [source])
-    features, rows = training_rows(data, both.features.names, [gpu_model])
-    return Prepared(both.name, both.spec._replace(source=start), features, rows)
-
-
 class _Fitted(NamedTuple):
     fit: ModelFit
     errors: dict[str, dict[str, float]]
@@ -305,11 +334,7 @@ def _fitted(
     gpu_model: str,
     confidence: float,
     seed: int,
-    search_s: float | None,
-    progress: Progress | None,
 ) -> _Fitted:
-    if search_s is not None:
-        what = _searched(what, search_s, seed, progress)
     rows = what.rows
     known = tried(what, random_folds(rows, seed=seed), seed).held
     family = tried(what, family_folds(rows), seed).held
@@ -351,29 +376,6 @@ def _require_support(bound: Calibration, confidence: float, gpu_model: str) -> N
         raise InputError(f"{error.rule} on {gpu_model}", error.path) from None
 
 
-def _searched(what: Prepared, search_s: float, seed: int, progress: Progress | None) -> Prepared:
-    """Return the network with the best structure that was found in the time."""
-    from dovetail.predictors.estimators.tensorshare_search import search
-
-    rows, families = what.rows, np.array(what.rows.families)
-    sides = np.stack([families[rows.own_workload], families[rows.other_workload]], axis=1)
-
-    def report(tried: int, _: float) -> None:
-        if progress:
-            progress("structures tried", tried, tried)
-
-    found = search(
-        rows.table,
-        rows.slowdown,
-        sides,
-        seconds=search_s,
-        seed=seed,
-        pairs=rows.workload_pair,
-        progress=report,
-    )
-    return what._replace(spec=what.spec._replace(build=lambda _: found.best))
-
-
 def _measured_on(data: DataSet) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found.gpu_model for found in measured_pairs(data)))
 
@@ -392,15 +394,16 @@ def _pairs(rows: Rows) -> tuple[tuple[int, int], ...]:
 
 
 def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
-    """Return a model of the power of pairs, where some was measured."""
+    """Return a model of the power of pairs, where some was measured and a plugin can fit one.
+
+    One of another package counts before Dovetail's own: whoever installs one wants it.
+    """
     if all(found.power_w is None for found in measured_pairs(data, [gpu_model])):
         return None
-    from dovetail.predictors.estimators.sm_allocation import POWER_FEATURES, total_rows, totals
-
-    features, rows = total_rows(data, POWER_FEATURES, [gpu_model])
-    known = ~np.isnan(rows.power_w)
-    power = totals(seed).fit(rows.table[known], rows.power_w[known])
-    return Member("sm_allocation", features, power.to_form())
+    added = plugins("power").values()
+    chosen = max(added, key=lambda each: each.package != OWN, default=None)
+    made: Member | None = chosen and chosen.load_function()(data, gpu_model, seed)
+    return made
 
 
 def _error(rows: Rows, found: HeldOut) -> dict[str, float]:

@@ -6,7 +6,6 @@ from typing import Final
 
 from dovetail.toolkit.commands import (
     DATA,
-    FIGURES,
     INSTANCE,
     OUTPUT,
     SEED,
@@ -37,17 +36,12 @@ PREDICTION: Final = (
 )
 
 _MODEL = argument("MODEL", "model file")
-_MODELS = option("--models A,B,...", "test these models (default: all)")
-_NEW = option(
-    "--new A,B,...",
-    "what the models have not seen: random, workload, family, two_families, gpu_model (default: "
-    "random, family, and gpu_model where there are several)",
-)
-_GPU_MODEL = option("--gpu-model M", "only this GPU model; may be repeated", repeated=True)
-_CONFIDENCE = option("--confidence C", "confidence of the upper bounds", confidence, "0.9")
+GPU_MODEL: Final = option("--gpu-model M", "only this GPU model; may be repeated", repeated=True)
+CONFIDENCE: Final = option("--confidence C", "confidence of the upper bounds", confidence, "0.9")
 
 
-def _output(value: str) -> Argument:
+def written_to(value: str) -> Argument:
+    """Return the option that names the file to write."""
     return option(f"-o, --output {value}", "write it to this file", required=True)
 
 
@@ -78,39 +72,11 @@ COMMANDS: Final = (
                 (
                     DATA,
                     option("--model NAME", "fit this kind of model", default="auto"),
-                    option("--search SECONDS", "search this long for a better structure", float),
-                    option(
-                        "--from GPU",
-                        "tensorshare: fit to this GPU model first, then tune to the others",
-                        field="source",
-                    ),
                     option("--licence TEXT", "licence of the data, kept in the model file"),
-                    _GPU_MODEL,
-                    _CONFIDENCE,
+                    GPU_MODEL,
+                    CONFIDENCE,
                     SEED,
-                    _output("MODEL"),
-                ),
-            ),
-            Command(
-                "evaluate",
-                "Test models on pairs that they have not seen.",
-                "dovetail.predicting.commands:evaluate",
-                (DATA, _MODELS, _NEW, _GPU_MODEL, _CONFIDENCE, SEED, FIGURES),
-            ),
-            Command(
-                "report",
-                "Write a page that shows how good the predictions are.",
-                "dovetail.predicting.commands:report",
-                (
-                    DATA,
-                    option("--model MODEL", "also describe this model file"),
-                    _MODELS,
-                    _NEW,
-                    _GPU_MODEL,
-                    _CONFIDENCE,
-                    SEED,
-                    FIGURES,
-                    _output("FILE.html"),
+                    written_to("MODEL"),
                 ),
             ),
             Command(
@@ -123,7 +89,7 @@ COMMANDS: Final = (
                 "update",
                 "Fit a model to new measurements too, and print its errors on them.",
                 "dovetail.predicting.commands:update",
-                (_MODEL, DATA, SEED, _output("MODEL")),
+                (_MODEL, DATA, SEED, written_to("MODEL")),
             ),
         ),
     ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dovetail.toolkit import charts, wording
 
@@ -56,10 +56,11 @@ def unbroken(text: str) -> str:
     return re.sub(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|d|kWh)(?![A-Za-z]))", "\N{NO-BREAK SPACE}", text)
 
 
-def environment() -> Environment:
-    """Return the template engine of all pages."""
+def environment(*packages: str) -> Environment:
+    """Return the template engine of all pages, with the templates of some packages as well."""
+    folders = map(PackageLoader, ("dovetail.toolkit", *packages))
     environment = Environment(
-        loader=PackageLoader("dovetail.toolkit"),
+        loader=ChoiceLoader(list(folders)),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

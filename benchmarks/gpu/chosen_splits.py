@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dovetail import Instance, solve
 from dovetail.instances.datasets import DataSet, Measurement
-from dovetail.predictors.estimators.sm_allocation import POWER_FEATURES, total_rows, totals
-from dovetail.predictors.evaluation import Trial
+from dovetail.papers.predictors.sm_allocation import POWER_FEATURES, total_rows, totals
+from dovetail.papers.studies.evaluation import Trial
 from dovetail.predictors.folds import Fold
 from dovetail.predictors.rows import measured_pairs
 

@@ -28,8 +28,8 @@ from dovetail.measuring.ledger import Contents, read_ledger
 from dovetail.measuring.noise import noise
 from dovetail.measuring.summary import Summary, summary
 from dovetail.measuring.tables import campaign_view
+from dovetail.papers.studies.evaluation import NotApplicable, Trial, evaluate, evaluation
 from dovetail.predictors.estimators.registry import MODELS
-from dovetail.predictors.evaluation import NotApplicable, Trial, evaluate, evaluation
 from dovetail.predictors.model_file import save_model
 from dovetail.predictors.training import AUTO, fit
 

@@ -33,7 +33,8 @@ from unseen import DATA, igniter
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.importers.gavel import gavel_data
 from dovetail.instances.importers.lucid import lucid_data
-from dovetail.predictors.estimators import hierarchical, sm_allocation, tensorshare
+from dovetail.papers.predictors import sm_allocation, tensorshare
+from dovetail.predictors.estimators import hierarchical
 from dovetail.predictors.estimators.registry import ModelSpec, PairEstimator
 from dovetail.predictors.folds import family_folds, fitted, held_out, random_folds
 from dovetail.predictors.predictor import BoolArray

@@ -14,10 +14,11 @@ from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.predictors.estimators.registry import named
 from dovetail.predictors.model_file import load_model
 from dovetail.predictors.predictor import UNCAPPED
 from dovetail.predictors.trained import TrainedPredictor
-from dovetail.predictors.training import NAMES, fit
+from dovetail.predictors.training import fit
 
 _Q90: Final = 1.2815515655446004
 """The 90 % quantile of the normal distribution."""
@@ -81,7 +82,7 @@ class HeldOut:
     Parameters
     ----------
     model : str
-        One of ``predictors.training.NAMES``; fitting needs the extra ``train``.
+        One that ``predictors.training.fit`` knows; fitting needs the extra ``train``.
     part : float
         The part of the pairs that were measured, in (0, 1).
     families : bool
@@ -101,8 +102,7 @@ class HeldOut:
     families: bool = False
 
     def __post_init__(self) -> None:
-        if self.model not in NAMES:
-            raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {self.model!r}")
+        named(self.model)
         if not 0 < self.part < 1:
             raise InputError(f"must be > 0 and < 1, got {self.part}", "part")
 

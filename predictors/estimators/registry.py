@@ -1,15 +1,17 @@
-"""The models by name, each in a module of its own that is imported when it is asked for."""
+"""The models by name: those of the core, each in a module of its own, and those of plugins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Final, NamedTuple, Protocol, Self
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, Self
 
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.plugins import plugins, require_package
 from dovetail.predictors.forms import Form
-from dovetail.predictors.predictor import FloatArray, IntArray
+from dovetail.predictors.predictor import FloatArray
 from dovetail.predictors.rows import Rows
 
 
@@ -26,20 +28,35 @@ class PairEstimator(Protocol):
         """Return what was fitted as arrays; it predicts the same."""
 
 
-class HoldingBack(PairEstimator, Protocol):
-    """An estimator that holds rows back while it is fitted, to tell when to stop."""
+class GpuModel(str):
+    """What an option is that names another GPU model of the data, which is not fitted for."""
 
-    def fit(self, X: FloatArray, y: FloatArray, pairs: IntArray | None = None) -> Self:  # noqa: N803
-        """Fit, and hold back all rows of a pair or none: ``pairs`` is ``Rows.workload_pair``."""
+    __slots__ = ()
 
-    def transferred(
-        self,
-        X: FloatArray,  # noqa: N803
-        y: FloatArray,
-        frozen: int = 1,
-        pairs: IntArray | None = None,
-    ) -> PairEstimator:
-        """Return the fitted estimator tuned to rows of another GPU model."""
+
+Progress = Callable[[str, int, int], None]
+"""Told the name of a step, its number and how many there are."""
+
+
+class Task(NamedTuple):
+    """What a model is about to be fitted for.
+
+    Attributes
+    ----------
+    data : DataSet
+        Profiles and measurements.
+    gpu_model : str
+        Where the pairs were measured.
+    seed : int
+        Of everything random.
+    progress : callable, optional
+        Told of steps that take long.
+    """
+
+    data: DataSet
+    gpu_model: str
+    seed: int
+    progress: Progress | None = None
 
 
 class ModelSpec(NamedTuple):
@@ -53,38 +70,40 @@ class ModelSpec(NamedTuple):
         From a seed to the estimator that is not fitted yet.
     least : int
         How many of its features a data set must have for the model to make sense.
-    holds_back : bool
-        Whether it makes a ``HoldingBack``.
     partial : bool
         Whether it takes all of its features, NaN where one is not known.
-    source : Rows, optional
-        Pairs of another GPU model that a ``HoldingBack`` is fitted on before it is tuned to its
-        own.
+    fit : callable, optional
+        Fits the estimator on rows, for an estimator that needs more of them than the table and the
+        slowdowns: ``fit(estimator, rows)`` returns the fitted one.
+    options : mapping of str to type
+        The names of its own options, and the types of their values.
+    prepare : callable, optional
+        Carries the options out that are given: ``prepare(spec, task, options)`` returns the spec
+        to use for one GPU model.
     """
 
     features: tuple[str, ...]
     build: Callable[[int], PairEstimator]
     least: int = 1
-    holds_back: bool = False
     partial: bool = False
-    source: Rows | None = None
+    fit: Callable[[Any, Rows], PairEstimator] | None = None
+    options: Mapping[str, type] = MappingProxyType({})
+    prepare: Callable[[ModelSpec, Task, Mapping[str, Any]], ModelSpec] | None = None
 
 
-MODELS: Final = (
-    "constant",
-    "analytic",
-    "hierarchical",
-    "tensorshare",
-    "castor",
-    "coscheml",
-    "sm_allocation",
-)
-"""Every model that can be fitted."""
+MODELS: Final = ("constant", "analytic", "hierarchical")
+"""The models of the core; plugins add more."""
 
 AUTO: Final = "auto"
 """Another name of the best model, which is the default."""
 
 _BEST: Final = "hierarchical"
+
+
+def model_names() -> tuple[str, ...]:
+    """Return every model that can be fitted, ``AUTO`` left out."""
+    added = (name for name in plugins("predictor") if name not in (*MODELS, AUTO))
+    return (*MODELS, *added)
 
 
 def named(model: str) -> str:
@@ -95,8 +114,9 @@ def named(model: str) -> str:
     UnsupportedError
         When no model has this name.
     """
-    if model not in (*MODELS, AUTO):
-        raise UnsupportedError(f"model must be one of {', '.join((*MODELS, AUTO))}, got {model!r}")
+    known = (*model_names(), AUTO)
+    if model not in known:
+        raise UnsupportedError(f"model must be one of {', '.join(known)}, got {model!r}")
     return _BEST if model == AUTO else model
 
 
@@ -109,19 +129,8 @@ def spec(name: str) -> ModelSpec:
         When no model has this name, or what it is fitted with is not installed.
     """
     name = named(name)
-    with _needed_to_fit(name):
-        module = import_module(f"dovetail.predictors.estimators.{name}")
-    found: ModelSpec = module.SPEC
+    if name not in MODELS:
+        return plugins("predictor")[name].load_as(ModelSpec)
+    require_package("sklearn", "train", f"fitting {name}")
+    found: ModelSpec = import_module(f"dovetail.predictors.estimators.{name}").SPEC
     return found
-
-
-@contextmanager
-def _needed_to_fit(name: str) -> Iterator[None]:
-    """Say of an import that fails what to install, unless it is one of Dovetail's own."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("dovetail"):
-            raise
-        what = f"fitting {name} needs {error.name}"
-        raise UnsupportedError(f"{what}: pip install './dovetail[train]'") from None

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Final
 
 from dovetail.instances.errors import InputError
+from dovetail.instances.plugins import plugins
 from dovetail.predictors.forms.form import Form
 
 __all__ = ["FORMS", "Form", "form_class"]
@@ -14,24 +15,28 @@ __all__ = ["FORMS", "Form", "form_class"]
 FORMS: Final[Mapping[str, str]] = {
     "analytic": "Analytic",
     "constant": "Constant",
-    "forest": "Forest",
     "hierarchy": "Hierarchy",
-    "network": "Network",
-    "totals": "Totals",
 }
-"""The forms by kind, each the class of this name in the module of its kind."""
+"""The core's forms by kind, each the class of this name in the module of its kind."""
 
 
 def form_class(kind: str) -> type[Form]:
-    """Return the form of a kind.
+    """Return the form of a kind: one of the core, or of a plugin ``form.KIND``.
 
     Raises
     ------
     InputError
-        When there is no such kind.
+        When no form of this kind is installed.
+    UnsupportedError
+        When the plugin cannot be imported.
     """
-    if kind not in FORMS:
-        raise InputError(f"must be one of {', '.join(FORMS)}, got {kind!r}", "form")
-    module = import_module(f"dovetail.predictors.forms.{kind}")
-    found: type[Form] = getattr(module, FORMS[kind])
+    added = plugins("form")
+    if kind not in FORMS and kind not in added:
+        known = ", ".join(dict.fromkeys((*FORMS, *added)))
+        raise InputError(f"must be a form that is installed ({known}), got {kind!r}", "form")
+    found: type[Form]
+    if kind in FORMS:
+        found = getattr(import_module(f"dovetail.predictors.forms.{kind}"), FORMS[kind])
+    else:
+        found = added[kind].load_as(type)
     return found

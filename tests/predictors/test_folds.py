@@ -10,9 +10,9 @@ pytest.importorskip("sklearn", reason="needs the extra train")
 
 from dovetail.instances.datasets import DataSet, Measurement
 from dovetail.instances.importers.lucid import lucid_data
+from dovetail.papers.predictors.tensorshare import TensorShare
 from dovetail.predictors.estimators.constant import Median
 from dovetail.predictors.estimators.registry import ModelSpec, spec
-from dovetail.predictors.estimators.tensorshare import TensorShare
 from dovetail.predictors.folds import fitted, random_folds
 from dovetail.predictors.rows import training_rows
 from dovetail.predictors.training import prepared, tried

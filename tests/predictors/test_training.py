@@ -9,8 +9,8 @@ import pytest
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.papers.predictors.sm_allocation import totals
 from dovetail.predictors.estimators.registry import spec
-from dovetail.predictors.estimators.sm_allocation import totals
 from dovetail.predictors.folds import random_folds
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS

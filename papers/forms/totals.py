@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from dovetail.predictors.forms.forest import Forest
+from dovetail.papers.forms.forest import Forest
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.predictor import FloatArray, IntArray
 

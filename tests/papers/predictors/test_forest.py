@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.estimators._trees import forest_of_sklearn, forest_of_xgboost
-from dovetail.predictors.forms import _kernels
-from dovetail.predictors.forms.forest import MOST_LEAVES, Forest
-from dovetail.predictors.forms.totals import Totals, pair_table
+from dovetail.papers.forms import _kernels
+from dovetail.papers.forms.forest import MOST_LEAVES, Forest
+from dovetail.papers.forms.totals import Totals, pair_table
+from dovetail.papers.predictors._trees import forest_of_sklearn, forest_of_xgboost
 
 FEATURES = 3
 
@@ -137,7 +137,7 @@ def test_groups_of_trees_change_nothing(monkeypatch):
     states, own, other, table, target = pairs_of()
     forest = forest_of_sklearn(RandomForestRegressor(9, random_state=0).fit(table, target))
     whole = forest.predict(states, own, other)
-    monkeypatch.setattr("dovetail.predictors.forms.forest._MASK_BYTES", 1)
+    monkeypatch.setattr("dovetail.papers.forms.forest._MASK_BYTES", 1)
     assert len(list(forest._groups(len(states)))) == 9
     np.testing.assert_array_equal(forest.predict(states, own, other), whole)
 

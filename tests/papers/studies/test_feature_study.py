@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError
-from dovetail.predictors.feature_study import feature_study, gini
+from dovetail.papers.studies.feature_study import feature_study, gini
 
 
 def data_set(profiles, measured):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.forms.network import BLOCK, Layer, Network, Ranges
+from dovetail.papers.forms.network import BLOCK, Layer, Network, Ranges
 
 # One feature of each job, from 0 to 4 in training.
 BY_HAND = Network(

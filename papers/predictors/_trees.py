@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.predictors.forms._kernels import Singles
-from dovetail.predictors.forms.forest import Forest, Tree
+from dovetail.papers.forms._kernels import Singles
+from dovetail.papers.forms.forest import Forest, Tree
 from dovetail.predictors.predictor import FloatArray
 
 Library = Any

@@ -7,8 +7,7 @@ import pytest
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.predictors.estimators.registry import ModelSpec, spec
-from dovetail.predictors.evaluation import (
+from dovetail.papers.studies.evaluation import (
     NotApplicable,
     Trial,
     accuracy,
@@ -21,6 +20,7 @@ from dovetail.predictors.evaluation import (
     importance,
     two_family_folds,
 )
+from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.features import Features
 from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds
 from dovetail.predictors.rows import HeldOut, training_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from dovetail.predicting.evaluation import Comparison, Matched
-from dovetail.predictors.evaluation import Accuracy, Coverage, Evaluation, Setting
+from dovetail.papers.studies.comparison import Comparison, Matched
+from dovetail.papers.studies.evaluation import Accuracy, Coverage, Evaluation, Setting
 from dovetail.toolkit.wording import NO_FIGURE, enumerated
 
 SETTING_SHORT: Final[Mapping[Setting, str]] = {

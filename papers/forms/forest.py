@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.forms._kernels import Conditions, Singles, add_pairs, add_walks, place
+from dovetail.papers.forms._kernels import Conditions, Singles, add_pairs, add_walks, place
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 

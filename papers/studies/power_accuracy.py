@@ -68,7 +68,7 @@ def power_accuracy(
         return ()
     from sklearn.metrics import mean_absolute_percentage_error, r2_score
 
-    from dovetail.predictors.estimators.sm_allocation import POWER_FEATURES, total_rows, totals
+    from dovetail.papers.predictors.sm_allocation import POWER_FEATURES, total_rows, totals
 
     _, rows = training_rows(data, POWER_FEATURES, gpu_models)
     pairs = total_rows(data, POWER_FEATURES, gpu_models)[1]

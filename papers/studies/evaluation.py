@@ -19,7 +19,7 @@ from dovetail.instances._record import Record
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.bounds import calibrate
-from dovetail.predictors.estimators.registry import ModelSpec, spec
+from dovetail.predictors.estimators.registry import ModelSpec, Progress, spec
 from dovetail.predictors.features import Features
 from dovetail.predictors.folds import (
     Fold,
@@ -200,10 +200,6 @@ class Trial:
         return np.asarray(self.uppers[self.confidences.index(confidence)])
 
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many steps are done and how many there are."""
-
-
 def evaluate(
     data: DataSet,
     models: Sequence[str],
@@ -221,7 +217,7 @@ def evaluate(
     data : DataSet
         Profiles and measurements.
     models : sequence of str
-        Names in ``training.NAMES``.
+        Names that ``training.fit`` knows.
     settings : sequence of str
         ``random``: five folds of pairs between workloads that are known from other pairs.
         ``workload``: one workload is new, not its family; one fit for every workload.

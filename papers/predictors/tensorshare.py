@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Final, NamedTuple, Self
+from functools import partial
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.plugins import require_package
+from dovetail.papers.forms.network import Layer, Layers, Network, Ranges, Reals
+from dovetail.predictors.estimators.registry import GpuModel, ModelSpec, Task
+from dovetail.predictors.predictor import FloatArray, IntArray
+from dovetail.predictors.rows import Rows, training_rows
+
+require_package("sklearn", "train", "fitting tensorshare")
+
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.neural_network import MLPRegressor
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from dovetail.instances.errors import InputError
-from dovetail.predictors.estimators.registry import ModelSpec
-from dovetail.predictors.forms.network import Layer, Layers, Network, Ranges, Reals
-from dovetail.predictors.predictor import FloatArray, IntArray
-
 TABLE_4: Final = (256, 32, 32, 32, 32, 32, 32, 1024, 64, 16)
 """Outputs of MLP_1 to MLP_10 in Table 4 of the paper."""
 
 _FEWEST_CHECKED = 2
+_FEWEST_ROWS = 2
 
 
 def _always() -> bool:
@@ -296,6 +303,64 @@ def _build(seed: int) -> TensorShare:
     return TensorShare(random_state=seed)
 
 
+def _fit(made: TensorShare, rows: Rows, source: Rows | None = None) -> TensorShare:
+    """Fit on rows; with a source fit on its pairs first and then tune to the rows.
+
+    Of the source only pairs of workloads that the rows have count, so that a workload that a fold
+    hides is hidden on both GPU models.
+    """
+    if source is not None:
+        seen = {rows.names[k] for k in np.unique(rows.own_workload).tolist()}
+        named = np.array([name in seen for name in source.names])
+        known = named[source.own_workload] & named[source.other_workload]
+        if known.sum() >= _FEWEST_ROWS:
+            begun = source.take(known)
+            made.fit(begun.table, begun.slowdown, begun.workload_pair)
+            return made.transferred(rows.table, rows.slowdown, pairs=rows.workload_pair)
+    return made.fit(rows.table, rows.slowdown, rows.workload_pair)
+
+
+def _prepare(spec: ModelSpec, task: Task, options: Mapping[str, Any]) -> ModelSpec:
+    if "from" in options:
+        spec = _tuned(spec, task, options["from"])
+    if "search" in options:
+        spec = _searched(spec, task, options["search"])
+    return spec
+
+
+def _tuned(spec: ModelSpec, task: Task, source: str) -> ModelSpec:
+    """Return a spec that starts from the pairs of another GPU model.
+
+    Both have the same features: those known of every workload on both.
+    """
+    both, _ = training_rows(task.data, spec.features, [source, task.gpu_model])
+    _, start = training_rows(task.data, both.names, [source])
+    return spec._replace(features=both.names, fit=partial(_fit, source=start))
+
+
+def _searched(spec: ModelSpec, task: Task, seconds: float) -> ModelSpec:
+    """Return a spec with the best structure that was found in the time."""
+    from dovetail.papers.predictors.tensorshare_search import search
+
+    _, rows = training_rows(task.data, spec.features, [task.gpu_model])
+    families = np.array(rows.families)
+
+    def report(tried: int, _: float) -> None:
+        if task.progress:
+            task.progress("structures tried", tried, tried)
+
+    found = search(
+        rows.table,
+        rows.slowdown,
+        np.stack([families[rows.own_workload], families[rows.other_workload]], axis=1),
+        seconds=seconds,
+        seed=task.seed,
+        pairs=rows.workload_pair,
+        progress=report,
+    )
+    return spec._replace(build=lambda _: found.best)
+
+
 SPEC: Final = ModelSpec(
     features=(
         "sm_active|gpu_util",
@@ -306,5 +371,9 @@ SPEC: Final = ModelSpec(
     ),
     build=_build,
     least=3,
-    holds_back=True,
+    fit=_fit,
+    options={"search": float, "from": GpuModel},
+    prepare=_prepare,
 )
+"""Its options: ``search`` looks for a better structure for so many seconds, ``from`` is a GPU model
+whose pairs it is fitted to first, to be tuned to those of the others (transfer learning)."""

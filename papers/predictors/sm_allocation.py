@@ -19,17 +19,22 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from sklearn.ensemble import ExtraTreesRegressor
 
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.instance import Workload
-from dovetail.predictors.estimators._trees import forest_of_sklearn
+from dovetail.instances.plugins import require_package
+from dovetail.papers.forms.forest import Forest
+from dovetail.papers.forms.totals import Totals, pair_table
+from dovetail.papers.predictors._trees import forest_of_sklearn
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.features import Features
-from dovetail.predictors.forms.forest import Forest
-from dovetail.predictors.forms.totals import Totals, pair_table
+from dovetail.predictors.fits import Member
 from dovetail.predictors.predictor import FloatArray, IntArray
 from dovetail.predictors.rows import measured_pairs, training_rows
+
+require_package("sklearn", "train", "fitting sm_allocation")
+
+from sklearn.ensemble import ExtraTreesRegressor
 
 ACTIVITY: Final = (
     "sm_active|gpu_util",
@@ -153,6 +158,14 @@ def best_split(throughput: FloatArray, power_w: FloatArray) -> IntArray:
 def totals(seed: int) -> PairTotals:
     """Return trees for a total of a pair that are not fitted yet."""
     return PairTotals(n_estimators=100, max_leaf_nodes=256, random_state=seed)
+
+
+def power_of_pairs(data: DataSet, gpu_model: str, seed: int) -> Member:
+    """Return a fitted model of the power of the pairs on a GPU model; it was measured of some."""
+    features, rows = total_rows(data, POWER_FEATURES, [gpu_model])
+    known = ~np.isnan(rows.power_w)
+    power = totals(seed).fit(rows.table[known], rows.power_w[known])
+    return Member("sm_allocation", features, power.to_form())
 
 
 def _throughput(workloads: Mapping[str, Workload], name: str) -> float:

@@ -10,8 +10,8 @@ pytest.importorskip("sklearn", reason="needs the extra train")
 pytest.importorskip("optuna", reason="needs the extra train")
 
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.predictors.estimators.tensorshare import TABLE_4, TensorShare
-from dovetail.predictors.estimators.tensorshare_search import search
+from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShare
+from dovetail.papers.predictors.tensorshare_search import search
 
 QUICK = TensorShare(max_iter=3)
 

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from sklearn.ensemble import RandomForestRegressor
-
-from dovetail.predictors.estimators._trees import forest_of_sklearn
+from dovetail.instances.plugins import require_package
+from dovetail.papers.forms.forest import Forest
+from dovetail.papers.predictors._trees import forest_of_sklearn
 from dovetail.predictors.estimators.registry import ModelSpec
-from dovetail.predictors.forms.forest import Forest
+
+require_package("sklearn", "train", "fitting coscheml")
+
+from sklearn.ensemble import RandomForestRegressor
 
 METRICS: Final = (
     "gpu_util",

@@ -15,15 +15,20 @@ from __future__ import annotations
 from typing import Final, Self
 
 import numpy as np
+
+from dovetail.instances.plugins import require_package
+from dovetail.papers.forms.forest import Forest
+from dovetail.papers.predictors._trees import forest_of_xgboost
+from dovetail.predictors.estimators.registry import ModelSpec
+from dovetail.predictors.predictor import FloatArray
+
+require_package("xgboost", "train", "fitting castor")
+require_package("sklearn", "train", "fitting castor")
+
 import xgboost
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-
-from dovetail.predictors.estimators._trees import forest_of_xgboost
-from dovetail.predictors.estimators.registry import ModelSpec
-from dovetail.predictors.forms.forest import Forest
-from dovetail.predictors.predictor import FloatArray
 
 INDICATORS: Final = (
     "sm_active|gpu_util",

@@ -16,7 +16,7 @@ import numpy as np
 
 from dovetail.instances._record import Record
 from dovetail.instances.datasets.dataset import DataSet
-from dovetail.predictors.evaluation import (
+from dovetail.papers.studies.evaluation import (
     SETTINGS,
     Coverage,
     Evaluation,
@@ -27,7 +27,7 @@ from dovetail.predictors.evaluation import (
     evaluate,
     evaluation,
 )
-from dovetail.predictors.power_accuracy import PowerAccuracy, power_accuracy
+from dovetail.papers.studies.power_accuracy import PowerAccuracy, power_accuracy
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import Rows, measured_pairs
 from dovetail.solver import match_pairs

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from time import monotonic
-from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.predictors.estimators.tensorshare import TABLE_4, TensorShare
+from dovetail.instances.errors import InputError
+from dovetail.instances.plugins import require_package
+from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShare
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -138,7 +138,10 @@ def search(
     UnsupportedError
         When Optuna is not installed.
     """
-    optuna = _optuna()
+    require_package("optuna", "train", "searching for a structure")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     _refuse_bounds(seconds, trials, most_layers)
     deadline = np.inf if seconds is None else monotonic() + seconds
     judge = _Judge(
@@ -167,17 +170,6 @@ def search(
         if not judge.going_on():
             break
     return Search(_best(base, tried), tuple(tried))
-
-
-def _optuna() -> ModuleType:
-    try:
-        import optuna
-    except ModuleNotFoundError:
-        what = "searching for a structure needs optuna"
-        raise UnsupportedError(f"{what}: pip install './dovetail[train]'") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    module: ModuleType = optuna
-    return module
 
 
 def _refuse_bounds(seconds: float | None, trials: int | None, most_layers: int) -> None:

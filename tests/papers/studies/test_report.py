@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail.predicting.evaluation import study
-from dovetail.predicting.report import report_charts, report_html
+from dovetail.papers.studies.comparison import study
+from dovetail.papers.studies.report import report_charts, report_html
 from tests.api.pages import Page, in_browser
 from tests.api.samples import HOSTILE
 from tests.predictors.measured import measured

@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dovetail.instances._record import listed
-from dovetail.predicting.evaluation import Comparison
-from dovetail.predicting.wording import (
+from dovetail.papers.studies.comparison import Comparison
+from dovetail.papers.studies.evaluation import GSLAS, Evaluation
+from dovetail.papers.studies.wording import (
     SETTING_SHORT,
     bound_cells,
     decision_cells,
@@ -18,7 +19,6 @@ from dovetail.predicting.wording import (
     part,
     verdict,
 )
-from dovetail.predictors.evaluation import GSLAS, Evaluation
 from dovetail.toolkit.tables import Fitting, fact_lines, plain_table, row_lines
 
 ERROR_COLUMNS = ("SMAPE", "MAE", "RMSE", "R2", "bias", "under by\n> 0.1", "no\nanswer")

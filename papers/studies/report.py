@@ -14,22 +14,22 @@ import numpy as np
 from dovetail.instances._frames import frame
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets.dataset import DataSet
-from dovetail.predicting import wording
-from dovetail.predicting.evaluation import (
+from dovetail.papers.studies import wording
+from dovetail.papers.studies.comparison import (
     Comparison,
     Studied,
     chosen_coverage,
     chosen_tests,
 )
-from dovetail.predicting.facts import model_facts
-from dovetail.predictors.evaluation import (
+from dovetail.papers.studies.evaluation import (
     GSLAS,
     Setting,
     Trial,
     coverage,
     importance,
 )
-from dovetail.predictors.feature_study import FeatureStudy, feature_study
+from dovetail.papers.studies.feature_study import FeatureStudy, feature_study
+from dovetail.predicting.facts import model_facts
 from dovetail.predictors.predictor import FloatArray
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.toolkit.charts import LIMIT, OTHER, Chart, bars, curves, dots, points
@@ -69,7 +69,7 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
     charts = {chart.name: chart for chart in report_charts(studied)}
     features = feature_study(data, gpu_models=comparison.gpu_models) if found else None
     return (
-        environment()
+        environment("dovetail.papers.studies")
         .get_template("predictors.html.j2")
         .render(
             phrases=wording,

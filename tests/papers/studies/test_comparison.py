@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dovetail.instances.datasets import DataSet, Measurement
-from dovetail.predicting.evaluation import (
+from dovetail.papers.studies.comparison import (
     complete_block,
     greedy,
     matching,
@@ -19,9 +19,9 @@ from dovetail.predicting.evaluation import (
     study,
     worth,
 )
-from dovetail.predicting.tables import comparison_view
-from dovetail.predicting.wording import verdict
-from dovetail.predictors.evaluation import Coverage
+from dovetail.papers.studies.evaluation import Coverage
+from dovetail.papers.studies.tables import comparison_view
+from dovetail.papers.studies.wording import verdict
 from dovetail.predictors.rows import training_rows
 from tests.predictors.measured import measured
 

@@ -8,10 +8,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Metrics
-from dovetail.predictors.estimators.castor import Castor
-from dovetail.predictors.estimators.coscheml import CoScheML
-from dovetail.predictors.estimators.registry import spec
-from dovetail.predictors.estimators.sm_allocation import (
+from dovetail.papers.predictors.castor import Castor
+from dovetail.papers.predictors.coscheml import CoScheML
+from dovetail.papers.predictors.sm_allocation import (
     POWER_FEATURES,
     THROUGHPUT_FEATURES,
     PairTotals,
@@ -20,7 +19,8 @@ from dovetail.predictors.estimators.sm_allocation import (
     total_rows,
     totals,
 )
-from dovetail.predictors.power_accuracy import power_accuracy
+from dovetail.papers.studies.power_accuracy import power_accuracy
+from dovetail.predictors.estimators.registry import spec
 from dovetail.predictors.rows import training_rows
 
 NAMES = ("castor", "coscheml", "sm_allocation")

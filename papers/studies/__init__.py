@@ -1,0 +1,1 @@
+"""How good predictors are: ``dovetail predictors evaluate`` and ``report``."""

@@ -1,0 +1,111 @@
+"""``dovetail predictors evaluate`` and ``report``: options in, output written, exit status out."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import dataset_files, read_dataset
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import write_data
+from dovetail.instances.raw_files import write_text
+from dovetail.predicting.commands import about_data, require_gpu_models
+from dovetail.toolkit.charts import check_figures, write_figures
+from dovetail.toolkit.outputs import print_either, require_separate
+from dovetail.toolkit.progress import counting, working
+
+if TYPE_CHECKING:
+    from dovetail.papers.studies.comparison import Studied
+    from dovetail.papers.studies.evaluation import Setting
+
+
+def evaluate(options: Namespace) -> int:
+    """Test models on pairs that they have not seen; print what was found."""
+    from dovetail.papers.studies.tables import comparison_view
+
+    require_separate(dataset_files(options.data), options.figures)
+    check_figures(options.figures)
+    studied = _studied(options, _models(options))
+    _write_figures(options, studied)
+    print_either(options, studied.comparison.to_data(), comparison_view(studied.comparison))
+    return 0
+
+
+def report(options: Namespace) -> int:
+    """Write a page that shows how good the predictions are."""
+    from dovetail.papers.studies.report import report_html
+    from dovetail.predictors.model_file import load_model
+
+    read = (*dataset_files(options.data), *filter(None, [options.model]))
+    require_separate(read, options.output, options.figures)
+    check_figures(options.figures)
+    predictor = load_model(options.model) if options.model else None
+    found = _studied(options, _models(options))
+    with working("drawing"):
+        html = report_html(read_dataset(options.data), found, predictor)
+    write_text(options.output, html)
+    _write_figures(options, found)
+    if options.json:
+        write_data(found.comparison.to_data(), "-")
+    elif options.output != "-":
+        print(f"{found.comparison.data}: report -> {options.output}")
+    return 0
+
+
+def _write_figures(options: Namespace, studied: Studied) -> None:
+    if options.figures:
+        from dovetail.papers.studies.report import report_charts
+
+        with working("drawing"):
+            write_figures(options.figures, report_charts(studied))
+
+
+def _models(options: Namespace) -> Sequence[str]:
+    from dovetail.predictors.estimators.registry import model_names
+
+    if not options.models:
+        return model_names()
+    return tuple(dict.fromkeys(name.strip() for name in options.models.split(",")))
+
+
+def _settings(data: DataSet, options: Namespace) -> Sequence[Setting]:
+    from dovetail.papers.studies.evaluation import SETTINGS
+
+    if not options.new:
+        several = len(options.gpu_model or data.gpu_models) > 1
+        return ("random", "family", "gpu_model") if several else ("random", "family")
+    named = [name.strip() for name in options.new.split(",")]
+    for name in named:
+        if name not in SETTINGS:
+            raise InputError(f"must be one of {', '.join(SETTINGS)}, got {name!r}", "--new")
+    return tuple(setting for setting in SETTINGS if setting in named)
+
+
+def _studied(options: Namespace, models: Sequence[str]) -> Studied:
+    from dovetail.papers.studies.comparison import study
+
+    data = read_dataset(options.data)
+    require_gpu_models(data, options)
+    settings = _settings(data, options)
+    _note_pooling(data, options)
+    with about_data(options), counting("testing") as progress:
+        return study(
+            data,
+            models,
+            settings,
+            options.gpu_model or None,
+            options.confidence,
+            options.seed,
+            progress,
+        )
+
+
+def _note_pooling(data: DataSet, options: Namespace) -> None:
+    """Say that a test of several GPU models at once is harder than what ``fit`` does."""
+    pooled = options.gpu_model or data.gpu_models
+    if len(pooled) > 1:
+        text = f"{len(pooled)} GPU models are tested together, and fit takes each by itself"
+        print(f"dovetail: {text}: --gpu-model {pooled[0]} tests one", file=sys.stderr)
