@@ -29,9 +29,9 @@ from dovetail.measuring.noise import noise
 from dovetail.measuring.summary import Summary, summary
 from dovetail.measuring.tables import campaign_view
 from dovetail.papers.studies.evaluation import NotApplicable, Trial, evaluate, evaluation
-from dovetail.predictors.estimators.registry import MODELS
+from dovetail.predictors.estimators.registry import AUTO, model_names
 from dovetail.predictors.model_file import save_model
-from dovetail.predictors.training import AUTO, fit
+from dovetail.predictors.training import fit
 
 CHOOSING: Final = ("sm_allocation", AUTO)
 """The models whose choices of splits are evaluated: the paper's, and the default."""
@@ -47,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> str | None:
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--to", type=Path, metavar="DIR")
     parser.add_argument(
-        "--models", type=lambda text: text.split(","), default=[*MODELS, AUTO], metavar="NAME,..."
+        "--models",
+        type=lambda text: text.split(","),
+        default=[*model_names(), AUTO],
+        metavar="NAME,...",
     )
     given = parser.parse_args(arguments)
     to = given.to or given.out / "report"

@@ -83,6 +83,7 @@ class Spy:
 def register(monkeypatch):
     """Make the form and the bound known to model files."""
     monkeypatch.setattr("dovetail.predictors.forms.FORMS", {"linear": "Linear"})
+    monkeypatch.setattr("dovetail.predictors.forms.plugins", lambda _: {})
     monkeypatch.setitem(sys.modules, "dovetail.predictors.forms.linear", sys.modules[__name__])
     monkeypatch.setattr("dovetail.predictors.model_file.Calibration", Margin)
 

@@ -245,8 +245,11 @@ def test_fits_that_cannot_be(saved, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"form": "pickle"}, "fits[0].member.form: must be one of linear, got 'pickle'"),
-        ({"form": "os"}, "form: must be one of linear, got 'os'"),
+        (
+            {"form": "pickle"},
+            "fits[0].member.form: must be a form that is installed (linear), got 'pickle'",
+        ),
+        ({"form": "os"}, "form: must be a form that is installed (linear), got 'os'"),
         ({"features": ["__class__"]}, "fits[0].member.features: must be one of workload"),
         ({"features": ["sm_active", "share"]}, "weights: must have shape (2, 2), got (2, 3)"),
         ({"arrays": ["../weights"]}, "fits[0].member.arrays[0]: "),

@@ -1,23 +1,23 @@
 """From a data set to a predictor and back to new data; all of it on synthetic workloads."""
 
 import functools
-import random
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
-from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.papers.predictors.sm_allocation import totals
-from dovetail.predictors.estimators.registry import spec
+from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
+from dovetail.instances.plugins import Plugin
+from dovetail.predictors.estimators.registry import AUTO, MODELS, GpuModel, model_names, spec
 from dovetail.predictors.folds import random_folds
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS
-from dovetail.predictors.training import AUTO, NAMES, fit, prepared, tried, update
+from dovetail.predictors.training import fit, prepared, tried, update
 from tests.predictors.synthetic import GPU, synthetic
 
-FAST = ("constant", "analytic", "hierarchical", "castor", "coscheml", "sm_allocation")
+FAST = ("constant", "analytic", "hierarchical")
 
 
 @pytest.fixture(scope="module")
@@ -106,53 +106,6 @@ def test_gpu_models_are_fitted_apart(data):
     assert found.slowdown.tolist() == [[3.0, 3.0]]
 
 
-def test_power_is_learnt_where_it_was_measured(data):
-    powered = data.replace(
-        profiles=[p.replace(power_w=100.0) for p in data.profiles],
-        measurements=[m.replace(power_w=180.0) for m in data.measurements],
-    )
-    found = answers(fit(powered, "constant"), powered)
-    assert found.power_w == pytest.approx(np.full(64, 180.0))
-
-
-ESTIMATORS = {
-    **{name: spec(name).build for name in ("castor", "coscheml", "sm_allocation")},
-    "power": totals,
-    # They draw the rows that they are fitted on where there are more than so many.
-    "hierarchical": lambda seed: spec("hierarchical").build(seed).set_params(most_rows=20),
-    "tensorshare": lambda seed: spec("tensorshare").build(seed).set_params(max_iter=3),
-}
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_the_seed_decides_and_nothing_global_does(name, data):
-    model = "sm_allocation" if name == "power" else name
-    rows = prepared(data, model).rows
-
-    def predicted(seed):
-        np.random.seed(7 * seed + len(calls))
-        random.seed(7 * seed + len(calls))
-        before = random.getstate(), np.random.get_state()[1].tolist()
-        # Trees repeat what they were fitted on, whatever the seed.
-        fitted = ESTIMATORS[name](seed).fit(rows.table[::2], rows.slowdown[::2])
-        calls.append(fitted.predict(rows.table[1::2]))
-        assert (random.getstate(), np.random.get_state()[1].tolist()) == before
-        return calls[-1]
-
-    calls = []
-    one = predicted(1)
-    assert np.array_equal(one, predicted(1))
-    assert not np.array_equal(one, predicted(2))
-
-
-def test_the_seed_reaches_the_fit_and_its_bounds():
-    data = synthetic(families=2)
-    one, again, other = (fit(data, "castor", seed=seed) for seed in (1, 1, 2))
-    assert np.array_equal(answers(one, data).upper, answers(again, data).upper)
-    assert one.about.held_out == again.about.held_out != other.about.held_out
-    assert not np.array_equal(answers(one, data).slowdown, answers(other, data).slowdown)
-
-
 @pytest.mark.parametrize(("confidence", "families"), [(0.95, 4), (0.99, 24)])
 def test_a_confidence_that_cannot_be_honoured_is_refused(confidence, families):
     # Worst possible misses of a new family: 0.25 / 3 with two known ones; 0.25 / 5 with four.
@@ -211,7 +164,7 @@ class TestUpdate:
         assert [e.jobs.sum() for e in after] == [e.jobs.sum() for e in before]
 
     def test_drift_is_found_where_jobs_are_slower_than_promised(self, data, fitted):
-        predictor = fitted("castor")
+        predictor = fitted("analytic")
         again = [m.replace(slowdown=tuple(2 * s for s in m.slowdown)) for m in data.measurements]
         later = data.replace(measurements=(*data.measurements, *again))
         found = update(predictor, later).drift[GPU]
@@ -242,11 +195,7 @@ class TestUpdate:
 @pytest.mark.parametrize(
     ("model", "rule"),
     [
-        ("best", f"model must be one of {', '.join(NAMES)}, got 'best'"),
-        (
-            "coscheml",
-            "coscheml needs of every measured workload 2 more of gpu_util, mem_util, sm_active, ",
-        ),
+        ("best", f"model must be one of {', '.join(MODELS)}, "),
         (
             "analytic",
             "analytic needs of every measured workload also sm_active or gpu_util, "
@@ -261,9 +210,70 @@ def test_models_that_cannot_be(model, rule):
     assert str(caught.value).startswith(rule)
 
 
-def test_only_the_network_is_searched(data):
-    with pytest.raises(UnsupportedError, match="only tensorshare searches"):
-        fit(data, "castor", search_s=1.0)
+@pytest.fixture
+def tuned(monkeypatch):
+    """A plugin: a model with two options; return the tasks that it was prepared for."""
+    tasks = []
+
+    def prepare(made, task, options):
+        tasks.append((task.gpu_model, task.seed, dict(options)))
+        return made
+
+    options = {"extra": float, "from": GpuModel}
+    own = spec("constant")._replace(options=options, prepare=prepare)
+    monkeypatch.setattr(sys.modules[__name__], "SPEC", own, raising=False)
+    plugin = Plugin("predictor", "own", "some-package", f"{__name__}:SPEC")
+    monkeypatch.setattr(
+        "dovetail.predictors.estimators.registry.plugins", {"predictor": {"own": plugin}}.get
+    )
+    return tasks
+
+
+def of_two_gpu_models(data):
+    other = [m.replace(gpu_model="other") for m in data.measurements]
+    profiles = [p.replace(gpu_model="other") for p in data.profiles]
+    return DataSet(
+        name="both",
+        profiles=(*data.profiles, *profiles),
+        measurements=(*data.measurements, *other),
+    )
+
+
+def test_a_plugin_is_fitted_with_its_own_options(data, tuned):
+    assert fit(data, "own", seed=3, options={"extra": 2}).fits[GPU].member.model == "own"
+    assert tuned == [(GPU, 3, {"extra": 2})]
+    assert fit(of_two_gpu_models(data), "own", options={"from": GPU}).gpu_models == ("other",)
+    assert tuned[1:] == [("other", 0, {"from": GPU})]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "rule"),
+    [
+        ("constant", {"extra": 1.0}, "model 'constant' has no option 'extra': it has none"),
+        ("own", {"more": 1}, "model 'own' has no option 'more': its options are extra, from"),
+        ("own", {"extra": "much"}, "extra: must be of type float, got 'much'"),
+        ("own", {"from": "H100"}, f"from: must be a GPU model of the data ({GPU}), got 'H100'"),
+        (
+            "own",
+            {"from": GPU},
+            f"from: must be another GPU model than those to fit for, got '{GPU}'",
+        ),
+    ],
+)
+def test_options_that_cannot_be(data, tuned, model, options, rule):
+    with pytest.raises(DovetailError) as caught:
+        fit(data, model, options=options)
+    assert str(caught.value) == rule
+    assert tuned == []
+
+
+def test_the_names_of_the_core_win(data, monkeypatch):
+    plugin = Plugin("predictor", "constant", "some-package", "nowhere:SPEC")
+    monkeypatch.setattr(
+        "dovetail.predictors.estimators.registry.plugins", {"predictor": {"constant": plugin}}.get
+    )
+    assert model_names() == MODELS
+    assert fit(data, "constant").fits[GPU].member.form.kind == "constant"
 
 
 def test_nothing_measured():
