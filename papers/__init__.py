@@ -10,7 +10,7 @@ do it (``dovetail.instances.plugins``).
   (``docs/howto/traces.md``).
 - ``importers``: readers of published measurements, and their commands (``cli.py``, carried out in
   ``commands.py``), each a plugin ``command.WORDS`` (``docs/howto/import-data.md``).
-- ``predictors`` and ``forms``: the fitted models, each a plugin ``predictor.NAME`` or ``form.KIND``,
+- ``predictors`` and ``forms``: the fitted models, plugins ``predictor.NAME`` and ``form.KIND``,
   and the power of pairs (``docs/explanation/predictors.md``).
 - ``studies``: how good predictors are, the commands ``predictors evaluate`` and ``report``
   (``docs/evidence/predictors.md``).
