@@ -85,13 +85,9 @@ def shadowed(tmp_path, monkeypatch):
 @pytest.fixture
 def run(capsys):
     """Run the command line in this process; return exit status, output and errors."""
-    from dovetail.cli.main import main
+    from tests.command_line import status_of
 
     def call(*arguments):
-        try:
-            status = main(list(map(str, arguments)))
-        except SystemExit as stopped:
-            status = stopped.code
-        return status, *capsys.readouterr()
+        return status_of(*arguments), *capsys.readouterr()
 
     return call

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.main import main
 from dovetail.live.client import Client
 from tests.api.live.services import ME, TRUTH, served
+from tests.command_line import status_of
 from tests.executor.waiting import LIMIT_S, wait_until
 
 
@@ -33,10 +33,7 @@ def run(capfdbinary, monkeypatch, short_path):
     monkeypatch.delenv("DOVETAIL_SERVICE", raising=False)
 
     def call(*arguments):
-        try:
-            status = main([str(argument) for argument in arguments])
-        except SystemExit as stopped:
-            status = stopped.code
+        status = status_of(*arguments)
         sys.stdout.flush()
         output = capfdbinary.readouterr()
         return status, output.out.decode(), output.err.decode()
