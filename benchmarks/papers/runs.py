@@ -22,6 +22,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from conservation import violations
 
 from dovetail.executor.simulation import History

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
 import json
 import math
@@ -523,27 +522,6 @@ def test_a_command_loads_nothing_heavy_that_it_does_not_need(tmp_path, arguments
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].split() == ["loaded", *needed]
-
-
-def test_commands_of_plugins_are_imported_for_the_help_and_for_themselves_only():
-    code = (
-        "import sys; from dovetail.cli.parser import parser; parser({!r});"
-        "print([m for m in sys.modules if m.startswith('dovetail.') and m.endswith('.cli')])"
-    )
-    loaded = {
-        word: ast.literal_eval(
-            subprocess.run(
-                [sys.executable, "-c", code.format(word)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
-        for word in ("plan", None)
-    }
-    rooms = {f"dovetail.{room}.cli" for room in ("cluster", "isolation", "measuring", "papers")}
-    assert rooms & {*loaded[None]}
-    assert not rooms & {*loaded["plan"]}
 
 
 def searching(folder: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:

@@ -171,3 +171,12 @@ def test_plugins_that_fail_when_imported_leave_the_command_as_it_is(faulty):
 def test_commands_that_no_plugin_touches_say_nothing_of_faulty_ones(faulty):
     done = dovetail(faulty, "generate", "--help")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_commands_of_packages_are_imported_for_the_help_and_for_themselves_only(
+    greeting, monkeypatch
+):
+    monkeypatch.setenv("PYTHONVERBOSE", "1")
+    assert "import 'greeting" not in dovetail(greeting, "plan", "--help").stderr
+    assert "import 'greeting.words'" in dovetail(greeting, "--help").stderr
+    assert "import 'greeting.work'" not in dovetail(greeting, "hello", "--help").stderr

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks.papers.conservation import violations
+from benchmarks.conservation import violations
 from dovetail.executor.simulation import Options, PolicyError, simulate
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Instance

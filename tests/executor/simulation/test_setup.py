@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 
-from benchmarks.papers.conservation import violations
+from benchmarks.conservation import violations
 from dovetail.executor.simulation.beliefs import Exact, HeldOut, Model, Noise, beliefs_named
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Setup

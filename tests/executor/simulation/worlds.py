@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.conservation import violations
+from benchmarks.conservation import violations
 from dovetail.executor.simulation import History, Options, simulate
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from benchmarks.papers.conservation import violations
+from benchmarks.conservation import violations
 from dovetail.executor.simulation import simulate
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from dovetail.cli.commands import commands
 from dovetail.toolkit.commands import Argument, leaves
 
-LISTED = Path(__file__).parents[2] / "commands.txt"
+LISTED = Path(__file__).with_name("commands.txt")
 """Written before the rooms had doors: each command, and its arguments indented below it."""
 
 
