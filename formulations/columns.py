@@ -106,7 +106,7 @@ class Columns:
     def _first(self) -> list[Rows]:
         """Return groups to begin with: those that are best where nothing has a price."""
         rounds = self._rules.round
-        free = Prices(np.zeros(len(rounds.classes)), np.zeros(len(rounds)), 0.0)
+        free = ClassPrices(np.zeros(len(rounds.classes)), np.zeros(len(rounds)), 0.0)
         return [rows for table in self._tables for rows in self._asked(table, free, 1.0)]
 
     def _generated(self, found: list[Rows], per_gain: float, demand: float) -> _Proof:
@@ -147,7 +147,7 @@ class Columns:
         assert best is not None
         return best
 
-    def _asked(self, table: _Candidates, prices: Prices, per_gain: float) -> list[Rows]:
+    def _asked(self, table: _Candidates, prices: ClassPrices, per_gain: float) -> list[Rows]:
         """Return groups of the combinations that gain most beyond their prices."""
         rules = self._rules
         worth = table.best(prices, self._kinds, per_gain)
@@ -164,7 +164,7 @@ class Columns:
         return [rows] if len(rows) else []
 
 
-class Prices(NamedTuple):
+class ClassPrices(NamedTuple):
     """Prices of the GPUs of each class, of jobs by the one that stands for them, of weight."""
 
     gpu: Floats
@@ -176,7 +176,7 @@ class _Proof(NamedTuple):
     """A bound on the gain and the weight at its price, and the prices that prove it."""
 
     bound: float
-    prices: Prices
+    prices: ClassPrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +207,7 @@ class _Master:
         uses = csr_array(coo_array((np.ones(len(row)), (row, column)), shape=shape))
         return cls(groups, gain if per_gain else weight, weight, demand, uses)
 
-    def solved(self) -> tuple[float, Prices]:
+    def solved(self) -> tuple[float, ClassPrices]:
         """Return its optimum, and the prices that prove it."""
         # It takes a quarter of a second to load, and most rounds need no columns.
         from scipy.optimize import linprog
@@ -236,9 +236,9 @@ class _Master:
             price[equal] = -found.eqlin.marginals
             per_weight = float(-found.ineqlin.marginals[-1]) if self.demand else 0.0
         value = -float(found.fun) if found.status == 0 else -math.inf
-        return value, Prices(price[:classes], price[classes:], max(0.0, per_weight))
+        return value, ClassPrices(price[:classes], price[classes:], max(0.0, per_weight))
 
-    def most(self, prices: Prices) -> Floats:
+    def most(self, prices: ClassPrices) -> Floats:
         """Return the most that a group of each class gains less its prices, 0 at least."""
         price = np.append(prices.gpu, prices.job)
         gains = self.value + prices.weight * self.weight - self.uses.T @ price
@@ -246,7 +246,7 @@ class _Master:
         np.maximum.at(most, self.groups.gpu_class, gains)
         return most
 
-    def bound(self, prices: Prices, most: Floats) -> float:
+    def bound(self, prices: ClassPrices, most: Floats) -> float:
         """Return what no choice gains more than, its weight at its price included."""
         price = np.append(prices.gpu + most, prices.job)
         terms = price * self._right()
@@ -305,17 +305,17 @@ class _Candidates:
         weight = np.where(rules.pending[variant], rules.values.weight[job], 0.0)
         return cls(seatings, seating, length, run, variant, job, gain, weight)
 
-    def _worth(self, prices: Prices, per_gain: float) -> Floats:
+    def _worth(self, prices: ClassPrices, per_gain: float) -> Floats:
         """Return what each who may take a place gains there less the price of the job."""
         worth = per_gain * self.gain if per_gain else self.weight
         return np.asarray(worth + prices.weight * self.weight - prices.job[self.job])
 
-    def _ranked(self, prices: Prices, per_gain: float) -> tuple[Ints, Floats]:
+    def _ranked(self, prices: ClassPrices, per_gain: float) -> tuple[Ints, Floats]:
         worth = self._worth(prices, per_gain)
         order = np.lexsort((-worth, self.run))
         return order, worth[order]
 
-    def best(self, prices: Prices, kinds: Kinds, per_gain: float) -> Floats:
+    def best(self, prices: ClassPrices, kinds: Kinds, per_gain: float) -> Floats:
         """Return the most that a group of each combination gains less its jobs' prices, (s,)."""
         order, worth = self._ranked(prices, per_gain)
         run = self.run[order]
@@ -331,7 +331,7 @@ class _Candidates:
         most = np.bincount(self.seating, of_run, len(self.seatings.gpu_class))
         return np.asarray(most, dtype=np.float64)
 
-    def ways(self, asked: Ints, prices: Prices, per_gain: float) -> tuple[Ints, Ints]:
+    def ways(self, asked: Ints, prices: ClassPrices, per_gain: float) -> tuple[Ints, Ints]:
         """Return groups of these combinations: the combination of each, and who takes its places.
 
         In every run those that gain most, one of them in all its places or as many different

@@ -40,7 +40,7 @@ import numpy as np
 
 from dovetail.formulations._rows import Rows
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.prices import ROUNDING, Asks, Prices, layout
+from dovetail.formulations.prices import ROUNDING, Asks, GpuPrice, layout
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 
@@ -89,7 +89,7 @@ class Forecast:
     ----------
     start_s : (n,) float
         When each job is believed to start if it does not now, seconds from now.
-    prices : Prices
+    prices : GpuPrice
         Of a GPU, as the whole queue would pay.
     last_s : float
         When the last job of all is believed to end.
@@ -98,7 +98,7 @@ class Forecast:
     """
 
     start_s: Floats
-    prices: Prices
+    prices: GpuPrice
     last_s: float
     claimed_s: float
 
@@ -123,7 +123,7 @@ class Forecast:
         last = max(float((starts + seconds).max(initial=0.0)), float(busy_s.max(initial=0.0)))
         start = np.where(now, _next_chances(np.asarray(asks.workers), seconds, busy_s), starts)
         claimed = float(starts[starts > 0].min(initial=math.inf))
-        return cls(start, Prices(starts, asks, gpu_price), last, claimed)
+        return cls(start, GpuPrice(starts, asks, gpu_price), last, claimed)
 
     def take(self, which: Ints) -> Forecast:
         """Return the forecast of these jobs, at the same prices."""

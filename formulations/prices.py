@@ -35,7 +35,7 @@ class Asks(NamedTuple):
     weight: ArrayLike
 
 
-class Prices:
+class GpuPrice:
     """The price of a GPU as a function of time, seconds from now.
 
     Parameters

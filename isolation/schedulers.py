@@ -20,7 +20,7 @@ from pydantic import Field, StrictInt, field_validator
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import MpsError, acting_as
 from dovetail.executor.mps.manager import make_base, make_private
-from dovetail.executor.mps.processes import Process
+from dovetail.executor.mps.processes import MpsProcess
 from dovetail.executor.pools.isolation import IsolationError, SchedulerStatus
 from dovetail.instances._children import module_command, module_environment
 from dovetail.instances._record import FrozenMapping, Record
@@ -154,7 +154,7 @@ class Schedulers:
             except (MpsError, OSError, subprocess.TimeoutExpired) as error:
                 raise IsolationError(f"the scheduler of thread blocks: {error}") from None
 
-    def process(self, uuid: str, uid: int) -> Process | None:
+    def process(self, uuid: str, uid: int) -> MpsProcess | None:
         """Return a GPU's scheduler for a user, by its program, its user and its socket."""
         socket = str(self._socket(uuid, uid))
         found = processes.running(_PROGRAM)

@@ -52,8 +52,8 @@ from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.planned import (
     BLIND,
     GANGS,
-    Outcome,
     Setting,
+    SharedOutcome,
     Table,
     all_new,
     draw_rounds,
@@ -77,7 +77,7 @@ _HEAVIEST = 3.0
 _LEAST_SPLITS = 3
 
 
-class Evidence(NamedTuple):
+class BrokenBounds(NamedTuple):
     """How often the bounds of each group were broken, in one standing.
 
     Attributes
@@ -126,7 +126,7 @@ class Calibration:
         where the spread is the standard error of the prediction's logarithm.
     levels : ndarray of float, shape (levels,)
         Bounds that were tried, in spreads above the prediction.
-    evidence : tuple of Evidence
+    evidence : tuple of BrokenBounds
         One for each standing; gang sizes are those of ``planned.GANGS``.
     worst : float
         The largest part of broken bounds that is thought possible in a group never seen, where
@@ -138,7 +138,7 @@ class Calibration:
 
     spread: FloatArray
     levels: FloatArray
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[BrokenBounds, ...]
     worst: float = 0.25
     splits: FloatArray = field(default_factory=lambda: np.empty((0, 100)))
 
@@ -446,7 +446,7 @@ class _Tally:
             upper = self._begun.above(table.prediction, _LEVELS[level], spread)
             yield slice(level, level + _STEP), upper
 
-    def _count(self, way: int, levels: slice, table: Table, found: Outcome) -> None:
+    def _count(self, way: int, levels: slice, table: Table, found: SharedOutcome) -> None:
         """Count the jobs whose pairs have a hidden workload; all, where none is hidden."""
         which = (found.standing != KNOWN) == table.new.any()
         own_new = ~np.isin(found.standing, OF_CO_RUNNERS)
@@ -456,22 +456,22 @@ class _Tally:
         np.add.at(self._misses[way, ..., levels], cell, missed)
         np.add.at(self._jobs[way, ..., levels], cell, 1.0)
 
-    def evidence(self, worst: float) -> tuple[Evidence, ...]:
+    def evidence(self, worst: float) -> tuple[BrokenBounds, ...]:
         """Return the counts of the way with the largest risk at each level."""
         return tuple(self._of_worst_way(code, worst) for code in range(len(STANDINGS)))
 
-    def _of_worst_way(self, code: int, worst: float) -> Evidence:
+    def _of_worst_way(self, code: int, worst: float) -> BrokenBounds:
         # Where no job ever shares, nothing is known; that is no reason to distrust the others.
         ways = np.flatnonzero(self._jobs[:, code].any(axis=(1, 2, 3)))
         misses, jobs = self._misses[ways, code], self._jobs[ways, code]
         if not len(ways):
-            return Evidence((), *np.zeros((2, len(GANGS), 0, len(_LEVELS))))
+            return BrokenBounds((), *np.zeros((2, len(GANGS), 0, len(_LEVELS))))
         each = zip(misses, jobs, strict=True)
         most = _worst(code, worst)
-        risk = [Evidence(self._families, *_scaled(*counts)).risk(most) for counts in each]
+        risk = [BrokenBounds(self._families, *_scaled(*counts)).risk(most) for counts in each]
         hardest = np.argmax(risk, axis=0)[None, :, None]
         misses, jobs = (np.take_along_axis(c, hardest, axis=0)[0] for c in (misses, jobs))
-        return Evidence(self._families, *_scaled(misses, jobs))
+        return BrokenBounds(self._families, *_scaled(misses, jobs))
 
 
 def _scaled(misses: FloatArray, jobs: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -523,8 +523,8 @@ def _size(workers: int) -> tuple[int, int]:
 
 
 def _joined(
-    old: Evidence, needed: FloatArray, names: Sequence[str], levels: FloatArray, size: int
-) -> Evidence:
+    old: BrokenBounds, needed: FloatArray, names: Sequence[str], levels: FloatArray, size: int
+) -> BrokenBounds:
     groups = tuple(dict.fromkeys((*old.groups, *names)))
     grown = [(0, 0), (0, len(groups) - len(old.groups)), (0, 0)]
     misses, jobs = np.pad(old.misses, grown), np.pad(old.jobs, grown)
@@ -532,10 +532,10 @@ def _joined(
     index = np.array([position[name] for name in names], dtype=np.int64)
     np.add.at(misses[size], index, needed[:, None] > levels)
     np.add.at(jobs[size], index, 1.0)
-    return Evidence(groups, misses, jobs)
+    return BrokenBounds(groups, misses, jobs)
 
 
-def _evidence(arrays: Arrays, k: int, levels: int) -> Evidence:
+def _evidence(arrays: Arrays, k: int, levels: int) -> BrokenBounds:
     try:
         text = bytes(np.asarray(arrays[f"groups_{k}"], dtype=np.uint8)).decode()
     except (KeyError, ValueError):
@@ -544,7 +544,7 @@ def _evidence(arrays: Arrays, k: int, levels: int) -> Evidence:
     shape = (len(GANGS), len(groups), levels)
     misses, jobs = (_numbers(arrays, f"{name}_{k}", shape) for name in ("misses", "jobs"))
     _check(bool((misses <= jobs).all()), f"misses_{k}", f"must be <= jobs_{k}")
-    return Evidence(groups, misses, jobs)
+    return BrokenBounds(groups, misses, jobs)
 
 
 def _numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> FloatArray:
@@ -565,7 +565,7 @@ def _check(holds: bool, path: str, rule: str) -> None:
         raise InputError(rule, path)
 
 
-class Coverage(NamedTuple):
+class PromiseCoverage(NamedTuple):
     """How a promise was kept.
 
     Attributes
@@ -591,7 +591,7 @@ def coverage(
     upper: FloatArray,
     truth: FloatArray,
     chosen: BoolArray | IntArray | None = None,
-) -> Coverage:
+) -> PromiseCoverage:
     """Return how many of the bounds were kept.
 
     Parameters
@@ -605,9 +605,11 @@ def coverage(
     rows = slice(None) if chosen is None else chosen
     kept = truth[rows] <= upper[rows]
     if not len(kept):
-        return Coverage(np.nan, np.nan, np.nan, 0)
+        return PromiseCoverage(np.nan, np.nan, np.nan, 0)
     width = np.median(upper[rows] / slowdown[rows])
-    return Coverage(float(kept.mean()), float(kept.all(axis=1).mean()), float(width), len(kept))
+    return PromiseCoverage(
+        float(kept.mean()), float(kept.all(axis=1).mean()), float(width), len(kept)
+    )
 
 
 def gang_coverage(upper: Iterable[float], truth: Iterable[float], job: Iterable[str]) -> float:

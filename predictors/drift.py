@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DriftFinding:
     """How the promise was kept by the whole model or for one workload.
 
     Attributes
@@ -95,8 +95,8 @@ class Finding:
 class Drift:
     """What was found of the model and of each workload, in order of first appearance."""
 
-    model: Finding
-    workloads: tuple[Finding, ...]
+    model: DriftFinding
+    workloads: tuple[DriftFinding, ...]
     false_alarms: float
 
     @property
@@ -156,12 +156,12 @@ def _checked(outcome: Outcome, k: int) -> Outcome:
     return outcome
 
 
-def _finding(workload: str | None, outcomes: Sequence[Outcome], chance: float) -> Finding:
+def _finding(workload: str | None, outcomes: Sequence[Outcome], chance: float) -> DriftFinding:
     broken = np.array([found.measured > found.upper for found in outcomes], dtype=np.bool_)
     alpha = np.array([1 - found.confidence for found in outcomes], dtype=np.float64)
     capital = _capital(broken, alpha)
     reached = np.flatnonzero(capital >= 1 / chance)
-    return Finding(
+    return DriftFinding(
         workload=workload,
         outcomes=len(broken),
         broken=int(broken.sum()),

@@ -16,7 +16,7 @@ import numpy as np
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.predictors.fits import ModelFit
 from dovetail.predictors.forms.hierarchy import FEATURES, Hierarchy
-from dovetail.predictors.posterior import Pairs, Posterior
+from dovetail.predictors.posterior import JobsWithCoRunners, Posterior
 from dovetail.predictors.predictor import UNCAPPED, FloatArray
 from dovetail.predictors.rows import Rows, measured_pairs, training_rows
 from dovetail.predictors.trained import TrainedPredictor
@@ -151,13 +151,15 @@ class Online:
         if before and np.array_equal(before.table, table[:count], equal_nan=True):
             posterior = before.posterior
         else:  # a profile is newer, or nothing was learnt yet
-            posterior = Posterior.of(form, Pairs.of(table[:count]), slowdown[:count])
+            posterior = Posterior.of(form, JobsWithCoRunners.of(table[:count]), slowdown[:count])
         single = max(count, len(slowdown) - 2 * _JUDGED)
         if single > count:
-            posterior = posterior.updated(Pairs.of(table[count:single]), slowdown[count:single])
+            posterior = posterior.updated(
+                JobsWithCoRunners.of(table[count:single]), slowdown[count:single]
+            )
         for start in range(single, len(slowdown), 2):
             new = slice(start, start + 2)
-            pairs = Pairs.of(table[new])
+            pairs = JobsWithCoRunners.of(table[new])
             distance = posterior.residuals(pairs, slowdown[new])
             residuals += _residuals(gpu_model, rows, start, distance)
             posterior = posterior.updated(pairs, slowdown[new])

@@ -69,7 +69,7 @@ BLIND: Final = Setting(np.inf, None)
 """Any job with any other: no choice, so no luck."""
 
 
-class Round(NamedTuple):
+class WorkerRound(NamedTuple):
     """Workers that are to be paired; those of one gang share a job and a workload.
 
     Attributes
@@ -82,7 +82,7 @@ class Round(NamedTuple):
     workload: IntArray
 
 
-class Outcome(NamedTuple):
+class SharedOutcome(NamedTuple):
     """What came of the jobs that share, one entry a job.
 
     Attributes
@@ -200,7 +200,7 @@ def all_new(found: Sequence[Table]) -> Table:
     return found[0]._replace(prediction=mean, standing=np.full_like(count, NEW_FAMILY), new=nothing)
 
 
-def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[Round]:
+def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[WorkerRound]:
     """Draw a round with gangs, then one of single workers with half to all of the workloads.
 
     An optimiser picks harder the more co-runners there are to pick from, so the second is large;
@@ -211,10 +211,10 @@ def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[Round]:
     if len(predicted):
         yield draw_round(table, draw)
         size = round(draw.uniform(0.5, 1) * len(predicted))
-        yield Round(np.arange(size), draw.permutation(predicted)[:size])
+        yield WorkerRound(np.arange(size), draw.permutation(predicted)[:size])
 
 
-def draw_round(table: Table, draw: np.random.Generator) -> Round:
+def draw_round(table: Table, draw: np.random.Generator) -> WorkerRound:
     """Draw jobs of every number of workers in ``GANGS``.
 
     Half of the jobs are of new workloads where the table has any. Families are drawn first,
@@ -226,7 +226,7 @@ def draw_round(table: Table, draw: np.random.Generator) -> Round:
     drawn = [_draw_workloads(table, draw, among, len(size)) for among in kinds]
     workload = np.where(draw.random(len(size)) < 0.5, drawn[0], drawn[-1])
     job = np.repeat(np.arange(len(size)), size)
-    return Round(job, workload[job])
+    return WorkerRound(job, workload[job])
 
 
 def _draw_workloads(
@@ -239,7 +239,7 @@ def _draw_workloads(
 
 
 def partners(
-    jobs: Round, table: Table, upper: FloatArray, setting: Setting, draw: np.random.Generator
+    jobs: WorkerRound, table: Table, upper: FloatArray, setting: Setting, draw: np.random.Generator
 ) -> IntArray:
     """Return the worker that each worker is paired with; itself where it does not share.
 
@@ -251,7 +251,7 @@ def partners(
 
     Parameters
     ----------
-    jobs : Round
+    jobs : WorkerRound
         The workers.
     table : Table
         What was predicted of their workloads.
@@ -290,8 +290,8 @@ def _gains(
 
 
 def outcome(
-    jobs: Round, partner: IntArray, table: Table, spread: FloatArray, logarithms: bool = False
-) -> Outcome:
+    jobs: WorkerRound, partner: IntArray, table: Table, spread: FloatArray, logarithms: bool = False
+) -> SharedOutcome:
     """Return what came of the jobs of which at least one worker shares.
 
     With ``logarithms``, spreads are of the logarithms of slowdowns.
@@ -311,4 +311,4 @@ def outcome(
     present, first = np.unique(job[order], return_index=True)
     least = order[first]
     ends = own[least], workers[present], other[least]
-    return Outcome(*ends, table.standing[cell][least], needed[present])
+    return SharedOutcome(*ends, table.standing[cell][least], needed[present])

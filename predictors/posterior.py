@@ -32,7 +32,7 @@ from dovetail.predictors.predictor import FloatArray, IntArray
 _BLOCK: Final = 500
 
 
-class Pairs(NamedTuple):
+class JobsWithCoRunners(NamedTuple):
     """Jobs at shares, each with a co-runner.
 
     Attributes
@@ -98,7 +98,7 @@ class Posterior:
     ----------
     like : Hierarchy
         Variances and scales of the process.
-    pairs : Pairs
+    pairs : JobsWithCoRunners
         What was measured, each pair of states once.
     value : ndarray of float, shape (pairs,)
         The mean logarithm of the slowdowns of each, less that of the job alone.
@@ -109,29 +109,29 @@ class Posterior:
     """
 
     like: Hierarchy
-    pairs: Pairs
+    pairs: JobsWithCoRunners
     value: FloatArray
     repeats: FloatArray
     inverse: FloatArray
 
     @classmethod
-    def of(cls, like: Hierarchy, pairs: Pairs, slowdown: FloatArray) -> Self:
+    def of(cls, like: Hierarchy, pairs: JobsWithCoRunners, slowdown: FloatArray) -> Self:
         """Return the posterior after measurements.
 
         Parameters
         ----------
         like : Hierarchy
             The process.
-        pairs : Pairs
+        pairs : JobsWithCoRunners
             What was measured; repeated measurements are rows of their own.
         slowdown : ndarray of float, shape (pairs,)
             As measured.
         """
-        nothing = Pairs(np.empty((0, len(FEATURES))), *(np.empty(0, np.int64),) * 2)
+        nothing = JobsWithCoRunners(np.empty((0, len(FEATURES))), *(np.empty(0, np.int64),) * 2)
         empty = np.empty(0)
         return cls(like, nothing, empty, empty, np.empty((0, 0))).updated(pairs, slowdown)
 
-    def updated(self, pairs: Pairs, slowdown: FloatArray) -> Self:
+    def updated(self, pairs: JobsWithCoRunners, slowdown: FloatArray) -> Self:
         """Return the posterior after further measurements, in time quadratic in their number.
 
         A pair that was measured before lowers its own noise, which changes one entry of K
@@ -140,7 +140,7 @@ class Posterior:
 
         Parameters
         ----------
-        pairs : Pairs
+        pairs : JobsWithCoRunners
             What was measured since.
         slowdown : ndarray of float, shape (pairs,)
             As measured.
@@ -189,7 +189,7 @@ class Posterior:
             completed=self.like.without_low_rank(states, own, other),
         )
 
-    def moments(self, asked: Pairs) -> Moments:
+    def moments(self, asked: JobsWithCoRunners) -> Moments:
         """Return what is believed of some pairs, and how they depend on each other."""
         cross = self._prior(asked, self.pairs)
         explained = cross @ self.inverse
@@ -200,7 +200,7 @@ class Posterior:
         covariance = self._prior(asked, asked) - explained @ cross.T
         return Moments(mean, covariance, float(self.like.noise[0]))
 
-    def each(self, asked: Pairs) -> tuple[FloatArray, FloatArray]:
+    def each(self, asked: JobsWithCoRunners) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of some pairs, each by itself: in memory linear in them."""
         mean, variance = np.empty(len(asked.own)), np.empty(len(asked.own))
         for start in range(0, len(mean), _BLOCK):
@@ -209,13 +209,13 @@ class Posterior:
             mean[rows], variance[rows] = found.mean, np.diag(found.covariance)
         return mean, variance
 
-    def residuals(self, asked: Pairs, slowdown: FloatArray) -> FloatArray:
+    def residuals(self, asked: JobsWithCoRunners, slowdown: FloatArray) -> FloatArray:
         """Return how far new measurements lie from what was believed, in standard errors."""
         mean, variance = self.each(asked)
         error = np.sqrt(np.maximum(variance, 0.0) + self.like.noise[0])
         return np.asarray((np.log(slowdown) - mean) / error)
 
-    def _prior(self, first: Pairs, second: Pairs) -> FloatArray:
+    def _prior(self, first: JobsWithCoRunners, second: JobsWithCoRunners) -> FloatArray:
         """Return the prior covariance of two lists of pairs."""
         alike = kernels(first.states, second.states, self.like.scale)
         of_other = np.tensordot(self.like.weights, alike, 1)
@@ -226,7 +226,7 @@ class Posterior:
             found += part
         return found
 
-    def _placed(self, new: Pairs) -> tuple[Pairs, IntArray]:
+    def _placed(self, new: JobsWithCoRunners) -> tuple[JobsWithCoRunners, IntArray]:
         """Return the pairs of states that are known with new ones, and where each new row is."""
         states, own, other = self.pairs
         stacked = np.vstack([states, new.states])
@@ -244,10 +244,10 @@ class Posterior:
         cell = np.argsort(order_of_cells)[cell.reshape(-1)]
         ends = np.divmod(code[begin[order_of_cells]], len(first))
         compact = (np.searchsorted(used, end) for end in ends)
-        return Pairs(stacked[first[order]][used], *compact), cell[len(own) :]
+        return JobsWithCoRunners(stacked[first[order]][used], *compact), cell[len(own) :]
 
 
-def _taken(pairs: Pairs, which: slice) -> Pairs:
+def _taken(pairs: JobsWithCoRunners, which: slice) -> JobsWithCoRunners:
     return pairs._replace(own=pairs.own[which], other=pairs.other[which])
 
 

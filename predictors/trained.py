@@ -36,7 +36,7 @@ _BLOCK_ROWS = 2**20
 """Rows that a form is given at once: a form works on states first, so not too few."""
 
 
-class Table(NamedTuple):
+class SplitSlowdowns(NamedTuple):
     """Slowdowns of every two workloads, as ``dovetail.solver.best_splits`` takes them.
 
     Attributes
@@ -232,7 +232,7 @@ class TrainedPredictor:
         workloads: Mapping[str, Workload],
         splits: Sequence[Split],
         gpu_model: str | None = None,
-    ) -> Table:
+    ) -> SplitSlowdowns:
         """Predict every two workloads at every split, as arrays.
 
         With the answer (4 or 8 bytes a cell) it needs memory for about a million rows only.
@@ -277,7 +277,7 @@ class TrainedPredictor:
             slowdown[..., p].flat[at] = cells.slowdown[which]
             if upper is not None:
                 upper[..., p].flat[at] = cells.upper[which]
-        return Table(slowdown, upper)
+        return SplitSlowdowns(slowdown, upper)
 
     def _cells(self, fit: ModelFit, names: Sequence[str]) -> MeasuredCells:
         """Return what was measured of every two workloads."""

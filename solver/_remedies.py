@@ -41,7 +41,7 @@ from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver._findings import Finder, Finding, Pick, with_shares
 from dovetail.solver._phrases import accepting, figure, measured, mib
-from dovetail.solver._trials import Trials, Verdict
+from dovetail.solver._trials import StartVerdict, Trials
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
@@ -139,7 +139,7 @@ class Remedy(Record):
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _ChangedStart:
     """A job that can start after a change: where, and all assignments that differ."""
 
     problem: Problem
@@ -148,7 +148,7 @@ class _Outcome:
     finding: Finding
     assignments: tuple[Assignment, ...]
 
-    def remedy(self, change: Change, where: str, condition: str, found: Verdict) -> Remedy:
+    def remedy(self, change: Change, where: str, condition: str, found: StartVerdict) -> Remedy:
         """Return the remedy that a change is, by what solving the changed round has shown."""
         if found.sure:
             example = f", for example{where}" if where else ""
@@ -207,7 +207,7 @@ class Remedies:
 
     # -- trying -----------------------------------------------------------------------------
 
-    def _tried(self, change: Change) -> _Outcome | None:
+    def _tried(self, change: Change) -> _ChangedStart | None:
         """Return where the job can start after a change, None where it cannot."""
         repaired = self._repaired(change.without)
         if repaired is None:
@@ -226,7 +226,7 @@ class Remedies:
         several = self._objective == "completion" or finder.round.hosts is not None
         if several and not _is_valid(changed, {**kept, **differing}, self._objective):
             return None
-        return _Outcome(problem, finder, index, finding, tuple(differing.values()))
+        return _ChangedStart(problem, finder, index, finding, tuple(differing.values()))
 
     def _repaired(self, without: Sequence[str]) -> dict[str, Assignment] | None:
         """Return the assignments of the jobs that need other shares when one leaves.

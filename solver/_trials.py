@@ -33,7 +33,7 @@ _ROUNDING = 1e-12
 """The part by which a sum of weights may be off."""
 
 
-class Verdict(NamedTuple):
+class StartVerdict(NamedTuple):
     """Whether every best plan starts a job; if not, what may happen instead, as a clause."""
 
     sure: bool
@@ -53,7 +53,7 @@ class Trials:
 
     def __init__(self, seconds: float, placed: Collection[str]) -> None:
         self._budget = Budget.of(seconds)
-        self._late = Verdict(False, ", not solved in time" if seconds else "")
+        self._late = StartVerdict(False, ", not solved in time" if seconds else "")
         self._placed = placed
 
     @property
@@ -61,7 +61,7 @@ class Trials:
         """Whether the budget is used up."""
         return self._budget.passed
 
-    def of(self, problem: Problem, job: int) -> Verdict:
+    def of(self, problem: Problem, job: int) -> StartVerdict:
         """Return whether every best plan of a round starts the job with this index."""
         best = self._solved(Problem(problem.round, problem.values, self._budget.part(_SHARE)))
         if best is None:
@@ -74,8 +74,8 @@ class Trials:
         if without is None:
             return self._late
         if _exceeds(problem, best, without[0]):
-            return Verdict(True, "")
-        return Verdict(False, ", but a plan as good may do without it")
+            return StartVerdict(True, "")
+        return StartVerdict(False, ", but a plan as good may do without it")
 
     def _solved(self, problem: Problem) -> tuple[Choice, Groups] | None:
         """Return the best choice and its groups, None where the time did not suffice."""
@@ -84,14 +84,14 @@ class Trials:
         choice = Auto().solve(problem, Limits(self._budget.part(_SHARE))).bounded(problem)
         return None if self.over else (choice, choice.groups_of(problem))
 
-    def _instead(self, problem: Problem, choice: Choice, placed: Bools) -> Verdict:
+    def _instead(self, problem: Problem, choice: Choice, placed: Bools) -> StartVerdict:
         """Return what a best plan does instead of starting the job."""
         if relative_gap(choice.bound, choice.value) > OPTIMAL_GAP:
             return self._late
         ids = problem.round.jobs.ids
         fresh = [ids[k] for k in np.flatnonzero(placed).tolist() if ids[k] not in self._placed]
         does = f"starts {listed(fresh, 3)} in its place" if fresh else "does without it"
-        return Verdict(False, f", but a best plan {does}")
+        return StartVerdict(False, f", but a best plan {does}")
 
 
 class _Without(Problem):

@@ -10,7 +10,7 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import open_weight, score
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.integer_scaling import IntegerWeights
-from dovetail.solver.stages import PLACED, Search, solve_in_stages, weight_units
+from dovetail.solver.stages import PLACED, StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import (
     OPTIMAL_GAP,
     Answer,
@@ -52,7 +52,7 @@ def _is_proven(problem: Problem, choice: Choice, limits: Limits) -> bool:
     return choice.weight_bound - placed < lightest / 2
 
 
-class ArraySearch(Search):
+class ArraySearch(StagedSearch):
     """Maximises by a backend of integer programs, beginning with a choice of groups."""
 
     def __init__(self, problem: Problem, limits: Limits, start: Ints, backend: Backend) -> None:

@@ -19,7 +19,7 @@ from dovetail.solver.lexicographic import Heaviest, maximum
 from dovetail.solver.pair_certificate import proven_by_pairs
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.pairing_problem import PairingProblem, PairList
-from dovetail.solver.stages import Search, solve_in_stages
+from dovetail.solver.stages import StagedSearch, solve_in_stages
 from dovetail.solver.table_pairs import table_pairs
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
@@ -109,7 +109,7 @@ def graph_pairing(
     )
 
 
-class _MatchingSearch(Search):
+class _MatchingSearch(StagedSearch):
     solver = MATCHING
 
     def __init__(self, problem: Problem, pairing_at: PairingAt, limits: Limits) -> None:

@@ -28,7 +28,7 @@ from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import OutOfTimeError
 from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph, WorkerPairs
 from dovetail.instances.plan import Stopped
-from dovetail.solver.pairing.prices import Start
+from dovetail.solver.pairing.prices import PriceStart
 from dovetail.solver.pairing.rematching import Rematching
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.types import Limits, Maximum
@@ -96,7 +96,7 @@ class _Bounded:
     key: tuple[float, int]
     box: Box = field(compare=False)
     seats: Seats = field(compare=False)
-    start: Start | None = field(compare=False)
+    start: PriceStart | None = field(compare=False)
     matcher: _Matcher = field(compare=False)
 
     @property
@@ -253,7 +253,7 @@ class GangSearch:
         return min(above, self._whole_units(of_matchings + self._graph.constant(box)))
 
     def _kept(
-        self, box: Box, mate: Ints, bound: float, start: Start | None, matcher: _Matcher
+        self, box: Box, mate: Ints, bound: float, start: PriceStart | None, matcher: _Matcher
     ) -> _Bounded:
         """Return a bounded box; its matching is kept if it is the best plan so far."""
         self._boxes += 1

@@ -38,7 +38,7 @@ from dovetail.formulations.scores import score
 from dovetail.instances.plugins import require_package
 from dovetail.solver.greedy import AT_LEAST, greedy_counts
 from dovetail.solver.integer_scaling import IntegerWeights, integer_scale
-from dovetail.solver.stages import Search, solve_in_stages, weight_units
+from dovetail.solver.stages import StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import Choice, Limits, Maximum, refusals_of
 
 Edge: TypeAlias = frozenset[int]
@@ -73,7 +73,7 @@ class NetworkxSolver:
             return solve_in_stages(_NetworkxSearch(problem.apart, limits)).merged(problem)
 
 
-class _NetworkxSearch(Search):
+class _NetworkxSearch(StagedSearch):
     solver = NetworkxSolver.name
 
     def __init__(self, problem: Problem, limits: Limits) -> None:
@@ -205,11 +205,11 @@ class _SizeClass:
     def _tangent(self, price: Fraction) -> _Tangent:
         import networkx as nx
 
-        class Graph(nx.Graph):  # type: ignore[type-arg]
+        class OrderedGraph(nx.Graph):  # type: ignore[type-arg]
             edge_attr_dict_factory = partial(_Edge, self._limits.budget)
 
         self._limits.budget.check()
-        graph = Graph()
+        graph = OrderedGraph()
         for edge, cost in self._costs.items():
             if (weight := cost * price.denominator - price.numerator) > 0:
                 graph.add_edge(*edge, weight=weight)

@@ -14,7 +14,7 @@ from dovetail.solver.gang_search import GangSearch
 from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.lexicographic import WEIGHT_BITS, WeightPrice
 from dovetail.solver.pairing.result import Prices
-from dovetail.solver.stages import PLACED, Search, solve_in_stages, weight_units
+from dovetail.solver.stages import PLACED, StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
 _STEPS_PER_GROUP = 10_000
@@ -41,7 +41,7 @@ def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choic
     return solve_in_stages(_PartialSearch(problem, limits, start))
 
 
-class _PartialSearch(Search):
+class _PartialSearch(StagedSearch):
     solver = MATCHING
 
     def __init__(self, problem: Problem, limits: Limits, start: Ints) -> None:

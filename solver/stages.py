@@ -34,7 +34,7 @@ _LARGEST_SUM = 2.0**52
 """The largest sum of whole weights; floats have every whole number up to here."""
 
 
-class Search(ABC):
+class StagedSearch(ABC):
     """Maximises linear functions over the choices of a round's groups.
 
     Parameters
@@ -101,7 +101,7 @@ def weight_units(problem: Problem, largest: float | None = None) -> IntegerWeigh
     return integer_weights(weight, largest or _LARGEST_SUM / max(1, len(weight)))
 
 
-def solve_in_stages(search: Search) -> Choice:
+def solve_in_stages(search: StagedSearch) -> Choice:
     """Return the best choice of groups that a search finds, with what is proven of it."""
     values = search.problem.values
     if not values.two_stage:
@@ -187,7 +187,7 @@ def _score(problem: Problem, found: Maximum) -> Score:
     return replace(reached, gain=reached.gain + gain, power_w=reached.power_w + power_w)
 
 
-def _choice(search: Search, best: Maximum, spare: float) -> Choice:
+def _choice(search: StagedSearch, best: Maximum, spare: float) -> Choice:
     """Return what the last stage found; so much more weight at most can be placed."""
     problem, values = search.problem, search.problem.values
     reached = _score(problem, best)

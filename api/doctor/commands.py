@@ -15,17 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.executor.doctor.diagnosis import Diagnosis, Preflight, diagnose
-from dovetail.executor.doctor.finding import Level
+from dovetail.executor.doctor.finding import Severity
 from dovetail.executor.doctor.shares import ShareRow, ShareTable
 from dovetail.live.places import default_directory, default_socket, mps_directory
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.tables import plain_table
 
 _MARKS: Final = {
-    Level.GOOD: ("ok", "green"),
-    Level.NOTE: ("note", "cyan"),
-    Level.LACKING: ("lacking", "yellow"),
-    Level.BROKEN: ("broken", "red"),
+    Severity.GOOD: ("ok", "green"),
+    Severity.NOTE: ("note", "cyan"),
+    Severity.LACKING: ("lacking", "yellow"),
+    Severity.BROKEN: ("broken", "red"),
 }
 _HEADINGS: Final = {
     "machine": "Machine",

@@ -26,7 +26,7 @@ from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import KEY_HEADER, Fault, fault_of
 from dovetail.live.guards import Bodies, Ends, Gate, SmallBodies, answer
 from dovetail.live.lanes import Lanes
-from dovetail.live.logs import Log, followed, last_lines, require_own, written
+from dovetail.live.logs import RankOutput, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
@@ -263,7 +263,7 @@ async def log(
     if newest is not None:
         await run_in_threadpool(require_own, newest, uid)
     if follow:
-        asked = Log(api, job, rank, by, uid)
+        asked = RankOutput(api, job, rank, by, uid)
         return _stream(followed(asked, lines, lambda: _ending(request)))
     if newest is None:
         return PlainTextResponse(b"")

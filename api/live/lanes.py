@@ -72,7 +72,7 @@ class Lanes:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._open: dict[tuple[Lane, int], _Places] = {}
+        self._open: dict[tuple[Lane, int], _LanePlaces] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request in its turn, or refuse it."""
@@ -94,7 +94,7 @@ class Lanes:
 
     @asynccontextmanager
     async def _place(self, lane: Lane, uid: int) -> AsyncIterator[bool]:
-        places = self._open.setdefault((lane, uid), _Places(lane.places))
+        places = self._open.setdefault((lane, uid), _LanePlaces(lane.places))
         if places.asked >= lane.places + lane.line:
             yield False
             return
@@ -134,7 +134,7 @@ class Lanes:
             await asyncio.sleep(0)
 
 
-class _Places:
+class _LanePlaces:
     """The places of a lane of a user, and how many requests have or await one."""
 
     def __init__(self, count: int) -> None:

@@ -63,7 +63,7 @@ def last_lines(newest: str, uid: int, lines: int) -> bytes:
     return b"".join(found.splitlines(keepends=True)[-lines:]) if lines else b""
 
 
-class Log(NamedTuple):
+class RankOutput(NamedTuple):
     """The output of a rank, wherever rotation and new runs put it.
 
     Attributes
@@ -93,12 +93,14 @@ class Log(NamedTuple):
         return self.api.is_over(self.job)
 
 
-async def followed(log: Log, lines: int | None, ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def followed(
+    log: RankOutput, lines: int | None, ending: Callable[[], bool]
+) -> AsyncIterator[bytes]:
     """Yield what a rank has written and goes on to write, from run to run, until its job is over.
 
     Parameters
     ----------
-    log : Log
+    log : RankOutput
         Of the rank.
     lines : int or None
         Begin with so many of the last lines; None: with all there is.
@@ -124,7 +126,7 @@ async def followed(log: Log, lines: int | None, ending: Callable[[], bool]) -> A
 class _Reader:
     """The place up to which a log has been read."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: RankOutput) -> None:
         self._log = log
         self._newest: str | None = None
         self._file: BinaryIO | None = None

@@ -27,7 +27,7 @@ RANDOM_RUNS = 5
 THIS_PLAN = "this plan"
 
 
-class Row(Record):
+class ComparedPlan(Record):
     """The result of one way of planning; a mean where it was tried with several seeds.
 
     Attributes
@@ -66,11 +66,11 @@ class Comparison(Record):
     """A plan compared with exclusive, greedy and random plans of the same round."""
 
     objective: ObjectiveName
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedPlan, ...]
 
     def to_frame(self) -> DataFrame:
         """Return a row for each way of planning, as a data frame of pandas."""
-        return frame(map(dict, self.rows), Row.model_fields)
+        return frame(map(dict, self.rows), ComparedPlan.model_fields)
 
 
 def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
@@ -119,10 +119,10 @@ def _planned(problem: Problem, rule: Rule, seed: int) -> Plan:
     return Plan(assignments=assignments(*seat(problem.groups, choice.counts)))
 
 
-def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) -> Row:
+def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) -> ComparedPlan:
     found = check(instance, plan, objective)
     slowdowns = found.job_slowdown.values()
-    return Row(
+    return ComparedPlan(
         name=name,
         placed=len(plan.assignments),
         started=sum(plan.starts(a, instance.jobs_by_id[a.job].running) for a in plan.assignments),
@@ -136,14 +136,14 @@ def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) ->
     )
 
 
-def _mean(rows: Sequence[Row]) -> Row:
+def _mean(rows: Sequence[ComparedPlan]) -> ComparedPlan:
     """Return the mean of rows of one name."""
     means = {
         field: _mean_of([getattr(row, field) for row in rows])
-        for field in Row.model_fields
+        for field in ComparedPlan.model_fields
         if field != "name"
     }
-    return Row.from_data({"name": rows[0].name, **means})
+    return ComparedPlan.from_data({"name": rows[0].name, **means})
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:

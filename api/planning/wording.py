@@ -13,7 +13,7 @@ from dovetail.toolkit.wording import count, figure, number, percent, two_digits
 if TYPE_CHECKING:
     # Solvers come with it.
     from dovetail.instances.plan import ObjectiveValue, Plan
-    from dovetail.planning.comparison import Comparison, Row
+    from dovetail.planning.comparison import ComparedPlan, Comparison
 
 STARTS = "starts"
 OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
@@ -111,7 +111,7 @@ def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
     return ("jobs placed", *weight, value, *throughput, *slowdowns, "GPUs used", "over gSLA")
 
 
-def comparison_cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
+def comparison_cells(comparison: Comparison, row: ComparedPlan) -> tuple[str, ...]:
     """Return the figures of a row of a comparison."""
     weight = (figure(row.placed_weight),) if comparison.objective in TWO_STAGE else ()
     throughput = () if comparison.objective == "throughput" else (figure(row.throughput),)

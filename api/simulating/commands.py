@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dovetail.executor.simulation.campaign import Campaign, Failure
+from dovetail.executor.simulation.campaign import Campaign, TaskFailure
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult, prepare
 from dovetail.executor.simulation.setup import Setup
@@ -92,7 +92,7 @@ def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
 
 
 def _finished(
-    campaign: Campaign, failures: Sequence[Failure], asked: Request, options: Namespace
+    campaign: Campaign, failures: Sequence[TaskFailure], asked: Request, options: Namespace
 ) -> int:
     """Write and print a finished comparison; return the exit status."""
     from dovetail.toolkit.tables import console
@@ -139,7 +139,7 @@ def _seeds_text(seeds: Sequence[int], groups: Groups | None) -> str:
     return f"{line} (left out, since a policy failed: {left})" if left else line
 
 
-def _failures_text(failures: Sequence[Failure]) -> Iterator[str]:
+def _failures_text(failures: Sequence[TaskFailure]) -> Iterator[str]:
     """Yield a line for each policy that failed, for all seeds in which it did so alike."""
     seeds: dict[tuple[str, str], list[int]] = {}
     for each in failures:
@@ -271,7 +271,7 @@ def _run_data(result: RunResult, facts: Mapping[str, str]) -> dict[str, object]:
 def _comparison_data(
     groups: Groups | None,
     runs: Sequence[RunResult],
-    failures: Sequence[Failure],
+    failures: Sequence[TaskFailure],
     facts: Mapping[str, str],
 ) -> dict[str, Any]:
     return {

@@ -68,7 +68,7 @@ class Mean(NamedTuple):
     best: bool
 
 
-class Column(NamedTuple):
+class MetricColumn(NamedTuple):
     """A metric with its unit, which way it gets better, and a mean for each policy."""
 
     label: str
@@ -124,7 +124,7 @@ def _cell(mean: Mean) -> Cell:
     return Cell(mean.mean, tuple(filter(None, (mean.spread, mean.gain))), mean.best)
 
 
-def metric_columns(groups: Groups, metrics: Sequence[str]) -> list[Column]:
+def metric_columns(groups: Groups, metrics: Sequence[str]) -> list[MetricColumn]:
     """Return a column for each metric; all metrics of a kind, as all of JCT, have one unit."""
     means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
     return [_column(groups, metric, _scale(metric, means)) for metric in metrics]
@@ -136,7 +136,7 @@ def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, st
     return wording.scale(metric, alike)
 
 
-def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> Column:
+def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> MetricColumn:
     size, unit = scale
     scaled = [group.mean(metric) / size for group in groups.every]
     digits = wording.digits(scaled)
@@ -155,7 +155,7 @@ def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> Column:
             )
         )
     label = size_label(metric) if metric in SIZE_METRICS else wording.label(metric)
-    return Column(label, unit, better, tuple(means))
+    return MetricColumn(label, unit, better, tuple(means))
 
 
 def size_label(metric: str) -> str:

@@ -31,7 +31,7 @@ from unseen import DATA, PARTS
 
 from dovetail.measuring.suggesting.knowledge_gradient import Sharing, knowledge_gradient
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
-from dovetail.predictors.posterior import Moments, Pairs, Posterior
+from dovetail.predictors.posterior import JobsWithCoRunners, Moments, Posterior
 from dovetail.predictors.rows import Rows, training_rows
 from dovetail.solver import match_pairs
 
@@ -49,7 +49,7 @@ class World(NamedTuple):
 
     Attributes
     ----------
-    pairs : Pairs
+    pairs : JobsWithCoRunners
         Both directions: row k and row ``half + k`` are of one measurement.
     slowdown : (rows,) float
         The truth.
@@ -57,7 +57,7 @@ class World(NamedTuple):
         One job of each workload.
     """
 
-    pairs: Pairs
+    pairs: JobsWithCoRunners
     slowdown: Floats
     sharing: Sharing
 
@@ -94,7 +94,7 @@ def world_of(rows: Rows) -> World:
         gpus=number // 2,
         gsla=np.full(number, np.inf),
     )
-    pairs = Pairs(rows.states, rows.own[both], rows.other[both])
+    pairs = JobsWithCoRunners(rows.states, rows.own[both], rows.other[both])
     return World(pairs, rows.slowdown[both], sharing)
 
 
@@ -122,7 +122,7 @@ def refitted(world: World, measured: Ints) -> Moments:
     """Return what is believed of all pairs, with variances fitted to those measured."""
     rows = world.rows(measured)
     pairs, slowdown = world.pairs, world.slowdown[rows]
-    seen = Pairs(pairs.states, pairs.own[rows], pairs.other[rows])
+    seen = JobsWithCoRunners(pairs.states, pairs.own[rows], pairs.other[rows])
     table = np.hstack([pairs.states[seen.own], pairs.states[seen.other]])
     posterior = Posterior.of(Hierarchical().fit(table, slowdown).to_form(), seen, slowdown)
     return posterior.moments(pairs).of_truth(rows, slowdown)

@@ -18,7 +18,7 @@ from dovetail.executor.doctor import (
     shares,
 )
 from dovetail.executor.doctor.driver import Driver, Places
-from dovetail.executor.doctor.finding import PARTS, Finding, Level, Usable, broken
+from dovetail.executor.doctor.finding import PARTS, Finding, Severity, Usable, broken
 from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import every_mps
@@ -131,7 +131,7 @@ def diagnose(
         *_findings(("plugins.names", plugins.names()), ("plugins.imports", plugins.imported())),
     )
     tables = [shares.share_table(splits, gpu.name, version, gpu.sms) for gpu in used.values()]
-    sound = all(finding.level is not Level.BROKEN for finding in (*base, *added))
+    sound = all(finding.level is not Severity.BROKEN for finding in (*base, *added))
     allowed = any(splits.allowed_anywhere(model, version) for model in used)
     shared = allowed and manager.why_not() is None
     usable = Usable.PARTITIONED if shared else Usable.UNPARTITIONED

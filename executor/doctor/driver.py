@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.doctor.finding import Finding, Level, broken, note
+from dovetail.executor.doctor.finding import Finding, Severity, broken, note
 from dovetail.executor.doctor.machine import container
 from dovetail.executor.gpus.nvml import NvmlError
 from dovetail.instances.errors import DovetailError, UnsupportedError
@@ -82,7 +82,7 @@ def module(version: str | None, state: Driver | DovetailError) -> Finding:
     if version is not None:
         return Finding(f"nvidia {version}")
     if isinstance(state, Driver):
-        return Finding("not reported by /proc/driver/nvidia, but the driver answers", Level.NOTE)
+        return Finding("not reported by /proc/driver/nvidia, but the driver answers", Severity.NOTE)
     remedy = _here(
         "load it on the host, and start the container with its GPUs (--gpus all)",
         "install NVIDIA's driver, or load it: modprobe nvidia",
@@ -95,7 +95,7 @@ def nodes(folder: Path, module: str | None) -> Finding:
     found = [path for path in sorted(folder.glob("nvidia*")) if _NODES.fullmatch(path.name)]
     if not found and module is None:
         remedy = "they come with the kernel module"
-        return Finding(f"there is no {folder}/nvidia*", Level.LACKING, remedy)
+        return Finding(f"there is no {folder}/nvidia*", Severity.LACKING, remedy)
     if not found:
         remedy = _here(
             "start the container with the host's GPUs (docker: --gpus all)",

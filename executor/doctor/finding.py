@@ -11,7 +11,7 @@ PARTS: Final = ("machine", "service", "driver", "gpu", "mps", "jobs", "shares", 
 """What is checked, in the order in which it is listed."""
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """Severity of a finding."""
 
     GOOD = "good"
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     ----------
     text : str
         What was found.
-    level : Level
+    level : Severity
         Its severity.
     remedy : str
         What to do about it; may be empty.
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
     """
 
     text: str
-    level: Level = Level.GOOD
+    level: Severity = Severity.GOOD
     remedy: str = ""
     id: str = ""
     gpu: str = ""
@@ -59,17 +59,17 @@ class Finding(NamedTuple):
 
 def note(text: str, remedy: str) -> Finding:
     """Return a finding of the level NOTE."""
-    return Finding(text, Level.NOTE, remedy)
+    return Finding(text, Severity.NOTE, remedy)
 
 
 def lacking(text: str, remedy: str) -> Finding:
     """Return a finding of the level LACKING."""
-    return Finding(text, Level.LACKING, remedy)
+    return Finding(text, Severity.LACKING, remedy)
 
 
 def broken(text: str, remedy: str) -> Finding:
     """Return a finding of the level BROKEN."""
-    return Finding(text, Level.BROKEN, remedy)
+    return Finding(text, Severity.BROKEN, remedy)
 
 
 def measuring_shares(options: str = "") -> str:

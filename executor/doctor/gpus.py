@@ -12,7 +12,7 @@ from dovetail.executor.doctor.finding import Finding, broken, lacking, note
 from dovetail.executor.gpus.dcgm import PROGRAM as DCGM
 from dovetail.executor.gpus.dcgm import uuids
 from dovetail.executor.gpus.nvml import Gpu, MemoryHealth, Nvml
-from dovetail.executor.mps.processes import Process, every_mps
+from dovetail.executor.mps.processes import MpsProcess, every_mps
 from dovetail.executor.pools.processes import tokens
 from dovetail.instances._record import listed
 
@@ -49,7 +49,7 @@ def model(gpu: Gpu) -> Finding:
     )
 
 
-def mps_of_others(foreign: Sequence[Process]) -> Finding | None:
+def mps_of_others(foreign: Sequence[MpsProcess]) -> Finding | None:
     """Report MPS of others that may see a GPU."""
     if not foreign:
         return None

@@ -18,7 +18,7 @@ from dovetail.executor.mps.processes import (
     PIPE_DIRECTORY,
     PROGRAM,
     SERVER,
-    Process,
+    MpsProcess,
 )
 
 _DEFAULT_DIRECTORY: Final = "/tmp/nvidia-mps"
@@ -100,11 +100,11 @@ def directory(base: Path) -> Finding:
     return Finding(f"{base} can have the daemons' sockets")
 
 
-def _is_ours(process: Process, base: Path) -> bool:
+def _is_ours(process: MpsProcess, base: Path) -> bool:
     return process.pipe_directory is not None and Path(process.pipe_directory).parent == base
 
 
-def ours(base: Path, running: Sequence[Process], *, serving: bool) -> Iterator[Finding]:
+def ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterator[Finding]:
     """Report daemons and servers below the service's directory; ``serving`` if it runs."""
     mine = [one for one in running if _is_ours(one, base)]
     for one in mine:
@@ -116,7 +116,7 @@ def ours(base: Path, running: Sequence[Process], *, serving: bool) -> Iterator[F
             yield note(f"{text}, and no service runs", remedy)
 
 
-def others(base: Path, running: Sequence[Process]) -> Iterator[Finding]:
+def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Finding]:
     """Report MPS of others, and how its owner can end it."""
     theirs = [one for one in running if not _is_ours(one, base)]
     for one in theirs:
@@ -128,7 +128,7 @@ def others(base: Path, running: Sequence[Process]) -> Iterator[Finding]:
         yield Finding("no MPS of others runs")
 
 
-def _ending(one: Process, running: Sequence[Process]) -> str:
+def _ending(one: MpsProcess, running: Sequence[MpsProcess]) -> str:
     """Return the command that ends a daemon with its servers, or an orphaned server."""
     daemons = [other for other in running if other.is_daemon]
     if one.runs(SERVER):

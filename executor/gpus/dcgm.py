@@ -60,14 +60,14 @@ _UUID: Final = re.compile(r"Device UUID:\s*(GPU-[0-9a-f-]+)")
 _log = logging.getLogger(__name__)
 
 
-class Row(NamedTuple):
+class DcgmMetrics(NamedTuple):
     """Metrics of a GPU in one line, without blank values."""
 
     gpu: int
     metrics: Mapping[str, float]
 
 
-def rows(lines: Iterable[str]) -> Iterator[Row]:
+def rows(lines: Iterable[str]) -> Iterator[DcgmMetrics]:
     """Yield the rows in the output of ``dcgmi dmon`` as they arrive.
 
     The header names the columns and is repeated every few rows. Other lines (errors, MIG instances,
@@ -80,7 +80,7 @@ def rows(lines: Iterable[str]) -> Iterator[Row]:
             columns = words[1:]
         elif words[:1] == ["GPU"] and len(words) == 2 + len(columns) and words[1].isdecimal():
             values = zip(columns, map(_number, words[2:]), strict=True)
-            yield Row(
+            yield DcgmMetrics(
                 int(words[1]),
                 {_METRICS[k]: v for k, v in values if k in _METRICS and v is not None},
             )

@@ -13,7 +13,7 @@ class Launch(NamedTuple):
     run: Run
 
 
-class Stop(NamedTuple):
+class StopRun(NamedTuple):
     """End every rank of a run: ask, wait for ``grace_s``, terminate, kill."""
 
     run: str
@@ -33,4 +33,4 @@ class Release(NamedTuple):
     run: str
 
 
-Command = Launch | Stop | Pause | Release
+Command = Launch | StopRun | Pause | Release

@@ -113,7 +113,7 @@ _REFERRED_TO = (
 )
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """An event and its number; the first of a journal has number 1."""
 
     sequence: int
@@ -354,7 +354,7 @@ def read_state_machine(directory: FilePath) -> StateMachine:
         return _replayed(connection, path, _from_checkpoint(connection, known), known)
 
 
-def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
+def read_events(directory: FilePath, after: int = 0) -> Iterator[JournalEntry]:
     """Yield the events that are left with a number above ``after``; change nothing.
 
     Only the submission of a job has its environment.
@@ -425,7 +425,7 @@ def _stored_jobs(
 
 def _entries(
     connection: sqlite3.Connection, path: Path, after: int, known: KnownWords
-) -> Iterator[Entry]:
+) -> Iterator[JournalEntry]:
     words = "env, command" if _refers_to_words(connection) else "NULL, NULL"
     rows = connection.execute(
         f"SELECT sequence, text, sum, {words} FROM event WHERE sequence > ? ORDER BY sequence",
@@ -448,7 +448,7 @@ def _entries(
         except ValueError as error:
             rule = f"is damaged at event {sequence}: {error}"
             raise JournalError(f"{source_name(path)}: {rule}") from None
-        yield Entry(sequence, whole)
+        yield JournalEntry(sequence, whole)
         wanted += 1
 
 

@@ -187,7 +187,7 @@ class LiveJob:
 
 
 @dataclass
-class Device:
+class DeviceState:
     """A device of the pool, or of an earlier one.
 
     Attributes

@@ -16,9 +16,9 @@ from typing import Final
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.charges import Charges
-from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
+from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, StopRun
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.live_jobs import Device, LiveJob, RankState, RankView, Step
+from dovetail.executor.jobs.live_jobs import DeviceState, LiveJob, RankState, RankView, Step
 from dovetail.executor.jobs.specs import FIXED, JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from dovetail.instances._record import IDLE
@@ -49,7 +49,7 @@ class StateMachine:
         those that are.
     submitted : int
         How many jobs were ever submitted.
-    devices : dict of str to Device
+    devices : dict of str to DeviceState
         Of the pool and of those before it, by id.
     profiled : set
         Workloads whose solo profile is known.
@@ -89,7 +89,7 @@ class StateMachine:
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
     submitted: int = 0
-    devices: dict[str, Device] = field(default_factory=dict)
+    devices: dict[str, DeviceState] = field(default_factory=dict)
     profiled: set[WorkloadKey] = field(default_factory=set)
     unrecorded: dict[int, events.Profiled | events.Measured] = field(default_factory=dict)
     apart: list[tuple[str, str]] = field(default_factory=list)
@@ -159,7 +159,7 @@ class StateMachine:
             if job.run is None:
                 continue
             if job.state is JobState.STOPPING:
-                found.append(Stop(job.run.id, job.grace_s))
+                found.append(StopRun(job.run.id, job.grace_s))
                 continue
             if any(rank.state is RankState.ASKED for rank in job.ranks):
                 found.append(Launch(job.run))
@@ -411,7 +411,7 @@ class StateMachine:
 
     def _devices_changed(self, event: events.DevicesChanged | events.ServiceStarted) -> None:
         for gpu in event.gpus:
-            self.devices.setdefault(gpu, Device())
+            self.devices.setdefault(gpu, DeviceState())
         for name, device in self.devices.items():
             device.present = name in event.gpus
 
@@ -472,7 +472,7 @@ class StateMachine:
         assert job.run is not None
         if job.state is not JobState.STOPPING:
             self._move(job, JobState.STOPPING, at_s, why)
-        self._wanted.append(Stop(job.run.id, job.grace_s))
+        self._wanted.append(StopRun(job.run.id, job.grace_s))
 
     def _settle(self, job: LiveJob, at_s: float) -> None:
         """Move a starting or lost job to the state that follows from its ranks."""
@@ -663,7 +663,7 @@ class StateMachine:
         self._require(event.rank < len(job.ranks), f"{event.run} has no rank {event.rank}", job)
         return job, job.ranks[event.rank]
 
-    def _device(self, gpu: str) -> Device:
+    def _device(self, gpu: str) -> DeviceState:
         self._require(gpu in self.devices, f"no device {gpu!r}")
         return self.devices[gpu]
 

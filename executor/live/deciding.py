@@ -14,9 +14,9 @@ from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.guarded_policy import AGAIN_S, GuardedPolicy, asked
-from dovetail.executor.live.ledger import Ledger
+from dovetail.executor.live.ledger import EventLedger
 from dovetail.executor.live.left_behind import LeftBehind
-from dovetail.executor.live.planning import Choice
+from dovetail.executor.live.planning import PlannedDecision
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
 from dovetail.executor.live.room import DiskFullError, require_room
@@ -71,7 +71,7 @@ class Decider:
         machine: StateMachine,
         clock: ServiceClock,
         pool: NodePool,
-        ledger: Ledger,
+        ledger: EventLedger,
         troubles: Troubles,
         view: PolicyView,
         policy: GuardedPolicy,
@@ -203,7 +203,7 @@ class Decider:
 
     # What it would do.
 
-    def choose(self) -> Choice:
+    def choose(self) -> PlannedDecision:
         """Return what the policy would do now, and in which round."""
         self._view.renew(self._clock.now_s())
         instance, before = self._view.instance(), Precedence.of(self._machine)
@@ -214,7 +214,7 @@ class Decider:
         decision = services_kept(state, asked(policy, state))
         decision = without_unfair_stops(decision, self._machine)
         decision = decision._replace(starts=(*first, *decision.starts))
-        return Choice.of(
+        return PlannedDecision.of(
             instance,
             state,
             decision,

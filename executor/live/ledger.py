@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
+from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, StopRun
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal
 from dovetail.executor.jobs.journal_lock import JournalError
@@ -16,7 +16,7 @@ from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.request_queue import Request
+from dovetail.executor.live.request_queue import QueuedRequest
 from dovetail.executor.live.troubles import Troubles
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.errors import DovetailError
@@ -24,7 +24,7 @@ from dovetail.instances.errors import DovetailError
 _LOG: Final = logging.getLogger("dovetail.live")
 
 
-class Ledger:
+class EventLedger:
     """Makes events durable, applies them, and carries out what they lead to, in this order.
 
     Called from the service's thread.
@@ -95,7 +95,7 @@ class Ledger:
             self._troubles.report("journal", error)
         return not self.news
 
-    def answer(self, requests: Sequence[Request[Any]]) -> None:
+    def answer(self, requests: Sequence[QueuedRequest[Any]]) -> None:
         """Make durable what is asked, all of it at once, and answer."""
         granted = []
         for request in requests:
@@ -188,7 +188,7 @@ class Ledger:
             case Launch(run):
                 if self._is_wanted(run):
                     pool.launch(run)
-            case Stop(run, grace_s):
+            case StopRun(run, grace_s):
                 pool.stop(run, grace_s)
             case Pause(run, on):
                 pool.pause(run, on)

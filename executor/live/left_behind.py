@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.commands import Command, Release, Stop
+from dovetail.executor.jobs.commands import Command, Release, StopRun
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine
@@ -81,7 +81,7 @@ class LeftBehind:
                 found += [] if job.state in HOLDING else [Release(run.id)]
             else:
                 self._strays[run.id] = run, set(range(len(run.seats)))
-                found.append(Stop(run.id, run.spec.grace_s))
+                found.append(StopRun(run.id, run.spec.grace_s))
         return found
 
     def sort(self, reported: Iterable[AnyEvent]) -> tuple[list[AnyEvent], list[Command]]:

@@ -22,7 +22,7 @@ from dovetail.solver.policies.policy import Decision, RoundProof
 from dovetail.solver.policies.state import State
 
 
-class Choice(NamedTuple):
+class PlannedDecision(NamedTuple):
     """A decision with all that its plan and its reasons depend on; nothing of it changes.
 
     Attributes
@@ -118,7 +118,7 @@ def _renamed(instance: Instance, new: Mapping[str, str]) -> Instance:
     )
 
 
-def plan_of(choice: Choice, budget: Budget = UNLIMITED) -> Plan:
+def plan_of(choice: PlannedDecision, budget: Budget = UNLIMITED) -> Plan:
     """Return the plan of a choice: running jobs, starts, and why the others wait.
 
     Jobs that the budget does not suffice for have no reason but that.
@@ -180,7 +180,7 @@ def _proven(proof: RoundProof | None) -> str:
     return f"the policy proved {gap} for the starts of the {jobs} that it considered"
 
 
-def _live_reason(reason: str, job: str, choice: Choice) -> str:
+def _live_reason(reason: str, job: str, choice: PlannedDecision) -> str:
     """Return a reason of ``dovetail explain`` in terms of live mode.
 
     A job that may start alone only lacks an idle device, not predictions. A job too large for
@@ -212,7 +212,7 @@ def _with_co_runners(rows: list[Assignment]) -> list[Assignment]:
     ]
 
 
-def of_choice(job: str, choice: Choice, plan: Plan, budget: Budget = UNLIMITED) -> str:
+def of_choice(job: str, choice: PlannedDecision, plan: Plan, budget: Budget = UNLIMITED) -> str:
     """Return why a job waits and what would let it start, or where it runs."""
     if job not in choice.instance.jobs_by_id:
         return (

@@ -14,7 +14,7 @@ from typing import Final
 
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.deciding import REST, Decider
-from dovetail.executor.live.planning import Choice, of_choice, plan_of
+from dovetail.executor.live.planning import PlannedDecision, of_choice, plan_of
 from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.system.clock import ServiceClock
 from dovetail.formulations.budget import Budget
@@ -33,7 +33,7 @@ _FRESH_S: Final = 60.0
 class _Preview:
     """A choice, and what has followed from it."""
 
-    choice: Choice
+    choice: PlannedDecision
     sequence: int
     made_s: float
     took_s: float

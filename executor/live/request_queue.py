@@ -18,7 +18,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
-class Request(Generic[_Answer]):
+class QueuedRequest(Generic[_Answer]):
     """A request that waits to be served.
 
     Attributes
@@ -53,8 +53,8 @@ class RequestQueue:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._signal = threading.Event()
-        self._waiting: list[Request[Any]] = []
-        self._taken: list[Request[Any]] = []
+        self._waiting: list[QueuedRequest[Any]] = []
+        self._taken: list[QueuedRequest[Any]] = []
         self._closed = False
 
     @property
@@ -67,7 +67,7 @@ class RequestQueue:
         events: Callable[[], Sequence[AnyEvent]],
         answer: Callable[[Sequence[AnyEvent]], _Answer],
     ) -> _Answer:
-        """Queue a request (as in ``Request``) and wait for its answer.
+        """Queue a request (as in ``QueuedRequest``) and wait for its answer.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class RequestQueue:
         DovetailError
             Whatever the request was answered with.
         """
-        request = Request(events, answer)
+        request = QueuedRequest(events, answer)
         with self._lock:
             if self._closed:
                 raise BusyError(_CLOSED)
@@ -97,7 +97,7 @@ class RequestQueue:
         self._signal.wait(timeout_s)
         self._signal.clear()
 
-    def take(self) -> list[Request[Any]]:
+    def take(self) -> list[QueuedRequest[Any]]:
         """Return the requests that have come since the last call."""
         with self._lock:
             self._taken, self._waiting = self._waiting, []
@@ -117,7 +117,7 @@ class RequestQueue:
         _refuse(self._taken, _ABANDONED)
 
 
-def _refuse(requests: Sequence[Request[Any]], why: str) -> None:
+def _refuse(requests: Sequence[QueuedRequest[Any]], why: str) -> None:
     for request in requests:
         if not request.answered.done():
             request.refuse(BusyError(why))

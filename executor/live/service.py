@@ -28,7 +28,7 @@ from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.guarded_policy import GuardedPolicy
 from dovetail.executor.live.knowledge import Knowledge
 from dovetail.executor.live.learning import Learner
-from dovetail.executor.live.ledger import Ledger
+from dovetail.executor.live.ledger import EventLedger
 from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.observing import Observer
@@ -152,7 +152,7 @@ class Service:
         self._clock = ServiceClock(machine.now_s, boot_s)
         self._started_s = self._clock.now_s()
         self._troubles = Troubles(self._clock.now_s)
-        self._ledger = Ledger(journal, machine, self._lock, self._troubles, self._applied)
+        self._ledger = EventLedger(journal, machine, self._lock, self._troubles, self._applied)
         self._devices = Devices(pool, max_jobs_per_gpu)
         self._left = LeftBehind(machine)
         recorder = Recorder(repository, self._requests.ring)

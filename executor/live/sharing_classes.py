@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
-from dovetail.executor.jobs.live_jobs import Device, LiveJob
+from dovetail.executor.jobs.live_jobs import DeviceState, LiveJob
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.instances.instance import Cluster, Node
 
@@ -92,7 +92,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(
-        cls, known: Mapping[str, Device], gpus: Iterable[str], jobs: Iterable[LiveJob]
+        cls, known: Mapping[str, DeviceState], gpus: Iterable[str], jobs: Iterable[LiveJob]
     ) -> Layout:
         """Return the layout of a pool's devices, of which some are held by these jobs.
 

@@ -22,7 +22,7 @@ _BUCKETS: Final = frozenset(range(BUCKETS))
 _at_s = attrgetter("at_s")
 
 
-class Tail(NamedTuple):
+class LatencyTail(NamedTuple):
     """The 99th percentile of latencies.
 
     Attributes
@@ -37,7 +37,7 @@ class Tail(NamedTuple):
     least_s: float
 
 
-class _Reading(NamedTuple):
+class _TailReading(NamedTuple):
     at_s: float
     counts: Mapping[int, int]
 
@@ -46,7 +46,7 @@ class Tails:
     """The histograms of a run as it reported them; the difference of two is a stretch of time."""
 
     def __init__(self) -> None:
-        self._readings: list[_Reading] = []
+        self._readings: list[_TailReading] = []
 
     @property
     def reported(self) -> bool:
@@ -64,7 +64,7 @@ class Tails:
         counts: Counter[int] = Counter()
         for rank in ranks:
             counts.update(dict(rank.latencies) if rank else {})
-        self._readings.append(_Reading(at_s, counts))
+        self._readings.append(_TailReading(at_s, counts))
         if len(self._readings) > _MOST_READINGS:
             del self._readings[1:-1:2]
 
@@ -72,7 +72,7 @@ class Tails:
         """Forget all: another process begins to count."""
         self._readings.clear()
 
-    def since(self, since_s: float) -> Tail | None:
+    def since(self, since_s: float) -> LatencyTail | None:
         """Return the tail of the latencies reported from then on; None where they are too few."""
         first = bisect_left(self._readings, since_s, key=_at_s)
         if first >= len(self._readings):
@@ -82,7 +82,7 @@ class Tails:
         return tail_of(counts)
 
 
-def tail_of(counts: Mapping[int, int]) -> Tail | None:
+def tail_of(counts: Mapping[int, int]) -> LatencyTail | None:
     """Return the tail of a histogram; None where it has too few latencies, or cannot be.
 
     The bound holds for latencies of any distribution: of n independent ones, those below the
@@ -95,7 +95,7 @@ def tail_of(counts: Mapping[int, int]) -> Tail | None:
         return None
     rank = _QUANTILE * total
     spread = math.sqrt(rank * (1 - _QUANTILE))
-    return Tail(_latency_of_rank(counts, rank), _latency_of_rank(counts, rank - 2 * spread))
+    return LatencyTail(_latency_of_rank(counts, rank), _latency_of_rank(counts, rank - 2 * spread))
 
 
 def _latency_of_rank(counts: Mapping[int, int], rank: float) -> float:

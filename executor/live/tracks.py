@@ -13,7 +13,7 @@ from dovetail.executor.live.beliefs import Belief
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.sharing_classes import workload_name
-from dovetail.executor.live.tails import Tail, Tails
+from dovetail.executor.live.tails import LatencyTail, Tails
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances.datasets.records import SoloProfile
 
@@ -101,7 +101,7 @@ class Track:
         alone_only = self.job.alone_only or self.profiled
         return self.job.state is JobState.PROFILING and not alone_only
 
-    def tail_over(self, rate: Rate) -> Tail | None:
+    def tail_over(self, rate: Rate) -> LatencyTail | None:
         """Return the tail of its latencies in the time of a rate."""
         return self.tails.since(self.samples[-1].at_s - rate.seconds)
 

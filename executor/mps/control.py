@@ -31,7 +31,7 @@ from dovetail.executor.mps.processes import (
     PIPE_DIRECTORY,
     PROGRAM,
     SERVER,
-    Process,
+    MpsProcess,
 )
 from dovetail.instances.errors import DovetailError
 
@@ -174,7 +174,7 @@ class Control:
             raise MpsError(f"{self}: was started, but no such process lives: {_output(done)}")
         self.servers()
 
-    def daemon(self) -> Process | None:
+    def daemon(self) -> MpsProcess | None:
         """Return the daemon's process, identified by program, user, pipe directory and GPU."""
         return next(
             (
@@ -185,7 +185,7 @@ class Control:
             None,
         )
 
-    def server_processes(self) -> tuple[Process, ...]:
+    def server_processes(self) -> tuple[MpsProcess, ...]:
         """Return the processes of its servers, also after the daemon has died."""
         return tuple(one for one in processes.running(SERVER) if self._owns(one))
 
@@ -387,7 +387,7 @@ class Control:
         """Return how error messages name it."""
         return f"MPS of {self.gpu} for user {self.uid}"
 
-    def _owns(self, process: Process) -> bool:
+    def _owns(self, process: MpsProcess) -> bool:
         return process.uid == self.uid and process.pipe_directory == str(self.directory)
 
     def _pids(

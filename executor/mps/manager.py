@@ -33,7 +33,7 @@ from dovetail.executor.mps.processes import (
     PIPE_DIRECTORY,
     PRIORITY,
     PROGRAM,
-    Process,
+    MpsProcess,
     every_mps,
 )
 from dovetail.executor.mps.recovery import PATIENCE, Patience, Recovery
@@ -184,7 +184,7 @@ class MpsManager:
             tuple(pid for one in found for pid in one.left),
         )
 
-    def foreign(self, uuid: str) -> tuple[Process, ...]:
+    def foreign(self, uuid: str) -> tuple[MpsProcess, ...]:
         """Return daemons and servers of others that may see a GPU; they are never touched."""
         base = str(self.directory)
         return tuple(

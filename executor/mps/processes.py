@@ -24,7 +24,7 @@ MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 PRIORITY: Final = "CUDA_MPS_CLIENT_PRIORITY"
 
 
-class Process(NamedTuple):
+class MpsProcess(NamedTuple):
     """A live process.
 
     Attributes
@@ -75,7 +75,7 @@ class Process(NamedTuple):
         return f"{self.program} {self.pid} of user {self.uid} {place}"
 
 
-def look(pid: int) -> Process | None:
+def look(pid: int) -> MpsProcess | None:
     """Return a process; None if no such process lives (zombies do not)."""
     try:
         # The name in parentheses may contain anything, so fields are counted from its end.
@@ -92,17 +92,17 @@ def look(pid: int) -> Process | None:
         variables = []
     environment = dict(one.split("=", 1) for one in variables if "=" in one)
     uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith(b"Uid:"))
-    return Process(pid, int(fields[1]), uid, int(fields[19]), tuple(arguments), environment)
+    return MpsProcess(pid, int(fields[1]), uid, int(fields[19]), tuple(arguments), environment)
 
 
-def every() -> Iterator[Process]:
+def every() -> Iterator[MpsProcess]:
     """Yield every visible process."""
     for pid in _pids():
         if (process := look(pid)) is not None:
             yield process
 
 
-def running(*programs: str) -> Iterator[Process]:
+def running(*programs: str) -> Iterator[MpsProcess]:
     """Yield the processes that run a program of one of these names."""
     needles = [os.fsencode(program) for program in programs]
     for pid in _pids():
@@ -116,7 +116,7 @@ def running(*programs: str) -> Iterator[Process]:
                 yield process
 
 
-def every_mps() -> Iterator[Process]:
+def every_mps() -> Iterator[MpsProcess]:
     """Yield every control daemon and server of MPS on the machine."""
     return (one for one in running(PROGRAM, SERVER) if one.is_daemon or one.runs(SERVER))
 
@@ -146,7 +146,7 @@ def descends(pid: int, ancestor: int) -> bool:
     return False
 
 
-def ends(process: Process, within_s: float, sent: signal.Signals | None = None) -> bool:
+def ends(process: MpsProcess, within_s: float, sent: signal.Signals | None = None) -> bool:
     """Wait for a process to end, and return whether it has; send it a signal first if given.
 
     The signal goes through a handle, so it cannot reach a later process with the same pid.
@@ -170,7 +170,7 @@ def ends(process: Process, within_s: float, sent: signal.Signals | None = None) 
         os.close(handle)
 
 
-def kill(process: Process, within_s: float) -> bool:
+def kill(process: MpsProcess, within_s: float) -> bool:
     """Kill a process, and return whether it is gone."""
     return ends(process, within_s, signal.SIGKILL)
 

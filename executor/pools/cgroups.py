@@ -143,7 +143,7 @@ class CpuGroupsV2(CpuGroups):
         return None if quota == "max" else int(quota) / int(period)
 
 
-class Place(NamedTuple):
+class CgroupParent(NamedTuple):
     """A group of this machine below which others can be tried."""
 
     version: int
@@ -182,7 +182,7 @@ def best_enforcement(groups: CpuGroups | None, cores_per_device: int) -> Enforce
     return "affinity" if cores_per_device > 1 else "none"
 
 
-def places(mounts: str, own: str) -> Iterator[Place]:
+def places(mounts: str, own: str) -> Iterator[CgroupParent]:
     """Yield where groups may be made, the best first.
 
     Parameters
@@ -193,12 +193,12 @@ def places(mounts: str, own: str) -> Iterator[Place]:
     for mount in _mounts(mounts):
         path = _own_path(own, mount)
         if mount.version == 1:
-            yield Place(1, path)
+            yield CgroupParent(1, path)
         elif _handed_down(path.parent):
             # Processes live in the leaves only, so ours are made next to the service's own group.
-            yield Place(2, path.parent)
+            yield CgroupParent(2, path.parent)
         elif os.geteuid() == 0:
-            yield Place(2, mount.point)
+            yield CgroupParent(2, mount.point)
 
 
 class _Mount(NamedTuple):
@@ -238,7 +238,7 @@ def _handed_down(path: Path) -> bool:
     return False
 
 
-def _tried(place: Place, name: str) -> CpuGroups | None:
+def _tried(place: CgroupParent, name: str) -> CpuGroups | None:
     kind = CpuGroupsV1 if place.version == 1 else CpuGroupsV2
     try:
         groups = kind(place.path / name)

@@ -40,7 +40,7 @@ _LASTING: Final = frozenset({Cause.DRIVER})
 """Causes that cannot be looked up again: they hold until the next boot."""
 
 
-class _Kept(Record):
+class _KeptHealth(Record):
     """The file of what is known, and since which boot."""
 
     boot: str
@@ -104,7 +104,7 @@ class DeviceHealth:
             self._report(events.DeviceHealed(at_s=0.0, gpu=device))
 
     def _keep(self) -> None:
-        kept = _Kept(boot=boot_id(), devices=self._known)
+        kept = _KeptHealth(boot=boot_id(), devices=self._known)
         try:
             write_data(kept.to_data(), self._path)
         except InputError as error:
@@ -114,7 +114,7 @@ class DeviceHealth:
         if not self._path.exists():
             return {}
         try:
-            kept = _Kept.from_data(read_data(self._path), self._path.name)
+            kept = _KeptHealth.from_data(read_data(self._path), self._path.name)
         except InputError as error:
             _log.warning("which devices were sick is not known: %s", error)
             return {}

@@ -49,7 +49,7 @@ class Task(NamedTuple):
         return f"{policy_label(self.policy)}, seed {self.seed}"
 
 
-class Failure(NamedTuple):
+class TaskFailure(NamedTuple):
     """A task that failed, and the reason in one line."""
 
     task: Task
@@ -134,7 +134,7 @@ class Campaign:
             rule = f"{error}: delete the folder {source_name(folder)}, and the run is repeated"
             raise InputError(rule) from None
 
-    def run(self, processes: int = 1, report: Report | None = None) -> list[Failure]:
+    def run(self, processes: int = 1, report: Report | None = None) -> list[TaskFailure]:
         """Run what does not exist yet; return what failed.
 
         Parameters
@@ -168,7 +168,7 @@ class Campaign:
                     if report:
                         report(str(task), count, len(self.tasks))
                     if reason:
-                        failures.append(Failure(task, reason))
+                        failures.append(TaskFailure(task, reason))
             finally:
                 for task in left:
                     remove_unfinished(self.folder_of(task))

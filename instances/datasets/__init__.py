@@ -2,7 +2,7 @@
 
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import (
-    Pairs,
+    PairTable,
     dataset_files,
     read_dataset,
     read_pairs,
@@ -16,7 +16,7 @@ __all__ = [
     "DataSet",
     "Evidence",
     "Measurement",
-    "Pairs",
+    "PairTable",
     "Recorded",
     "Repository",
     "SoloProfile",

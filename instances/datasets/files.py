@@ -39,7 +39,7 @@ FORMS = (".csv", ".csv.gz", ".parquet")
 _Rows = Sequence[Mapping[str, Cell]]
 
 
-class Pairs(NamedTuple):
+class PairTable(NamedTuple):
     """A table of pairs.
 
     Attributes
@@ -95,7 +95,7 @@ def read_dataset(path: FilePath) -> DataSet:
     )
 
 
-def read_pairs(path: FilePath) -> Pairs:
+def read_pairs(path: FilePath) -> PairTable:
     """Read a table of workloads measured together: the ``pairs`` of a data set, by itself.
 
     Parameters
@@ -116,7 +116,7 @@ def read_pairs(path: FilePath) -> Pairs:
     measurements = tuple(rows)
     require_slowdowns(slowdowns_of(measurements), "slowdowns", source_name(path))
     unread = [f"columns that are not read: {listed(unknown)}"] if unknown else []
-    return Pairs(measurements, (*unread, *doubts(measurements)))
+    return PairTable(measurements, (*unread, *doubts(measurements)))
 
 
 def _stripped(table: Table) -> Table:

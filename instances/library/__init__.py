@@ -14,7 +14,7 @@ from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 
-__all__ = ["Entry", "Optimum", "load", "manifest", "names", "path"]
+__all__ = ["LibraryInstance", "Optimum", "load", "manifest", "names", "path"]
 
 
 class Optimum(Record):
@@ -28,7 +28,7 @@ class Optimum(Record):
     placed_weight: NonNegative | None = None
 
 
-class Entry(Record):
+class LibraryInstance(Record):
     """What the manifest says of a shipped instance."""
 
     title: Text
@@ -37,11 +37,11 @@ class Entry(Record):
 
 
 class _Manifest(Record):
-    instances: Mapping[str, Entry]
+    instances: Mapping[str, LibraryInstance]
 
 
 @cache
-def manifest() -> Mapping[str, Entry]:
+def manifest() -> Mapping[str, LibraryInstance]:
     """Return the entry of every shipped instance by its name."""
     source = files(__name__).joinpath("manifest.yaml")
     data = parse_yaml(source.read_text(encoding="utf-8"))

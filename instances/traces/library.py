@@ -15,10 +15,10 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.traces._table import read_csv_trace
 from dovetail.instances.traces.trace import Trace
 
-__all__ = ["Entry", "library_trace", "library_world", "manifest", "trace_names"]
+__all__ = ["LibraryTrace", "library_trace", "library_world", "manifest", "trace_names"]
 
 
-class Entry(Record):
+class LibraryTrace(Record):
     """What the manifest says of a shipped trace; ``world`` is the instance for its jobs."""
 
     title: Text
@@ -26,15 +26,15 @@ class Entry(Record):
     world: Name
 
 
-class _Manifest(Record):
-    traces: Mapping[str, Entry]
+class _TraceManifest(Record):
+    traces: Mapping[str, LibraryTrace]
 
 
 @cache
-def manifest() -> Mapping[str, Entry]:
+def manifest() -> Mapping[str, LibraryTrace]:
     """Return the entry of every shipped trace by its name."""
     data = parse_yaml(_file("manifest.yaml").read_text(encoding="utf-8"))
-    return _Manifest.from_data(data, "manifest.yaml").traces
+    return _TraceManifest.from_data(data, "manifest.yaml").traces
 
 
 def trace_names() -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def library_world(name: str) -> Instance:
     return read_instance(_file(f"{_entry(name).world}.yaml"))
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> LibraryTrace:
     if name not in manifest():
         raise InputError(f"must be one of {listed(manifest())}, got {shown(name)}", "library")
     return manifest()[name]

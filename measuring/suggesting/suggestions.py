@@ -32,7 +32,7 @@ from dovetail.measuring.suggesting.knowledge_gradient import (
 )
 from dovetail.predictors.features import Features
 from dovetail.predictors.forms.hierarchy import FEATURES, Hierarchy
-from dovetail.predictors.posterior import Moments, Pairs, Posterior
+from dovetail.predictors.posterior import JobsWithCoRunners, Moments, Posterior
 from dovetail.predictors.predictor import UNCAPPED
 from dovetail.predictors.rows import UNPROFILED, training_rows
 
@@ -198,7 +198,7 @@ class _Choice:
     def of(cls, data: DataSet, gpu_model: str, like: Hierarchy, pool: Pool) -> Self:
         """Return what is believed of the jobs of a pool after everything that was measured."""
         features, rows = training_rows(data, FEATURES, [gpu_model], partial=True)
-        seen = Pairs(rows.states, rows.own, rows.other)
+        seen = JobsWithCoRunners(rows.states, rows.own, rows.other)
         posterior = Posterior.of(like, seen, rows.slowdown)
         results = _results(data, gpu_model)
         names = tuple(dict.fromkeys(job.workload for job in pool.jobs))
@@ -323,13 +323,13 @@ def _with(features: Features, data: DataSet, names: Sequence[str]) -> Features:
 
 def _asked(
     features: Features, profiled: Mapping[str, Workload], names: Sequence[str], states: Ints
-) -> Pairs:
+) -> JobsWithCoRunners:
     """Return the pairs of the beliefs, as the process takes them."""
     ends = np.concatenate([states[:, :2], states[:, 2:]])
     distinct, place = np.unique(ends, axis=0, return_inverse=True)
     workloads = {name: profiled.get(name, UNPROFILED) for name in names}
     own, other = place.reshape(2, -1)
-    return Pairs(features.states(workloads, distinct[:, 0], distinct[:, 1]), own, other)
+    return JobsWithCoRunners(features.states(workloads, distinct[:, 0], distinct[:, 1]), own, other)
 
 
 def _nearest(sharing: Sharing, mean: Floats, variance: Floats) -> tuple[Sharing, Ints]:

@@ -58,7 +58,7 @@ class PairValues(ABC):
 
 
 @dataclass(frozen=True)
-class Problem:
+class PairingArguments:
     """The checked arguments of ``match_pairs``.
 
     Attributes
@@ -114,7 +114,7 @@ def checked(
     gpus: float | None,
     size: ArrayLike | None,
     required: ArrayLike | None,
-) -> Problem:
+) -> PairingArguments:
     """Check the arguments one by one and fill in the defaults.
 
     Raises
@@ -135,7 +135,7 @@ def checked(
         if not (0 <= gpus < math.inf and gpus == int(gpus)):
             raise ArgumentError(f"gpus must be a whole number >= 0 or None, got {gpus!r}")
         limit = min(limit, int(gpus))
-    return Problem(pairs, _single_values(single_value, n), sizes, must, limit)
+    return PairingArguments(pairs, _single_values(single_value, n), sizes, must, limit)
 
 
 def _pair_values(pair_value: Any) -> Any:  # noqa: ANN401

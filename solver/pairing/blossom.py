@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.pairing.compilation import Run, kernel
+from dovetail.solver.pairing.compilation import KernelCompiler, kernel
 from dovetail.solver.pairing.event_heap import Events, add, drop, new_events, with_room
 
 Ints = NDArray[np.int64]
@@ -123,14 +123,16 @@ def nest(parent: Ints, dual: Ints, around: Ints, total: Ints) -> None:
             b = around[b]
 
 
-def nested(parent: Ints, dual: Ints, run: Run) -> tuple[Ints, Ints]:
+def nested(parent: Ints, dual: Ints, run: KernelCompiler) -> tuple[Ints, Ints]:
     """Return the nearest blossom of positive dual around each, and the sums of duals outwards."""
     around, total = np.empty_like(parent), np.empty_like(dual)
     run(nest)(parent, dual, around, total)
     return around, total
 
 
-def members(parent: Ints, dual: Ints, nodes: int, run: Run) -> Iterator[tuple[int, Ints]]:
+def members(
+    parent: Ints, dual: Ints, nodes: int, run: KernelCompiler
+) -> Iterator[tuple[int, Ints]]:
     """Yield the blossoms of positive dual with the nodes within."""
     around, _ = nested(parent, dual, run)
     none = np.zeros(0, dtype=np.int64)

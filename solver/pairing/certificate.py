@@ -31,7 +31,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.pairing.arguments import PairValues, Problem, checked, require_in_range
+from dovetail.solver.pairing.arguments import (
+    PairingArguments,
+    PairValues,
+    checked,
+    require_in_range,
+)
 from dovetail.solver.pairing.result import Certificate, Dual, Matching
 
 Floats = NDArray[np.float64]
@@ -108,7 +113,7 @@ def _problem(
     gpus: int | None,
     size: Ints | None,
     required: Bools | None,
-) -> Problem:
+) -> PairingArguments:
     if isinstance(pair_value, PairValues):
         pair_value = np.asarray(pair_value)
     problem = checked(pair_value, single_value, gpus, size, required)
@@ -116,11 +121,11 @@ def _problem(
     return problem
 
 
-def _proof_errors(matching: Matching, problem: Problem) -> Sequence[str]:
+def _proof_errors(matching: Matching, problem: PairingArguments) -> Sequence[str]:
     return [*_class_errors(matching.certificate, problem)] or [*_dual_errors(matching, problem)]
 
 
-def _shape_errors(matching: Matching, problem: Problem) -> Iterator[str]:
+def _shape_errors(matching: Matching, problem: PairingArguments) -> Iterator[str]:
     """Find arrays that are not of the right kind, and numbers that are none."""
     n = len(problem)
     mate, certificate = np.asarray(matching.mate), matching.certificate
@@ -145,7 +150,7 @@ def _are_indices(given: Ints, n: int) -> bool:
     return whole and bool(((indices >= 0) & (indices < n)).all())
 
 
-def _class_errors(certificate: Certificate, problem: Problem) -> Iterator[str]:
+def _class_errors(certificate: Certificate, problem: PairingArguments) -> Iterator[str]:
     """Find duals that are not of a class, all jobs of one size, or that floats would round."""
     main, refined = certificate.main, certificate.refined
     jobs = np.concatenate([np.zeros(0, np.int64), *(dual.jobs for dual in main)])
@@ -170,7 +175,7 @@ def _is_exact(dual: Dual) -> bool:
     return bool(most < _MOST_DUAL and unit > 0 and (np.fmod(numbers, unit) == 0).all())
 
 
-def _pairing_errors(matching: Matching, problem: Problem) -> Iterator[str]:
+def _pairing_errors(matching: Matching, problem: PairingArguments) -> Iterator[str]:
     """Check the matching itself and its value."""
     mate, own = matching.mate, np.arange(len(problem))
     placed = mate >= 0
@@ -220,7 +225,7 @@ def _claim_errors(matching: Matching) -> Iterator[str]:
         yield f"the status is {proven}, not {status}"
 
 
-def _dual_errors(matching: Matching, problem: Problem) -> Iterator[str]:
+def _dual_errors(matching: Matching, problem: PairingArguments) -> Iterator[str]:
     """Check the duals and the bound that they prove."""
     main, refined = matching.certificate.main, matching.certificate.refined
     for dual in (*main, *refined):
@@ -242,7 +247,7 @@ def _dual_errors(matching: Matching, problem: Problem) -> Iterator[str]:
             yield f"the duals prove a bound of {float(proven)}, not {matching.bound}"
 
 
-def _node_errors(dual: Dual, problem: Problem) -> Iterator[str]:
+def _node_errors(dual: Dual, problem: PairingArguments) -> Iterator[str]:
     """Check the inequalities of single jobs and the odd sets."""
     if (dual.potential < 0)[~problem.required[dual.jobs]].any():
         yield "the potential of a job that may wait is negative"
@@ -256,7 +261,7 @@ def _node_errors(dual: Dual, problem: Problem) -> Iterator[str]:
 
 
 def _pair_errors(
-    main: Dual, refined: Sequence[Dual], spare: Fraction, problem: Problem
+    main: Dual, refined: Sequence[Dual], spare: Fraction, problem: PairingArguments
 ) -> Iterator[str]:
     """Check the inequalities of all pairs of a class; of the refined duals where they bind."""
     limit = max(0.0, float(spare))
@@ -277,7 +282,7 @@ def _pair_errors(
             yield "a pair that could be in a better solution has negative reduced cost"
 
 
-def _cheap_pairs(dual: Dual, limit: float, problem: Problem) -> tuple[Ints, Ints, Floats]:
+def _cheap_pairs(dual: Dual, limit: float, problem: PairingArguments) -> tuple[Ints, Ints, Floats]:
     """Return the pairs of reduced cost up to the limit, leaving blossoms out: jobs and values."""
     found: list[tuple[Ints, Ints, Floats]] = []
     for rows, columns, value in _blocks(problem, dual.jobs):
@@ -292,7 +297,7 @@ def _cheap_pairs(dual: Dual, limit: float, problem: Problem) -> tuple[Ints, Ints
     return first, second, value
 
 
-def _blocks(problem: Problem, jobs: Ints) -> Iterator[tuple[Ints, Ints, Floats]]:
+def _blocks(problem: PairingArguments, jobs: Ints) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Yield all pairs among the jobs, block by block: positions among them, values."""
     if problem.is_sparse:
         place = np.full(len(problem), -1)
@@ -315,7 +320,7 @@ def _row_blocks(n: int) -> Iterator[Ints]:
         yield np.arange(k, min(k + step, n))
 
 
-def _totals(dual: Dual, first: Ints, second: Ints, problem: Problem) -> Floats:
+def _totals(dual: Dual, first: Ints, second: Ints, problem: PairingArguments) -> Floats:
     """Return the left sides of the inequalities of pairs of jobs, blossoms included."""
     potential = np.zeros(len(problem))
     potential[dual.jobs] = dual.potential
@@ -332,7 +337,7 @@ def _constant(dual: Dual) -> Fraction:
     return sum(map(Fraction, dual.potential.tolist()), Fraction(0)) + sum(inside)
 
 
-def _lagrangean_bound(main: Sequence[Dual], problem: Problem) -> Fraction:
+def _lagrangean_bound(main: Sequence[Dual], problem: PairingArguments) -> Fraction:
     """Return the bound that one dual per class proves, at the largest of their prices per GPU."""
     unit = problem.gpus_per_unit
     per_unit = [Fraction(d.price) * unit / int(problem.size[d.jobs[0]]) for d in main]
@@ -341,7 +346,7 @@ def _lagrangean_bound(main: Sequence[Dual], problem: Problem) -> Fraction:
 
 
 def _refined_bound(
-    main: Sequence[Dual], refined: Sequence[Dual], problem: Problem
+    main: Sequence[Dual], refined: Sequence[Dual], problem: PairingArguments
 ) -> Fraction | float:
     """Return the largest sum of the classes' bounds over group numbers within the limit.
 
@@ -370,7 +375,7 @@ def _refined_bound(
     return Fraction(int(best.max()), scale)
 
 
-def _is_symmetric(problem: Problem) -> bool:
+def _is_symmetric(problem: PairingArguments) -> bool:
     """Tell whether all pairs that may share are worth the same from both sides."""
     if problem.is_sparse:
         rows, columns, value = problem.entries()
@@ -388,7 +393,7 @@ def _is_symmetric(problem: Problem) -> bool:
     return True
 
 
-def _largest(problem: Problem) -> float:
+def _largest(problem: PairingArguments) -> float:
     """Return the largest magnitude of a value that a group may have."""
     largest = np.abs(problem.single_value).max(where=problem.single_value > -np.inf, initial=0.0)
     for rows, columns, value in _blocks(problem, np.arange(len(problem))):
@@ -397,7 +402,7 @@ def _largest(problem: Problem) -> float:
     return float(largest)
 
 
-def _least(problem: Problem) -> float:
+def _least(problem: PairingArguments) -> float:
     """Return the least value of a group for which there are GPUs; 0 where none is negative."""
     fits = problem.size <= problem.gpus
     single = problem.single_value

@@ -57,7 +57,7 @@ _plain_s = 0.0
 """Seconds that this process has spent on rounds in plain Python."""
 
 
-class Run(Protocol):
+class KernelCompiler(Protocol):
     """Turns a kernel into what is called: itself, or its compiled form."""
 
     def __call__(self, kernel: F, /) -> F:
@@ -144,7 +144,7 @@ def note_plain(seconds: float) -> None:
     _plain_s += seconds
 
 
-def quickest(jobs: int, budget: Budget) -> Run:
+def quickest(jobs: int, budget: Budget) -> KernelCompiler:
     """Return the way to run that is done first, or that keeps the time limit best.
 
     ``compiled`` is returned before the kernels are compiled only where a round is so large, or
@@ -186,7 +186,7 @@ def _compiled(function: FunctionType) -> Any:  # noqa: ANN401 - numba has no typ
 
 
 def over_rows(
-    run: Run, function: Callable[..., None], rows: int, columns: int, *arrays: object
+    run: KernelCompiler, function: Callable[..., None], rows: int, columns: int, *arrays: object
 ) -> None:
     """Call ``function(first, last, *arrays)`` for all rows, on all cores if that pays.
 

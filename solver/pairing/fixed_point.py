@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import dense
-from dovetail.solver.pairing.arguments import PairValues, Problem, require_in_range
-from dovetail.solver.pairing.compilation import Run, over_rows
+from dovetail.solver.pairing.arguments import PairingArguments, PairValues, require_in_range
+from dovetail.solver.pairing.compilation import KernelCompiler, over_rows
 from dovetail.solver.pairing.graph import Graph
 from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, complete_graph
 
@@ -61,7 +61,7 @@ class Rounded:
     penalty: int
 
 
-def rounded(problem: Problem, run: Run) -> Rounded:
+def rounded(problem: PairingArguments, run: KernelCompiler) -> Rounded:
     """Round the values and split the jobs into classes by size.
 
     Raises
@@ -101,7 +101,7 @@ def _largest_single(single: Floats) -> float:
     return float(np.abs(single[single > -np.inf]).max(initial=0.0))
 
 
-def _largest_pair(problem: Problem, run: Run) -> float:
+def _largest_pair(problem: PairingArguments, run: KernelCompiler) -> float:
     """Return the largest magnitude of a pair's value, and check that the values are sound."""
     if problem.is_sparse:
         return _largest_sparse(problem)
@@ -129,7 +129,7 @@ def _refuse(column: Ints, pair_value: Floats, rule: str) -> None:
         )
 
 
-def _largest_sparse(problem: Problem) -> float:
+def _largest_sparse(problem: PairingArguments) -> float:
     first, second, value = _allowed(problem)
     if (value == np.inf).any():
         raise ArgumentError("pair_value must be less than inf, got inf")
@@ -142,7 +142,7 @@ def _largest_sparse(problem: Problem) -> float:
     return float(np.abs(value).max(initial=0.0))
 
 
-def _allowed(problem: Problem) -> tuple[Ints, Ints, Floats]:
+def _allowed(problem: PairingArguments) -> tuple[Ints, Ints, Floats]:
     """Return the pairs of a sparse problem that may share, in order of rows and columns."""
     first, second, value = problem.entries()
     keep = (first != second) & (value > -np.inf)
@@ -150,7 +150,7 @@ def _allowed(problem: Problem) -> tuple[Ints, Ints, Floats]:
 
 
 def _class_pairs(
-    problem: Problem, nodes: Ints, scale: float, run: Run
+    problem: PairingArguments, nodes: Ints, scale: float, run: KernelCompiler
 ) -> tuple[NDArray[np.int32] | None, Graph | None]:
     """Return the rounded pairs of a class: dense, and as a graph where they are few."""
     if problem.is_sparse:
@@ -165,7 +165,9 @@ def _class_pairs(
     return fixed, complete_graph(fixed, run, allowed)
 
 
-def _sparse_class(problem: Problem, nodes: Ints, scale: float, run: Run) -> Graph:
+def _sparse_class(
+    problem: PairingArguments, nodes: Ints, scale: float, run: KernelCompiler
+) -> Graph:
     first, second, value = _allowed(problem)
     place = np.full(len(problem), -1, dtype=np.int64)
     place[nodes] = np.arange(len(nodes))

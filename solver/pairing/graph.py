@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.pairing.compilation import Run, kernel
+from dovetail.solver.pairing.compilation import KernelCompiler, kernel
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class Graph:
     once: Ints
 
     @classmethod
-    def of(cls, nodes: int, first: Ints, second: Ints, weight: Ints, run: Run) -> Graph:
+    def of(cls, nodes: int, first: Ints, second: Ints, weight: Ints, run: KernelCompiler) -> Graph:
         """Return the graph of these edges (first < second), each given once, in their order."""
         start = np.zeros(nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(first, minlength=nodes), out=start[1:])
@@ -51,7 +51,9 @@ class Graph:
         """The number of nodes."""
         return len(self.start) - 1
 
-    def extended(self, first: Ints, second: Ints, value: NDArray[np.int32], run: Run) -> Graph:
+    def extended(
+        self, first: Ints, second: Ints, value: NDArray[np.int32], run: KernelCompiler
+    ) -> Graph:
         """Return the graph with these edges too, some of which it may have already.
 
         Parameters
@@ -76,7 +78,7 @@ class Graph:
             run,
         )
 
-    def reweighted(self, weight: Ints, run: Run) -> Graph:
+    def reweighted(self, weight: Ints, run: KernelCompiler) -> Graph:
         """Return the graph with other weights, (edges,)."""
         return Graph.of(self.nodes, self.first, self.second, weight, run)
 

@@ -8,14 +8,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.pairing.compilation import Run, kernel
+from dovetail.solver.pairing.compilation import KernelCompiler, kernel
 from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData
 
 Ints = NDArray[np.int64]
 
 
 def greedy_partners(
-    classes: Sequence[ClassData], edges: Sequence[tuple[Ints, Ints, Ints]], limit: int, run: Run
+    classes: Sequence[ClassData],
+    edges: Sequence[tuple[Ints, Ints, Ints]],
+    limit: int,
+    run: KernelCompiler,
 ) -> list[Ints]:
     """Take groups by value per GPU: first those with required jobs, most of them first."""
     offsets = np.cumsum([0, *(len(c.nodes) for c in classes)])

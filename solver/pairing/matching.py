@@ -34,10 +34,10 @@ from numpy.typing import NDArray
 from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
 from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.solver.pairing import blossom
-from dovetail.solver.pairing.arguments import Problem, checked
+from dovetail.solver.pairing.arguments import PairingArguments, checked
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.compilation import (
-    Run,
+    KernelCompiler,
     can_compile,
     compiled,
     interpreted,
@@ -50,7 +50,7 @@ from dovetail.solver.pairing.compilation import (
 from dovetail.solver.pairing.fixed_point import Rounded, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
-from dovetail.solver.pairing.prices import Start, known, sampled
+from dovetail.solver.pairing.prices import PriceStart, known, sampled
 from dovetail.solver.pairing.result import Certificate, Dual, Matching, Prices
 from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
 from dovetail.solver.pairing.splits import SplitValues, best_splits
@@ -130,7 +130,7 @@ def match_pairs(
 
 
 @contextmanager
-def quickest_run(jobs: int, budget: Budget) -> Iterator[Run]:
+def quickest_run(jobs: int, budget: Budget) -> Iterator[KernelCompiler]:
     """Choose how to run kernels; compile them before where that pays, and note plain Python."""
     began = time.monotonic()
     run = quickest(jobs, budget)
@@ -142,18 +142,18 @@ def quickest_run(jobs: int, budget: Budget) -> Iterator[Run]:
 
 
 def searched(
-    problem: Problem,
-    run: Run,
+    problem: PairingArguments,
+    run: KernelCompiler,
     began: float,
     budget: Budget,
     seed: int = 0,
     start: Prices | None = None,
-) -> Search:
+) -> MatchingSearch:
     """Solve a checked problem; return the state of the search at its end."""
     whole = rounded(problem, run)
     budget.spend(_STEPS_TO_READ * len(problem) ** 2)
     reading = budget.now() - began
-    search = Search(whole, run, budget.earlier(_FINISH * reading))
+    search = MatchingSearch(whole, run, budget.earlier(_FINISH * reading))
     if len(problem) > 0:
         search.solve(seed, start)
     return search
@@ -189,11 +189,11 @@ def compile_kernels() -> None:
 
 
 @dataclass
-class Search:
+class MatchingSearch:
     """The state of a solve, so that what is known at the deadline can be returned."""
 
     whole: Rounded
-    run: Run
+    run: KernelCompiler
     budget: Budget
     solvers: list[SizeClass] = field(default_factory=list)
     main: tuple[Tangent, ...] = ()
@@ -234,7 +234,7 @@ class Search:
             self.solvers, limit, bracket.best, incumbent, self.bound2, budget
         )
 
-    def _start(self, seed: int, previous: Prices | None) -> Start:
+    def _start(self, seed: int, previous: Prices | None) -> PriceStart:
         whole = self.whole
         if previous is not None:
             per_unit = replace(previous, gpu=previous.gpu * whole.gpus_per_unit)
@@ -282,7 +282,7 @@ def of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
     return Bracket(best, fewer, more, bracket.bound2)
 
 
-def matching_of(problem: Problem, search: Search) -> Matching:
+def matching_of(problem: PairingArguments, search: MatchingSearch) -> Matching:
     """Turn the result back into the given jobs and values."""
     n, whole = len(problem), search.whole
     mate = np.full(n, -1, dtype=np.int64)
@@ -308,7 +308,7 @@ def matching_of(problem: Problem, search: Search) -> Matching:
     return Matching(mate, value, bound, gap, status, certificate, prices)
 
 
-def _certificate(whole: Rounded, search: Search) -> Certificate:
+def _certificate(whole: Rounded, search: MatchingSearch) -> Certificate:
     main = tuple(
         _dual(c.nodes, t, whole.scale, search.run)
         for c, t in zip(whole.classes, search.main, strict=False)
@@ -322,7 +322,7 @@ def _certificate(whole: Rounded, search: Search) -> Certificate:
     return Certificate(main, refined)
 
 
-def _dual(nodes: Ints, tangent: Tangent, scale: float, run: Run) -> Dual:
+def _dual(nodes: Ints, tangent: Tangent, scale: float, run: KernelCompiler) -> Dual:
     """Return the duals of a tangent in the units of the values."""
     blossoms = tuple(
         (nodes[members], float(tangent.dual[b]) / (2 * scale))
@@ -332,7 +332,7 @@ def _dual(nodes: Ints, tangent: Tangent, scale: float, run: Run) -> Dual:
     return Dual(nodes, tangent.price / scale, potential, blossoms)
 
 
-def _prices(whole: Rounded, search: Search, n: int) -> Prices:
+def _prices(whole: Rounded, search: MatchingSearch, n: int) -> Prices:
     job = np.full(n, np.nan)
     partner = np.full(n, -1, dtype=np.int64)
     gpu = 0.0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.capacity import solve_prices
-from dovetail.solver.pairing.compilation import Run, over_rows
+from dovetail.solver.pairing.compilation import KernelCompiler, over_rows
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.pairing.size_class import ClassData, ClassStart, SizeClass
 
@@ -37,7 +37,7 @@ _SAMPLE_ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class Start:
+class PriceStart:
     """Where the price search begins: the price per GPU, and what is known of the classes."""
 
     price: int
@@ -49,13 +49,13 @@ def sampled(
     limit: int,
     largest: int,
     rng: np.random.Generator,
-    run: Run,
+    run: KernelCompiler,
     budget: Budget,
-) -> Start:
+) -> PriceStart:
     """Return start prices from a sample of the jobs."""
     jobs = sum(len(c.nodes) for c in classes)
     if jobs <= _UNSAMPLED or all(c.graph is not None for c in classes):
-        return Start(_typical(classes), [ClassStart.unknown(c) for c in classes])
+        return PriceStart(_typical(classes), [ClassStart.unknown(c) for c in classes])
     share = min(max(_LEAST_SAMPLE, jobs // _SAMPLED_PART), jobs // _LARGEST_PART) / jobs
     chosen = [np.flatnonzero(rng.random(len(c.nodes)) < share) for c in classes]
     parts = [c.sample(run, k) for c, k in zip(classes, chosen, strict=True)]
@@ -74,10 +74,12 @@ def sampled(
         _extended(c, k, t.potential, price * c.size, run)
         for c, k, t in zip(classes, chosen, bracket.best.tangents, strict=True)
     ]
-    return Start(price, starts)
+    return PriceStart(price, starts)
 
 
-def _extended(data: ClassData, chosen: Ints, potential: Ints, price: int, run: Run) -> ClassStart:
+def _extended(
+    data: ClassData, chosen: Ints, potential: Ints, price: int, run: KernelCompiler
+) -> ClassStart:
     """Return the potentials of all jobs from those of the chosen ones."""
     start = ClassStart.unknown(data)
     if data.fixed is None:
@@ -87,17 +89,21 @@ def _extended(data: ClassData, chosen: Ints, potential: Ints, price: int, run: R
     return replace(start, potential=raised)
 
 
-def known(classes: Sequence[ClassData], prices: Prices, scale: float, most: int, run: Run) -> Start:
+def known(
+    classes: Sequence[ClassData], prices: Prices, scale: float, most: int, run: KernelCompiler
+) -> PriceStart:
     """Return the start from the prices of the last round.
 
     Its values may have been far larger than this round's: no price starts beyond ``most``.
     """
     price = round(min(max(prices.gpu * scale, 0.0), most))
     old = np.clip(prices.job * scale, -most, most)
-    return Start(price, [_known_class(c, prices, old, price * c.size, run) for c in classes])
+    return PriceStart(price, [_known_class(c, prices, old, price * c.size, run) for c in classes])
 
 
-def _known_class(data: ClassData, prices: Prices, old: Floats, price: int, run: Run) -> ClassStart:
+def _known_class(
+    data: ClassData, prices: Prices, old: Floats, price: int, run: KernelCompiler
+) -> ClassStart:
     nodes = data.nodes
     is_known = np.isfinite(old[nodes])
     potential = np.round(2 * np.where(is_known, old[nodes], 0.0)).astype(np.int64)
@@ -130,7 +136,7 @@ def _raise(
     known_potential: Ints,
     rows: Ints,
     price: int,
-    run: Run,
+    run: KernelCompiler,
     potential: Ints,
 ) -> None:
     """Raise the potentials of the rows until no pair with a known job has a negative cost."""

@@ -17,7 +17,7 @@ from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.arguments import checked
 from dovetail.solver.pairing.capacity import least_bound, merged, solve_prices
 from dovetail.solver.pairing.matching import matching_of, of_only_class, quickest_run, searched
-from dovetail.solver.pairing.prices import Start
+from dovetail.solver.pairing.prices import PriceStart
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, Tangent
 
@@ -39,13 +39,13 @@ class Rematched:
         As in ``Matching``.
     bound : float
         A proven bound on the value of every matching.
-    start : Start
+    start : PriceStart
         To solve the next problem from.
     """
 
     mate: Ints
     bound: float
-    start: Start
+    start: PriceStart
 
 
 class Rematching:
@@ -62,7 +62,7 @@ class Rematching:
     ----------
     first : Matching
         The solution of the first problem.
-    start : Start or None
+    start : PriceStart or None
         To solve the next problem from; None where there are no jobs.
     """
 
@@ -112,7 +112,7 @@ class Rematching:
         solver.revalue(jobs, fixed, alone, np.where(required, -whole.penalty, 0))
         return _is_at_least(whole.largest >> _LOST_BITS, solver.data)
 
-    def solve(self, start: Start) -> Rematched | None:
+    def solve(self, start: PriceStart) -> Rematched | None:
         """Return a best matching, from the solution of another problem; None if there is none.
 
         Raises
@@ -143,8 +143,8 @@ class Rematching:
         return Rematched(mate, bracket.bound2 / (2 * whole.scale), _start(best.best))
 
 
-def _start(tangent: Tangent) -> Start:
-    return Start(tangent.price, [tangent.start])
+def _start(tangent: Tangent) -> PriceStart:
+    return PriceStart(tangent.price, [tangent.start])
 
 
 def _is_at_least(magnitude: int, data: ClassData) -> bool:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing import assignment, blossom, dense
-from dovetail.solver.pairing.compilation import Run, over_rows
+from dovetail.solver.pairing.compilation import KernelCompiler, over_rows
 from dovetail.solver.pairing.graph import Graph
 
 Ints = NDArray[np.int64]
@@ -139,7 +139,7 @@ class ClassData:
     fixed: Narrow | None
     graph: Graph | None
 
-    def sample(self, run: Run, chosen: Ints) -> ClassData:
+    def sample(self, run: KernelCompiler, chosen: Ints) -> ClassData:
         """Return the class of some of its jobs (positions)."""
         graph = None
         fixed = None
@@ -186,7 +186,7 @@ class ClassStart:
         )
 
 
-def complete_graph(fixed: Narrow, run: Run, allowed: Ints | None = None) -> Graph | None:
+def complete_graph(fixed: Narrow, run: KernelCompiler, allowed: Ints | None = None) -> Graph | None:
     """Return the graph of all allowed pairs, or None where they are too many."""
     m = len(fixed)
     if allowed is None:
@@ -205,7 +205,7 @@ class SizeClass:
     ----------
     data : ClassData
         The class.
-    run : Run
+    run : KernelCompiler
         How to run kernels.
     start : ClassStart
         What to start from.
@@ -213,7 +213,7 @@ class SizeClass:
         The price that it belongs to.
     """
 
-    def __init__(self, data: ClassData, run: Run, start: ClassStart, price: int) -> None:
+    def __init__(self, data: ClassData, run: KernelCompiler, start: ClassStart, price: int) -> None:
         self.data = data
         self.run = run
         m = len(data.nodes)

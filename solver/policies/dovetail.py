@@ -19,7 +19,7 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
-from dovetail.solver.policies.queue_forecast import Queue, believed_ends
+from dovetail.solver.policies.queue_forecast import ForecastQueue, believed_ends
 from dovetail.solver.policies.state import Job, Reservation, State
 from dovetail.solver.policies.state_round import Host, StateRound, joinable, may_join, outside
 from dovetail.solver.registry import Auto
@@ -153,7 +153,7 @@ class Dovetail:
             lent_s = dict.fromkeys(lent_s, state.now)
         proof = self._start_windows(draft, ends, lent_s)
         if not state.running and draft.idle_total == sum(state.idle_count):
-            _start_first(draft, Queue.of(draft, ends, self.gpu_price).jobs)
+            _start_first(draft, ForecastQueue.of(draft, ends, self.gpu_price).jobs)
         wake_s = self._patience.next_s(state)
         if state.hosts is not None and 0 < draft.idle_total < sum(state.idle_count):
             # Beyond what a host has left, one more job may start in each round.
@@ -165,7 +165,7 @@ class Dovetail:
     ) -> RoundProof | None:
         """Enter the best starts of the first window, and of the next one while all of it start."""
         state, proof = draft.state, None
-        while (queue := Queue.of(draft, ends, self.gpu_price)).jobs:
+        while (queue := ForecastQueue.of(draft, ends, self.gpu_price)).jobs:
             window = self._window(draft, queue.jobs, lent_s)
             found = self._start_best(draft, queue, window, lent_s)
             proof = found if proof is None else proof.followed_by(found)
@@ -202,7 +202,7 @@ class Dovetail:
         return _Window(np.array(able, dtype=np.int64), taken, judged, is_full)
 
     def _start_best(
-        self, draft: Draft, queue: Queue, window: _Window, lent_s: Mapping[int, float]
+        self, draft: Draft, queue: ForecastQueue, window: _Window, lent_s: Mapping[int, float]
     ) -> RoundProof:
         """Enter the best starts of a window's jobs into the decision."""
         if not len(window.jobs):

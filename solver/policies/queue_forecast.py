@@ -14,14 +14,14 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
 
 
-class Queue(NamedTuple):
+class ForecastQueue(NamedTuple):
     """The waiting jobs in the order in which they are believed to start, and their forecast."""
 
     jobs: Sequence[Job]
     forecast: Forecast
 
     @classmethod
-    def of(cls, draft: Draft, ends: Mapping[int, float], gpu_price: float) -> Queue:
+    def of(cls, draft: Draft, ends: Mapping[int, float], gpu_price: float) -> ForecastQueue:
         """Return the queue of a draft.
 
         Parameters

@@ -4,11 +4,11 @@ import os
 
 from dovetail.cluster import logs
 from dovetail.cluster.logs import PIECE_BYTES, CopiedLogs, LogPiece, piece_of
-from dovetail.executor.pools.shim.output import Log
+from dovetail.executor.pools.shim.output import OutputLog
 
 
 def test_a_copy_follows_a_log_through_its_rotations(tmp_path):
-    log = Log(str(tmp_path / "log"), most_bytes=100, files=3)
+    log = OutputLog(str(tmp_path / "log"), most_bytes=100, files=3)
     copies = CopiedLogs(tmp_path / "copies")
 
     def update():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose
-from dovetail.executor.doctor.finding import Level
+from dovetail.executor.doctor.finding import Severity
 from dovetail.isolation import doctor
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "doctor.md"
@@ -23,10 +23,10 @@ def test_what_isolation_lacks_is_found_in_turn(monkeypatch, lacks, remedy):
         here = None if name == lacks else Path("/somewhere")
         monkeypatch.setattr(doctor, name, lambda *_, here=here: here)
     finding = doctor.isolation()
-    assert finding.level is Level.LACKING
+    assert finding.level is Severity.LACKING
     assert remedy in finding.remedy
     monkeypatch.setattr(doctor, lacks, lambda *_: Path("/somewhere"))
-    assert doctor.isolation().level is Level.GOOD
+    assert doctor.isolation().level is Severity.GOOD
 
 
 def test_it_is_among_the_checks_of_the_machine(tmp_path):

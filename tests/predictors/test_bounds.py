@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.bounds import Calibration, Evidence, calibrate, coverage, gang_coverage
+from dovetail.predictors.bounds import BrokenBounds, Calibration, calibrate, coverage, gang_coverage
 from dovetail.predictors.planned import BLIND, GANGS, Setting, draw_round, outcome, partners, tables
 from dovetail.predictors.standing import (
     CO_RUNNER_OF_NEW_FAMILY,
@@ -26,7 +26,9 @@ from tests.predictors.population import population
 def evidence(*groups):
     """Return counts of groups, each (misses at levels 0, 1 and 2) of 10 jobs."""
     misses = np.array([groups] * len(GANGS), dtype=float).reshape(len(GANGS), len(groups), 3)
-    return Evidence(tuple(f"g{k}" for k in range(len(groups))), misses, np.full_like(misses, 10.0))
+    return BrokenBounds(
+        tuple(f"g{k}" for k in range(len(groups))), misses, np.full_like(misses, 10.0)
+    )
 
 
 def by_hand(worst=0.4):
@@ -56,7 +58,7 @@ def test_risk_by_hand():
 
 def test_a_group_of_few_jobs_counts_for_less():
     # One job that broke its bound weighs a tenth: 1.1 groups, of which 0.1 * 1 + 1 * 0 broken.
-    found = Evidence(("a", "b"), np.array([[[1.0], [0.0]]]), np.array([[[1.0], [10.0]]]))
+    found = BrokenBounds(("a", "b"), np.array([[[1.0], [0.0]]]), np.array([[[1.0], [10.0]]]))
     np.testing.assert_allclose(found.risk(0.5), [[(0.1 + 0.5) / 2.1]])
 
 

@@ -9,9 +9,9 @@ import pytest
 from dovetail.predictors.planned import (
     BLIND,
     GANGS,
-    Round,
     Setting,
     Table,
+    WorkerRound,
     draw_round,
     outcome,
     partners,
@@ -44,7 +44,7 @@ def table(prediction, truth=None):
 
 
 def singles(count):
-    return Round(np.arange(count), np.arange(count))
+    return WorkerRound(np.arange(count), np.arange(count))
 
 
 def paired(jobs, of, setting, upper=None):
@@ -130,7 +130,7 @@ def test_where_gpus_are_plenty_only_good_pairs_share():
 
 def test_never_measured_or_of_one_gang_never_share():
     assert paired(singles(2), table(np.full((2, 2), np.nan)), FREE) == [0, 1]
-    gang = Round(np.zeros(2, dtype=int), np.zeros(2, dtype=int))
+    gang = WorkerRound(np.zeros(2, dtype=int), np.zeros(2, dtype=int))
     for setting in (FREE, BLIND):
         assert paired(gang, table([[1.0]]), setting) == [0, 1]
 
@@ -161,7 +161,7 @@ def test_a_gang_is_as_slow_as_its_slowest_worker():
     truth[0] = [1.0, 1.3, 1.5]
     spread = np.full((3, 3), 0.1)
     spread[0, 2] = 0.2
-    jobs = Round(np.array([0, 0, 1, 2]), np.array([0, 0, 1, 2]))
+    jobs = WorkerRound(np.array([0, 0, 1, 2]), np.array([0, 0, 1, 2]))
     found = outcome(jobs, np.array([2, 3, 0, 1]), of._replace(truth=truth), spread)
     assert found.workers.tolist() == [2, 1, 1]
     np.testing.assert_allclose(found.needed, [2.0, 0.0, 0.0], atol=1e-12)

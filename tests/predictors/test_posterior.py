@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
-from dovetail.predictors.posterior import Pairs, Posterior
+from dovetail.predictors.posterior import JobsWithCoRunners, Posterior
 from dovetail.predictors.rows import training_rows
 from tests.predictors.synthetic import synthetic
 
@@ -26,30 +26,30 @@ def fitted(measured):
 
 
 def states_of(table):
-    pairs = Pairs.of(table)
+    pairs = JobsWithCoRunners.of(table)
     return pairs.states, pairs.own, pairs.other
 
 
 def test_updates_in_blocks_say_what_a_refit_with_the_same_variances_says(measured, fitted):
     table, slowdown = measured
-    posterior = Posterior.of(fitted, Pairs.of(table[:60]), slowdown[:60])
+    posterior = Posterior.of(fitted, JobsWithCoRunners.of(table[:60]), slowdown[:60])
     for end in range(60, len(table), 7):
         block = slice(end, min(end + 7, len(table)))
-        posterior = posterior.updated(Pairs.of(table[block]), slowdown[block])
+        posterior = posterior.updated(JobsWithCoRunners.of(table[block]), slowdown[block])
     refit = Hierarchical(like=fitted).fit(table, slowdown).to_form()
     asked = states_of(table)
     np.testing.assert_allclose(posterior.form.predict(*asked), refit.predict(*asked), rtol=1e-8)
-    at_once = Posterior.of(fitted, Pairs.of(table), slowdown)
-    found, expected = (p.moments(Pairs.of(table[::9])) for p in (posterior, at_once))
+    at_once = Posterior.of(fitted, JobsWithCoRunners.of(table), slowdown)
+    found, expected = (p.moments(JobsWithCoRunners.of(table[::9])) for p in (posterior, at_once))
     np.testing.assert_allclose(found.covariance, expected.covariance, atol=1e-8)
     np.testing.assert_allclose(np.exp(found.mean), refit.predict(*states_of(table[::9])), rtol=1e-8)
 
 
 def test_a_measurement_makes_its_pair_and_those_alike_surer_and_none_less_sure(measured, fitted):
     table, slowdown = measured
-    asked = Pairs.of(table[60:90])
-    before = Posterior.of(fitted, Pairs.of(table[:60]), slowdown[:60])
-    after = before.updated(Pairs.of(table[60:61]), slowdown[60:61])
+    asked = JobsWithCoRunners.of(table[60:90])
+    before = Posterior.of(fitted, JobsWithCoRunners.of(table[:60]), slowdown[:60])
+    after = before.updated(JobsWithCoRunners.of(table[60:61]), slowdown[60:61])
     spread = [np.diag(p.moments(asked).covariance) for p in (before, after)]
     assert (spread[1] <= spread[0] + 1e-12).all()
     assert spread[1][0] < spread[0][0] * 0.9
@@ -58,8 +58,8 @@ def test_a_measurement_makes_its_pair_and_those_alike_surer_and_none_less_sure(m
 
 def test_residuals_are_in_standard_errors_of_a_new_measurement(measured, fitted):
     table, slowdown = measured
-    posterior = Posterior.of(fitted, Pairs.of(table[:60]), slowdown[:60])
-    asked = Pairs.of(table[60:70])
+    posterior = Posterior.of(fitted, JobsWithCoRunners.of(table[:60]), slowdown[:60])
+    asked = JobsWithCoRunners.of(table[60:70])
     moments = posterior.moments(asked)
     error = np.sqrt(np.diag(moments.covariance) + moments.noise)
     for distance in (0.0, -2.0):

@@ -12,7 +12,7 @@ from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.solver.lexicographic import WeightPrice
 from dovetail.solver.rounds import solve
-from dovetail.solver.stages import Search, solve_in_stages, weight_units
+from dovetail.solver.stages import StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import Limits, Maximum, Proven
 from tests.data import small
 
@@ -121,7 +121,7 @@ def test_without_time_for_a_search_there_is_no_bound():
     assert (found.counts, found.bound, found.stopped) == ("heavy", math.inf, "time_limit")
 
 
-class Idle(Search):
+class Idle(StagedSearch):
     """Starts nothing, bounds the gain loosely and the placed weight not at all."""
 
     solver = "idle"

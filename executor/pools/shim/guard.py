@@ -30,7 +30,7 @@ from . import page
 from .durable import ExitFile, claim
 from .kernel import boot_s, descendants, one_line, send
 from .lease import LAPSED, Alarm, Lease, Reader
-from .output import Log, readers_of
+from .output import OutputLog, readers_of
 from .rank import read_spec
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def rehearse(directory: str) -> None:
     """Do what a rank waits for once with the files of a rank that is never started."""
     with contextlib.suppress(OSError, ValueError):
         read_spec(os.fsencode(directory))
-        Log(os.path.join(directory, "log"), 1, 1).close()
+        OutputLog(os.path.join(directory, "log"), 1, 1).close()
         claim(directory, {"at_s": boot_s()}, lasting=False)
         ExitFile(directory).write(0)
 

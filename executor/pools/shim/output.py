@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Readers = list[Callable[[bytes], object]]
 
 
-class Log:
+class OutputLog:
     """The output of a rank: ``log``, and older parts as ``log.1``, ``log.2``, ...
 
     The parts belong to this process's user, so that nothing but output makes them longer, and
@@ -137,7 +137,7 @@ class Log:
         self._size = os.fstat(self._file).st_size
 
 
-class Copy(Log):
+class Copy(OutputLog):
     """A file of the user's choice that gets output, too: appended to, and never rotated."""
 
     def __init__(self, path: str, mode: int) -> None:
@@ -204,7 +204,7 @@ def readers_of(directory: str, spec: dict[str, Any]) -> list[Readers]:
     user, settings = spec["user"], spec["log"]
     path = os.path.join(directory, "log")
     reader = user["uid"] if user else None
-    log = Log(path, settings["most_bytes"], settings["files"], reader, settings["mode"])
+    log = OutputLog(path, settings["most_bytes"], settings["files"], reader, settings["mode"])
     return [[log.write, *_counters(spec["lines"]), *copies] for copies in _copies(spec)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError
 from dovetail.live import logs
-from dovetail.live.logs import Log, followed, last_lines, written
+from dovetail.live.logs import RankOutput, followed, last_lines, written
 from tests.executor.waiting import LIMIT_S
 
 UID = os.getuid()
@@ -97,7 +97,7 @@ def follow(api, lines=None, *happenings):
     async def received():
         left = list(happenings)
         found = b""
-        async for chunk in followed(Log(api, "j1", 0, None, UID), lines, lambda: False):
+        async for chunk in followed(RankOutput(api, "j1", 0, None, UID), lines, lambda: False):
             found += chunk
             if left:
                 left.pop(0)()
@@ -176,7 +176,7 @@ def test_following_waits_for_the_log_to_be_there(tmp_path):
     api = ServiceApi(None)
 
     async def received():
-        chunks = followed(Log(api, "j1", 0, None, UID), None, lambda: False)
+        chunks = followed(RankOutput(api, "j1", 0, None, UID), None, lambda: False)
         first = asyncio.ensure_future(anext(chunks))
         await asyncio.sleep(0.05)
         api.newest = log

@@ -14,7 +14,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor import doctor  # noqa: E402
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose  # noqa: E402
-from dovetail.executor.doctor.finding import PARTS, Level, Usable  # noqa: E402
+from dovetail.executor.doctor.finding import PARTS, Severity, Usable  # noqa: E402
 from dovetail.executor.doctor.machine import progress_hook  # noqa: E402
 from dovetail.executor.gpus.nvml import NvmlError  # noqa: E402
 from dovetail.executor.gpus.splits import (  # noqa: E402
@@ -74,7 +74,7 @@ def test_without_a_driver_the_next_step_is_printed(tmp_path):
     result = diagnosis(tmp_path, open_nvml=none)
     (driver,) = found(result, "driver.nvml")
     assert result.usable is Usable.NOT
-    assert driver.level is Level.BROKEN
+    assert driver.level is Severity.BROKEN
     assert "dovetail serve --pool cpu" in driver.remedy
 
 
@@ -166,7 +166,7 @@ def test_an_unusable_state_directory_is_reported_and_nothing_is_usable(tmp_path,
     (tmp_path / "file").touch()
     result = diagnose(preflight(tmp_path, directory=tmp_path / "file" / "state"))
     (finding,) = found(result, "service.directory")
-    assert finding.level is Level.BROKEN
+    assert finding.level is Severity.BROKEN
     assert result.usable is Usable.NOT
 
 
@@ -183,10 +183,10 @@ def test_a_progress_hook_that_other_users_cannot_reach_is_reported(open_path):
     hook = home / "venv" / "hook"
     hook.mkdir(parents=True)
     (hook / "sitecustomize.py").touch(0o644)
-    assert progress_hook(hook).level is Level.GOOD
+    assert progress_hook(hook).level is Severity.GOOD
     home.chmod(0o700)
     closed = progress_hook(hook)
-    assert closed.level is Level.LACKING
+    assert closed.level is Severity.LACKING
     assert closed.text.endswith(f"{home} has mode 700")
     home.chmod(0o711)
     (hook / "sitecustomize.py").chmod(0o600)

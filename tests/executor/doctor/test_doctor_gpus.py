@@ -10,7 +10,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 from dovetail.executor.doctor import driver, gpus  # noqa: E402
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose  # noqa: E402
 from dovetail.executor.doctor.driver import Places  # noqa: E402
-from dovetail.executor.doctor.finding import Level, Usable  # noqa: E402
+from dovetail.executor.doctor.finding import Severity, Usable  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 
 NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build\n"
@@ -54,14 +54,14 @@ def test_a_gpu_machine_in_order(tmp_path, library, kernel):
     assert found["driver.nvml"].text == "NVIDIA 580.159.03, CUDA up to 13.0"
     assert found["driver.xid"].text == "no Xid error in the kernel's log"
     assert found["gpu.memory"].text == "ECC on, no repair pending"
-    parts = {finding.part for finding in result.findings if finding.level is Level.BROKEN}
+    parts = {finding.part for finding in result.findings if finding.level is Severity.BROKEN}
     assert not parts
 
 
 def test_a_past_xid_is_reported(tmp_path, library, kernel):
     kernel.log.write_text("4,9,8,-;NVRM: Xid (PCI:0000:01:00): 79, pid=7, GPU has fallen off\n")
     _, found = looked(tmp_path, kernel)
-    assert found["driver.xid"].level is Level.NOTE
+    assert found["driver.xid"].level is Severity.NOTE
     assert found["driver.xid"].text.endswith("the last: Xid (PCI:0000:01:00): 79")
 
 
@@ -69,14 +69,14 @@ def test_a_gpu_in_mig_mode_is_left_alone(tmp_path, library, kernel):
     library.mig = 1
     result, found = looked(tmp_path, kernel)
     assert result.usable is Usable.NOT
-    assert found["gpu.mig"].level is Level.BROKEN
+    assert found["gpu.mig"].level is Severity.BROKEN
 
 
 @pytest.mark.parametrize(
     ("rows", "level", "text"),
     [
-        ({"pending_rows": 1}, Level.NOTE, "waits to be taken out of use"),
-        ({"failed_rows": 1}, Level.LACKING, "could not be remapped"),
+        ({"pending_rows": 1}, Severity.NOTE, "waits to be taken out of use"),
+        ({"failed_rows": 1}, Severity.LACKING, "could not be remapped"),
     ],
 )
 def test_bad_memory_is_reported(tmp_path, library, kernel, rows, level, text):
@@ -96,11 +96,11 @@ def program(folder, name, text):
 @pytest.mark.parametrize(
     ("answer", "level", "text"),
     [
-        (None, Level.LACKING, "no dcgmi"),
-        ("echo Unable to connect; exit 1", Level.LACKING, "does not list this GPU"),
+        (None, Severity.LACKING, "no dcgmi"),
+        ("echo Unable to connect; exit 1", Severity.LACKING, "does not list this GPU"),
         (
             "echo '| 0 | Name: x |'; echo '|   | Device UUID: GPU-0000000a-1 |'",
-            Level.NOTE,
+            Severity.NOTE,
             "by DCGM",
         ),
     ],
@@ -155,7 +155,7 @@ def test_without_a_driver_every_step_says_so(tmp_path, library, kernel):
     (tmp_path / "none" / "0").mkdir(parents=True)
     _, found = looked(tmp_path, nothing)
     assert found["driver.bus"].text == "no NVIDIA GPU on the PCI bus"
-    assert found["driver.module"].level is Level.BROKEN
+    assert found["driver.module"].level is Severity.BROKEN
     assert found["driver.nodes"].remedy == "they come with the kernel module"
     assert "driver.xid" not in found
 
@@ -173,7 +173,7 @@ def test_nodes_that_lack_or_are_closed(tmp_path, library, kernel):
 def test_bindings_older_than_the_driver_are_reported(tmp_path, library, kernel):
     library.driver = "990.10"
     _, found = looked(tmp_path, kernel)
-    assert found["driver.bindings"].level is Level.NOTE
+    assert found["driver.bindings"].level is Severity.NOTE
     assert "nvidia-ml-py>=13.990" in found["driver.bindings"].remedy
 
 
@@ -194,15 +194,15 @@ def libraries(tmp_path, **changes):
 def test_the_libraries_of_the_jobs_are_reported(tmp_path, library, kernel):
     _, found = looked(tmp_path, kernel, libraries(tmp_path))
     assert found["jobs.torch"].text == "2.11.0+cu130, built for CUDA 13.0"
-    assert found["jobs.torch"].level is Level.GOOD
-    assert found["jobs.cublas"].level is Level.NOTE
+    assert found["jobs.torch"].level is Severity.GOOD
+    assert found["jobs.cublas"].level is Severity.NOTE
     assert "13.1.0.3, version 130100; others saw" in found["jobs.cublas"].text
 
 
 def test_a_driver_too_old_for_the_jobs_is_reported(tmp_path, library, kernel):
     library.cuda = 12080
     _, found = looked(tmp_path, kernel, libraries(tmp_path))
-    assert found["jobs.torch"].level is Level.LACKING
+    assert found["jobs.torch"].level is Severity.LACKING
     assert found["jobs.torch"].text.endswith("the driver serves CUDA 12.8")
 
 

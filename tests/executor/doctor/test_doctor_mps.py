@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.doctor import mps
-from dovetail.executor.doctor.finding import Level
+from dovetail.executor.doctor.finding import Severity
 from dovetail.executor.mps.processes import PROGRAM, every_mps
 from tests.executor.waiting import wait_until
 
@@ -47,9 +47,9 @@ def test_the_version_is_known_without_a_daemon(base):
     control = mps.control("")
     version = control.text.rpartition("version ")[2]
     assert version.count(".") in (1, 2)
-    assert mps.control(version).level is Level.GOOD
+    assert mps.control(version).level is Severity.GOOD
     other = mps.control("580.159.03")
-    assert other.level is Level.NOTE
+    assert other.level is Severity.NOTE
     assert other.text.endswith("; the driver is 580.159.03")
     assert not list(base.iterdir())
 
@@ -64,7 +64,7 @@ def test_daemons_of_others_are_reported_with_the_command_that_ends_them(base):
     with running(base / "theirs") as pid:
         others = mps.others(base / "ours", tuple(every_mps()))
         findings = [one for one in others if f" {pid} " in one.text]
-    assert [one.level for one in findings] == [Level.LACKING]
+    assert [one.level for one in findings] == [Severity.LACKING]
     assert findings[0].text.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
     assert findings[0].remedy.endswith(
         f"echo quit | CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}"
@@ -77,12 +77,12 @@ def test_our_daemons_are_stale_only_without_a_service(base):
         every = tuple(every_mps())
         (stale,) = mps.ours(base, every, serving=False)
         (used,) = mps.ours(base, every, serving=True)
-    assert stale.level is Level.NOTE
+    assert stale.level is Severity.NOTE
     assert f"{PROGRAM} {pid} of uid" in stale.text
-    assert used.level is Level.GOOD
+    assert used.level is Severity.GOOD
 
 
 def test_a_path_too_long_for_sockets_is_reported(base):
     finding = mps.directory(base / ("x" * 60) / "mps")
-    assert finding.level is Level.LACKING
+    assert finding.level is Severity.LACKING
     assert "longer than 87 bytes" in finding.text

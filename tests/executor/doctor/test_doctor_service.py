@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from dovetail.executor.doctor import service
-from dovetail.executor.doctor.finding import Level
+from dovetail.executor.doctor.finding import Severity
 from dovetail.executor.jobs.journal import Journal
 
 
@@ -25,14 +25,14 @@ def listener(tmp_path):
 
 def test_a_free_place_is_good(tmp_path):
     place = tmp_path / "state"
-    assert service.state(place).level is Level.GOOD
-    assert service.running(place, service.holder(place)).level is Level.GOOD
-    assert socket_of(place).level is Level.GOOD
+    assert service.state(place).level is Severity.GOOD
+    assert service.running(place, service.holder(place)).level is Severity.GOOD
+    assert socket_of(place).level is Severity.GOOD
 
 
 def test_the_socket_of_another_user_is_reported_with_its_process(tmp_path, listener):
     finding = socket_of(tmp_path)
-    assert finding.level is Level.BROKEN
+    assert finding.level is Severity.BROKEN
     assert f"pid {os.getpid()}, uid {os.geteuid()} listens there" in finding.text
 
 
@@ -40,9 +40,9 @@ def test_a_service_that_runs_has_its_own_socket(tmp_path, listener):
     with Journal(tmp_path):
         running = service.running(tmp_path, service.holder(tmp_path))
         assert socket_of(tmp_path).text.endswith("is that of the service that runs")
-    assert running.level is Level.NOTE
+    assert running.level is Severity.NOTE
     assert f"pid {os.getpid()}" in running.text
-    assert service.running(tmp_path, service.holder(tmp_path)).level is Level.GOOD
+    assert service.running(tmp_path, service.holder(tmp_path)).level is Severity.GOOD
 
 
 def test_a_socket_that_is_left_is_replaced(tmp_path, listener):
@@ -52,12 +52,12 @@ def test_a_socket_that_is_left_is_replaced(tmp_path, listener):
 
 def test_a_file_that_is_no_socket(tmp_path):
     (tmp_path / "api.sock").touch()
-    assert socket_of(tmp_path).level is Level.BROKEN
+    assert socket_of(tmp_path).level is Severity.BROKEN
 
 
 def test_a_name_too_long_for_a_socket(tmp_path):
     finding = socket_of(tmp_path, "x" * 108)
-    assert finding.level is Level.BROKEN
+    assert finding.level is Severity.BROKEN
     assert "may have 107" in finding.text
 
 
@@ -65,8 +65,8 @@ def test_a_port_in_use_is_broken():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = taken.getsockname()
         finding = service.port(address)
-    assert finding.level is Level.BROKEN
-    assert service.port(address).level is Level.GOOD
+    assert finding.level is Severity.BROKEN
+    assert service.port(address).level is Severity.GOOD
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -80,5 +80,5 @@ def test_a_directory_that_may_not_be_entered_is_reported(tmp_path):
     finally:
         os.setresuid(0, 0, 0)
     assert state.text == f"{inside} cannot be written"
-    assert path.level is Level.BROKEN
+    assert path.level is Severity.BROKEN
     assert path.text.endswith("cannot be written")

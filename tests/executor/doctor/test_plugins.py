@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.doctor.commands import _view
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose
-from dovetail.executor.doctor.finding import Level, Usable
+from dovetail.executor.doctor.finding import Severity, Usable
 from tests.installed import install
 
 SOURCE = """
@@ -59,7 +59,7 @@ def test_a_finding_has_the_name_of_its_plugin_and_stands_with_its_group(findings
     assert ids[-2:] == ["plugins.link", "plugins.imports"]
     assert [one.text for one in of(diagnosis, "plugins.link")] == ["the link is up"]
     (named,) = of(diagnosis, "plugins.imports")
-    assert named.level is Level.GOOD
+    assert named.level is Severity.GOOD
     added = "doctor.link (made-up), doctor.service.link (made-up)"
     assert named.text == f"added by other packages: {added}"
 
@@ -82,7 +82,7 @@ def test_a_plugin_may_return_several_and_say_that_the_machine_is_not_usable(find
 )
 def test_a_plugin_that_fails_is_one_finding(findings, target, why):
     (finding,) = of(findings(("doctor.machine.link", target)), "machine.link")
-    assert finding.level is Level.LACKING
+    assert finding.level is Severity.LACKING
     assert f"doctor.machine.link of the package made-up (made_up:{target}) {why}" in finding.text
     assert "\n" not in finding.text
     assert finding.remedy == "update or uninstall made-up"
@@ -91,9 +91,9 @@ def test_a_plugin_that_fails_is_one_finding(findings, target, why):
 def test_plugins_of_unknown_kinds_and_those_that_cannot_be_imported_are_named(findings):
     diagnosis = findings(("weather.rain", "link"), ("policy.newest", "missing"))
     (unknown,) = of(diagnosis, "plugins.names")
-    assert unknown.level is Level.LACKING
+    assert unknown.level is Severity.LACKING
     what = "plugin weather.rain of the package made-up (made_up:link)"
     assert unknown.text.startswith(f"{what} must be called KIND.NAME, where KIND is one of policy")
     (lacks,) = of(diagnosis, "plugins.imports")
-    assert lacks.level is Level.LACKING
+    assert lacks.level is Severity.LACKING
     assert "policy.newest of the package made-up" in lacks.text

@@ -26,7 +26,7 @@ from dovetail.executor.jobs.journal import (
     read_events,
     read_state_machine,
 )
-from dovetail.executor.jobs.live_jobs import Device
+from dovetail.executor.jobs.live_jobs import DeviceState
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER
 from dovetail.executor.system.directories import LOCK, lock_pid
@@ -906,7 +906,9 @@ class TestAFullDisk:
             story.submit(env={"A": "a" * 99_999})
             journal.append(story.happened[-1:])
             for _ in range(30):
-                story.machine.devices[f"g{len(story.machine.devices)}"] = Device(sick="x" * 9_999)
+                story.machine.devices[f"g{len(story.machine.devices)}"] = DeviceState(
+                    sick="x" * 9_999
+                )
             journal._connection.execute("PRAGMA max_page_count = 1")
             with pytest.raises(JournalError, match="database or disk is full"):
                 journal.checkpoint(story.machine, every=1)

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.executor.jobs import checkpoint, events
 from dovetail.executor.jobs import state_machine as rules
-from dovetail.executor.jobs.commands import Launch, Pause, Release, Stop
+from dovetail.executor.jobs.commands import Launch, Pause, Release, StopRun
 from dovetail.executor.jobs.live_jobs import RankState
 from dovetail.executor.jobs.specs import Seat
 from dovetail.executor.jobs.state_machine import MOST_LOSSES, TransitionError
@@ -99,7 +99,7 @@ class TestIsolation:
         first, second = pair
         story.bring_up(second)
         commands = story.tell(events.IsolationLost, run=first.run.id, reason="r")
-        assert [type(command) for command in commands] == [Stop]
+        assert [type(command) for command in commands] == [StopRun]
         assert (first.state, first.unisolated) == (JobState.RUNNING, "r")
         story.ended(second, status=-15)
         assert (second.state, second.unisolated) == (JobState.FAILED, "")
@@ -165,7 +165,7 @@ class TestGangs:
 
     def test_the_first_trouble_is_blamed_not_what_the_stop_did(self, story):
         job = story.running(workers=2)
-        assert story.ended(job, status=3, rank=1) == (Stop("j1.1", 30.0),)
+        assert story.ended(job, status=3, rank=1) == (StopRun("j1.1", 30.0),)
         story.ended(job, status=-15, rank=0)
         assert (job.state, job.why) == (JobState.FAILED, "rank 1 ended with status 3")
 
@@ -173,7 +173,7 @@ class TestGangs:
         job = story.submit(workers=2)
         story.place(job)
         story.started(job, 0)
-        assert story.refused(job, 1) == (Stop("j1.1", 30.0),)
+        assert story.refused(job, 1) == (StopRun("j1.1", 30.0),)
         assert story.machine.residents()["g1"] == [job]
         assert story.ended(job, status=-15, rank=0) == (Release("j1.1"),)
         assert (job.state, job.why) == (JobState.FAILED, "cannot start: no port")
@@ -227,7 +227,7 @@ class TestPauses:
     def test_its_next_run_runs(self, story):
         job = story.running()
         self.pause(story, job)
-        assert story.stop(job) == (Stop("j1.1", 30.0),)
+        assert story.stop(job) == (StopRun("j1.1", 30.0),)
         story.ended(job, status=-15)
         story.place(job)
         story.bring_up(job)
@@ -351,7 +351,7 @@ class TestArrays:
 class TestStops:
     def test_stopped_for_another_it_waits_though_it_exited_with_0(self, story):
         job = story.running()
-        assert story.stop(job) == (Stop("j1.1", 30.0),)
+        assert story.stop(job) == (StopRun("j1.1", 30.0),)
         story.ended(job, status=0)
         assert (job.state, job.why, job.failures) == (JobState.WAITING, "too slow", 0)
         assert story.place(job, "g2") == (Launch(job.run),)
@@ -374,14 +374,14 @@ class TestStops:
     def test_while_it_starts(self, story):
         job = story.submit()
         story.place(job)
-        assert story.stop(job) == (Stop("j1.1", 30.0),)
+        assert story.stop(job) == (StopRun("j1.1", 30.0),)
         assert story.refused(job) == (Release("j1.1"),)
         assert job.state is JobState.SUBMITTED
 
     def test_while_it_is_lost(self, story):
         job = story.running()
         story.lost(job)
-        assert story.stop(job) == (Stop("j1.1", 30.0),)
+        assert story.stop(job) == (StopRun("j1.1", 30.0),)
         story.gone(job)
         assert (job.state, job.losses) == (JobState.WAITING, 0)
 
@@ -409,7 +409,7 @@ class TestStops:
         job = story.running(requeue=False)
         with pytest.raises(TransitionError, match="j1 may not be started again"):
             story.stop(job, then="wait")
-        assert story.stop(job, then="fail") == (Stop("j1.1", 30.0),)
+        assert story.stop(job, then="fail") == (StopRun("j1.1", 30.0),)
 
 
 class TestCancelling:
@@ -421,7 +421,7 @@ class TestCancelling:
     @pytest.mark.parametrize("status", [0, 1, -9])
     def test_running(self, story, status):
         job = story.running(retries=3)
-        assert story.cancel(job) == (Stop("j1.1", 30.0),)
+        assert story.cancel(job) == (StopRun("j1.1", 30.0),)
         assert story.machine.residents()["g0"] == [job]
         story.ended(job, status=status)
         assert job.state is JobState.CANCELLED
@@ -436,7 +436,7 @@ class TestCancelling:
     def test_lost(self, story):
         job = story.running()
         story.lost(job)
-        assert story.cancel(job) == (Stop("j1.1", 30.0),)
+        assert story.cancel(job) == (StopRun("j1.1", 30.0),)
         assert job.state is JobState.STOPPING
         story.gone(job)
         assert job.state is JobState.CANCELLED
@@ -444,18 +444,18 @@ class TestCancelling:
     def test_while_it_is_stopped_to_wait(self, story):
         job = story.running()
         story.stop(job, then="wait")
-        assert story.cancel(job) == (Stop("j1.1", 30.0),)
+        assert story.cancel(job) == (StopRun("j1.1", 30.0),)
         story.ended(job, status=0)
         assert job.state is JobState.CANCELLED
 
     def test_sooner_than_its_grace(self, story):
         job = story.running()
-        assert story.cancel(job) == (Stop("j1.1", 30.0),)
-        assert story.cancel(job, by="root", grace_s=0.0) == (Stop("j1.1", 0.0),)
-        assert story.machine.outstanding() == (Stop("j1.1", 0.0),)
+        assert story.cancel(job) == (StopRun("j1.1", 30.0),)
+        assert story.cancel(job, by="root", grace_s=0.0) == (StopRun("j1.1", 0.0),)
+        assert story.machine.outstanding() == (StopRun("j1.1", 0.0),)
 
     def test_never_later_than_its_grace(self, story):
-        assert story.cancel(story.running(), grace_s=600.0) == (Stop("j1.1", 30.0),)
+        assert story.cancel(story.running(), grace_s=600.0) == (StopRun("j1.1", 30.0),)
 
     def test_twice_and_after_its_end(self, story):
         job = story.running()
@@ -578,14 +578,14 @@ class TestLostRanks:
     def test_a_crash_of_another_rank_stops_the_lost_one(self, story):
         job = story.running(workers=2)
         story.lost(job, 0)
-        assert story.ended(job, status=1, rank=1) == (Stop("j1.1", 30.0),)
+        assert story.ended(job, status=1, rank=1) == (StopRun("j1.1", 30.0),)
         story.lost(job, 0)
         assert job.state is JobState.STOPPING
 
     def test_the_others_run_on_until_it_is_proven_gone(self, story):
         job = story.running(workers=3)
         assert story.lost(job, 2) == ()
-        assert story.gone(job, 2) == (Stop("j1.1", 30.0),)
+        assert story.gone(job, 2) == (StopRun("j1.1", 30.0),)
         assert job.state is JobState.STOPPING
         story.ended(job, status=-15, rank=0)
         assert story.ended(job, status=-15, rank=1) == (Release("j1.1"),)
@@ -773,7 +773,7 @@ class TestAfterARestart:
         story.bring_up(running)
         story.place(stopping, "g2")
         story.cancel(stopping)
-        assert story.machine.outstanding() == (Launch(starting.run), Stop("j2.1", 7.0))
+        assert story.machine.outstanding() == (Launch(starting.run), StopRun("j2.1", 7.0))
 
     def test_a_gang_lost_while_it_started_is_launched_to_its_end(self, story):
         job = story.submit(workers=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.executor.live.planning import Choice, plan_of
+from dovetail.executor.live.planning import PlannedDecision, plan_of
 from dovetail.instances.checker import check
 from dovetail.instances.plan import Plan
 from dovetail.instances.slowdown_table import SlowdownTable
@@ -28,7 +28,7 @@ def test_a_plan_that_stops_one_job_says_which_others_stay():
     state = State(instance, SlowdownTable.of(instance))
     x, z = Job(0, "x", 0, 1, 100.0, 0.0, gpus=(0,)), Job(2, "z", 0, 1, 100.0, 0.0)
     decision = Decision(starts=(Start(z, (0,)),), stops=(x,))
-    choice = Choice.of(
+    choice = PlannedDecision.of(
         instance, state, decision, "fifo", "throughput", lambda _: False, lambda _: None, ""
     )
     plan = plan_of(choice)
@@ -46,7 +46,7 @@ def waiting_beside(slowdown: float, decision: Decision) -> Plan:
     instance = small(jobs, [{"pair": ["a", "b"], "slowdown": [slowdown, slowdown]}], gpus=1)
     state = State(instance, SlowdownTable.of(instance))
     objective = objective_of(policy_named("dovetail"))
-    choice = Choice.of(
+    choice = PlannedDecision.of(
         instance, state, decision, "dovetail", objective, lambda _: False, lambda _: None, ""
     )
     plan = plan_of(choice)

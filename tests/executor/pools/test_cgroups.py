@@ -11,8 +11,8 @@ import pytest
 
 from dovetail.executor.pools import cgroups
 from dovetail.executor.pools.cgroups import (
+    CgroupParent,
     CpuGroupsV2,
-    Place,
     find_groups,
     places,
 )
@@ -84,18 +84,18 @@ class TestPlaces:
     def test_version_1_is_the_group_that_the_service_is_in(self):
         own = "4:memory:/m\n3:cpu,cpuacct:/system.slice/dovetail.service\n0::/x\n"
         path = Path("/sys/fs/cgroup/cpu,cpuacct/system.slice/dovetail.service")
-        assert list(places(self.V1, own)) == [Place(1, path)]
+        assert list(places(self.V1, own)) == [CgroupParent(1, path)]
 
     def test_a_container_sees_a_part_of_the_tree(self):
         mounts = "31 25 0:27 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
         assert list(places(mounts, "3:cpu:/docker/abc/inner\n")) == [
-            Place(1, Path("/sys/fs/cgroup/cpu/inner"))
+            CgroupParent(1, Path("/sys/fs/cgroup/cpu/inner"))
         ]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
     def test_version_2_of_root_is_the_top(self, tmp_path):
         found = places(self.V2.format(tmp_path), "0::/system.slice/dovetail.service\n")
-        assert list(found) == [Place(2, tmp_path)]
+        assert list(found) == [CgroupParent(2, tmp_path)]
 
     def test_version_2_is_what_systemd_has_left_to_the_service(self, tmp_path):
         unit = tmp_path / "dovetail.service"
@@ -105,7 +105,7 @@ class TestPlaces:
         except OSError as error:
             pytest.skip(f"extended attributes: {error}")
         found = places(self.V2.format(tmp_path), "0::/dovetail.service/service\n")
-        assert list(found) == [Place(2, unit)]
+        assert list(found) == [CgroupParent(2, unit)]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
     def test_version_2_of_others_is_what_belongs_to_them(self):
@@ -122,12 +122,12 @@ class TestPlaces:
         finally:
             os.seteuid(0)
             shutil.rmtree(top)
-        assert (found, others) == ([Place(2, unit)], [])
+        assert (found, others) == ([CgroupParent(2, unit)], [])
 
     def test_no_cgroups_at_all(self):
         assert list(places("22 1 0:20 / / rw - ext4 /dev/root rw\n", "")) == []
 
 
 def test_a_directory_that_is_no_cgroup_is_not_used(tmp_path):
-    assert cgroups._tried(Place(2, tmp_path), "dovetail-x") is None
+    assert cgroups._tried(CgroupParent(2, tmp_path), "dovetail-x") is None
     assert list(tmp_path.iterdir()) == []

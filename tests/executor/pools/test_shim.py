@@ -153,24 +153,24 @@ def test_what_cannot_be_looked_at_has_not_ended():
 
 class TestLog:
     def test_a_line_longer_than_a_part_is_cut(self, tmp_path):
-        log = output.Log(str(tmp_path / "log"), most_bytes=10, files=3)
+        log = output.OutputLog(str(tmp_path / "log"), most_bytes=10, files=3)
         log.write(b"a" * 25)
         parts = [(tmp_path / name).read_bytes() for name in ("log.2", "log.1", "log")]
         assert parts == [b"a" * 10, b"a" * 10, b"a" * 5]
 
     def test_it_goes_on_where_it_was(self, tmp_path):
         for text in (b"one\n", b"two\n"):
-            output.Log(str(tmp_path / "log"), most_bytes=8, files=2).write(text)
+            output.OutputLog(str(tmp_path / "log"), most_bytes=8, files=2).write(text)
         assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
 
     def test_a_single_part_begins_anew(self, tmp_path):
-        log = output.Log(str(tmp_path / "log"), most_bytes=8, files=1)
+        log = output.OutputLog(str(tmp_path / "log"), most_bytes=8, files=1)
         for text in (b"one\n", b"two\n", b"three\n"):
             log.write(text)
         assert (tmp_path / "log").read_bytes() == b"three\n"
 
     def test_refusals_of_the_system_are_counted_and_reported(self, tmp_path):
-        log = output.Log(str(tmp_path / "log"), most_bytes=1000, files=2)
+        log = output.OutputLog(str(tmp_path / "log"), most_bytes=1000, files=2)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
         try:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.executor.simulation import Options
-from dovetail.formulations.prices import Asks, Prices, layout
+from dovetail.formulations.prices import Asks, GpuPrice, layout
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Job, Start, State, policy_named
@@ -189,9 +189,9 @@ def test_a_layout_leaves_idle_gpus_to_others():
 def test_prices_are_what_starting_earlier_saves():
     # One GPU, idle at 10; jobs of 2 s and 3 s start at 10 and 12. Until 10 a second costs both
     # a second; from 10 to 12 the last one; after that none.
-    prices = Prices([10.0, 12.0], Asks([1, 1], [2.0, 3.0], [1.0, 1.0]))
+    prices = GpuPrice([10.0, 12.0], Asks([1, 1], [2.0, 3.0], [1.0, 1.0]))
     assert prices.until([10.0, 12.0, 99.0]).tolist() == [20.0, 22.0, 22.0]
-    floor = Prices([], Asks([], [], []), floor=0.5)
+    floor = GpuPrice([], Asks([], [], []), floor=0.5)
     assert float(floor.until(10.0)) == 5.0
 
 
