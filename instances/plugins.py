@@ -8,7 +8,8 @@ A package adds something by an entry point of the group ``dovetail.plugins``, na
 ``KINDS`` lists the kinds and what each must be. Dovetail's own rooms (papers, cluster, isolation,
 measuring) are added in the same way. A plugin is imported when what it adds is used, and one that
 cannot be imported is an error of whatever asked for it; nothing else is affected. If two packages
-add the same name, Dovetail's own is used, else that of the package that is first in the alphabet.
+add the same name, Dovetail's own is used, else that of the package that is first in the alphabet;
+options of several packages are all added to a command.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Each kind of plugin, and what its entry point must name."""
+
+_ADDED_TO: Final = "options"
+"""The kind whose name is a command that exists, to which several packages may add."""
 
 _TARGET: Final = re.compile(r"([\w.]+)\s*:\s*([\w.]+)")
 """``MODULE:NAME``; what packaging allows behind it (extras) has no meaning here."""
@@ -155,7 +159,10 @@ class Plugin(NamedTuple):
 
 
 def plugins(kind: str) -> Mapping[str, Plugin]:
-    """Return the installed plugins of a kind by name, those of Dovetail first."""
+    """Return the installed plugins of a kind by name, those of Dovetail first.
+
+    If several packages add options to a command, the later ones are under ``NAME of PACKAGE``.
+    """
     return _installed().used.get(kind, MappingProxyType({}))
 
 
@@ -190,8 +197,11 @@ def _installed() -> _Installed:
     used: dict[str, dict[str, Plugin]] = {kind: {} for kind in KINDS}
     without_use = []
     for each in sorted(_declared(), key=lambda each: (not each.is_own, each.package)):
-        if each.name and each.kind in used and each.name not in used[each.kind]:
-            used[each.kind][each.name] = each
+        named = used.get(each.kind, {})
+        taken = each.name in named and each.kind == _ADDED_TO
+        name = f"{each.name} of {each.package}" if taken else each.name
+        if each.name and each.kind in used and name not in named:
+            named[name] = each
         else:
             without_use.append(each)
     return _Installed(

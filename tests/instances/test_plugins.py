@@ -86,6 +86,14 @@ def test_of_two_packages_with_one_name_the_first_in_the_alphabet_is_used(path):
     ]
 
 
+def test_several_packages_add_options_to_one_command(path):
+    declare(path, "b-1.dist-info", "options.queue = b:MORE")
+    declare(path, "a-1.dist-info", "options.queue = a:MORE")
+    targets = [each.target for each in plugins("options").values() if each.name == "queue"]
+    assert targets == ["a:MORE", "b:MORE"]
+    assert not list(left_out())
+
+
 def test_dovetails_own_come_before_those_of_every_other_package(path, monkeypatch):
     declare(path, "aaa-1.dist-info", "policy.same = aaa:Same")
     declare(path, "dovetail-1.dist-info", "policy.same = dovetail.some:Same")
