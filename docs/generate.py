@@ -38,8 +38,7 @@ from dovetail.instances._record import Record
 from dovetail.instances.datasets import _rows, records
 from dovetail.live import faults, requests
 from dovetail.measuring import campaign, results, workloads
-from dovetail.solver.policies import POLICIES
-from dovetail.solver.policies.registry import policy_class
+from dovetail.solver.policies import policy_class, policy_names
 from dovetail.toolkit.commands import Argument, Command, leaves
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -576,7 +575,7 @@ def _states() -> str:
 def policies_page() -> str:
     """Return the reference of the policies and their options."""
     names: dict[type, list[str]] = {}
-    for name in POLICIES:
+    for name in policy_names():
         names.setdefault(policy_class(name), []).append(name)
     return "\n".join(
         [POLICY_PAGE, *(_policy(", ".join(same), kind) for kind, same in names.items())]

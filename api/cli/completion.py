@@ -70,10 +70,10 @@ def _values() -> Mapping[str, tuple[str, ...]]:
     from dovetail.executor.jobs.states import JobState
     from dovetail.instances import library
     from dovetail.instances.objectives import OBJECTIVES
-    from dovetail.solver.policies.registry import POLICIES
+    from dovetail.solver.policies.registry import policy_names
     from dovetail.solver.registry import SOLVERS
 
-    policies = tuple(POLICIES)
+    policies = policy_names()
     return MappingProxyType(
         {
             "objective": tuple(OBJECTIVES),

@@ -15,6 +15,7 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._frames import frame
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.plugins import OWN, plugins
 from dovetail.solver.policies.registry import POLICIES
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ FloatArray = NDArray[np.float64]
 
 _SAME: Final = 1e-9
 _USUAL_BASELINE: Final = "fifo"
+_SUBJECT: Final = "dovetail"
+"""The policy that is compared with the others that Dovetail brings."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,9 @@ class Groups:
     @property
     def outstanding(self) -> tuple[Group, ...]:
         """Dovetail's policies and the user's own, whose rank a verdict reports."""
+        baselines = _baselines()
         return tuple(
-            group
-            for group in self.every
-            if (name := group.policy.partition(":")[0]) == "dovetail" or name not in POLICIES
+            group for group in self.every if group.policy.partition(":")[0] not in baselines
         )
 
     @property
@@ -158,3 +160,9 @@ def gain(group: Group, base: Group, metric: str) -> float:
     if own == 0 or other == 0:
         return math.nan
     return other / own if METRICS[metric].better == "lower" else own / other
+
+
+def _baselines() -> set[str]:
+    """Return the names of the policies that Dovetail brings to be compared with."""
+    brought = {name for name, each in plugins("policy").items() if each.package == OWN}
+    return {*POLICIES, *brought} - {_SUBJECT}

@@ -59,12 +59,12 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Instance, Job, Metrics
 from dovetail.instances.traces.trace import Trace
+from dovetail.papers.policies.rooms import Rooms
 from dovetail.predictors.predictor import Predictor
 from dovetail.predictors.training import fit
 from dovetail.solver.policies import Decision, Policy, State, policy_named, state
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
-from dovetail.solver.policies.rooms import Rooms
 
 GUARD_MIB: Final = 2048.0
 """Memory that Lucid as run keeps free on a shared GPU."""

@@ -32,7 +32,7 @@ from dovetail.executor.simulation.metrics import METRICS, job_table, summary
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.errors import DovetailError
 from dovetail.solver.pairing import compile_kernels
-from dovetail.solver.policies.registry import POLICIES, policy_named
+from dovetail.solver.policies.registry import policy_named, policy_names
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -92,7 +92,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """
     options = parser.parse_args()
     if options.policies == ["all"]:
-        options.policies = list(POLICIES)
+        options.policies = list(policy_names())
     for policy in options.policies:
         policy_named(policy)
     return options

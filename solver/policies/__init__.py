@@ -1,4 +1,4 @@
-"""Policies: ``decide(state) -> Decision``, Dovetail's own and every baseline of the field."""
+"""Policies: ``decide(state) -> Decision``, Dovetail's own and what a lab compares it with."""
 
 from dovetail.formulations.machines import Machines
 from dovetail.solver.policies.policy import Decision, Policy, RoundProof, Start, objective_of
@@ -8,6 +8,7 @@ from dovetail.solver.policies.registry import (
     policy_class,
     policy_label,
     policy_named,
+    policy_names,
 )
 from dovetail.solver.policies.state import Job, State
 
@@ -25,4 +26,5 @@ __all__ = [
     "policy_class",
     "policy_label",
     "policy_named",
+    "policy_names",
 ]

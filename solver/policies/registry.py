@@ -1,4 +1,7 @@
-"""The policies by name, with their options; those of others by the path to import them by."""
+"""The policies by name, with their options: the core's, those of plugins, and any by its path.
+
+A plugin ``policy.NAME`` names a class with a method ``decide``. The core's names are its own.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any, Final, get_type_hints
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import UnsupportedError, hint, require_call
+from dovetail.instances.plugins import plugins
 from dovetail.solver.outside import PREFIX, class_at
 from dovetail.solver.policies.policy import Policy
 
@@ -22,33 +26,23 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "dedicated": "exclusive:Fifo",
         "sjf": "exclusive:Sjf",
         "ssf": "exclusive:Ssf",
-        "tiresias": "tiresias:Tiresias",
-        "gavel": "gavel:Gavel",
-        "tesserae": "tesserae:Tesserae",
-        "lucid": "lucid:Lucid",
-        "muri": "muri:Muri",
         "sjf-ffs": "castor:SjfFfs",
-        "tensorshare": "tensorshare:TensorShare",
-        "random": "random_pairs:RandomPairs",
-        "unaware": "unaware:Unaware",
-        "fgd": "fgd:Fgd",
-        "reactive": "reactive:Reactive",
-        "horus": "horus:Horus",
-        "binpack": "coscheml:Binpack",
-        "loadbalance": "coscheml:LoadBalance",
-        "mystic": "coscheml:Mystic",
-        "coscheml": "coscheml:CoScheML",
     }
 )
-"""Module and class of each policy; modules are imported when a policy is first made."""
+"""Module and class of each policy of the core; modules are imported when one is first made."""
 
 _OWN_NAME: Final = re.compile(rf"([^:=]+)=({PREFIX}.*)", re.S)
+
+
+def policy_names() -> tuple[str, ...]:
+    """Return the names of all policies: the core's, then those of plugins."""
+    return tuple(dict.fromkeys((*POLICIES, *plugins("policy"))))
 
 
 def policy_named(text: str) -> Policy:
     """Return a fresh policy from ``NAME`` or ``NAME:OPTION=VALUE,OPTION=VALUE``.
 
-    ``NAME`` is one of ``POLICIES``, or ``python:MODULE.CLASS`` for any importable class;
+    ``NAME`` is one of ``policy_names()``, or ``python:MODULE.CLASS`` for any importable class;
     ``LABEL=python:MODULE.CLASS`` gives that a name to be shown by.
 
     Raises
@@ -71,7 +65,7 @@ def policy_named(text: str) -> Policy:
         policy = kind(**values)
     except (TypeError, ValueError) as error:
         raise UnsupportedError(f"policy {text!r}: {error}") from None
-    if name.startswith(PREFIX):
+    if name not in POLICIES:
         require_call(policy.decide, f"{name}.decide must take the argument state", None)
     return policy
 
@@ -90,7 +84,7 @@ def policy_label(text: str) -> str:
 def _split(text: str) -> tuple[str, str | None]:
     """Return the name of a policy and the text of its options, None where there is no colon."""
     named = _OWN_NAME.fullmatch(text)
-    if named and named[1] in POLICIES:
+    if named and named[1] in policy_names():
         raise UnsupportedError(f"policy {text!r}: {named[1]} is the name of another policy")
     text = named[2] if named else text
     names = 2 if text.startswith(PREFIX) else 1
@@ -104,18 +98,25 @@ def policy_class(name: str) -> Callable[..., Policy]:
     Raises
     ------
     UnsupportedError
-        When there is none of this name.
+        When there is none of this name, or it cannot be imported.
     """
     if name.startswith(PREFIX):
         return class_at(name, "policy", "decide")
-    if name not in POLICIES:
-        known = listed(POLICIES, 40)
-        raise UnsupportedError(f"policy must be one of {known}, got {name!r}{hint(name, POLICIES)}")
-    module, _, kind = POLICIES[name].partition(":")
-    found: Callable[..., Policy] = getattr(
-        import_module(f"dovetail.solver.policies.{module}"), kind
-    )
-    return found
+    if name in POLICIES:
+        module, _, kind = POLICIES[name].partition(":")
+        found: Callable[..., Policy] = getattr(
+            import_module(f"dovetail.solver.policies.{module}"), kind
+        )
+        return found
+    plugin = plugins("policy").get(name)
+    if plugin is None:
+        names = policy_names()
+        rule = f"policy must be one of {listed(names, len(names))}, got {name!r}"
+        raise UnsupportedError(f"{rule}{hint(name, names)}")
+    made = plugin.load_function()
+    if not callable(getattr(made, "decide", None)):
+        raise plugin.unusable("must be a class with a method decide")
+    return made
 
 
 _READ: Final[Mapping[type, Callable[[str], object]]] = MappingProxyType(

@@ -348,14 +348,14 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
     ("arguments", "message"),
     [
         (("--policy", "best"), "policy must be one of"),
-        (("--policy", "tiresas"), "got 'tiresas', did you mean tiresias?"),
+        (("--policy", "castr"), "got 'castr', did you mean castor?"),
         (("--policy", "fifo:"), "policy 'fifo:': an option is written NAME=VALUE, got ''"),
         (("--policy", "ssf:backfill=true,"), "an option is written NAME=VALUE, got ''"),
         (("--policy", "python:absent.Mine"), "cannot be imported as python:MODULE.CLASS"),
         (("--policy", "python:math.pi"), "'python:math.pi' must be a class with a method decide"),
         (("--policy", "python:Mine"), "cannot be imported as python:MODULE.CLASS"),
         (("--policy", "castor:x=1"), "policy 'castor' has no option 'x': its options are"),
-        (("--policy", "tiresias:promote"), "an option is written NAME=VALUE, got 'promote'"),
+        (("--policy", "ssf:backfill"), "an option is written NAME=VALUE, got 'backfill'"),
         (("--gsla", "uniform:0:2"), "--gsla: must be like one of none, fixed:1.5"),
         (("--beliefs", "hope"), "--beliefs: beliefs must be one of exact, noise:SIGMA"),
         (("--beliefs", "noise:-1"), "--beliefs: "),
@@ -485,7 +485,7 @@ def test_a_folder_that_cannot_be_written_is_reported(run, small, command):
     ("text", "policies"),
     [
         ("fifo,ssf", ("fifo", "ssf")),
-        ("tiresias:a=1,b=2,fifo", ("tiresias:a=1,b=2", "fifo")),
+        ("sjf:a=1,b=2,fifo", ("sjf:a=1,b=2", "fifo")),
         ("a:x=1,b:y=2,z=3", ("a:x=1", "b:y=2,z=3")),
         ("fifo, ssf,fifo", ("fifo", "ssf")),
         ("python:m.C:x=1,y=2,fifo", ("python:m.C:x=1,y=2", "fifo")),
@@ -689,9 +689,9 @@ def alive(pid):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_comparison_goes_on_where_it_stopped(run, tmp_path, number):
-    # lab-week takes a moment under Tiresias; 60 runs of it outlast the first by far.
+    # lab-week takes a moment; 60 runs of it outlast the first by far.
     folder, seeds = tmp_path / "out", 60
-    week = ("compare", "library:lab-week", "--policies", "tiresias", "--estimate-error", "0.5")
+    week = ("compare", "library:lab-week", "--policies", "castor", "--estimate-error", "0.5")
     process = start(*week, "--seeds", seeds, "--jobs", 2, "-o", folder)
     wait_for_a_run(process, folder)
     helpers = children(process.pid)
@@ -711,7 +711,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(run, tmp_path, numbe
     few = len(done) + 1
     status, out, err = run(*week, "--seeds", few, *ONE, "-o", folder)
     assert (status, err) == (0, "")
-    assert "tiresias" in out
+    assert "castor" in out
     assert {path: path.stat().st_mtime_ns for path in done} == stamps
     with open(folder / "results.csv") as file:
         assert len(list(csv.DictReader(file))) == few

@@ -312,7 +312,7 @@ def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
 
 def test_a_rate_that_is_0_has_no_factor():
     def seen(*rates):
-        names = ("fifo", "unaware", "reactive")[: len(rates)]
+        names = ("fifo", "sjf", "ssf")[: len(rates)]
         runs = [promised(name, 60.0, rate) for name, rate in zip(names, rates, strict=True)]
         out = io.StringIO()
         Console(file=out, width=100).print(comparison_view(Groups.of(runs), {"trace": "made up"}))

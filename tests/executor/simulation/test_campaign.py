@@ -78,7 +78,7 @@ def test_a_model_counts_by_what_is_in_its_file(tmp_path):
 
 def test_names_of_folders_are_plain_and_differ(tmp_path, monkeypatch):
     monkeypatch.setattr(campaigns, "class_named", lambda name: Fifo)
-    names = ("tiresias:promote=2", "tiresias:promote=3", "../up", "x" * 300)
+    names = ("sjf:backfill=true", "sjf:backfill=false", "../up", "x" * 300)
     runs = campaign(SETUP, tmp_path, names)
     folders = {runs.folder_of(Task(name, 0)) for name in names}
     assert len(folders) == 4

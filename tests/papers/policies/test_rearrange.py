@@ -1,6 +1,6 @@
 from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.papers.policies.rearrange import Group, rearranged
 from dovetail.solver.policies import Job, State
-from dovetail.solver.policies.rearrange import Group, rearranged
 from tests.executor.simulation.worlds import world
 
 

@@ -15,14 +15,14 @@ from scipy.sparse import csr_array, hstack, vstack
 
 from dovetail.formulations.arrays import Floats
 from dovetail.instances.slowdown_table import UNCAPPED
-from dovetail.solver.policies.policy import Decision
-from dovetail.solver.policies.rearrange import (
+from dovetail.papers.policies.rearrange import (
     Group,
     Rounds,
     alone_on,
     around_services,
     gpus_by_model,
 )
+from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.services import movable, services_alone
 from dovetail.solver.policies.state import Job, Sharer, State
 

@@ -6,11 +6,11 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from dovetail.papers.policies.rooms import Rooms
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Key, Queue
-from dovetail.solver.policies.rooms import Rooms
 from dovetail.solver.policies.state import Job, State
 
 

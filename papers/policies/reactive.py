@@ -9,11 +9,11 @@ from functools import partial
 from heapq import merge
 
 from dovetail.formulations.rules import most_bound
+from dovetail.papers.policies.unaware import start_spread
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.queues import Queue, by_arrival
 from dovetail.solver.policies.state import Job, State
-from dovetail.solver.policies.unaware import start_spread
 
 _INSTANT_S = 1e-6
 

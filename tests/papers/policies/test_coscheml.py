@@ -2,7 +2,7 @@ from dovetail.executor.simulation import Options
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import finishes, run, trace, world
-from tests.solver.policies.profiled import companions, profiled
+from tests.papers.policies.profiled import companions, profiled
 
 
 def test_the_least_interference_first_and_oom_is_foreseen():

@@ -14,15 +14,15 @@ import numpy as np
 from dovetail.formulations.modes import iteration_time
 from dovetail.instances.instance import Workload
 from dovetail.instances.slowdown_table import UNCAPPED
-from dovetail.solver.pairing.matching import match_pairs
-from dovetail.solver.policies.policy import Decision
-from dovetail.solver.policies.rearrange import (
+from dovetail.papers.policies.rearrange import (
     Group,
     Rounds,
     alone_on,
     around_services,
     gpus_by_model,
 )
+from dovetail.solver.pairing.matching import match_pairs
+from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
 

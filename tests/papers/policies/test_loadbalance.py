@@ -1,6 +1,6 @@
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import finishes, run, trace
-from tests.solver.policies.profiled import companions, profiled, util
+from tests.papers.policies.profiled import companions, profiled, util
 
 
 def test_the_pair_that_is_least_utilised_is_made_first():

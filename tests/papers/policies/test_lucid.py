@@ -1,7 +1,7 @@
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.papers.policies.lucid import sharing_scores
 from dovetail.solver.policies import State, policy_named
-from dovetail.solver.policies.lucid import sharing_scores
 from tests.executor.simulation.worlds import finishes, run, trace, world
 
 

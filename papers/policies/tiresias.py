@@ -8,11 +8,11 @@ from heapq import merge
 from operator import itemgetter
 
 from dovetail.formulations.rules import room_mib
+from dovetail.papers.policies.rearrange import gpus_by_model
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Key, Queue
-from dovetail.solver.policies.rearrange import gpus_by_model
 from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, State
 

@@ -3,7 +3,7 @@ import pytest
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import finishes, run, trace, world
-from tests.solver.policies.profiled import companions, profiled, util
+from tests.papers.policies.profiled import companions, profiled, util
 
 
 def test_the_projected_utilisation_closest_to_all_of_the_gpu_is_cheapest():

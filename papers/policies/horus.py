@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from dovetail.solver.policies.coscheml import utilisation
+from dovetail.papers.policies.coscheml import utilisation
+from dovetail.papers.policies.rooms import Rooms
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Queue, by_arrival
-from dovetail.solver.policies.rooms import Rooms
 from dovetail.solver.policies.state import Job, State
 
 _MEMORY_WEIGHT = 1.3

@@ -11,10 +11,10 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats
 from dovetail.formulations.rules import room_mib
+from dovetail.papers.policies.rooms import Rooms, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Queue, by_arrival
-from dovetail.solver.policies.rooms import Rooms, by_node
 from dovetail.solver.policies.state import Job, State
 
 _SPANNING = 1e6

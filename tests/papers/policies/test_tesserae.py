@@ -4,7 +4,7 @@ from dovetail.executor.simulation import Options
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import finishes, run, trace, world
-from tests.solver.policies.profiled import companions
+from tests.papers.policies.profiled import companions
 
 FREE_RESTARTS = Options(restart_s=0.0)
 

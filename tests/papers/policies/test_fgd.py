@@ -1,6 +1,6 @@
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import run, trace
-from tests.solver.policies.profiled import companions, profiled
+from tests.papers.policies.profiled import companions, profiled
 
 
 def needs(**mib):

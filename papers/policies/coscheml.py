@@ -20,10 +20,10 @@ from dovetail.instances._record import field_path
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import METRICS
 from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.papers.policies.rooms import Cost, Rooms, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
-from dovetail.solver.policies.rooms import Cost, Rooms, by_node
 from dovetail.solver.policies.state import Job, State
 
 

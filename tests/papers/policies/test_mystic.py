@@ -3,7 +3,7 @@ import pytest
 from dovetail.instances.errors import InputError
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import run, trace, world
-from tests.solver.policies.profiled import companions, profiled
+from tests.papers.policies.profiled import companions, profiled
 
 
 def _metrics(**values):

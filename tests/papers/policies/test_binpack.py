@@ -1,6 +1,6 @@
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import finishes, run, trace
-from tests.solver.policies.profiled import profiled
+from tests.papers.policies.profiled import profiled
 
 
 def _gpus(history):

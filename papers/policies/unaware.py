@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from dovetail.papers.policies.rooms import Rooms, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Queue, by_arrival
-from dovetail.solver.policies.rooms import Rooms, by_node
 from dovetail.solver.policies.state import Job, State
 
 

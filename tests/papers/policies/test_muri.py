@@ -3,8 +3,8 @@ import pytest
 from dovetail.executor.simulation import Options
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance, Workload
+from dovetail.papers.policies.muri import Stages, interleaved_s, stages
 from dovetail.solver.policies import policy_named
-from dovetail.solver.policies.muri import Stages, interleaved_s, stages
 from tests.executor.simulation.worlds import finishes, run, trace, world
 
 FREE_RESTARTS = Options(restart_s=0.0)
