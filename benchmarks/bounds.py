@@ -22,8 +22,8 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers.lucid import GPU_MODEL, import_lucid
 from dovetail.instances.instance import Instance
+from dovetail.papers.importers.lucid import GPU_MODEL, import_lucid
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds, variant_folds

@@ -25,7 +25,7 @@ from dovetail.executor.simulation.worlds import synthetic_world
 from dovetail.instances.hosts import host_slowdown
 from dovetail.instances.instance import HostResources, Instance
 from dovetail.instances.traces.draws import with_gslas, with_workloads
-from dovetail.instances.traces.synthetic import synthetic
+from dovetail.instances.traces.generated import synthetic
 from dovetail.solver.policies import policy_named
 
 SHORT = ("cpu_cores", "memory_bytes_s", "disk_bytes_s")

@@ -19,8 +19,8 @@ import numpy as np
 
 from dovetail.executor.live.beliefs import Beliefs
 from dovetail.instances.datasets import DataSet, Measurement
-from dovetail.instances.importers.lucid import lucid_data
 from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.papers.importers.lucid import lucid_data
 from dovetail.predictors.training import fit
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "lucid"

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances.datasets import DataSet
-from dovetail.instances.importers.lucid import lucid_data
+from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.studies.comparison import Block, complete_block, greedy, matching, worth
 from dovetail.predictors.folds import held_out, random_folds
 from dovetail.predictors.rows import measured_pairs

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
-from dovetail.instances.importers.gavel import gavel_data
-from dovetail.instances.importers.lucid import lucid_data
 from dovetail.instances.sets import set_slowdown
+from dovetail.papers.importers.gavel import gavel_data
+from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.studies.comparison import chosen_coverage, chosen_tests, complete_block
 from dovetail.papers.studies.evaluation import (
     SETTING_NAMES,

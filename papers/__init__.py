@@ -8,8 +8,8 @@ do it (``dovetail.instances.plugins``).
 - ``policies``: the baselines, each a plugin ``policy.NAME`` (``docs/explanation/policies.md``).
 - ``traces``: readers of published traces of jobs, each a plugin ``trace.FORMAT``
   (``docs/howto/traces.md``).
-- ``importers``: readers of published measurements, and their commands (``cli.py``, carried out in
-  ``commands.py``), each a plugin ``command.WORDS`` (``docs/howto/import-data.md``).
+- ``importers``: readers of published measurements, and the commands that import them
+  (``docs/howto/import-data.md``).
 - ``predictors`` and ``forms``: the fitted models, plugins ``predictor.NAME`` and ``form.KIND``,
   and the power of pairs (``docs/explanation/predictors.md``).
 - ``studies``: how good predictors are, the commands ``predictors evaluate`` and ``report``

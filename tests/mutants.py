@@ -33,16 +33,17 @@ from dovetail.instances.datasets import (
 )
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import read_instance, read_plan, write_data
-from dovetail.instances.importers.gavel import gavel_data, import_gavel
-from dovetail.instances.importers.lucid import import_lucid, lucid_data
-from dovetail.instances.importers.miso import miso_data
 from dovetail.instances.importers.pairs import import_pairs
-from dovetail.instances.importers.parvagpu import parvagpu_data
 from dovetail.instances.importers.slurm import import_slurm
 from dovetail.instances.instance import Instance
-from dovetail.instances.traces import TraceJob, muri_stages, read_trace, write_trace
+from dovetail.instances.traces import TraceJob, read_trace, write_trace
 from dovetail.instances.traces.trace import Trace
 from dovetail.measuring.campaign import read_campaign
+from dovetail.papers.importers.gavel import gavel_data, import_gavel
+from dovetail.papers.importers.lucid import import_lucid, lucid_data
+from dovetail.papers.importers.miso import miso_data
+from dovetail.papers.importers.parvagpu import parvagpu_data
+from dovetail.papers.traces.muri import muri_stages
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.solver.policies import policy_named
 from tests.data import example_data, plan_data

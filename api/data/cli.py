@@ -4,60 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from dovetail.toolkit.commands import DATA, OUTPUT, SEED, Command, argument, option
+from dovetail.toolkit.commands import (
+    DATA,
+    GPUS,
+    GPUS_PER_NODE,
+    OUTPUT,
+    SEED,
+    Command,
+    argument,
+    option,
+)
 from dovetail.toolkit.values import confidence, pair, whole
-
-_GPUS = option("--gpus N", "number of GPUs", whole(1), required=True)
-_GPUS_PER_NODE = option("--gpus-per-node N", "GPUs of a node", whole(1), "8")
-
-
-def _published(name: str, text: str, shape: str, holds: str) -> Command:
-    """Declare the import of a published data set."""
-    folder = "write this folder, or append to this repository (.db, .sqlite)"
-    return Command(
-        name,
-        text,
-        f"dovetail.data.dataset:import_{name}",
-        (
-            argument(shape, holds, "path"),
-            option("-o, --output DIR_OR_DB", folder, required=True),
-            option("--parquet", "write Parquet, not CSV"),
-        ),
-    )
-
 
 _IMPORT = Command(
     "import",
     "Make an instance of measured slowdowns.",
     commands=(
-        Command(
-            "gavel",
-            "Make an instance of Gavel's throughputs and traces.",
-            "dovetail.data.commands:import_gavel",
-            (
-                argument("THROUGHPUTS.json", "Gavel's file; may end in .gz", "file"),
-                option("--device DEVICE", "k80, p100, v100, ...", required=True),
-                option("--trace FILE", "take the jobs of this trace ..."),
-                option("--at SECONDS", "... that are there at this time", float),
-                option(
-                    "--gangs-as-single", "assume that a gang's workers behave like the one-GPU job"
-                ),
-                _GPUS,
-                _GPUS_PER_NODE,
-                OUTPUT,
-            ),
-        ),
-        Command(
-            "lucid",
-            "Make an instance of Lucid's measurements on an RTX 3090.",
-            "dovetail.data.commands:import_lucid",
-            (
-                argument("DIR", "folder with single_data.csv and colocate_info.csv", "file"),
-                _GPUS,
-                _GPUS_PER_NODE,
-                OUTPUT,
-            ),
-        ),
         Command(
             "pairs",
             "Make an instance of a table of pairs and slowdowns.",
@@ -65,8 +27,8 @@ _IMPORT = Command(
             (
                 argument("FILE.csv", "columns as in docs/howto/import-data.md", "file"),
                 option("--device DEVICE", "take the rows of this device only"),
-                _GPUS,
-                _GPUS_PER_NODE,
+                GPUS,
+                GPUS_PER_NODE,
                 OUTPUT,
             ),
         ),
@@ -97,36 +59,6 @@ _DATASET = Command(
     "Keep measured profiles and pairs, in a folder or a repository.",
     commands=(
         Command(
-            "import",
-            "Make a data set of published measurements.",
-            commands=(
-                _published(
-                    "gavel",
-                    "Gavel's throughputs on all devices.",
-                    "THROUGHPUTS.json",
-                    "Gavel's file; may end in .gz",
-                ),
-                _published(
-                    "lucid",
-                    "Lucid's measurements on an RTX 3090.",
-                    "DIR",
-                    "folder with single_data.csv and colocate_info.csv",
-                ),
-                _published(
-                    "miso",
-                    "MISO's profiles on slices of an A100.",
-                    "DIR",
-                    "folder with solo_features.csv and mig_iter_time.csv",
-                ),
-                _published(
-                    "parvagpu",
-                    "ParvaGPU's equal processes on slices of an A100.",
-                    "DIR",
-                    "folder with a MODEL.csv for each model",
-                ),
-            ),
-        ),
-        Command(
             "add",
             "Append to a repository, all or nothing.",
             "dovetail.data.dataset:add",
@@ -149,8 +81,8 @@ _DATASET = Command(
             (
                 DATA,
                 option("--gpu-model M", "GPU model of the data", required=True),
-                _GPUS,
-                _GPUS_PER_NODE,
+                GPUS,
+                GPUS_PER_NODE,
                 option(
                     "--memory-mib MIB",
                     "memory of a GPU; needed where the memory of workloads is known",

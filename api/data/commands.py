@@ -30,32 +30,6 @@ def init(options: Namespace) -> int:
     return 0
 
 
-def import_gavel(options: Namespace) -> int:
-    """Write an instance of Gavel's measurements."""
-    from dovetail.instances.importers.gavel import import_gavel as read
-
-    made = read(
-        options.file,
-        options.device,
-        options.gpus,
-        trace=options.trace,
-        at_s=options.at,
-        gangs_as_single=options.gangs_as_single,
-        gpus_per_node=options.gpus_per_node,
-    )
-    write_made(options, made)
-    return 0
-
-
-def import_lucid(options: Namespace) -> int:
-    """Write an instance of Lucid's measurements."""
-    from dovetail.instances.importers.lucid import import_lucid as read
-
-    made = read(options.file, options.gpus, gpus_per_node=options.gpus_per_node)
-    write_made(options, made)
-    return 0
-
-
 def import_pairs(options: Namespace) -> int:
     """Write an instance of a table of pairs."""
     from dovetail.instances.importers.pairs import import_pairs as read

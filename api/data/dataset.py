@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial, reduce
+from functools import reduce
 from textwrap import wrap
 
 from dovetail.instances._plausible import require_slowdowns
@@ -16,10 +16,6 @@ from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data
-from dovetail.instances.importers.gavel import gavel_data
-from dovetail.instances.importers.lucid import lucid_data
-from dovetail.instances.importers.miso import miso_data
-from dovetail.instances.importers.parvagpu import parvagpu_data
 from dovetail.instances.instance import METRICS
 from dovetail.toolkit.wording import number
 
@@ -32,24 +28,13 @@ _WIDTH = 78
 _Summary = dict[str, object]
 
 
-def _import_data(read: Callable[[str], DataSet], options: Namespace) -> int:
-    """Write a data set of published measurements, or append it to a repository."""
-    appends = is_repository(options.output)
-    if appends and options.parquet:
-        raise InputError("goes with a folder, not with a repository", "--parquet")
-    data = read(options.path)
-    if appends:
+def write_made_data(options: Namespace, data: DataSet) -> None:
+    """Write a data set that a command made, or append it to a repository."""
+    if is_repository(options.output):
         Repository(options.output).append(data.profiles, data.measurements)
     else:
         write_dataset(data, options.output, options.parquet)
     _tell(options, {"name": data.name, **_counted(data), "written_to": options.output})
-    return 0
-
-
-import_gavel = partial(_import_data, gavel_data)
-import_lucid = partial(_import_data, lucid_data)
-import_miso = partial(_import_data, miso_data)
-import_parvagpu = partial(_import_data, parvagpu_data)
 
 
 def add(options: Namespace) -> int:

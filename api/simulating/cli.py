@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import Final
 
+from dovetail.instances.traces.kinds import kind_names
 from dovetail.toolkit.commands import (
     FIGURES,
     MOST_SEEDS,
@@ -66,8 +67,7 @@ _SIMULATED = (
     argument("TRACE", "trace file, or library:NAME"),
     option(
         "--format F",
-        "format of the trace (default: recognised): csv, parquet, philly-log, philly, helios, "
-        "alibaba-2020, alibaba-2023, alibaba-2025, alibaba-2026, gavel, muri or swf",
+        f"format of the trace (default: recognised): one of {', '.join(kind_names())}",
     ),
     option(
         "--columns FIELD=COLUMN,...",

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_named
 from dovetail.executor.simulation.options import Options
@@ -20,10 +22,10 @@ from dovetail.instances._record import listed
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
-from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, gavel_models
 from dovetail.instances.traces.draws import with_gslas
-from dovetail.instances.traces.files import KINDS, kind_of, read_trace
+from dovetail.instances.traces.files import kind_of, read_trace
 from dovetail.instances.traces.filters import busiest, faster, from_zero, largest, window
+from dovetail.instances.traces.kinds import kind_names, require_options, trace_kind
 from dovetail.instances.traces.library import library_trace, library_world, trace_names
 from dovetail.instances.traces.trace import Trace
 from dovetail.simulating.wording import duration, fixed
@@ -46,6 +48,7 @@ _WORLD_FLAGS = {
     "gpu_models": "--gpu-model",
     "gpu_model": "--gpu-model",
 }
+_READ_FLAGS = {"columns": "--columns", "cores_per_gpu": "--cores-per-gpu"}
 _RULE_FLAGS = {
     "round_s": "--round",
     "restart_s": "--restart",
@@ -141,9 +144,8 @@ def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
     """Return the trace, and the GPU model on which its run times hold."""
     source = options.trace
     if source.startswith(LIBRARY):
-        _refuse_cores(options)
-        if options.columns:
-            raise InputError("are named in a csv or parquet file only", "--columns")
+        for option in _read_options(options):
+            raise InputError(f"is for a trace file, got {source}", _READ_FLAGS[option])
         trace, measured_on = library_trace(source.removeprefix(LIBRARY)), reference
     else:
         trace, measured_on = _read_file(options, reference)
@@ -153,25 +155,23 @@ def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
 
 
 def _read_file(options: Namespace, reference: str) -> tuple[Trace, str]:
-    source, kind = options.trace, options.format
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"must be one of {listed(KINDS, len(KINDS))}, got {kind!r}", "--format")
-    if options.columns:
-        return read_trace(source, kind, columns=dict(options.columns)), reference
-    kind = kind or kind_of(source)
-    if kind == "swf":
-        return read_trace(source, kind, cores_per_gpu=options.cores_per_gpu or 1), reference
-    _refuse_cores(options)
-    if kind != "gavel":
-        return read_trace(source, kind), reference
-    models = {name.casefold(): name for name in gavel_models(source)}
-    measured_on = models.get(reference.casefold(), GAVEL_GPU_MODEL)
-    return read_trace(source, kind, gpu_model=measured_on), measured_on
+    source, kind, given = options.trace, options.format, _read_options(options)
+    if kind is not None and kind not in kind_names():
+        raise InputError(f"must be one of {', '.join(kind_names())}, got {kind!r}", "--format")
+    kind = kind or kind_of(source, *given)
+    with _naming(flags=_READ_FLAGS):
+        require_options(kind, given)
+    measured_on = reference
+    if (find := trace_kind(kind).measured_on) is not None:
+        measured_on = given["gpu_model"] = find(Path(source), reference)
+    return read_trace(source, kind, **given), measured_on
 
 
-def _refuse_cores(options: Namespace) -> None:
-    if options.cores_per_gpu:
-        raise InputError("only traces in the format swf count cores", "--cores-per-gpu")
+def _read_options(options: Namespace) -> dict[str, Any]:
+    """Return the options of ``read_trace`` that are given."""
+    columns, cores = dict(options.columns or ()), options.cores_per_gpu
+    given = {"columns": columns, "cores_per_gpu": cores}
+    return {name: value for name, value in given.items() if value}
 
 
 def _filtered(trace: Trace, options: Namespace) -> Trace:

@@ -138,6 +138,8 @@ def leaves(commands: Sequence[Command], path: str = "") -> Iterator[tuple[str, C
 
 
 JSON: Final = option("--json", "print JSON")
+GPUS: Final = option("--gpus N", "number of GPUs", whole(1), required=True)
+GPUS_PER_NODE: Final = option("--gpus-per-node N", "GPUs of a node", whole(1), "8")
 INSTANCE: Final = argument(
     "INSTANCE", "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
 )

@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from unseen import DATA, igniter
 
 from dovetail.instances.datasets import DataSet
-from dovetail.instances.importers.gavel import gavel_data
-from dovetail.instances.importers.lucid import lucid_data
+from dovetail.papers.importers.gavel import gavel_data
+from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.predictors import sm_allocation, tensorshare
 from dovetail.predictors.estimators import hierarchical
 from dovetail.predictors.estimators.registry import ModelSpec, PairEstimator

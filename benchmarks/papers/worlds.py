@@ -8,9 +8,9 @@ from typing import Final
 
 from dovetail.executor.simulation.worlds import synthetic_world, world_of
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers.gavel import gavel_data
-from dovetail.instances.importers.lucid import complete_types, lucid_data
 from dovetail.instances.instance import Instance, Metrics, Workload
+from dovetail.papers.importers.gavel import gavel_data
+from dovetail.papers.importers.lucid import complete_types, lucid_data
 
 RELATIVES: Final = {
     "ResNet-18": "ResNet18 CIFAR-10",

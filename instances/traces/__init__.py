@@ -1,27 +1,28 @@
 """Traces: the jobs that arrive at a cluster over time, as others recorded them or as drawn."""
 
-from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, gavel_models
-from dovetail.instances.traces._muri import Stages, muri_stages
-from dovetail.instances.traces.draws import with_gslas, with_workloads
-from dovetail.instances.traces.files import KINDS, kind_of, read_trace, write_trace
-from dovetail.instances.traces.filters import FILTERS, filtered
-from dovetail.instances.traces.library import library_trace, library_world, trace_names
-from dovetail.instances.traces.synthetic import synthetic
-from dovetail.instances.traces.trace import Trace, TraceJob
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dovetail.instances.traces.draws import with_gslas, with_workloads
+    from dovetail.instances.traces.files import kind_of, read_trace, write_trace
+    from dovetail.instances.traces.filters import FILTERS, filtered
+    from dovetail.instances.traces.generated import synthetic
+    from dovetail.instances.traces.kinds import TraceKind, kind_names
+    from dovetail.instances.traces.library import library_trace, library_world, trace_names
+    from dovetail.instances.traces.trace import Trace, TraceJob
 
 __all__ = [
     "FILTERS",
-    "GAVEL_GPU_MODEL",
-    "KINDS",
-    "Stages",
     "Trace",
     "TraceJob",
+    "TraceKind",
     "filtered",
-    "gavel_models",
+    "kind_names",
     "kind_of",
     "library_trace",
     "library_world",
-    "muri_stages",
     "read_trace",
     "synthetic",
     "trace_names",
@@ -29,3 +30,23 @@ __all__ = [
     "with_workloads",
     "write_trace",
 ]
+
+_HOME = {
+    "draws": ("with_gslas", "with_workloads"),
+    "files": ("kind_of", "read_trace", "write_trace"),
+    "filters": ("FILTERS", "filtered"),
+    "kinds": ("TraceKind", "kind_names"),
+    "library": ("library_trace", "library_world", "trace_names"),
+    "generated": ("synthetic",),
+    "trace": ("Trace", "TraceJob"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first used: the command line asks for names of formats only."""
+    from importlib import import_module
+
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"dovetail.instances.traces.{module}"), name)
+    raise AttributeError(f"module 'dovetail.instances.traces' has no attribute {name!r}")

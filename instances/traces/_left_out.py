@@ -1,8 +1,7 @@
-"""Notes on jobs that a file has and a trace cannot have, or not as they are."""
+"""Notes on jobs that a file has and a trace cannot have."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from dovetail.instances.traces.trace import Trace, TraceJob
@@ -23,16 +22,3 @@ def left_out(count: int, jobs: int) -> tuple[str, ...]:
     if count == 0:
         return ()
     return (f"{count} of {jobs} jobs left out: no GPUs or no run time",)
-
-
-def whole(gpus: float) -> tuple[int, bool]:
-    """Return GPUs rounded up, at most what a trace will refuse, and whether they were parts."""
-    asked = round(min(gpus, 1e9), 6)
-    return math.ceil(asked), asked % 1 > 0
-
-
-def rounded_up(count: int, jobs: int) -> tuple[str, ...]:
-    """Return the note on ``count`` jobs of ``jobs`` that asked for parts of GPUs."""
-    if count == 0:
-        return ()
-    return (f"{count} of {jobs} jobs asked for parts of GPUs: rounded up to whole ones",)

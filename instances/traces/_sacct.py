@@ -16,6 +16,7 @@ from dovetail.instances._record import shown
 from dovetail.instances._tables import Row, read_piped
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 COLUMNS: Final = ("JobID", "Submit", "Start", "End", "AllocTRES")
@@ -36,12 +37,12 @@ class _Attempt(NamedTuple):
     ended: bool
 
 
-def is_sacct(first: str) -> bool:
-    """Tell whether a file is of ``sacct`` by its first line, in whichever form it was printed."""
+def _recognises(first: str) -> bool:
+    """Return whether a file is of ``sacct`` by its first line, in any form that it prints."""
     return re.split(r"[|\s]", first, maxsplit=1)[0] in ("JobID", "JobIDRaw")
 
 
-def read_sacct(path: Path, name: str) -> Trace:
+def _read(path: Path, name: str) -> Trace:
     """Return the trace; it begins with the first submission of a job on GPUs, tenants are users.
 
     A job that was requeued runs as long as its attempts took together, on as many GPUs as its last
@@ -113,3 +114,6 @@ def _moment(row: Row, column: str) -> datetime | None:
         rule = f"must be a time like 2026-08-11T14:36:24, got {shown(text)}"
         raise row.broken(column, rule) from None
     return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+
+
+SACCT: Final = TraceKind(_read, _recognises)

@@ -14,6 +14,7 @@ from dovetail.instances._record import shown
 from dovetail.instances._tables import Row, as_number, lines_of
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.traces._left_out import jobs_of
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 FIELDS: Final = (
@@ -24,7 +25,7 @@ FIELDS: Final = (
 )
 
 
-def read_swf(path: Path, name: str, cores_per_gpu: int) -> Trace:
+def _read(path: Path, name: str, cores_per_gpu: int = 1) -> Trace:
     """Return the trace; processors are GPUs, or cores of which some make one GPU."""
     if cores_per_gpu < 1:
         raise InputError(f"must be >= 1, got {cores_per_gpu}", "cores_per_gpu")
@@ -66,3 +67,12 @@ def _known(row: Row, field: str) -> float | None:
     if number is None or not 0 <= number < math.inf:
         raise row.broken(field, f"must be a number >= 0, or -1 for unknown, got {shown(text)}")
     return number
+
+
+def _recognises(first: str) -> bool:
+    fields = first.split()
+    jobs = len(fields) == len(FIELDS) and as_number(fields[0]) is not None
+    return jobs or first.startswith(";")
+
+
+SWF: Final = TraceKind(_read, _recognises, endings=(".swf",), options=("cores_per_gpu",))

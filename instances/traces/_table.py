@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from dovetail.instances._parquet import parquet_bytes, parquet_table
@@ -26,6 +27,7 @@ from dovetail.instances._tables import (
 )
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces._left_out import jobs_of
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
@@ -54,14 +56,13 @@ Named = Mapping[str, str]
 """The column of a file that has a field, by the name of the field."""
 
 
-def read_csv_trace(path: Path, name: str, named: Named) -> Trace:
+def read_csv_trace(path: Path, name: str, columns: Named = MappingProxyType({})) -> Trace:
     """Return the trace of a CSV file."""
-    return _trace(read_table(path), name, named)
+    return _trace(read_table(path), name, columns)
 
 
-def read_parquet_trace(path: Path, name: str, named: Named) -> Trace:
-    """Return the trace of a Parquet file."""
-    return _trace(parquet_table(path), name, named)
+def _read_parquet(path: Path, name: str, columns: Named = MappingProxyType({})) -> Trace:
+    return _trace(parquet_table(path), name, columns)
 
 
 def csv_of(trace: Trace) -> bytes:
@@ -187,3 +188,7 @@ def _cells(job: TraceJob) -> dict[str, Cell]:
     cells: dict[str, Cell] = {column.name: getattr(job, column.name) for column in COLUMNS}
     at_default = [name for name, default in _DEFAULTS.items() if cells[name] == default]
     return cells | dict.fromkeys(at_default)
+
+
+CSV: Final = TraceKind(read_csv_trace, options=("columns",))
+PARQUET: Final = TraceKind(_read_parquet, endings=(".parquet",), options=("columns",))

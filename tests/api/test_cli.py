@@ -329,7 +329,7 @@ def test_same_seed_same_plan(run):
         (["plan", "x.json", "-o", "-", "--report", "-"], "is another file of this command, too"),
         (["generate", "--jobs", "0"], "must be a whole number >= 1, got '0'"),
         (["generate", "--jobs", "many"], "must be a whole number >= 1, got 'many'"),
-        (["import", "gavel", "none", "--device", "k80", "--gpus", "4"], "none: cannot be read"),
+        (["import", "pairs", "none", "--gpus", "4"], "none: cannot be read"),
         (["import", "nothing"], "invalid choice: 'nothing'"),
     ],
 )

@@ -9,8 +9,6 @@ import pytest
 
 from dovetail.instances.datasets import Repository, read_dataset
 from dovetail.instances.files import read_instance
-from tests.instances.test_importers import gavel_file, lucid_folder
-from tests.instances.test_importers_of_data import miso_folder, parvagpu_folder
 
 PAIRS = """workload_1,slowdown_1,workload_2,slowdown_2,gpu_model,status
 a,1.5,b,2,V100,ok
@@ -37,36 +35,6 @@ def folder(tmp_path):
     (place / "pairs.csv").write_text(PAIRS)
     (place / "profiles.csv").write_text(PROFILES)
     return place
-
-
-SOURCES = {
-    "gavel": (gavel_file, "2 workloads, 3 profiles, 3 measurements"),
-    "lucid": (lucid_folder, "3 workloads, 3 profiles, 5 measurements"),
-    "miso": (miso_folder, "2 workloads, 4 profiles, 0 measurements"),
-    "parvagpu": (parvagpu_folder, "1 workload, 1 profile, 2 measurements"),
-}
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_each_source_goes_to_a_folder_and_to_a_repository(run, tmp_path, source):
-    make, counts = SOURCES[source]
-    published = make(tmp_path)
-    place, repository = tmp_path / "d", tmp_path / "r.db"
-    assert run("import", source, published, "-o", place) == (
-        0,
-        f"{source}: {counts} -> {place}\n",
-        "",
-    )
-    assert run("import", source, published, "-o", repository)[::2] == (0, "")
-    first, second = read_dataset(place), read_dataset(repository)
-    assert (first.profiles, first.measurements) == (second.profiles, second.measurements)
-
-
-def test_parquet_is_written_where_asked(run, tmp_path):
-    pytest.importorskip("pyarrow")
-    place = tmp_path / "d"
-    assert run("import", "miso", miso_folder(tmp_path), "-o", place, "--parquet")[0] == 0
-    assert {path.name for path in place.iterdir()} == {"profiles.parquet", "pairs.parquet"}
 
 
 def test_data_are_appended_to_a_repository(run, tmp_path, folder):
@@ -157,11 +125,6 @@ def test_instance_of_what_was_measured(run, tmp_path, folder):
             "folder: must be a repository: a name that ends in .db or .sqlite",
         ),
         (
-            ("import", "miso", "D", "-o", "x.db", "--parquet"),
-            "--parquet: goes with a folder, not with a repository",
-        ),
-        (("import", "miso", "D", "-o", "x"), "D: must have a file solo_features.csv"),
-        (
             ("instance", "D", "--gpu-model", "K80", "--gpus", "1"),
             "D: gpu_model: must be one of V100, got 'K80'",
         ),
@@ -177,9 +140,9 @@ def test_a_mistake_is_one_line(run, folder, monkeypatch, arguments, message):
 
 
 def test_usage_errors_name_the_sub_command(run):
-    status, _, err = run("import", "gavel", "x")
+    status, _, err = run("add")
     assert status == 2
-    assert "the following arguments are required: -o/--output" in err
+    assert "the following arguments are required: REPO.db, DATA" in err
     assert run()[0] == 2
 
 

@@ -12,8 +12,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers.gavel import import_gavel
 from dovetail.papers.forms.network import Network
+from dovetail.papers.importers.gavel import import_gavel
 from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShare
 from dovetail.predictors.estimators.registry import spec
 from dovetail.predictors.rows import training_rows

@@ -9,7 +9,7 @@ from dovetail.executor.simulation import Options
 from dovetail.executor.simulation.metrics import summary
 from dovetail.instances.instance import Instance
 from dovetail.instances.traces.draws import with_gslas, with_workloads
-from dovetail.instances.traces.synthetic import synthetic
+from dovetail.instances.traces.generated import synthetic
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import finishes, run, trace
 

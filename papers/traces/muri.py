@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.raw_files import FilePath
 from dovetail.instances.traces._left_out import jobs_of
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
 
-JOB_COLUMNS: Final = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
+_JOB_COLUMNS: Final = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
 _RESOURCES: Final = ("resource_time_0", "resource_time_1", "resource_time_2")
 _STAGE_COLUMNS: Final = ("num_gpu", "model_name", "iteration_time", *_RESOURCES)
 _MS: Final = 1000
@@ -41,9 +42,9 @@ class Stages(NamedTuple):
     network_s: float
 
 
-def read_muri(path: Path, name: str) -> Trace:
+def _read(path: Path, name: str) -> Trace:
     """Return the trace; workloads are the models."""
-    return jobs_of(name, map(_job, read_csv(path, JOB_COLUMNS)))
+    return jobs_of(name, map(_job, read_csv(path, _JOB_COLUMNS)))
 
 
 def _job(row: Row) -> TraceJob | None:
@@ -83,3 +84,8 @@ def muri_stages(path: FilePath) -> dict[tuple[str, int], Stages]:
             rule = f"must be as in the other rows of {key[0]} on {key[1]} GPUs"
             raise row.broken("iteration_time or resource_time", rule)
     return found
+
+
+MURI: Final = TraceKind(
+    _read, lambda first: {each.strip() for each in first.split(",")}.issuperset(_JOB_COLUMNS)
+)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.instances.importers.gavel import gavel_data
-from dovetail.instances.traces import muri_stages, read_trace
+from dovetail.instances.traces import read_trace
+from dovetail.papers.importers.gavel import gavel_data
+from dovetail.papers.traces.muri import muri_stages
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from dovetail.instances._record import Name, Record, Text
 from dovetail.instances._syntax import json_items
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.raw_files import read_text
 from dovetail.instances.traces._left_out import left_out
-from dovetail.instances.traces._moments import moment
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.papers.traces.moments import moment
 
 _UNKNOWN = (None, "", "None")
 
@@ -47,7 +49,7 @@ class _Job(Record):
     status: Text | None = None
 
 
-def read_philly_log(path: Path, name: str) -> Trace:
+def _read(path: Path, name: str) -> Trace:
     """Return the trace; it begins with the first submission, tenants are virtual clusters.
 
     A job runs as long as all its attempts took together, on as many GPUs as its last one had.
@@ -101,3 +103,6 @@ def _moment(text: str | None, where: str, source: str) -> datetime:
         return moment(text or "")
     except InputError as error:
         raise InputError(error.rule, where, source) from None
+
+
+PHILLY_LOG: Final = TraceKind(_read, lambda first: first.lstrip().startswith("["))

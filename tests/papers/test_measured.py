@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from dovetail.instances.checker import check
-from dovetail.instances.importers.gavel import import_gavel
-from dovetail.instances.importers.lucid import import_lucid
 from dovetail.instances.importers.pairs import import_pairs
 from dovetail.instances.instance import Instance
+from dovetail.papers.importers.gavel import import_gavel
+from dovetail.papers.importers.lucid import import_lucid
 from dovetail.solver.result import Result
 from dovetail.solver.rounds import solve
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from dovetail.instances._tables import Row, read_tsv
 from dovetail.instances.datasets.dataset import DataSet, entries, nodes
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers.gavel_table import (
+from dovetail.instances.instance import Instance
+from dovetail.papers.importers.gavel_table import (
     TRACE,
     Gang,
     Throughputs,
     all_throughputs,
     read_throughputs,
 )
-from dovetail.instances.instance import Instance
 
 _Job = dict[str, object]
 

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.instances._tables import Row, read_headless
-from dovetail.instances.traces._left_out import left_out, rounded_up, whole
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.papers.traces.parts import rounded_up, whole
 
-TASK_COLUMNS: Final = (
+_TASK_COLUMNS: Final = (
     *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
     *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
 )
-STATUSES: Final = ("Terminated", "Failed", "Running", "Waiting")
+_STATUSES: Final = ("Terminated", "Failed", "Running", "Waiting")
 _JOB_TABLE: Final = "pai_job_table.csv"
 _JOB_COLUMNS: Final = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 
@@ -41,21 +43,20 @@ class _Submission(NamedTuple):
     user: str
 
 
-def is_task_table(first: Sequence[str]) -> bool:
-    """Tell whether a file is the table of tasks by the cells of its first line."""
-    return len(first) == len(TASK_COLUMNS) and (
-        first[3] in STATUSES or tuple(first) == TASK_COLUMNS
-    )
+def _recognises(first: str) -> bool:
+    """Return whether a file is the table of tasks by its first line."""
+    cells = tuple(cell.strip() for cell in first.split(","))
+    return len(cells) == len(_TASK_COLUMNS) and (cells[3] in _STATUSES or cells == _TASK_COLUMNS)
 
 
-def read_pai(path: Path, name: str) -> Trace:
+def _read(path: Path, name: str) -> Trace:
     """Return the trace; a job asks for the GPUs of all its tasks, rounded up.
 
     It arrives when it was submitted and its tenant is its user if the table of jobs lies in the
     same folder. Otherwise it arrives when its first task on GPUs started.
     """
     tasks: dict[str, list[_Task]] = defaultdict(list)
-    for row in _rows(path, TASK_COLUMNS):
+    for row in _rows(path, _TASK_COLUMNS):
         tasks[row.text("job_name")] += _ran(row)
     submitted = _submissions(path)
     jobs, parts = [], 0
@@ -100,3 +101,6 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 def _known(row: Row, column: str) -> float | None:
     """Return a number, None where the cell is empty."""
     return row.number(column) if row.values[column].strip() else None
+
+
+ALIBABA_2020: Final = TraceKind(_read, _recognises)

@@ -7,12 +7,13 @@ from collections import Counter
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers.gavel import gavel_data, import_gavel
-from dovetail.instances.importers.lucid import MEMORY_MIB, import_lucid, lucid_data
-from dovetail.instances.importers.miso import miso_data
-from dovetail.instances.importers.parvagpu import parvagpu_data
 from dovetail.instances.instance import Metrics
-from tests.instances.test_importers import (
+from dovetail.papers.importers.gavel import gavel_data, import_gavel
+from dovetail.papers.importers.lucid import MEMORY_MIB, import_lucid, lucid_data
+from dovetail.papers.importers.miso import miso_data
+from dovetail.papers.importers.parvagpu import parvagpu_data
+from tests.instances.test_importers import slowdowns_of
+from tests.papers.importers.test_importers import (
     A2,
     COLOCATED,
     DATA,
@@ -23,7 +24,6 @@ from tests.instances.test_importers import (
     gavel_file,
     lucid_folder,
     published,
-    slowdowns_of,
 )
 
 

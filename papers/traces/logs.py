@@ -1,26 +1,28 @@
 """Logs of GPU clusters that others publish as one CSV file with one row per job.
 
-Each entry of ``LOGS`` names the columns by which a format is recognised and says how a row becomes
-a job. Where a job asks for parts of GPUs, the sum is rounded up to whole ones.
+Each ``_Log`` names the columns by which a format is recognised and says how a row becomes a job.
+Where a job asks for parts of GPUs, the sum is rounded up to whole ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.errors import InputError
-from dovetail.instances.traces._left_out import left_out, rounded_up, whole
-from dovetail.instances.traces._moments import moment
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.papers.traces.moments import moment
+from dovetail.papers.traces.parts import rounded_up, whole
 
 
-class Log(NamedTuple):
+class _Log(NamedTuple):
     """How the rows of a format are read.
 
     Attributes
@@ -62,83 +64,84 @@ def _span(start: str, end: str) -> Callable[[Row], float]:
 
 _POD_TIMES: Final = ("creation_time", "scheduled_time", "deletion_time")
 
-LOGS: Final[Mapping[str, Log]] = MappingProxyType(
-    {
-        # Microsoft's Philly as kept by AdaptDL: petuum/adaptdl, branch osdi21-artifact.
-        "philly": Log(
-            columns=("timestamp", "duration", "num_gpus", "cluster"),
-            arrival="timestamp",
-            gpus=lambda row: row.count("num_gpus", least=0),
-            duration_s=lambda row: row.number("duration"),
-            tenant="cluster",
-            dated=True,
-        ),
-        # SenseTime's Helios (Hu et al., SC 2021): S-Lab-System-Group/HeliosData, cluster_log.csv.
-        "helios": Log(
-            columns=("job_id", "vc", "gpu_num", "state", "submit_time", "duration"),
-            arrival="submit_time",
-            gpus=lambda row: row.count("gpu_num", least=0),
-            duration_s=lambda row: row.number("duration"),
-            job="job_id",
-            tenant="vc",
-            dated=True,
-        ),
-        # Weng et al., FGD (USENIX ATC 2023): cluster-trace-gpu-v2023, openb_pod_list_*.csv.
-        "alibaba-2023": Log(
-            columns=("name", "num_gpu", "gpu_milli", "qos", *_POD_TIMES),
-            arrival="creation_time",
-            gpus=lambda row: row.count("num_gpu", least=0) * row.number("gpu_milli") / 1000,
-            duration_s=_span("scheduled_time", "deletion_time"),
-            job="name",
-            priority=lambda row: "latency" if row.values["qos"] == "LS" else "batch",
-        ),
-        # Yang et al., Prism (NSDI 2025): cluster-trace-gpu-v2025, disaggregated_DLRM_trace.csv.
-        "alibaba-2025": Log(
-            columns=("instance_sn", "role", "app_name", "gpu_request", *_POD_TIMES),
-            arrival="creation_time",
-            gpus=lambda row: row.number("gpu_request"),
-            duration_s=_span("scheduled_time", "deletion_time"),
-            job="instance_sn",
-            tenant="app_name",
-            priority=lambda _: "latency",
-        ),
-        # Duan et al., GFS (ASPLOS 2026): cluster-trace-v2026-spot-gpu, job_info_df.csv.
-        "alibaba-2026": Log(
-            columns=(
-                *("job_name", "organization", "gpu_request", "worker_num"),
-                *("submit_time", "duration", "job_type"),
-            ),
-            arrival="submit_time",
-            gpus=lambda row: row.number("gpu_request") * row.count("worker_num", least=0),
-            duration_s=lambda row: row.number("duration"),
-            job="job_name",
-            tenant="organization",
-        ),
-    }
+# Microsoft's Philly as kept by AdaptDL: petuum/adaptdl, branch osdi21-artifact.
+_PHILLY: Final = _Log(
+    columns=("timestamp", "duration", "num_gpus", "cluster"),
+    arrival="timestamp",
+    gpus=lambda row: row.count("num_gpus", least=0),
+    duration_s=lambda row: row.number("duration"),
+    tenant="cluster",
+    dated=True,
 )
 
+# SenseTime's Helios (Hu et al., SC 2021): S-Lab-System-Group/HeliosData, cluster_log.csv.
+_HELIOS: Final = _Log(
+    columns=("job_id", "vc", "gpu_num", "state", "submit_time", "duration"),
+    arrival="submit_time",
+    gpus=lambda row: row.count("gpu_num", least=0),
+    duration_s=lambda row: row.number("duration"),
+    job="job_id",
+    tenant="vc",
+    dated=True,
+)
+
+# Weng et al., FGD (USENIX ATC 2023): cluster-trace-gpu-v2023, openb_pod_list_*.csv.
+_ALIBABA_2023: Final = _Log(
+    columns=("name", "num_gpu", "gpu_milli", "qos", *_POD_TIMES),
+    arrival="creation_time",
+    gpus=lambda row: row.count("num_gpu", least=0) * row.number("gpu_milli") / 1000,
+    duration_s=_span("scheduled_time", "deletion_time"),
+    job="name",
+    priority=lambda row: "latency" if row.values["qos"] == "LS" else "batch",
+)
+
+# Yang et al., Prism (NSDI 2025): cluster-trace-gpu-v2025, disaggregated_DLRM_trace.csv.
+_ALIBABA_2025: Final = _Log(
+    columns=("instance_sn", "role", "app_name", "gpu_request", *_POD_TIMES),
+    arrival="creation_time",
+    gpus=lambda row: row.number("gpu_request"),
+    duration_s=_span("scheduled_time", "deletion_time"),
+    job="instance_sn",
+    tenant="app_name",
+    priority=lambda _: "latency",
+)
+
+# Duan et al., GFS (ASPLOS 2026): cluster-trace-v2026-spot-gpu, job_info_df.csv.
+_ALIBABA_2026: Final = _Log(
+    columns=(
+        *("job_name", "organization", "gpu_request", "worker_num"),
+        *("submit_time", "duration", "job_type"),
+    ),
+    arrival="submit_time",
+    gpus=lambda row: row.number("gpu_request") * row.count("worker_num", least=0),
+    duration_s=lambda row: row.number("duration"),
+    job="job_name",
+    tenant="organization",
+)
 
 _WITHOUT_TIMES: Final = frozenset({"name", "num_gpu", "gpu_milli"})
 """Columns of the lists of cluster-trace-gpu-v2023 that say nothing of times (``multigpu``)."""
 
 
-def log_of(columns: set[str]) -> str | None:
-    """Return the format of a header, None where it is of none of these.
+def _has_columns(first: str, *, log: _Log) -> bool:
+    return _columns(first).issuperset(log.columns)
 
-    Raises
-    ------
-    InputError
-        For one that is known to have no times.
-    """
+
+def _lists_pods(first: str) -> bool:
+    """Return whether a file is a list of pods; refuse one that is known to have no times."""
+    columns = _columns(first)
     if columns >= _WITHOUT_TIMES and not columns.intersection(_POD_TIMES):
         rule = "has no arrivals and no run times, which a trace needs: take another list of pods"
         raise InputError(f"{rule}, or write a table id,arrival_s,workers,duration_s", "line 1")
-    return next((kind for kind, log in LOGS.items() if columns.issuperset(log.columns)), None)
+    return columns.issuperset(_ALIBABA_2023.columns)
 
 
-def read_log(path: Path, name: str, kind: str) -> Trace:
+def _columns(first: str) -> set[str]:
+    return {cell.strip() for cell in first.split(",")}
+
+
+def _read(path: Path, name: str, *, log: _Log) -> Trace:
     """Return the trace; where arrivals are times of day, it begins with the first of them."""
-    log = LOGS[kind]
     rows = parts = 0
     start = datetime.max
     found: list[tuple[datetime | float, TraceJob]] = []
@@ -166,7 +169,7 @@ def read_log(path: Path, name: str, kind: str) -> Trace:
     return Trace.of(name, jobs, notes)
 
 
-def _arrival(row: Row, log: Log) -> datetime | float | None:
+def _arrival(row: Row, log: _Log) -> datetime | float | None:
     """Return the arrival of a row, as a time of day or in seconds; None if it is unknown."""
     if log.dated:
         return _moment(row, log)
@@ -177,8 +180,19 @@ def _since(start: datetime, at: datetime | float) -> float:
     return (at - start).total_seconds() if isinstance(at, datetime) else at
 
 
-def _moment(row: Row, log: Log) -> datetime:
+def _moment(row: Row, log: _Log) -> datetime:
     try:
         return moment(row.values[log.arrival])
     except InputError as error:
         raise row.broken(log.arrival, error.rule) from None
+
+
+def _kind(log: _Log) -> TraceKind:
+    return TraceKind(partial(_read, log=log), partial(_has_columns, log=log))
+
+
+PHILLY: Final = _kind(_PHILLY)
+HELIOS: Final = _kind(_HELIOS)
+ALIBABA_2023: Final = _kind(_ALIBABA_2023)._replace(recognises=_lists_pods)
+ALIBABA_2025: Final = _kind(_ALIBABA_2025)
+ALIBABA_2026: Final = _kind(_ALIBABA_2026)

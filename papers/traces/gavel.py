@@ -14,35 +14,36 @@ from typing import Final
 from dovetail.instances._record import listed, shown
 from dovetail.instances._tables import Row, read_tsv, table_of
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.importers.gavel_table import TRACE, gpu_models, read_throughputs
 from dovetail.instances.raw_files import FilePath
+from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.papers.importers.gavel_table import TRACE, gpu_models, read_throughputs
 
-GAVEL_GPU_MODEL: Final = "v100"
+_USUAL_GPU_MODEL: Final = "v100"
 """The GPU model of the durations where no other is asked for."""
 
 _THROUGHPUTS: Final = "simulation_throughputs.json"
 _Rates = Mapping[tuple[str, int], float]
 
 
-def read_gavel(path: Path, name: str, throughputs: FilePath | None, device: str) -> Trace:
-    """Return the trace with durations on ``device``; workloads are the job types."""
+def _read(
+    path: Path,
+    name: str,
+    throughputs: FilePath | None = None,
+    gpu_model: str = _USUAL_GPU_MODEL,
+) -> Trace:
+    """Return the trace with durations on a GPU model; workloads are the job types."""
     source = _beside(path) if throughputs is None else str(throughputs)
-    rates = read_throughputs(source, device).solo()
+    rates = read_throughputs(source, gpu_model).solo()
     jobs = [_job(row, rates) for row in read_tsv(path, TRACE)]
     unmeasured = sum((job.workload, job.workers) not in rates for job in jobs)
-    return Trace.of(name, jobs, _note(unmeasured, len(jobs), device))
+    return Trace.of(name, jobs, _note(unmeasured, len(jobs), gpu_model))
 
 
-def gavel_models(path: FilePath) -> tuple[str, ...]:
-    """Return the GPU models for which a Gavel trace has durations.
-
-    Raises
-    ------
-    InputError
-        When the file of throughputs next to it cannot be read.
-    """
-    return gpu_models(_beside(Path(path)))
+def _measured_on(path: Path, gpu_model: str) -> str:
+    """Return the name that the file of throughputs has for a GPU model, or else the usual one."""
+    models = {name.casefold(): name for name in gpu_models(_beside(path))}
+    return models.get(gpu_model.casefold(), _USUAL_GPU_MODEL)
 
 
 def _beside(path: Path) -> str:
@@ -78,3 +79,12 @@ def _note(unmeasured: int, jobs: int, device: str) -> tuple[str, ...]:
         return ()
     gangs = f"{unmeasured} of {jobs} jobs are gangs whose throughput was not measured on {device}"
     return (f"{gangs}: their durations take that of one GPU",)
+
+
+GAVEL: Final = TraceKind(
+    _read,
+    lambda first: first.count("\t") == len(TRACE) - 1,
+    endings=(".trace",),
+    options=("throughputs", "gpu_model"),
+    measured_on=_measured_on,
+)
