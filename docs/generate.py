@@ -141,7 +141,7 @@ VIEWS: tuple[type[Record], ...] = (
 POLICY_PAGE = """\
 # Policies
 
-Written by `docs/generate.py` from the classes in `solver/policies/`; do not edit by hand.
+Written by `docs/generate.py` from the classes of the policies; do not edit by hand.
 
 A policy is named `NAME` or `NAME:OPTION=VALUE,OPTION=VALUE` in `--policy`, `--policies` and
 `policy_named`. Infinite is written `inf`. [Policies](../explanation/policies.md) compares them.

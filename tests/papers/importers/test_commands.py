@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.cli.main import main
 from dovetail.instances.datasets import read_dataset
 from dovetail.instances.files import read_instance
 from tests.papers.importers.test_importers import gavel_file, lucid_folder, trace_file
 from tests.papers.importers.test_importers_of_data import miso_folder, parvagpu_folder
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line in this process; return exit status, output and errors."""
-
-    def call(*arguments):
-        try:
-            status = main([str(a) for a in arguments])
-        except SystemExit as stopped:
-            status = stopped.code
-        return status, *capsys.readouterr()
-
-    return call
-
 
 SOURCES = {
     "gavel": (gavel_file, "2 workloads, 3 profiles, 3 measurements"),
