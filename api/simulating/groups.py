@@ -15,7 +15,7 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._frames import frame
 from dovetail.instances.errors import UnsupportedError
-from dovetail.instances.plugins import OWN, plugins
+from dovetail.instances.plugins import plugins
 from dovetail.solver.policies.registry import POLICIES
 
 if TYPE_CHECKING:
@@ -164,5 +164,5 @@ def gain(group: Group, base: Group, metric: str) -> float:
 
 def _baselines() -> set[str]:
     """Return the names of the policies that Dovetail brings to be compared with."""
-    brought = {name for name, each in plugins("policy").items() if each.package == OWN}
+    brought = {name for name, each in plugins("policy").items() if each.is_own}
     return {*POLICIES, *brought} - {_SUBJECT}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dovetail.instances.plugins import OWN, plugins
+from dovetail.instances.plugins import plugins
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import run, trace
 from tests.formulations.test_rules import fits_in_memory_but_for_rounding
 from tests.solver.policies.contract import PolicyContract, metered, stays_of, with_services
 
-NAMES = tuple(name for name, each in plugins("policy").items() if each.package == OWN)
+NAMES = tuple(name for name, each in plugins("policy").items() if each.is_own)
 
 
 class TestPoliciesOfPapers(PolicyContract):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.instances.importers.lucid import lucid_data
+from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.predictors import tensorshare
 from dovetail.papers.predictors.tensorshare import TensorShare
 from dovetail.predictors.estimators.registry import Task
