@@ -22,13 +22,13 @@ from pathlib import Path
 from dovetail.cluster.fence import Fence, Mark, identity
 from dovetail.cluster.logs import LogPiece, LogPlace, piece_of
 from dovetail.cluster.messages import (
-    Answer,
+    AgentAnswer,
+    AgentRequest,
     Facts,
     FencedError,
     Kind,
     Method,
-    Request,
-    State,
+    NodeState,
     Want,
     read_message,
 )
@@ -114,18 +114,20 @@ class Agent:
         method : str
             ``exchange`` or ``log``.
         text : str
-            The JSON of a ``Request`` or of a ``LogPlace``.
+            The JSON of an ``AgentRequest`` or of a ``LogPlace``.
         """
         try:
             if method == "log":
                 return "answer", self._log(read_message(LogPlace, text)).model_dump_json()
-            return "answer", (await self.exchange(read_message(Request, text))).model_dump_json()
+            return "answer", (
+                await self.exchange(read_message(AgentRequest, text))
+            ).model_dump_json()
         except Exception as error:  # the controller shows it
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             kind: Kind = "fenced" if isinstance(error, FencedError) else "error"
             return kind, " ".join(str(why).split())
 
-    async def exchange(self, request: Request) -> Answer:
+    async def exchange(self, request: AgentRequest) -> AgentAnswer:
         """Carry out what is wanted, and answer as soon as there is news.
 
         Raises
@@ -167,7 +169,7 @@ class Agent:
 
     # The controller.
 
-    def _admit(self, request: Request) -> LocalPool:
+    def _admit(self, request: AgentRequest) -> LocalPool:
         """Return the pool of the controller's home, if the fence admits the controller."""
         before, mark = self._fence.mark, _mark(request)
         is_new = self._fence.admit(mark, not self._lease.lapsed or self._may_run())
@@ -197,7 +199,7 @@ class Agent:
     def _is_over(self, part: Part) -> bool:
         return all(self._rank_log.over(part.run.id, rank) for rank in part.ranks)
 
-    def _take_wants(self, request: Request, wants: tuple[Want, ...], pool: LocalPool) -> None:
+    def _take_wants(self, request: AgentRequest, wants: tuple[Want, ...], pool: LocalPool) -> None:
         for want in wants:
             if self._wants.get(want.part.run.id) != want:
                 self._carry_out(want, pool)
@@ -266,11 +268,11 @@ class Agent:
 
     # Answers.
 
-    def _answer(self, request: Request, mine: bool, pool: LocalPool) -> Answer:
+    def _answer(self, request: AgentRequest, mine: bool, pool: LocalPool) -> AgentAnswer:
         sends = not mine or request.seen != self._version
         watched = [run for run in pool.kept() if request.watch or sends]
         alive = [run for run in watched if request.watch and self._rank_log.has_trace(run.id)]
-        return Answer(
+        return AgentAnswer(
             incarnation=self.incarnation,
             clock_s=boot_s(),
             until_s=self._lease.deadline_s,
@@ -283,9 +285,9 @@ class Agent:
             libraries={run.id: found for run in alive if (found := pool.library(run))},
         )
 
-    def _state(self, pool: LocalPool) -> State:
+    def _state(self, pool: LocalPool) -> NodeState:
         held = (one for one in self._prepared.values() if not self._rank_log.has_trace(one.run))
-        return State(
+        return NodeState(
             ranks=tuple(self._rank_log.events()),
             prepared={one.run: one.rendezvous for one in held},
             unwanted=tuple(self._unwanted(pool)),
@@ -293,7 +295,7 @@ class Agent:
         )
 
 
-def _mark(request: Request) -> Mark:
+def _mark(request: AgentRequest) -> Mark:
     return Mark(home=request.home, epoch=request.epoch)
 
 

@@ -110,7 +110,7 @@ def require_length(lease_s: float) -> None:
         raise InputError(f"must be {LEAST_S:g} s or more, got {lease_s:g}", "lease")
 
 
-class _Kept(Record):
+class _KeptLease(Record):
     lease_s: Positive
 
 
@@ -135,7 +135,7 @@ class GrantedLease:
     """
 
     def __init__(self, path: Path, lease_s: float, now_s: float) -> None:
-        known = _Kept.from_data(read_data(path), str(path)).lease_s if path.exists() else 0.0
+        known = _KeptLease.from_data(read_data(path), str(path)).lease_s if path.exists() else 0.0
         self._path, self._own_s = path, lease_s
         self.longest_s = max(known, lease_s)
         self._lapsed_s = now_s + self.longest_s * (1 + DRIFT)
@@ -149,4 +149,4 @@ class GrantedLease:
             self._keep()
 
     def _keep(self) -> None:
-        write_kept(_Kept(lease_s=self.longest_s).to_data(), self._path)
+        write_kept(_KeptLease(lease_s=self.longest_s).to_data(), self._path)

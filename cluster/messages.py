@@ -1,9 +1,10 @@
 """The messages between the controller of many nodes and the agent of each, as JSON.
 
-The controller sends a ``Request``, and the agent returns an ``Answer``. Each side's state has a
-version that grows with every change, and is sent as a whole until the other side has the newest
-version: the controller's is the desired state of each run of the node (``Want``), the agent's the
-state of its ranks and devices (``State``). A message may therefore be lost, repeated or overtaken.
+The controller sends an ``AgentRequest``, and the agent returns an ``AgentAnswer``. Each side's
+state has a version that grows with every change, and is sent as a whole until the other side has
+the newest version: the controller's is the desired state of each run of the node (``Want``), the
+agent's the state of its ranks and devices (``NodeState``). A message may therefore be lost,
+repeated or overtaken.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Want(Record):
     paused: StrictBool | None = None
 
 
-class State(Record):
+class NodeState(Record):
     """The state of the ranks and devices of a node.
 
     Attributes
@@ -141,7 +142,7 @@ class Facts(Record):
     allowed: Mapping[str, Mapping[str, tuple[Share, ...]]] = {}
 
 
-class Request(Record):
+class AgentRequest(Record):
     """A controller's request to an agent.
 
     Attributes
@@ -182,7 +183,7 @@ class Request(Record):
     watch: StrictBool = False
 
 
-class Answer(Record):
+class AgentAnswer(Record):
     """An agent's answer.
 
     Attributes
@@ -197,7 +198,7 @@ class Answer(Record):
         The version of the wants that it has; 0: none.
     version : int
         The version of its state.
-    state : State or None
+    state : NodeState or None
         None if the controller has this version.
     facts : Facts or None
         None if the request named this incarnation.
@@ -211,7 +212,7 @@ class Answer(Record):
     until_s: NonNegative
     wanted: Number0 = 0
     version: Number0 = 0
-    state: State | None = None
+    state: NodeState | None = None
     facts: Facts | None = None
     progress: Mapping[str, tuple[Progress | None, ...]] = {}
     usage: Mapping[str, Usage] = {}

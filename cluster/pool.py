@@ -24,7 +24,7 @@ from dovetail.cluster.lease import LEASE_S, GrantedLease, RemoteLease, require_l
 from dovetail.cluster.logs import CopiedLogs, LogPiece, LogPlace
 from dovetail.cluster.messages import (
     ANSWER_S,
-    Answer,
+    AgentAnswer,
     FencedError,
     NoAnswerError,
     read_message,
@@ -486,7 +486,7 @@ class NodesPool:
         with self._lock:
             if remote.call is not call:
                 return
-            if isinstance(read, Answer) and self._has_failed(read):
+            if isinstance(read, AgentAnswer) and self._has_failed(read):
                 # The engine may take long; answers of other nodes do not wait for it.
                 call.waits, call.due_s = False, math.inf
                 examine = (remote, call, read, received_s)
@@ -494,7 +494,7 @@ class NodesPool:
             else:
                 self._take_in(remote, call, read, received_s)
 
-    def _has_failed(self, answer: Answer) -> bool:
+    def _has_failed(self, answer: AgentAnswer) -> bool:
         """Return whether an answer reports that a rank has failed, for the first time."""
         ranks = answer.state.ranks if answer.state else ()
         return any(
@@ -505,7 +505,7 @@ class NodesPool:
             for event in ranks
         )
 
-    def _examine(self, remote: Remote, call: Call, answer: Answer, received_s: float) -> None:
+    def _examine(self, remote: Remote, call: Call, answer: AgentAnswer, received_s: float) -> None:
         """Handle an answer with failed ranks, after asking the engine if the node is taken back."""
         taken_back = self._finder.taken_back(remote.id)
         if taken_back:
@@ -518,7 +518,7 @@ class NodesPool:
         self,
         remote: Remote,
         call: Call,
-        answer: Answer | NoAnswerError,
+        answer: AgentAnswer | NoAnswerError,
         received_s: float,
         taken_back: str = "",
     ) -> None:
@@ -682,9 +682,9 @@ class NodesPool:
             self._set_health(device, Cause.NODE, sick.get(device, ""))
 
 
-def _read(answer: Future[str]) -> Answer | NoAnswerError:
+def _read(answer: Future[str]) -> AgentAnswer | NoAnswerError:
     try:
-        return read_message(Answer, answer.result())
+        return read_message(AgentAnswer, answer.result())
     except NoAnswerError as error:
         return error
     except InputError as error:

@@ -103,7 +103,7 @@ class _Agent:
 
 
 @dataclass
-class Driver:
+class RayDriver:
     """Keeps an agent on every node of a cluster, and forwards calls to it.
 
     Parameters
@@ -261,7 +261,7 @@ def main() -> None:
             ray = connected(plan.address)
             if not plan.open and is_open(plan.address):
                 raise PermissionError(_OPEN)
-            asyncio.run(Driver(plan, ray, pipe).run())
+            asyncio.run(RayDriver(plan, ray, pipe).run())
         except Exception as error:  # one line for the service, which starts another driver
             pipe.send(ClusterReport(trouble=_lines(error)[0]))
     # Open calls may never end.

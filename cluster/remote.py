@@ -8,7 +8,7 @@ from typing import Final
 
 from dovetail.cluster.fence import Mark
 from dovetail.cluster.lease import RemoteLease
-from dovetail.cluster.messages import ANSWER_S, Answer, Facts, Request, State, Want
+from dovetail.cluster.messages import ANSWER_S, AgentAnswer, AgentRequest, Facts, NodeState, Want
 from dovetail.cluster.rank_log import RankLog
 from dovetail.executor.jobs.events import RankEnded, RankEvent
 from dovetail.executor.jobs.specs import Run
@@ -75,7 +75,7 @@ class Remote:
     wants: dict[str, Want] = field(default_factory=dict)
     version: int = 1
     held: int = 0
-    state: State = field(default_factory=State)
+    state: NodeState = field(default_factory=NodeState)
     rank_log: RankLog = field(default_factory=RankLog)
     progress: Mapping[str, Sequence[Progress | None]] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Remote:
         self.libraries.pop(run, None)
         self.version += 1
 
-    def is_other(self, answer: Answer) -> bool:
+    def is_other(self, answer: AgentAnswer) -> bool:
         """Return whether an answer is from an agent with another directory than before."""
         known, new = self.facts, answer.facts
         return known is not None and new is not None and known.agent != new.agent
@@ -126,7 +126,7 @@ class Remote:
 
     def request(
         self, mark: Mark, wait_s: float, *, watch: bool, resumed: bool, keep_others: bool
-    ) -> tuple[Call, Request]:
+    ) -> tuple[Call, AgentRequest]:
         """Open the next call, and return it with its request.
 
         Parameters
@@ -146,7 +146,7 @@ class Remote:
         sends = known and resumed and self.held < self.version
         waits = known and not sends and not self.silent
         sent_s = boot_s()
-        request = Request(
+        request = AgentRequest(
             home=mark.home,
             epoch=mark.epoch,
             incarnation=self.incarnation,
@@ -175,7 +175,7 @@ class Remote:
 
     # Answers.
 
-    def take_in(self, answer: Answer, sent_s: float, received_s: float) -> None:
+    def take_in(self, answer: AgentAnswer, sent_s: float, received_s: float) -> None:
         """Take in an answer."""
         if answer.incarnation != self.incarnation:
             if answer.facts is None:
@@ -195,7 +195,7 @@ class Remote:
             return event.replace(ended_s=event.ended_s + self._offset_s)
         return event
 
-    def _note_readings(self, answer: Answer) -> None:
+    def _note_readings(self, answer: AgentAnswer) -> None:
         def here(progress: Progress | None) -> Progress | None:
             return progress and progress._replace(at_s=progress.at_s + self._offset_s)
 

@@ -277,7 +277,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "relative_error": "Between the two, a window ends when the relative standard error of "
         "every worker's mean iteration time is below this.",
     },
-    results.Result: {
+    results.ExperimentResult: {
         "key": "Name of the experiment, such as `1:mps:conv@50+burst@50!#0`.",
         "stage": "Number of the stage, from 0.",
         "repeat": "Number of the round in the stage, from 0.",

@@ -26,7 +26,7 @@ class AssemblerError(DovetailError):
 
 
 @dataclass(frozen=True)
-class Usage:
+class KernelResources:
     """What a kernel takes of an SM.
 
     Attributes
@@ -57,7 +57,7 @@ def find_ptxas() -> Path | None:
     return Path(on_path) if on_path else None
 
 
-def assemble(text: str, target: str, ptxas: Path | None = None) -> Mapping[str, Usage]:
+def assemble(text: str, target: str, ptxas: Path | None = None) -> Mapping[str, KernelResources]:
     """Assemble a module and return what each of its kernels takes.
 
     Parameters
@@ -97,10 +97,10 @@ def assemble(text: str, target: str, ptxas: Path | None = None) -> Mapping[str, 
     return _usages(ran.stderr + ran.stdout)
 
 
-def _usages(report: str) -> dict[str, Usage]:
+def _usages(report: str) -> dict[str, KernelResources]:
     parts = _KERNEL.split(report)
     return {
-        name: Usage(
+        name: KernelResources(
             registers=_number(_REGISTERS, about),
             shared_bytes=_number(_SHARED, about),
             spilled_bytes=sum(map(int, spilled.groups()))

@@ -37,7 +37,7 @@ class Level(IntEnum):
 
 
 @dataclass
-class _Block:
+class _BasicBlock:
     """A basic block: the range of its statements, and its successors; -1 is the end."""
 
     start: int
@@ -153,7 +153,7 @@ class Flow:
         return found
 
 
-def _basic_blocks(body: Sequence[Statement]) -> list[_Block]:
+def _basic_blocks(body: Sequence[Statement]) -> list[_BasicBlock]:
     """Return the basic blocks of a body; a guarded return parts threads as a branch does."""
     targets = _branch_targets(body)
     starts = {0}
@@ -164,7 +164,8 @@ def _basic_blocks(body: Sequence[Statement]) -> list[_Block]:
             starts.add(place + 1)
     ordered = sorted(start for start in starts if start < len(body))
     blocks = [
-        _Block(start, end) for start, end in zip(ordered, [*ordered[1:], len(body)], strict=True)
+        _BasicBlock(start, end)
+        for start, end in zip(ordered, [*ordered[1:], len(body)], strict=True)
     ]
     at_label = {body[s].label: k for k, b in enumerate(blocks) for s in (b.start,) if body[s].label}
     for k, block in enumerate(blocks):

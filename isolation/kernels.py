@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from dovetail.isolation.assemble import AssemblerError, Usage, assemble
+from dovetail.isolation.assemble import AssemblerError, KernelResources, assemble
 from dovetail.isolation.ptx import Function, parse
 from dovetail.isolation.refusals import Verdict, verdict
 from dovetail.isolation.transform import slices, workers
@@ -63,9 +63,9 @@ class PreparedKernel:
         Of the original.
     verdict : Verdict
         Which forms its code allows.
-    usage : Usage, optional
+    usage : KernelResources, optional
         Of the original; None where no assembler has looked at it.
-    forms : mapping of str to Usage
+    forms : mapping of str to KernelResources
         What the assembler has accepted.
     refused : mapping of str to str
         Why a form is missing.
@@ -73,8 +73,8 @@ class PreparedKernel:
 
     name: str
     verdict: Verdict
-    usage: Usage | None
-    forms: Mapping[Form, Usage]
+    usage: KernelResources | None
+    forms: Mapping[Form, KernelResources]
     refused: Mapping[Form, str]
 
     def why_not(self, form: Form, shape: LaunchShape) -> str:

@@ -37,7 +37,7 @@ _MOST_THREADS_AN_SM: Final = 2048
 _MOST_BLOCKS_AN_SM: Final = 32
 
 
-class Form(NamedTuple):
+class LaunchForm(NamedTuple):
     """How a kernel is launched.
 
     Attributes
@@ -52,7 +52,7 @@ class Form(NamedTuple):
     size: int = 0
 
 
-WHOLE: Final = Form("whole")
+WHOLE: Final = LaunchForm("whole")
 
 
 class Size(NamedTuple):
@@ -91,7 +91,7 @@ class Kernel:
     done: int = 0
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """An order: launch a part of a kernel.
 
     Attributes
@@ -100,7 +100,7 @@ class Launch(NamedTuple):
         Whose current kernel.
     kernel : Kernel
         The kernel.
-    form : Form
+    form : LaunchForm
         How.
     first, blocks : int
         The first block, and how many: of a slice its own, else all that are left.
@@ -108,7 +108,7 @@ class Launch(NamedTuple):
 
     client: str
     kernel: Kernel
-    form: Form
+    form: LaunchForm
     first: int
     blocks: int
 
@@ -119,7 +119,7 @@ class Preempt(NamedTuple):
     client: str
 
 
-Order = Launch | Preempt
+Order = KernelLaunch | Preempt
 
 
 @dataclass
@@ -149,23 +149,23 @@ class FormChoice:
 
     def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
         self._sms, self._bound_s, self._samples = sms, bound_s, samples
-        self._measured: dict[Size, dict[Form, _Measured]] = {}
-        self._chosen: dict[Size, Form] = {}
+        self._measured: dict[Size, dict[LaunchForm, _Measured]] = {}
+        self._chosen: dict[Size, LaunchForm] = {}
 
-    def add(self, size: Size, form: Form, block_s: float) -> None:
+    def add(self, size: Size, form: LaunchForm, block_s: float) -> None:
         """Note a run: its seconds per block of the grid."""
         self._measured.setdefault(size, {}).setdefault(form, _Measured()).add(block_s)
 
-    def chosen(self, size: Size) -> Form | None:
+    def chosen(self, size: Size) -> LaunchForm | None:
         """Return the form that was chosen for a kernel; None while it is measured."""
         return self._chosen.get(size)
 
-    def turnaround_s(self, size: Size, form: Form) -> float:
+    def turnaround_s(self, size: Size, form: LaunchForm) -> float:
         """Return how long a form takes to give the GPU up; nan where it was not measured."""
         measured = self._measured.get(size, {}).get(form)
         return math.nan if measured is None else _turnaround_s(size, form, measured.block_s)
 
-    def form(self, kernel: Kernel) -> Form:
+    def form(self, kernel: Kernel) -> LaunchForm:
         """Return the form of a kernel's next run: the one chosen, or one to be measured."""
         size = kernel.size
         if size in self._chosen:
@@ -180,21 +180,23 @@ class FormChoice:
         self._chosen[size] = self._best(size, measured)
         return self._chosen[size]
 
-    def _candidates(self, kernel: Kernel) -> Iterator[Form]:
+    def _candidates(self, kernel: Kernel) -> Iterator[LaunchForm]:
         """Yield the forms that a kernel can have, from the shortest turnaround on."""
         blocks, threads = kernel.size.blocks, kernel.size.threads
         if kernel.preemptible:
             multiple = 1
             while multiple * threads <= _MOST_THREADS_AN_SM and multiple <= _MOST_BLOCKS_AN_SM:
                 if multiple == 1 or multiple * self._sms < blocks:
-                    yield Form("workers", min(multiple * self._sms, blocks))
+                    yield LaunchForm("workers", min(multiple * self._sms, blocks))
                 multiple *= 2
         if kernel.sliceable:
             sizes = {math.ceil(part * blocks) for part in _SLICES}
-            yield from (Form("slices", size) for size in sorted(sizes) if size < blocks)
+            yield from (LaunchForm("slices", size) for size in sorted(sizes) if size < blocks)
         yield WHOLE
 
-    def _may_try(self, size: Size, form: Form, measured: Mapping[Form, _Measured]) -> bool:
+    def _may_try(
+        self, size: Size, form: LaunchForm, measured: Mapping[LaunchForm, _Measured]
+    ) -> bool:
         """Tell whether a form is expected to keep the bound; the first ones show it."""
         if not measured or form in measured:
             return True
@@ -203,12 +205,12 @@ class FormChoice:
         expected_s = 0.0 if form.kind == "workers" else _turnaround_s(size, form, block_s)
         return expected_s <= self._limit_s(size, measured)
 
-    def _limit_s(self, size: Size, measured: Mapping[Form, _Measured]) -> float:
+    def _limit_s(self, size: Size, measured: Mapping[LaunchForm, _Measured]) -> float:
         """Return the longest turnaround that is accepted: the bound, or what is about the least."""
         least_s = min(_turnaround_s(size, form, one.block_s) for form, one in measured.items())
         return max(self._bound_s, _ABOUT * least_s)
 
-    def _best(self, size: Size, measured: Mapping[Form, _Measured]) -> Form:
+    def _best(self, size: Size, measured: Mapping[LaunchForm, _Measured]) -> LaunchForm:
         limit_s = self._limit_s(size, measured)
         keeping = [
             form
@@ -222,7 +224,7 @@ class FormChoice:
 
 
 @dataclass
-class _Client:
+class _ClientQueue:
     """What a client waits for.
 
     ``part`` is what runs now; ``stopping`` whether it was asked to give up.
@@ -230,7 +232,7 @@ class _Client:
 
     critical: bool
     queue: deque[Kernel] = field(default_factory=deque)
-    part: Launch | None = None
+    part: KernelLaunch | None = None
     stopping: bool = False
 
 
@@ -250,11 +252,11 @@ class Scheduler:
     def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
         self._sms = sms
         self.choice: Final = FormChoice(sms, bound_s, samples)
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, _ClientQueue] = {}
 
     def join(self, client: str, *, critical: bool) -> None:
         """Let a client in; at most one should be latency-critical."""
-        self._clients[client] = _Client(critical)
+        self._clients[client] = _ClientQueue(critical)
 
     def leave(self, client: str) -> list[Order]:
         """Forget a client that has ended, with what it still waits for."""
@@ -314,22 +316,22 @@ class Scheduler:
             elif client.part is None and client.queue:
                 orders.append(self._launched(name, client, self.choice.form(client.queue[0])))
         # Room is made before it is taken.
-        return sorted(orders, key=lambda order: isinstance(order, Launch))
+        return sorted(orders, key=lambda order: isinstance(order, KernelLaunch))
 
-    def _launched(self, name: str, client: _Client, form: Form) -> Launch:
+    def _launched(self, name: str, client: _ClientQueue, form: LaunchForm) -> KernelLaunch:
         kernel = client.queue[0]
         left = kernel.size.blocks - kernel.done
         if kernel.done and form.kind == "whole":
             # What has begun cannot be launched whole: the rest is one slice, or workers.
-            form = Form("slices", left)
+            form = LaunchForm("slices", left)
             if not kernel.sliceable:
-                form = Form("workers", min(self._sms, left))
+                form = LaunchForm("workers", min(self._sms, left))
         blocks = min(form.size, left) if form.kind == "slices" else left
-        client.part = Launch(name, kernel, form, kernel.done, blocks)
+        client.part = KernelLaunch(name, kernel, form, kernel.done, blocks)
         return client.part
 
 
-def _turnaround_s(size: Size, form: Form, block_s: float) -> float:
+def _turnaround_s(size: Size, form: LaunchForm, block_s: float) -> float:
     """Return the turnaround of a form whose kernel takes ``block_s`` per block of the grid."""
     match form.kind:
         case "workers":

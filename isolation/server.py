@@ -35,11 +35,11 @@ from typing import Any, Final
 from dovetail.isolation.assemble import AssemblerError, find_ptxas
 from dovetail.isolation.images import ImageError, ptx_of
 from dovetail.isolation.interception import assembler
-from dovetail.isolation.kernels import Form as KernelForm
+from dovetail.isolation.kernels import LaunchForm as KernelForm
 from dovetail.isolation.kernels import LaunchShape, PreparedKernel, prepare
 from dovetail.isolation.ptx import Function, Module, PtxError, parse
 from dovetail.isolation.refusals import shared_variable
-from dovetail.isolation.scheduler import BOUND_S, SAMPLES, Form, FormChoice, Kernel, Size
+from dovetail.isolation.scheduler import BOUND_S, SAMPLES, FormChoice, Kernel, LaunchForm, Size
 
 _logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class _Prepared:
 
 
 @dataclass
-class _Client:
+class _ClientProcess:
     """A process: its area, and its modules by number."""
 
     pid: int
@@ -202,7 +202,7 @@ class Server:
         self._ptxas, self._bound_s, self._samples = ptxas, bound_s, samples
         self._idle_s = idle_s
         self._page = Page()
-        self._joined: dict[int, _Client] = {}
+        self._joined: dict[int, _ClientProcess] = {}
         self._ended: Counter[str] = Counter()
         self._choices: dict[int, FormChoice] = {}
         self._kept = kept
@@ -293,7 +293,7 @@ class Server:
             area = self._page.take(bool(critical)) if version == VERSION else None
             if area is None:
                 return
-            client = self._joined[area] = _Client(pid, bool(critical), area)
+            client = self._joined[area] = _ClientProcess(pid, bool(critical), area)
         try:
             socket.send_fds(connection, [struct.pack("=I", area)], [self._page.file])
             while True:
@@ -306,7 +306,7 @@ class Server:
                 del self._joined[area]
                 self._ended.update(self._page.give_back(area))
 
-    def _reply(self, client: _Client, kind: int, request: bytes) -> bytes | None:
+    def _reply(self, client: _ClientProcess, kind: int, request: bytes) -> bytes | None:
         if kind == _MODULE:
             return self._module(client, request)
         if kind == _FORM:
@@ -314,7 +314,7 @@ class Server:
         self._measured(client, request)
         return None
 
-    def _module(self, client: _Client, request: bytes) -> bytes:
+    def _module(self, client: _ClientProcess, request: bytes) -> bytes:
         (architecture,), image = struct.unpack_from("=I", request), request[4:]
         key = f"{hashlib.sha256(image).hexdigest()}-{architecture}"
         with self._preparing:
@@ -330,7 +330,7 @@ class Server:
             parts += [struct.pack("=III", parameters, forms, len(name)), name]
         return b"".join([*parts, made.text.encode()])
 
-    def _form(self, client: _Client, request: bytes) -> bytes:
+    def _form(self, client: _ClientProcess, request: bytes) -> bytes:
         numbers = struct.unpack("=12I", request)
         made = client.modules[numbers[0]]
         kernel = made.kernels[numbers[1]]
@@ -357,13 +357,13 @@ class Server:
         final |= not (wanted.sliceable or wanted.preemptible)
         return struct.pack("=III", _KINDS.index(form.kind), form.size, final)
 
-    def _measured(self, client: _Client, request: bytes) -> None:
+    def _measured(self, client: _ClientProcess, request: bytes) -> None:
         module, number, blocks, threads, kind, size, seconds = _MEASUREMENT.unpack(request)
         made = client.modules[module]
         measured = Size(f"{made.key} {made.kernels[number].name}", blocks, threads)
         with self._lock:
             choice = self._choices[client.sms]
-            choice.add(measured, Form(_KINDS[kind], size), seconds / blocks)
+            choice.add(measured, LaunchForm(_KINDS[kind], size), seconds / blocks)
 
     # Modules.
 

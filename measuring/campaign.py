@@ -140,7 +140,7 @@ def read_campaign(path: FilePath) -> Campaign:
     )
 
 
-class Seat(NamedTuple):
+class WorkerSeat(NamedTuple):
     """How one worker process is started; workers of equal seats are interchangeable.
 
     Attributes
@@ -168,14 +168,14 @@ class Experiment(NamedTuple):
     ----------
     stage : int
         Index of its stage in the campaign.
-    seats : tuple of Seat
+    seats : tuple of WorkerSeat
         The workers, one or two.
     repeat : int
         Index of the repeat within the stage.
     """
 
     stage: int
-    seats: tuple[Seat, ...]
+    seats: tuple[WorkerSeat, ...]
     repeat: int
 
     @property
@@ -206,15 +206,15 @@ def experiments(campaign: Campaign) -> tuple[Experiment, ...]:
     return tuple(found)
 
 
-def workers_needed(planned: Iterable[Experiment]) -> Counter[Seat]:
+def workers_needed(planned: Iterable[Experiment]) -> Counter[WorkerSeat]:
     """Return how many workers of each seat are needed at once: two for a pair with itself."""
-    needed: Counter[Seat] = Counter()
+    needed: Counter[WorkerSeat] = Counter()
     for one in planned:
         needed |= Counter(one.seats)
     return needed
 
 
-def _settings(campaign: Campaign, stage: Stage) -> Iterator[tuple[Seat, ...]]:
+def _settings(campaign: Campaign, stage: Stage) -> Iterator[tuple[WorkerSeat, ...]]:
     """Yield the seats of each experiment of a stage, once for each set of workers."""
     chosen, pairs = stage.workloads or campaign.names, combinations_with_replacement
     size = 1 if stage.measure == "solos" else 2
@@ -223,7 +223,7 @@ def _settings(campaign: Campaign, stage: Stage) -> Iterator[tuple[Seat, ...]]:
     for names in groups:
         for ordered in dict.fromkeys((names, names[::-1])):
             seats = tuple(
-                Seat(name, stage.mode, cap, name in stage.first)
+                WorkerSeat(name, stage.mode, cap, name in stage.first)
                 for name, cap in zip(ordered, stage.caps, strict=True)
             )
             workers = frozenset(Counter(seats).items())

@@ -44,7 +44,7 @@ from dovetail.live.places import default_directory
 from dovetail.measuring.campaign import (
     Campaign,
     Experiment,
-    Seat,
+    WorkerSeat,
     experiments,
     read_campaign,
 )
@@ -58,7 +58,7 @@ from dovetail.measuring.ledger import (
     settled,
     today,
 )
-from dovetail.measuring.results import Machine, Result
+from dovetail.measuring.results import ExperimentResult, Machine
 from dovetail.measuring.runner import Runner
 from dovetail.measuring.stand_ins import CpuDevice, SimulatedDevice
 from dovetail.measuring.summary import summary
@@ -226,13 +226,13 @@ def _machine(campaign: Campaign, device: Device, libraries: Libraries) -> Machin
     )
 
 
-def _commands(options: Namespace, campaign: Campaign) -> Callable[[Seat], Sequence[str]]:
+def _commands(options: Namespace, campaign: Campaign) -> Callable[[WorkerSeat], Sequence[str]]:
     """Return a function from a seat to the command of its worker."""
     python = options.python or sys.executable
     kind = "cpu" if options.device == "cpu" else "cuda"
     how = ("--device", kind, "--size", campaign.size, "--seed", str(campaign.seed))
 
-    def command(seat: Seat) -> Sequence[str]:
+    def command(seat: WorkerSeat) -> Sequence[str]:
         own = campaign.own.get(seat.workload)
         return (python, "-I", str(WORKER), own.program if own else seat.workload, *how)
 
@@ -375,13 +375,13 @@ class _Listener:
         name, total = Text(experiment.key).markup, self._done + left
         self._progress.update(self._task, description=name, completed=self._done, total=total)
 
-    def ends(self, result: Result) -> None:
+    def ends(self, result: ExperimentResult) -> None:
         self._done += 1
         if self._verbose:
             self._progress.console.print(Text(_line(result)), soft_wrap=True)
 
 
-def _line(result: Result) -> str:
+def _line(result: ExperimentResult) -> str:
     if result.paces is None:
         return f"{result.key}: {result.status}: {result.reason}"
     rates = " + ".join(f"{pace.iterations_s:.4g}/s" for pace in result.paces)

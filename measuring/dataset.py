@@ -17,7 +17,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.raw_files import FilePath
 from dovetail.measuring.campaign import Mode
 from dovetail.measuring.ledger import Contents, read_ledger, standing
-from dovetail.measuring.results import Result, Throughput
+from dovetail.measuring.results import ExperimentResult, Throughput
 
 SLOW: Final = 2.0
 """Workloads of which one is known to be slower by this share no GPU: by turns is no slower."""
@@ -84,26 +84,26 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
     return MeasuredData(data, tuple(left_out))
 
 
-def baselines(results: Iterable[Result]) -> Baselines:
+def baselines(results: Iterable[ExperimentResult]) -> Baselines:
     """Return the mean iteration time of each workload alone, over all sound repeats."""
     return _means_alone(results, lambda pace: 1 / pace.iterations_s)
 
 
-def slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
+def slowdowns(one: ExperimentResult, alone: Baselines) -> tuple[float, ...] | None:
     """Return the slowdown of each worker; None if it was not measured or a baseline is missing."""
     if one.paces is None:
         return None
     return _slower(one, [pace.iterations_s for pace in one.paces], alone)
 
 
-def least_slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
+def least_slowdowns(one: ExperimentResult, alone: Baselines) -> tuple[float, ...] | None:
     """Return what each slowdown is at least; None if none is known to be `SLOW`."""
     least = one.most_iterations_s and _slower(one, one.most_iterations_s, alone)
     return least if least and max(least) >= SLOW else None
 
 
 def _slower(
-    one: Result, iterations_s: Sequence[float], alone: Baselines
+    one: ExperimentResult, iterations_s: Sequence[float], alone: Baselines
 ) -> tuple[float, ...] | None:
     times = [alone.get((name, one.mode)) for name in one.workloads]
     if None in times:
@@ -113,7 +113,7 @@ def _slower(
 
 
 def _means_alone(
-    results: Iterable[Result], value_of: Callable[[Throughput], float | None]
+    results: Iterable[ExperimentResult], value_of: Callable[[Throughput], float | None]
 ) -> Baselines:
     found: dict[tuple[str, Mode], list[float]] = defaultdict(list)
     for one in results:
@@ -124,7 +124,7 @@ def _means_alone(
     return {which: fmean(values) for which, values in found.items()}
 
 
-def _why_not(one: Result, alone: Baselines) -> str:
+def _why_not(one: ExperimentResult, alone: Baselines) -> str:
     """Return why a result is not in the data set; empty if it is."""
     if one.status in ("failed", "refused"):
         return f"{one.status}: {one.reason}" if one.reason else one.status
@@ -143,7 +143,7 @@ def _why_not(one: Result, alone: Baselines) -> str:
     return ""
 
 
-def _conditions(contents: Contents, one: Result) -> dict[str, object]:
+def _conditions(contents: Contents, one: ExperimentResult) -> dict[str, object]:
     """Return the fields that profiles and measurements have in common."""
     machine = contents.machine
     # Figures of a stand-in say so in every row.
@@ -163,7 +163,7 @@ def _conditions(contents: Contents, one: Result) -> dict[str, object]:
     }
 
 
-def _profile(contents: Contents, one: Result) -> SoloProfile:
+def _profile(contents: Contents, one: ExperimentResult) -> SoloProfile:
     (pace,), name = one.paces or (), one.workloads[0]
     own = contents.campaign.own.get(name)
     family = one.families[0] if one.families else None
@@ -184,7 +184,7 @@ def _profile(contents: Contents, one: Result) -> SoloProfile:
 
 
 def _measurement(
-    contents: Contents, one: Result, alone: Baselines, tails_s: Baselines
+    contents: Contents, one: ExperimentResult, alone: Baselines, tails_s: Baselines
 ) -> Measurement:
     tails = [tails_s.get((name, one.mode)) for name in one.workloads]
     growth = [

@@ -8,11 +8,11 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.jobs.specs import Seat as PoolSeat
+from dovetail.executor.jobs.specs import WorkerSeat as PoolSeat
 from dovetail.executor.pools.pool import NodePool, Usage
-from dovetail.executor.pools.submissions import Submissions
+from dovetail.executor.pools.submissions import PoolSubmissions
 from dovetail.instances.errors import DovetailError
-from dovetail.measuring.campaign import Mode, Seat
+from dovetail.measuring.campaign import Mode, WorkerSeat
 from dovetail.measuring.results import Facts
 from dovetail.measuring.worker import Worker
 
@@ -46,7 +46,7 @@ class Device:
     ----------
     env : mapping of str to str
         Environment variables of workers, in addition to those of this process.
-    submissions : Submissions
+    submissions : PoolSubmissions
         Starts programs on the pool.
     """
 
@@ -54,9 +54,9 @@ class Device:
 
     def __init__(self, pool: NodePool, gpu: str, facts: Facts) -> None:
         self.gpu, self.facts = gpu, facts
-        self.submissions = Submissions(pool)
+        self.submissions = PoolSubmissions(pool)
 
-    def why_not(self, seat: Seat) -> str | None:
+    def why_not(self, seat: WorkerSeat) -> str | None:
         """Return why a seat is not available or not allowed; None if it is."""
         return None
 
@@ -69,7 +69,7 @@ class Device:
             If the device cannot be shared in this mode.
         """
 
-    def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
+    def worker(self, seat: WorkerSeat, command: Sequence[str], path: str) -> Worker:
         """Start a worker with a command, to which the path of its socket is appended."""
         worker = Worker(seat, self.submissions)
         worker.listen(path)

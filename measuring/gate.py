@@ -21,7 +21,7 @@ from dovetail.executor.gpus.splits import (
 )
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.gpu import GpuPool, device_id
-from dovetail.executor.pools.submissions import Submissions
+from dovetail.executor.pools.submissions import PoolSubmissions
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.measuring.split_measuring import (
     CANDIDATES,
@@ -75,7 +75,7 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
             _refuse_busy(nvml, gpu)
             # Not in the directory itself, as a running service keeps its runs there.
             pool = GpuPool(directory / "probes", Nvml(), mps, Splits(), (gpu.uuid,))
-            with Submissions(pool) as submissions:
+            with PoolSubmissions(pool) as submissions:
                 facts = (gpu.name, nvml.driver(), gpu.sms, python)
                 probe = Probe(*facts, submissions, device_id(gpu))
                 if options.sms:

@@ -18,9 +18,9 @@ from dovetail.executor.gpus.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.mps.control import HealthState
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.gpu import GpuPool, device_id
-from dovetail.executor.pools.submissions import Submissions
+from dovetail.executor.pools.submissions import PoolSubmissions
 from dovetail.instances.errors import DovetailError, UnsupportedError
-from dovetail.measuring.campaign import Mode, Seat
+from dovetail.measuring.campaign import Mode, WorkerSeat
 from dovetail.measuring.device import Device, DeviceLostError
 from dovetail.measuring.results import Facts
 from dovetail.measuring.split_measuring import Probe, count_sms
@@ -82,7 +82,7 @@ class GpuDevice(Device):
         self._refuse_taken()
         self._tried_mps, self._mps_lacks = False, ""
 
-    def why_not(self, seat: Seat) -> str | None:
+    def why_not(self, seat: WorkerSeat) -> str | None:
         """Return why a seat is not available on this GPU, or not allowed."""
         return self._why_not(seat, self._cublas)
 
@@ -99,7 +99,7 @@ class GpuDevice(Device):
         if mode != self._mode:
             self.submissions.close()
             self._mode, self._pool = mode, self._opened(mode)
-            self.submissions = Submissions(self._pool)
+            self.submissions = PoolSubmissions(self._pool)
         if mode == "mps" and not self._tried_mps:
             self._try_mps()
 
@@ -143,7 +143,7 @@ class GpuDevice(Device):
         turns, only = mode == "time-sliced", (self._gpu.uuid,)
         return GpuPool(self._directory, Nvml(), self._mps, self._splits, only, turns=turns)
 
-    def _why_not(self, seat: Seat, cublas: str | None) -> str | None:
+    def _why_not(self, seat: WorkerSeat, cublas: str | None) -> str | None:
         if seat.mode == "time-sliced":
             if self._gpu.compute_mode != "default":
                 return f"compute mode {self._gpu.compute_mode} lets no two processes take turns"
@@ -161,7 +161,7 @@ class GpuDevice(Device):
             return f"{seat.share} % has computed wrong here (see dovetail doctor)"
         return f"{seat.share} % was not measured here: dovetail doctor --splits first"
 
-    def _wrong_sms(self, seat: Seat, ready: Event) -> str | None:
+    def _wrong_sms(self, seat: WorkerSeat, ready: Event) -> str | None:
         """Return how the SMs that a worker sees differ from those that the split gate saw."""
         share, seen = seat.share or WHOLE, ready.get("sms")
         key = SplitKey(self._gpu.name, self._driver, ready.get("cublas") or "")

@@ -23,8 +23,8 @@ from dovetail.instances._record import shown
 from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Repository
 from dovetail.instances.errors import DovetailError, InputError, source_name
 from dovetail.instances.raw_files import FilePath, read_bytes
-from dovetail.measuring.campaign import Campaign, Seat, Windows
-from dovetail.measuring.results import Machine, Result
+from dovetail.measuring.campaign import Campaign, Windows, WorkerSeat
+from dovetail.measuring.results import ExperimentResult, Machine
 
 TRIES: Final = 2
 """How often an experiment is tried that fails or is disturbed."""
@@ -32,9 +32,9 @@ TRIES: Final = 2
 _MACHINE_FIELDS: Final = ("gpu_model", "stand_in", "driver", "cublas")
 _CAMPAIGN_FIELDS: Final = ("size", "seed", *(f"windows.{name}" for name in Windows.model_fields))
 
-_Entry = Machine | Campaign | Result
+_Entry = Machine | Campaign | ExperimentResult
 _KINDS: Final[Mapping[str, type[_Entry]]] = MappingProxyType(
-    {"machine": Machine, "campaign": Campaign, "result": Result}
+    {"machine": Machine, "campaign": Campaign, "result": ExperimentResult}
 )
 
 
@@ -51,13 +51,13 @@ class Contents(NamedTuple):
         The machines in order of use.
     campaign : Campaign
         Its last version.
-    results : tuple of Result
+    results : tuple of ExperimentResult
         In order of time; there may be several of one key.
     """
 
     machines: tuple[Machine, ...]
     campaign: Campaign
-    results: tuple[Result, ...]
+    results: tuple[ExperimentResult, ...]
 
     @property
     def machine(self) -> Machine:
@@ -91,7 +91,7 @@ class Ledger:
             self.close()
             raise
         self._machine: Machine | None = None
-        self.results: tuple[Result, ...] = self._found.results if self._found else ()
+        self.results: tuple[ExperimentResult, ...] = self._found.results if self._found else ()
 
     def begin(self, machine: Machine, campaign: Campaign) -> None:
         """Begin or continue a campaign on a machine.
@@ -115,7 +115,7 @@ class Ledger:
         self._write(entries, machine)
         self._machine = machine
 
-    def append(self, result: Result) -> None:
+    def append(self, result: ExperimentResult) -> None:
         """Append a result; it is on the disk when this returns.
 
         Raises
@@ -165,7 +165,7 @@ def read_ledger(folder: FilePath) -> Contents:
     return found
 
 
-def settled(results: Iterable[Result]) -> frozenset[str]:
+def settled(results: Iterable[ExperimentResult]) -> frozenset[str]:
     """Return the keys of experiments that are not measured again.
 
     These have a final result, or have failed or been disturbed `TRIES` times. Refused ones are
@@ -177,18 +177,20 @@ def settled(results: Iterable[Result]) -> frozenset[str]:
     return frozenset(done.union(key for key, times in tries.items() if times >= TRIES))
 
 
-def standing(results: Iterable[Result]) -> dict[str, Result]:
+def standing(results: Iterable[ExperimentResult]) -> dict[str, ExperimentResult]:
     """Return the result that counts of each key: the last sound one, or else the last."""
-    latest: dict[str, Result] = {}
+    latest: dict[str, ExperimentResult] = {}
     for one in results:
         if one.sound or one.key not in latest or not latest[one.key].sound:
             latest[one.key] = one
     return latest
 
 
-def by_setting(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[Result]]:
+def by_setting(
+    results: Iterable[ExperimentResult],
+) -> dict[tuple[WorkerSeat, ...], list[ExperimentResult]]:
     """Return the sound results that count of each setting of all stages, in order of time."""
-    found: dict[tuple[Seat, ...], list[Result]] = defaultdict(list)
+    found: dict[tuple[WorkerSeat, ...], list[ExperimentResult]] = defaultdict(list)
     for one in sorted(standing(results).values(), key=attrgetter("date")):
         if one.sound:
             found[one.seats].append(one)
@@ -265,5 +267,5 @@ def _contents(path: Path) -> Contents | None:
     campaigns = [one for one in entries if isinstance(one, Campaign)]
     if not machines or not campaigns:
         return None
-    results = tuple(one for one in entries if isinstance(one, Result))
+    results = tuple(one for one in entries if isinstance(one, ExperimentResult))
     return Contents(machines, campaigns[-1], results)

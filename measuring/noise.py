@@ -7,9 +7,9 @@ from math import exp, log, sqrt
 from statistics import fmean, median, stdev
 
 from dovetail.instances._record import Count, Name, NonNegative, Number, Record
-from dovetail.measuring.campaign import Seat
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.ledger import by_setting
-from dovetail.measuring.results import Result
+from dovetail.measuring.results import ExperimentResult
 
 
 class Scatter(Record):
@@ -26,7 +26,7 @@ class Scatter(Record):
     within: NonNegative
 
 
-class Noise(Record):
+class CampaignNoise(Record):
     """Noise of a campaign, relative to iteration times.
 
     ``pooled`` is the root of the mean variance, weighted by degrees of freedom: the standard
@@ -45,7 +45,7 @@ class Noise(Record):
     drift: Number | None = None
 
 
-def noise(results: Iterable[Result]) -> Noise | None:
+def noise(results: Iterable[ExperimentResult]) -> CampaignNoise | None:
     """Return the noise between repeats; None if nothing was repeated."""
     settings = by_setting(results)
     found = [
@@ -62,7 +62,7 @@ def noise(results: Iterable[Result]) -> Noise | None:
         for seats, repeats in settings.items()
         if len(seats) == 1 and len(repeats) > 1
     ]
-    return Noise(
+    return CampaignNoise(
         settings=len({one.setting for one in found}),
         pooled=_pooled([one.deviation for one in found], freedom),
         typical=median(one.deviation for one in found),
@@ -72,7 +72,9 @@ def noise(results: Iterable[Result]) -> Noise | None:
     )
 
 
-def _scatter(seats: tuple[Seat, ...], at: int, repeats: Sequence[Result]) -> Scatter:
+def _scatter(
+    seats: tuple[WorkerSeat, ...], at: int, repeats: Sequence[ExperimentResult]
+) -> Scatter:
     times = [_time_s(one, at) for one in repeats]
     return Scatter(
         setting=_setting_text(seats),
@@ -83,11 +85,11 @@ def _scatter(seats: tuple[Seat, ...], at: int, repeats: Sequence[Result]) -> Sca
     )
 
 
-def _time_s(one: Result, at: int) -> float:
+def _time_s(one: ExperimentResult, at: int) -> float:
     return 1 / (one.paces or ())[at].iterations_s
 
 
-def _setting_text(seats: tuple[Seat, ...]) -> str:
+def _setting_text(seats: tuple[WorkerSeat, ...]) -> str:
     """Return a setting in words: ``conv@50 + lstm@50``."""
     text = " + ".join(
         f"{seat.workload}{'' if seat.share is None else f'@{seat.share}'}"

@@ -19,7 +19,7 @@ from dovetail.instances._record import (
 )
 from dovetail.instances.datasets.records import Date
 from dovetail.instances.instance import MetricName
-from dovetail.measuring.campaign import Mode, Seat
+from dovetail.measuring.campaign import Mode, WorkerSeat
 
 Amount = Annotated[int, Field(ge=1)]
 """A number of iterations or requests, of which there may be millions."""
@@ -80,7 +80,7 @@ class Throughput(Record):
         return self.latency.p99_s if self.latency else None
 
 
-class Result(Record):
+class ExperimentResult(Record):
     """Outcome of one experiment, and the device during its window.
 
     ``starved``: it is only known that a worker was slower than ``most_iterations_s``, as it did too
@@ -138,7 +138,7 @@ class Result(Record):
         return self.sound or starved or self.status == "out-of-memory"
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
+    def seats(self) -> tuple[WorkerSeat, ...]:
         """The workers."""
         each = zip(self.workloads, self.shares, self.first, strict=True)
-        return tuple(Seat(name, self.mode, share, first) for name, share, first in each)
+        return tuple(WorkerSeat(name, self.mode, share, first) for name, share, first in each)

@@ -11,7 +11,7 @@ from dovetail.instances.errors import DovetailError, InputError
 from dovetail.measuring.campaign import Campaign, Experiment, experiments, workers_needed
 from dovetail.measuring.device import Device
 from dovetail.measuring.ledger import Ledger, settled, standing, today
-from dovetail.measuring.results import Result
+from dovetail.measuring.results import ExperimentResult
 from dovetail.measuring.windows import LEAST, Steps, is_over, most_pace, pace
 from dovetail.measuring.worker import Failure, Worker
 from dovetail.measuring.worker_pool import WorkerPool
@@ -33,7 +33,7 @@ class ProgressListener(Protocol):
     def begins(self, experiment: Experiment, left: int) -> None:
         """An experiment begins; ``left`` is the number of those left, this one included."""
 
-    def ends(self, result: Result) -> None:
+    def ends(self, result: ExperimentResult) -> None:
         """A result was stored."""
 
 
@@ -154,11 +154,11 @@ class Runner:
         if known is None or (known.status, known.reason) != ("refused", why):
             self._keep(_result(experiment, {"status": "refused", "reason": why}))
 
-    def _keep(self, result: Result) -> None:
+    def _keep(self, result: ExperimentResult) -> None:
         self._ledger.append(result)
         self._listener.ends(result)
 
-    def _tried(self, experiment: Experiment) -> Result | None:
+    def _tried(self, experiment: Experiment) -> ExperimentResult | None:
         """Return the result of an experiment; None if time is up."""
         try:
             taken = self._workers.take(experiment.seats, self._until_s)
@@ -251,9 +251,9 @@ def _most_pace(worker: Worker, start_s: float, now_s: float) -> float | None:
     return most_pace(steps, chunk, start_s, now_s)
 
 
-def _result(experiment: Experiment, found: _Found, residents: int = 0) -> Result:
+def _result(experiment: Experiment, found: _Found, residents: int = 0) -> ExperimentResult:
     seats = experiment.seats
-    return Result.from_data(
+    return ExperimentResult.from_data(
         {
             "key": experiment.key,
             "stage": experiment.stage,

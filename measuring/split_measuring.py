@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from dovetail.executor.gpus.splits import WHOLE, SmCount, SplitEvidence
 from dovetail.executor.jobs.specs import Seat
-from dovetail.executor.pools.submissions import Submission, Submissions
+from dovetail.executor.pools.submissions import PoolSubmissions, Submission
 from dovetail.instances.errors import DovetailError
 
 PROGRAM: Final = Path(__file__).with_name("workloads") / "products.py"
@@ -55,7 +55,7 @@ class Probe(NamedTuple):
         Number of SMs of the whole GPU, if known.
     python : str
         A Python with the jobs' PyTorch.
-    submissions : Submissions
+    submissions : PoolSubmissions
         Starts programs on the GPU's pool, under MPS.
     gpu : str
         The GPU's id in the pool.
@@ -65,7 +65,7 @@ class Probe(NamedTuple):
     driver: str
     sms: int | None
     python: str
-    submissions: Submissions
+    submissions: PoolSubmissions
     gpu: str
 
 
@@ -114,7 +114,7 @@ def _answers(
         way.end(running, 0.0)
 
 
-def _answer(way: Submissions, one: Submission, program: str) -> Mapping[str, object]:
+def _answer(way: PoolSubmissions, one: Submission, program: str) -> Mapping[str, object]:
     lines = way.last_words(one)
     if one.status != 0:
         last = lines[-1] if one.status is not None and one.status > 0 and lines else one.over

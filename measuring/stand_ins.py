@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from dovetail.executor.jobs.specs import Seat as PoolSeat
+from dovetail.executor.jobs.specs import WorkerSeat as PoolSeat
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.simulated import SimulatedNode
-from dovetail.executor.pools.submissions import Submissions
+from dovetail.executor.pools.submissions import PoolSubmissions
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Instance, Workload
-from dovetail.measuring.campaign import Seat
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.device import Device
 from dovetail.measuring.results import Facts
 from dovetail.measuring.windows import Events, Steps
@@ -44,7 +44,7 @@ class CpuDevice(Device):
         facts = Facts(gpu_model="cpu-1-core", stand_in=text, memory_mib=core.memory_mib)
         super().__init__(self._pool, core.id, facts)
 
-    def why_not(self, seat: Seat) -> str | None:
+    def why_not(self, seat: WorkerSeat) -> str | None:
         """Return why a share cannot be enforced here."""
         if seat.share is not None and self._pool.shares == "none":
             return "a cap needs control groups that limit CPU time, and none can be made here"
@@ -80,7 +80,7 @@ class SimulatedDevice(Device):
         facts = Facts(gpu_model=gpu.model, stand_in=text, sms=gpu.sms, memory_mib=gpu.memory_mib)
         super().__init__(SimulatedNode(directory, truth), name, facts)
 
-    def why_not(self, seat: Seat) -> str | None:
+    def why_not(self, seat: WorkerSeat) -> str | None:
         """Return what of a seat an instance cannot express or does not allow."""
         if seat.mode == "time-sliced":
             return "an instance knows nothing of time slicing"
@@ -88,7 +88,7 @@ class SimulatedDevice(Device):
             return f"the instance allows no share of {seat.share} %"
         return None
 
-    def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
+    def worker(self, seat: WorkerSeat, command: Sequence[str], path: str) -> Worker:
         """Return a worker; nothing starts before it runs."""
         workload = self._truth.workloads[seat.workload]
         return SimulatedWorker(seat, self.submissions, self.gpu, workload)
@@ -102,7 +102,9 @@ class SimulatedDevice(Device):
 class SimulatedWorker(Worker):
     """A workload of an instance: one simulated run per window, whose progress is read."""
 
-    def __init__(self, seat: Seat, submissions: Submissions, gpu: str, workload: Workload) -> None:
+    def __init__(
+        self, seat: WorkerSeat, submissions: PoolSubmissions, gpu: str, workload: Workload
+    ) -> None:
         super().__init__(seat, submissions)
         self._place = PoolSeat(gpu=gpu, share=seat.share)
         self._iterations, self._read_s = 0.0, 0.0

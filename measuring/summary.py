@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dovetail.instances._record import Count, Name, NonNegative, Positive, Record, Share, Slowdown
-from dovetail.measuring.campaign import Mode, Seat, experiments
+from dovetail.measuring.campaign import Mode, WorkerSeat, experiments
 from dovetail.measuring.dataset import (
     Baselines,
     LeftOut,
@@ -19,12 +19,12 @@ from dovetail.measuring.dataset import (
     slowdowns,
 )
 from dovetail.measuring.ledger import Contents, by_setting, settled, standing
-from dovetail.measuring.noise import Noise, noise
-from dovetail.measuring.results import Machine, Result
+from dovetail.measuring.noise import CampaignNoise, noise
+from dovetail.measuring.results import ExperimentResult, Machine
 
 Amount = Annotated[int, Field(ge=0)]
 
-_Settings = Mapping[tuple[Seat, ...], Sequence[Result]]
+_Settings = Mapping[tuple[WorkerSeat, ...], Sequence[ExperimentResult]]
 """Sound results by setting."""
 
 
@@ -70,7 +70,7 @@ class Alone(Record):
     p99_s: NonNegative | None = None
 
 
-class Together(Record):
+class PairSummary(Record):
     """Two workloads together in one setting, as means over repeats.
 
     ``combined`` is the sum of 1 / slowdown; above 1, sharing is faster than running one after the
@@ -88,7 +88,7 @@ class Together(Record):
     p99_s: tuple[NonNegative | None, NonNegative | None] = (None, None)
 
 
-class Sharing(Record):
+class SharingSummary(Record):
     """One way to share, over all pairs measured with it.
 
     ``over_time_sliced`` is the mean of the combined throughput over that of time slicing, over the
@@ -140,10 +140,10 @@ class Summary(Record):
     unstable: Amount
     relative_error: Positive
     others_busy: NonNegative | None = None
-    noise: Noise | None
+    noise: CampaignNoise | None
     alone: tuple[Alone, ...]
-    together: tuple[Together, ...]
-    sharing: tuple[Sharing, ...]
+    together: tuple[PairSummary, ...]
+    sharing: tuple[SharingSummary, ...]
     tails: tuple[Tail, ...]
     left_out: tuple[LeftOut, ...]
 
@@ -218,7 +218,7 @@ def _alone(settings: _Settings) -> Iterable[Alone]:
         )
 
 
-def _energy_j(one: Result) -> float | None:
+def _energy_j(one: ExperimentResult) -> float | None:
     """Return the energy per iteration alone, including that of idle gaps between requests."""
     (pace,) = one.paces or ()
     if one.power_w is None or one.window_s is None:
@@ -227,7 +227,7 @@ def _energy_j(one: Result) -> float | None:
     return one.power_w / rate
 
 
-def _together(settings: _Settings, alone: Baselines) -> Iterable[Together]:
+def _together(settings: _Settings, alone: Baselines) -> Iterable[PairSummary]:
     for seats, repeats in settings.items():
         if len(seats) == 1:
             continue
@@ -235,7 +235,7 @@ def _together(settings: _Settings, alone: Baselines) -> Iterable[Together]:
         if slowed:
             mine, other = (fmean(values) for values in zip(*slowed, strict=True))
             paces = [one.paces for one in repeats if one.paces]
-            yield Together.from_data(
+            yield PairSummary.from_data(
                 {
                     "mode": seats[0].mode,
                     "workloads": [seat.workload for seat in seats],
@@ -250,16 +250,20 @@ def _together(settings: _Settings, alone: Baselines) -> Iterable[Together]:
             )
 
 
-def _tails(alone: Iterable[Alone], together: Iterable[Together]) -> Iterable[Tail]:
+def _tails(alone: Iterable[Alone], together: Iterable[PairSummary]) -> Iterable[Tail]:
     """Yield the tails of workloads alone, then with partners of each share."""
-    found: dict[tuple[Seat, int | None, bool], list[tuple[float, str | None]]] = defaultdict(list)
+    found: dict[tuple[WorkerSeat, int | None, bool], list[tuple[float, str | None]]] = defaultdict(
+        list
+    )
     for one in alone:
         if one.p99_s is not None:
-            found[Seat(one.workload, one.mode, one.share), None, False].append((one.p99_s, None))
+            found[WorkerSeat(one.workload, one.mode, one.share), None, False].append(
+                (one.p99_s, None)
+            )
     for pair in together:
         for at, p99_s in enumerate(pair.p99_s):
             if p99_s is not None:
-                seat = Seat(pair.workloads[at], pair.mode, pair.shares[at], pair.first[at])
+                seat = WorkerSeat(pair.workloads[at], pair.mode, pair.shares[at], pair.first[at])
                 partner = pair.workloads[1 - at]
                 found[seat, pair.shares[1 - at], True].append((p99_s, partner))
     for (seat, other_share, paired), tails in found.items():
@@ -281,8 +285,10 @@ _Way = tuple[Mode, tuple[int | None, ...], bool]
 _SLICED: _Way = ("time-sliced", (None, None), False)
 
 
-def _sharing(together: Sequence[Together], results: Iterable[Result]) -> Iterable[Sharing]:
-    by_way: dict[_Way, list[Together]] = defaultdict(list)
+def _sharing(
+    together: Sequence[PairSummary], results: Iterable[ExperimentResult]
+) -> Iterable[SharingSummary]:
+    by_way: dict[_Way, list[PairSummary]] = defaultdict(list)
     for one in together:
         by_way[_way(one.mode, one.shares, one.first)].append(one)
     sliced = {frozenset(one.workloads): one.combined for one in by_way.get(_SLICED, ())}
@@ -299,7 +305,7 @@ def _sharing(together: Sequence[Together], results: Iterable[Result]) -> Iterabl
         ]
         values = [one.combined for one in pairs]
         mode, shares, preferred = way
-        yield Sharing.from_data(
+        yield SharingSummary.from_data(
             {
                 "mode": mode,
                 "shares": shares,

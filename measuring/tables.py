@@ -12,9 +12,9 @@ from rich.text import Text
 
 from dovetail.instances._record import listed
 from dovetail.measuring.campaign import Stage
-from dovetail.measuring.noise import Noise
+from dovetail.measuring.noise import CampaignNoise
 from dovetail.measuring.results import Machine
-from dovetail.measuring.summary import Alone, Cover, Sharing, Summary, Tail, Together
+from dovetail.measuring.summary import Alone, Cover, PairSummary, SharingSummary, Summary, Tail
 from dovetail.toolkit.tables import Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import NO_FIGURE, figure, number, percent, two_digits
 
@@ -120,7 +120,7 @@ def noise_lines(found: Summary) -> RenderableType:
     return fact_lines(*facts, *(_noise_facts(found.noise) if found.noise else ()))
 
 
-def _noise_facts(found: Noise) -> Iterator[tuple[str, str]]:
+def _noise_facts(found: CampaignNoise) -> Iterator[tuple[str, str]]:
     worst = found.worst
     where = f"{worst.workload} in {worst.setting}" if worst.setting != worst.workload else ""
     yield "noise", f"{percent(found.pooled)} between repeats of one setting (pooled)"
@@ -152,7 +152,7 @@ def solo_table(alone: Iterable[Alone]) -> RenderableType:
     return _table(("alone", "setting"), columns, rows)
 
 
-def sharing_table(ways: Iterable[Sharing]) -> RenderableType:
+def sharing_table(ways: Iterable[SharingSummary]) -> RenderableType:
     """Return the table of ways to share; combined throughput is the sum of 1 / slowdown."""
     columns = ("pairs", "out of\nmemory", "combined\nmean", "least", "most", "over\ntime-sliced")
     rows = [
@@ -173,10 +173,10 @@ def sharing_table(ways: Iterable[Sharing]) -> RenderableType:
     return Group(table, Text("1.00: as fast as one after the other, each alone", "dim"))
 
 
-def pair_table(together: Iterable[Together]) -> RenderableType:
+def pair_table(together: Iterable[PairSummary]) -> RenderableType:
     """Return the table of the least and the most slowed pairs of each way to share."""
     columns = ("slowdowns", "combined", "W", "p99 ms", "repeats")
-    ways: dict[str, list[Together]] = defaultdict(list)
+    ways: dict[str, list[PairSummary]] = defaultdict(list)
     for one in together:
         ways[_way(one.mode, one.shares, any(one.first))].append(one)
     rows = [_pair_row(one) for group in ways.values() for one in _extremes(group)]
@@ -184,7 +184,7 @@ def pair_table(together: Iterable[Together]) -> RenderableType:
     return Group(_table(("pair", "setting"), columns, rows), Text(line, "dim"))
 
 
-def _extremes(group: Iterable[Together]) -> list[Together]:
+def _extremes(group: Iterable[PairSummary]) -> list[PairSummary]:
     """Return the pairs at both ends, or all of a few."""
     ordered = sorted(group, key=lambda one: one.combined, reverse=True)
     if len(ordered) <= 2 * MOST_SHOWN:
@@ -192,7 +192,7 @@ def _extremes(group: Iterable[Together]) -> list[Together]:
     return ordered[:MOST_SHOWN] + ordered[-MOST_SHOWN:]
 
 
-def _pair_row(one: Together) -> tuple[str, ...]:
+def _pair_row(one: PairSummary) -> tuple[str, ...]:
     marked = (
         f"{name}{' (preferred)' if first else ''}"
         for name, first in zip(one.workloads, one.first, strict=True)

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from dovetail.executor.pools.submissions import Submission, Submissions
-from dovetail.measuring.campaign import Seat
+from dovetail.executor.pools.submissions import PoolSubmissions, Submission
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.windows import Answered, Events, Steps
 
 Event = Mapping[str, Any]
@@ -37,9 +37,9 @@ class Worker:
 
     Parameters
     ----------
-    seat : Seat
+    seat : WorkerSeat
         Its workload and setting.
-    submissions : Submissions
+    submissions : PoolSubmissions
         Starts its process; woken by its events.
 
     Attributes
@@ -52,7 +52,7 @@ class Worker:
         The last memory that it reported.
     """
 
-    def __init__(self, seat: Seat, submissions: Submissions) -> None:
+    def __init__(self, seat: WorkerSeat, submissions: PoolSubmissions) -> None:
         self.seat, self._submissions = seat, submissions
         self.submission: Submission | None = None
         self.started_s = self.used_s = time.monotonic()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from dovetail.instances.errors import DovetailError
-from dovetail.measuring.campaign import Seat
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.device import Device
 from dovetail.measuring.worker import Failure, Worker
 
@@ -23,7 +23,7 @@ SPARE_MIB: Final = 512.0
 """Device memory that is kept free beyond the known needs of workers."""
 
 
-class Limits(NamedTuple):
+class WorkerLimits(NamedTuple):
     """Limits of a worker pool.
 
     Attributes
@@ -53,7 +53,7 @@ class WorkerPool:
         The device.
     command : callable
         Returns the command of a seat's worker.
-    limits : Limits
+    limits : WorkerLimits
         Limits on number and time.
 
     Attributes
@@ -65,8 +65,8 @@ class WorkerPool:
     def __init__(
         self,
         device: Device,
-        command: Callable[[Seat], Sequence[str]],
-        limits: Limits = Limits(),  # noqa: B008 (a constant)
+        command: Callable[[WorkerSeat], Sequence[str]],
+        limits: WorkerLimits = WorkerLimits(),  # noqa: B008 (a constant)
     ) -> None:
         self._device, self._command, self._limits = device, command, limits
         # The names of sockets must be short.
@@ -88,11 +88,11 @@ class WorkerPool:
         runs = (worker.submission for worker in self._workers)
         return tuple(run.pid for run in runs if run is not None and run.pid is not None)
 
-    def has(self, seats: Sequence[Seat]) -> bool:
+    def has(self, seats: Sequence[WorkerSeat]) -> bool:
         """Return whether workers for all of these seats are idle."""
         return Counter(seats) <= Counter(worker.seat for worker in self._workers if worker.idle)
 
-    def staff(self, now: Counter[Seat], later: Counter[Seat], until_s: float) -> None:
+    def staff(self, now: Counter[WorkerSeat], later: Counter[WorkerSeat], until_s: float) -> None:
         """End the workers that are not needed, and start the missing ones in parallel.
 
         It stops when there is no room; failures are reported by ``take``.
@@ -117,7 +117,7 @@ class WorkerPool:
                 break
         self.wait(lambda: not self._starting(), until_s)
 
-    def take(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
+    def take(self, seats: Sequence[WorkerSeat], until_s: float) -> tuple[Worker | Failure, ...]:
         """Return a ready worker for each seat, or why there is none.
 
         Raises
@@ -185,7 +185,7 @@ class WorkerPool:
         self.dismiss([worker])
         return failure
 
-    def _begin(self, seat: Seat, until_s: float) -> Worker | Failure:
+    def _begin(self, seat: WorkerSeat, until_s: float) -> Worker | Failure:
         """Start a worker as soon as few enough others are starting."""
         self.dismiss([worker for worker in self._workers if worker.seat.mode != seat.mode])
         self.wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
@@ -207,7 +207,7 @@ class WorkerPool:
         late = time.monotonic() - worker.started_s >= self._limits.ready_s
         return worker.ready is None and not late and worker.failure() is None
 
-    def _make_room(self, seat: Seat, kept: Collection[object]) -> bool:
+    def _make_room(self, seat: WorkerSeat, kept: Collection[object]) -> bool:
         """End the least recently used workers until there is room; return whether there is."""
         while True:
             free_mib = self._device.free_mib()

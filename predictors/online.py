@@ -109,7 +109,7 @@ class Online:
         self.predictor = predictor
         self.learnt = 0
         self._measurements = measurements
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownPairs] = {}
 
     def learn(self, data: DataSet) -> list[Residual]:
         """Take in what is new; return how far it was from what was believed.
@@ -163,12 +163,12 @@ class Online:
             distance = posterior.residuals(pairs, slowdown[new])
             residuals += _residuals(gpu_model, rows, start, distance)
             posterior = posterior.updated(pairs, slowdown[new])
-        self._known[gpu_model] = _Known(table, slowdown, posterior)
+        self._known[gpu_model] = _KnownPairs(table, slowdown, posterior)
         member = replace(fit.member, features=features, form=posterior.form)
         return measured_fit(fit, member, data, gpu_model, rows)
 
 
-class _Known(NamedTuple):
+class _KnownPairs(NamedTuple):
     table: FloatArray
     slowdown: FloatArray
     posterior: Posterior

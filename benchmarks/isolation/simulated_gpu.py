@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from dovetail.isolation.scheduler import (
     BOUND_S,
     Kernel,
-    Launch,
+    KernelLaunch,
     Order,
     Preempt,
     Scheduler,
@@ -404,7 +404,7 @@ class SimulatedGpu:
             self._grids.remove(grid)
             grid.done(0, 0.0)
 
-    def _start(self, order: Launch) -> None:
+    def _start(self, order: KernelLaunch) -> None:
         kernel, kind, ended = self._wanted[order.client][0]
         critical = order.client == CRITICAL
         self._launches += not critical

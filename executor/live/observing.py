@@ -16,7 +16,7 @@ from dovetail.executor.live.findings import power_w
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.readings import LastReading, Reading
 from dovetail.executor.live.tracks import WatchOptions
-from dovetail.executor.live.watch import Watch, watched
+from dovetail.executor.live.watch import RunWatch, watched
 from dovetail.executor.pools.pool import NodePool, Usage
 from dovetail.instances._record import IDLE
 
@@ -59,7 +59,7 @@ class Observer:
         every_s: float,
     ) -> None:
         self._machine, self._pool, self._devices, self._view = machine, pool, devices, view
-        self._watch = Watch(devices.models, view, options)
+        self._watch = RunWatch(devices.models, view, options)
         self._every_s = every_s
         self._sampled_s = -math.inf
         self._library_seen: set[str] = set()

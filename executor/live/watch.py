@@ -36,7 +36,7 @@ def watched(machine: StateMachine) -> list[str]:
     return [job.run.id for job in machine.holding.values() if job.state in WATCHED and job.run]
 
 
-class Watch:
+class RunWatch:
     """Remembers what the last minutes showed; after a restart, a new one begins anew.
 
     Its methods are called from one thread.

@@ -36,7 +36,7 @@ from dovetail.executor.mps.processes import (
     MpsProcess,
     every_mps,
 )
-from dovetail.executor.mps.recovery import PATIENCE, Patience, Recovery
+from dovetail.executor.mps.recovery import PATIENCE, Recovery, RecoveryTimeouts
 from dovetail.executor.system.bounded_folders import MOST_BYTES, bound
 
 LONGEST_DIRECTORY: Final = 87
@@ -61,7 +61,7 @@ class MpsManager:
         directories above.
     program : str
         The control program.
-    patience : Patience
+    patience : RecoveryTimeouts
         Timeouts.
 
     Notes
@@ -72,7 +72,7 @@ class MpsManager:
     """
 
     def __init__(
-        self, directory: Path, *, program: str = PROGRAM, patience: Patience = PATIENCE
+        self, directory: Path, *, program: str = PROGRAM, patience: RecoveryTimeouts = PATIENCE
     ) -> None:
         self.directory = directory.absolute()
         self._program = program

@@ -10,7 +10,7 @@ from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import ANSWER_S, Control, Health, HealthState, MpsError
 
 
-class Patience(NamedTuple):
+class RecoveryTimeouts(NamedTuple):
     """Timeouts in seconds.
 
     Attributes
@@ -31,7 +31,7 @@ class Patience(NamedTuple):
     quit_s: float = 10.0
 
 
-PATIENCE: Final = Patience()
+PATIENCE: Final = RecoveryTimeouts()
 
 
 class Recovery(NamedTuple):
@@ -53,7 +53,7 @@ class Recovery(NamedTuple):
     left: tuple[int, ...] = ()
 
 
-def recover(control: Control, patience: Patience) -> Recovery:
+def recover(control: Control, patience: RecoveryTimeouts) -> Recovery:
     """Take as many steps as are needed until new clients are served.
 
     A daemon that does not answer is waited for and then killed, since the steps between need its
@@ -87,7 +87,7 @@ def _is_healthy(control: Control, health: Health) -> bool:
     return health.state in (HealthState.IDLE, HealthState.ACTIVE)
 
 
-def _wait(control: Control, patience: Patience) -> None:
+def _wait(control: Control, patience: RecoveryTimeouts) -> None:
     end = time.monotonic() + patience.active_s
     while time.monotonic() < end:
         health = control.health()
@@ -96,18 +96,18 @@ def _wait(control: Control, patience: Patience) -> None:
         time.sleep(patience.active_s / 50)
 
 
-def _terminate(control: Control, patience: Patience) -> None:
+def _terminate(control: Control, patience: RecoveryTimeouts) -> None:
     for server in control.servers():
         for client in control.clients(server):
             control.terminate_client(server, client, patience.terminate_s)
 
 
-def _restart(control: Control, patience: Patience) -> None:
+def _restart(control: Control, patience: RecoveryTimeouts) -> None:
     control.quit(patience.quit_s)
     control.start()
 
 
-def _kill(control: Control, patience: Patience) -> None:
+def _kill(control: Control, patience: RecoveryTimeouts) -> None:
     daemon = control.daemon()
     for process in (*((daemon,) if daemon else ()), *control.server_processes()):
         if not processes.kill(process, patience.answer_s):
@@ -115,7 +115,7 @@ def _kill(control: Control, patience: Patience) -> None:
     control.start()
 
 
-_STEPS: Final[tuple[tuple[str, Callable[[Control, Patience], None], bool], ...]] = (
+_STEPS: Final[tuple[tuple[str, Callable[[Control, RecoveryTimeouts], None], bool], ...]] = (
     ("waited for its servers", _wait, False),
     ("terminated its clients", _terminate, True),
     ("made the daemon quit and started another", _restart, True),

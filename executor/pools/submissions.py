@@ -58,7 +58,7 @@ class Submission:
     stopped: str = ""
 
 
-class Submissions:
+class PoolSubmissions:
     """Starts programs on a pool and reports their state; use it as a context manager.
 
     Its methods are called from one thread, but for `wake`. What an earlier user of the pool's
@@ -80,7 +80,7 @@ class Submissions:
         self._known.update((one.run.id, one) for one in left)
         self.end(left, 0.0)
 
-    def __enter__(self) -> Submissions:
+    def __enter__(self) -> PoolSubmissions:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,7 +22,7 @@ class WorkloadError(Exception):
     """A workload does not exist, or is incomplete."""
 
 
-class Workload(NamedTuple):
+class LoadedWorkload(NamedTuple):
     """A workload; ``workloads/__init__.py`` describes its parts."""
 
     kind: str
@@ -32,7 +32,7 @@ class Workload(NamedTuple):
     gaps: Gaps | None
 
 
-_built_in: dict[str, Workload] = {}
+_built_in: dict[str, LoadedWorkload] = {}
 
 
 def built_in(
@@ -52,13 +52,13 @@ def built_in(
             return build(device, batch[size], size == "full")
 
         kind = "inference" if gaps else "training"
-        _built_in[build.__name__] = Workload(kind, build.__name__, batch, prepare, gaps)
+        _built_in[build.__name__] = LoadedWorkload(kind, build.__name__, batch, prepare, gaps)
         return build
 
     return add
 
 
-def load(name_or_file: str, size: str) -> Workload:
+def load(name_or_file: str, size: str) -> LoadedWorkload:
     """Import a built-in workload by name, or a user's workload by file.
 
     Raises
@@ -79,7 +79,7 @@ def load(name_or_file: str, size: str) -> Workload:
         raise WorkloadError(f"{name_or_file}: {error}") from None
 
 
-def _own(path: Path, size: str) -> Workload:
+def _own(path: Path, size: str) -> LoadedWorkload:
     sys.path.insert(0, str(path.parent))  # like a script, it may import files of its folder
     spec = importlib.util.spec_from_file_location("own_workload", path)
     assert spec is not None
@@ -104,4 +104,4 @@ def _own(path: Path, size: str) -> Workload:
     if gaps is not None and kind != "inference":
         raise WorkloadError("gaps is for inference only")
     family = part("FAMILY", lambda found: isinstance(found, str))
-    return Workload(kind, family, batch, part("prepare", callable), gaps)
+    return LoadedWorkload(kind, family, batch, part("prepare", callable), gaps)

@@ -53,7 +53,7 @@ VARIANCES: Final = tuple(
 )
 
 
-class Castor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class CastorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gradient-boosted trees for the slowdown of a job with another.
 
     The same seed and data give the same trees. The mean slowdown is taken off before the trees
@@ -119,8 +119,8 @@ class Castor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return forest_of_xgboost(self.booster_, self.n_features_in_ // 2, self.mean_)
 
 
-def _build(seed: int) -> Castor:
-    return Castor(random_state=seed)
+def _build(seed: int) -> CastorRegressor:
+    return CastorRegressor(random_state=seed)
 
 
 SPEC: Final = ModelSpec((*INDICATORS, *VARIANCES, "share"), _build, least=3)

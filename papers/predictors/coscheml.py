@@ -41,7 +41,7 @@ METRICS: Final = (
 """Table 1: SM efficiency is ``sm_active``, device to host is ``pcie_tx_bytes_s``."""
 
 
-class CoScheML(RandomForestRegressor):  # type: ignore[misc]
+class CoScheMLForest(RandomForestRegressor):  # type: ignore[misc]
     """scikit-learn's random forest that can be turned into arrays."""
 
     def to_form(self) -> Forest:
@@ -49,8 +49,8 @@ class CoScheML(RandomForestRegressor):  # type: ignore[misc]
         return forest_of_sklearn(self)
 
 
-def _build(seed: int) -> CoScheML:
-    return CoScheML(n_estimators=100, max_leaf_nodes=256, max_features=0.5, random_state=seed)
+def _build(seed: int) -> CoScheMLForest:
+    return CoScheMLForest(n_estimators=100, max_leaf_nodes=256, max_features=0.5, random_state=seed)
 
 
 SPEC: Final = ModelSpec((*METRICS, "share"), _build, least=3)

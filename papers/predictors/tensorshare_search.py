@@ -46,7 +46,7 @@ _FEWEST_ROWS: Final = 2
 Labels = NDArray[np.generic]
 
 
-class Trial(NamedTuple):
+class StructureTrial(NamedTuple):
     """One structure that was tried.
 
     Attributes
@@ -73,12 +73,12 @@ class Search(NamedTuple):
     best : TensorShare
         The structure with the least error, not fitted; that of the paper's Table 4 where time
         was too short to try any.
-    trials : tuple of Trial
+    trials : tuple of StructureTrial
         Every structure that was tried to the end, in order.
     """
 
     best: TensorShare
-    trials: tuple[Trial, ...]
+    trials: tuple[StructureTrial, ...]
 
 
 def search(
@@ -155,7 +155,7 @@ def search(
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     if most_layers >= len(TABLE_4):
         study.enqueue_trial(_TABLE_4_TRIAL)
-    tried: list[Trial] = []
+    tried: list[StructureTrial] = []
     for count in range(1, 1 + (trials or MOST_PER_DEPTH * most_layers)):
         asked = study.ask()
         structure = _suggested(asked, base, most_layers)
@@ -235,15 +235,15 @@ def _suggested(asked: optuna.Trial, base: TensorShare, most_layers: int) -> Tens
     return structure
 
 
-def _wanted(structure: TensorShare, tried: Sequence[Trial]) -> bool:
+def _wanted(structure: TensorShare, tried: Sequence[StructureTrial]) -> bool:
     """Tell whether the structure is not too large, and its depth not yet tried to the full."""
     sizes = structure.hidden_layer_sizes
     same_depth = sum(len(trial.hidden_layer_sizes) == len(sizes) for trial in tried)
     return sum(a * b for a, b in pairwise(sizes)) <= _MOST_WEIGHTS and same_depth < MOST_PER_DEPTH
 
 
-def _trial(structure: TensorShare, smape: float) -> Trial:
-    return Trial(
+def _trial(structure: TensorShare, smape: float) -> StructureTrial:
+    return StructureTrial(
         structure.hidden_layer_sizes,
         structure.batch_size,
         structure.learning_rate_init,
@@ -253,7 +253,7 @@ def _trial(structure: TensorShare, smape: float) -> Trial:
     )
 
 
-def _best(base: TensorShare, tried: Sequence[Trial]) -> TensorShare:
+def _best(base: TensorShare, tried: Sequence[StructureTrial]) -> TensorShare:
     found: TensorShare = clone(base)
     if not tried:
         return found

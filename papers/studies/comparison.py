@@ -89,7 +89,7 @@ class MatchingTest(Record):
     models: tuple[Matched, ...]
 
 
-class Comparison(Record):
+class ModelComparison(Record):
     """All models in all settings on one data set: what ``dovetail predictors evaluate`` reports."""
 
     data: str
@@ -141,7 +141,7 @@ class Comparison(Record):
 class Studied:
     """A comparison, the held-out predictions behind it, and the block they were matched on."""
 
-    comparison: Comparison
+    comparison: ModelComparison
     tested: tuple[Trial, ...]
     block: Block | None
 
@@ -207,7 +207,7 @@ def study(
     pairs = measured_pairs(data, gpu_models)
     block = complete_block(data, tested[0].rows, gpu_models) if tested else None
     names = {name for pair in pairs for name in pair.workloads}
-    comparison = Comparison(
+    comparison = ModelComparison(
         data=data.name,
         gpu_models=tuple(dict.fromkeys(pair.gpu_model for pair in pairs)),
         workloads=len(names),

@@ -458,7 +458,7 @@ def coverage(tested: Trial, confidence: float, among: BoolArray | None = None) -
     )
 
 
-class _Pairs(NamedTuple):
+class _TestedPairs(NamedTuple):
     """The tested pairs: both rows of a pair are in the same fold."""
 
     of_test: IntArray
@@ -469,10 +469,10 @@ class _Pairs(NamedTuple):
         return np.asarray(np.bincount(self.of_test, ~holds) == 0)
 
 
-def _pairs(tested: Trial) -> _Pairs:
+def _pairs(tested: Trial) -> _TestedPairs:
     keys = tested.pair * len(tested.folds) + tested.held.fold
     _, first, of_test = np.unique(keys, return_index=True, return_inverse=True)
-    return _Pairs(of_test, tested.weight[first])
+    return _TestedPairs(of_test, tested.weight[first])
 
 
 def cross_calibrated(

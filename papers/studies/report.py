@@ -16,7 +16,7 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.papers.studies import wording
 from dovetail.papers.studies.comparison import (
-    Comparison,
+    ModelComparison,
     Studied,
     chosen_coverage,
     chosen_tests,
@@ -116,7 +116,7 @@ def _tested(studied: Studied) -> Trial | None:
     return studied.of(found.model, found.setting) if found else None
 
 
-def _headline(comparison: Comparison) -> str:
+def _headline(comparison: ModelComparison) -> str:
     if not comparison.best:
         return f"No model could be tested on {comparison.data}"
     found = wording.largest_error(comparison)
@@ -124,7 +124,7 @@ def _headline(comparison: Comparison) -> str:
     return f"{found.model} predicts {what} to within {found.accuracy.mae:.3f} on average"
 
 
-def _tiles(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+def _tiles(comparison: ModelComparison) -> Iterator[tuple[str, str, str]]:
     """Yield label, figure and small print of each of the boxes under the headline.
 
     Of the best model; each figure is that of its weakest setting.
@@ -146,7 +146,7 @@ def _tiles(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
         yield "throughput", part(matched.throughput), f"of the best matching's; {random}"
 
 
-def _facts(data: DataSet, comparison: Comparison) -> Iterator[tuple[str, str]]:
+def _facts(data: DataSet, comparison: ModelComparison) -> Iterator[tuple[str, str]]:
     """Yield the settings of the tests."""
     amounts = f"{len(data.profiles):,} profiles, {comparison.pairs:,} measured pairs"
     yield "data", f"{comparison.data}: {amounts}"
@@ -159,7 +159,7 @@ def _facts(data: DataSet, comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "dovetail", VERSION
 
 
-def _model_table(comparison: Comparison) -> Table:
+def _model_table(comparison: ModelComparison) -> Table:
     heads = (
         *(Head("model", number=False), Head("new", number=False), Head("SMAPE", "%")),
         *(Head(name) for name in ("MAE", "RMSE", "R²", "bias")),
@@ -201,7 +201,7 @@ def _scatters(studied: Studied) -> Iterator[Chart]:
         yield _scatter(each, studied.comparison, ends)
 
 
-def _scatter(tested: Trial, comparison: Comparison, ends: tuple[float, float]) -> Chart:
+def _scatter(tested: Trial, comparison: ModelComparison, ends: tuple[float, float]) -> Chart:
     known = np.flatnonzero(~np.isnan(tested.predicted))
     left = max(0, len(known) - MOST_POINTS)
     drawn = known
@@ -342,7 +342,7 @@ def _percent(value: float | None) -> str:
     return wording.part(value).removesuffix(" %")
 
 
-def _decisions(comparison: Comparison) -> list[tuple[str, float, float]]:
+def _decisions(comparison: ModelComparison) -> list[tuple[str, float, float]]:
     """Return gSLAs with the checked figure, and the parts wrongly accepted and refused."""
     found = wording.decisive(comparison)
     if found is None:
@@ -354,7 +354,7 @@ def _decisions(comparison: Comparison) -> list[tuple[str, float, float]]:
     ]
 
 
-def _decision_chart(comparison: Comparison) -> Chart | None:
+def _decision_chart(comparison: ModelComparison) -> Chart | None:
     columns = ("gSLA, checked figure", "wrongly accepted", "wrongly refused")
     found = _decisions(comparison)
     if not found:
@@ -369,7 +369,7 @@ def _decision_chart(comparison: Comparison) -> Chart | None:
     return bars("decisions", title, data, "per cent of all pairs", colours=colours)
 
 
-def _decision_table(comparison: Comparison) -> Table:
+def _decision_table(comparison: ModelComparison) -> Table:
     heads = (
         Head("gSLA, checked figure", number=False),
         Head("wrongly accepted", "%"),
@@ -379,7 +379,7 @@ def _decision_table(comparison: Comparison) -> Table:
     return Table("Wrong decisions by gSLA, in per cent of all pairs", heads, rows)
 
 
-def _matchings(comparison: Comparison) -> list[tuple[str, float]]:
+def _matchings(comparison: ModelComparison) -> list[tuple[str, float]]:
     """Return the throughput of matchings by what they were chosen by, the best first."""
     test = comparison.matching
     if test is None:
@@ -391,7 +391,7 @@ def _matchings(comparison: Comparison) -> list[tuple[str, float]]:
     return sorted(found, key=lambda line: -line[1])
 
 
-def _matching_chart(comparison: Comparison) -> Chart | None:
+def _matching_chart(comparison: ModelComparison) -> Chart | None:
     found = _matchings(comparison)[:_MOST_ROWS]
     columns = ("chosen by", "throughput")
     rows = (dict(zip(columns, (name, 100 * value), strict=True)) for name, value in found)
@@ -401,7 +401,7 @@ def _matching_chart(comparison: Comparison) -> Chart | None:
     return bars("matching", title, data, label, best="the truth") if found else None
 
 
-def _matching_table(comparison: Comparison) -> Table:
+def _matching_table(comparison: ModelComparison) -> Table:
     heads = (Head("matching chosen by", number=False), Head("throughput", "%"))
     found = _matchings(comparison)
     own = f"{comparison.best}, new "

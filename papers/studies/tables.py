@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dovetail.instances._record import listed
-from dovetail.papers.studies.comparison import Comparison
+from dovetail.papers.studies.comparison import ModelComparison
 from dovetail.papers.studies.evaluation import GSLAS, Evaluation
 from dovetail.papers.studies.wording import (
     SETTING_SHORT,
@@ -25,7 +25,7 @@ ERROR_COLUMNS = ("SMAPE", "MAE", "RMSE", "R2", "bias", "under by\n> 0.1", "no\na
 BOUND_COLUMNS = ("held:\njobs", "held:\npairs", "width", "chosen:\njobs", "chosen:\npairs")
 
 
-def comparison_view(comparison: Comparison) -> RenderableType:
+def comparison_view(comparison: ModelComparison) -> RenderableType:
     """Return what was found of all models: a verdict, and a table for each question."""
     return Group(
         _headline(comparison),
@@ -39,7 +39,7 @@ def comparison_view(comparison: Comparison) -> RenderableType:
     )
 
 
-def _headline(comparison: Comparison) -> RenderableType:
+def _headline(comparison: ModelComparison) -> RenderableType:
     pairs = f"{comparison.pairs:,} measured, of {comparison.workloads} workloads"
     return fact_lines(
         ("predictors on", comparison.data),
@@ -49,19 +49,19 @@ def _headline(comparison: Comparison) -> RenderableType:
     )
 
 
-def _errors(comparison: Comparison) -> Iterator[RenderableType]:
+def _errors(comparison: ModelComparison) -> Iterator[RenderableType]:
     rows = ((each, error_cells(each.accuracy)) for each in comparison.evaluations)
     yield from _table("errors of predictions", ERROR_COLUMNS, comparison, rows)
 
 
-def _decisions(comparison: Comparison) -> Iterator[RenderableType]:
+def _decisions(comparison: ModelComparison) -> Iterator[RenderableType]:
     columns = [f"gSLA {gsla:g}\n{by}" for gsla in GSLAS for by in ("predicted", "bound")]
     rows = ((each, decision_cells(each)) for each in comparison.evaluations)
     title = "pairs wrongly accepted / wrongly refused, in % of all pairs"
     yield from _table(title, columns, comparison, rows)
 
 
-def _bounds(comparison: Comparison) -> Iterator[RenderableType]:
+def _bounds(comparison: ModelComparison) -> Iterator[RenderableType]:
     rows = (
         (each, bound_cells(each, comparison.matched(each.model, each.setting)))
         for each in comparison.evaluations
@@ -70,7 +70,7 @@ def _bounds(comparison: Comparison) -> Iterator[RenderableType]:
     yield from _table(title, BOUND_COLUMNS, comparison, rows)
 
 
-def _matchings(comparison: Comparison) -> Iterator[RenderableType]:
+def _matchings(comparison: ModelComparison) -> Iterator[RenderableType]:
     test = comparison.matching
     if test is None:
         return
@@ -88,7 +88,7 @@ def _matchings(comparison: Comparison) -> Iterator[RenderableType]:
     yield table
 
 
-def _power(comparison: Comparison) -> Iterator[RenderableType]:
+def _power(comparison: ModelComparison) -> Iterator[RenderableType]:
     if not comparison.power:
         return
     table, lines = plain_table(), []
@@ -107,7 +107,7 @@ def _power(comparison: Comparison) -> Iterator[RenderableType]:
 def _table(
     title: str,
     columns: Sequence[str],
-    comparison: Comparison,
+    comparison: ModelComparison,
     rows: Iterator[tuple[Evaluation, Sequence[str]]],
 ) -> Iterator[RenderableType]:
     if not comparison.evaluations:
@@ -129,7 +129,7 @@ def _table(
     yield Fitting(table, row_lines(lines, 1, heads), folds=False)
 
 
-def _not_applicable(comparison: Comparison) -> Iterator[RenderableType]:
+def _not_applicable(comparison: ModelComparison) -> Iterator[RenderableType]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in comparison.not_applicable:
         reasons.setdefault((each.model, each.reason), []).append(SETTING_SHORT[each.setting])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from dovetail.papers.studies.comparison import Comparison, Matched
+from dovetail.papers.studies.comparison import Matched, ModelComparison
 from dovetail.papers.studies.evaluation import Accuracy, Coverage, Evaluation, Setting
 from dovetail.toolkit.wording import NO_FIGURE, enumerated
 
@@ -87,7 +87,7 @@ def bound_cells(found: Evaluation, matched: Matched | None) -> tuple[str, ...]:
     )
 
 
-def verdict(comparison: Comparison) -> Sequence[str]:
+def verdict(comparison: ModelComparison) -> Sequence[str]:
     """Return what to take from a comparison, in a few sentences."""
     return tuple(_verdict(comparison))
 
@@ -99,7 +99,7 @@ def _kept(above: float) -> str:
     return "kept to within two points" if above >= -_TWO_POINTS else "not kept"
 
 
-def _verdict(comparison: Comparison) -> Iterator[str]:
+def _verdict(comparison: ModelComparison) -> Iterator[str]:
     found = decisive(comparison)
     if found is None:
         yield "No model could be tested on these data."
@@ -112,17 +112,17 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
     yield _matching_text(comparison)
 
 
-def of_best(comparison: Comparison) -> Sequence[Evaluation]:
+def of_best(comparison: ModelComparison) -> Sequence[Evaluation]:
     """Return the best model's evaluations, one for each setting in which it was tested."""
     return [each for each in comparison.evaluations if each.model == comparison.best]
 
 
-def largest_error(comparison: Comparison) -> Evaluation:
+def largest_error(comparison: ModelComparison) -> Evaluation:
     """Return the best model's evaluation in the setting in which it errs most."""
     return max(of_best(comparison), key=lambda each: each.accuracy.mae)
 
 
-def held_least(comparison: Comparison) -> Held | None:
+def held_least(comparison: ModelComparison) -> Held | None:
     """Return the setting in which the best model's bounds held for the fewest jobs.
 
     Of all pairs or of those that matchings chose, whichever are fewer; None without bounds.
@@ -136,20 +136,20 @@ def held_least(comparison: Comparison) -> Held | None:
     return min(found, key=lambda held: held.least, default=None)
 
 
-def worst_matching(comparison: Comparison) -> Matched | None:
+def worst_matching(comparison: ModelComparison) -> Matched | None:
     """Return the best model's matching of least throughput over the settings."""
     models = comparison.matching.models if comparison.matching else ()
     found = (matched for matched in models if matched.model == comparison.best)
     return min(found, key=lambda matched: matched.throughput, default=None)
 
 
-def decisive(comparison: Comparison) -> Evaluation | None:
+def decisive(comparison: ModelComparison) -> Evaluation | None:
     """Return the best model's evaluation in the setting by which it is the best."""
     best, setting = comparison.best, comparison.decisive
     return comparison.of(best, setting) if best and setting else None
 
 
-def _errors_text(comparison: Comparison, found: Evaluation) -> str:
+def _errors_text(comparison: ModelComparison, found: Evaluation) -> str:
     each = [e for s in comparison.settings if (e := comparison.of(found.model, s)) and e != found]
     others = [f"{e.accuracy.mae:.3f} for {SETTING_LONG[e.setting]}" for e in each]
     constant = comparison.of("constant", found.setting)
@@ -160,7 +160,7 @@ def _errors_text(comparison: Comparison, found: Evaluation) -> str:
     )
 
 
-def _worse_than_constant(comparison: Comparison) -> Iterator[str]:
+def _worse_than_constant(comparison: ModelComparison) -> Iterator[str]:
     """Yield the models that err more than a constant in a setting, with both errors."""
     for each in comparison.evaluations:
         constant = comparison.of("constant", each.setting)
@@ -169,7 +169,7 @@ def _worse_than_constant(comparison: Comparison) -> Iterator[str]:
             yield f"{each.model} (new {SETTING_SHORT[each.setting]}: {errors})"
 
 
-def _decisions_text(comparison: Comparison) -> str:
+def _decisions_text(comparison: ModelComparison) -> str:
     def weakness(each: Evaluation) -> tuple[float, float, float]:
         bound, plain = each.by_bound[0], each.by_prediction[0]
         return bound.accepted_rate, plain.accepted_rate, bound.refused_rate
@@ -184,7 +184,7 @@ def _decisions_text(comparison: Comparison) -> str:
     )
 
 
-def _bound_text(comparison: Comparison) -> str:
+def _bound_text(comparison: ModelComparison) -> str:
     promise = f"{100 * comparison.confidence:g} %"
     held = held_least(comparison)
     if held is None:
@@ -197,7 +197,7 @@ def _bound_text(comparison: Comparison) -> str:
     )
 
 
-def _unbounded_text(comparison: Comparison) -> str:
+def _unbounded_text(comparison: ModelComparison) -> str:
     bounded = {
         each.setting: each.coverage.bounded if each.coverage else 0.0
         for each in of_best(comparison)
@@ -209,7 +209,7 @@ def _unbounded_text(comparison: Comparison) -> str:
     return f" {few} ({_weakest(comparison, setting)})."
 
 
-def _matching_text(comparison: Comparison) -> str:
+def _matching_text(comparison: ModelComparison) -> str:
     test, matched = comparison.matching, worst_matching(comparison)
     if test is None or matched is None:
         return "No four workloads were all measured with each other, so no matching was tested."
@@ -220,7 +220,7 @@ def _matching_text(comparison: Comparison) -> str:
     )
 
 
-def _weakest(comparison: Comparison, setting: Setting) -> str:
+def _weakest(comparison: ModelComparison, setting: Setting) -> str:
     text = f"new {SETTING_SHORT[setting]}"
     several = len(of_best(comparison)) > 1
     return f"{text}, the weakest of the tested settings" if several else text

@@ -56,7 +56,7 @@ class Castor:
         return _decision(state, _earliest_end, modes)
 
 
-def _earliest_end(pairs: Pairs, hosts: Sequence[Host], stretch: Floats) -> Floats:
+def _earliest_end(pairs: Pairs, hosts: Sequence[HostJob], stretch: Floats) -> Floats:
     """Return when each pair ends on average; infinite where one after the other ends sooner."""
     host_stretch = np.array([[host.stretch] for host in hosts])
     one_by_one = pairs.hosting_left_s * host_stretch + pairs.joining_left_s / 2
@@ -84,13 +84,13 @@ class SjfFfs:
         return _decision(state, _first_fit, max(map(len, state.modes)))
 
 
-def _first_fit(pairs: Pairs, hosts: Sequence[Host], stretch: Floats) -> Floats:
+def _first_fit(pairs: Pairs, hosts: Sequence[HostJob], stretch: Floats) -> Floats:
     """Return the place of the host; infinite where nothing is known of the pair."""
     order = np.array([[float(host.gpus[0])] for host in hosts])
     return np.where(np.isnan(pairs.joining + pairs.hosting), np.inf, order)
 
 
-class Queue(NamedTuple):
+class PendingJobs(NamedTuple):
     """The P pending jobs, shortest first.
 
     Attributes
@@ -110,7 +110,7 @@ class Queue(NamedTuple):
     limit: Floats
 
 
-class Host(NamedTuple):
+class HostJob(NamedTuple):
     """A running job that has GPUs to itself, which another may join.
 
     Attributes
@@ -133,7 +133,7 @@ class Host(NamedTuple):
     free_mib: float
 
 
-Rule = Callable[["Pairs", Sequence["Host"], Floats], Floats]
+Rule = Callable[["Pairs", Sequence["HostJob"], Floats], Floats]
 """Of each host and pending job (H, P), given the stretch of a mode of the job (P,): the lower, the
 sooner the host's GPUs are taken; infinite = they may not share."""
 
@@ -154,7 +154,7 @@ class _Round:
         self._mode_count = modes
         self._draft = Draft(state)
         self._queue = _queue(state)
-        self._hosts: list[Host] = []
+        self._hosts: list[HostJob] = []
         self._scores: list[Floats] = []
         self._modes: list[Ints] = []
         self._room = np.zeros((len(state.machines.models), len(self._queue.jobs)))
@@ -237,7 +237,7 @@ class _Round:
         for host, score in zip(hosts, scores, strict=True):
             self._room[host.model] += len(host.gpus) * (score < np.inf)
 
-    def _offers(self, hosts: Sequence[Host]) -> tuple[Floats, Ints]:
+    def _offers(self, hosts: Sequence[HostJob]) -> tuple[Floats, Ints]:
         """Return the best score of each host and pending job, and the mode for it, (H, P) each."""
         state, queue = self._state, self._queue
         pairs = Pairs.of(state, queue, hosts)
@@ -253,7 +253,7 @@ class _Round:
             scores[~self._whole(hosts)] = np.inf
         return scores, modes
 
-    def _as_host(self, job: Job, held: Sequence[int], mode: int) -> Host | None:
+    def _as_host(self, job: Job, held: Sequence[int], mode: int) -> HostJob | None:
         """Return a job as a host on those of its GPUs that it has to itself, if there are any."""
         machines = self._state.machines
         draft = self._draft
@@ -262,9 +262,9 @@ class _Round:
             return None
         way = self._state.modes[job.workload][mode]
         free = min([machines.memory_mib[gpu] for gpu in gpus]) - way.memory_mib
-        return Host(job, machines.model[gpus[0]], way.stretch, gpus, room_mib(free))
+        return HostJob(job, machines.model[gpus[0]], way.stretch, gpus, room_mib(free))
 
-    def _whole(self, hosts: Sequence[Host]) -> Bools:
+    def _whole(self, hosts: Sequence[HostJob]) -> Bools:
         workers = np.array([h.job.workers if len(h.gpus) == h.job.workers else -1 for h in hosts])
         return np.asarray(workers[:, None] == self._queue.workers)
 
@@ -278,10 +278,10 @@ class _Round:
                 self._hosts[h] = host._replace(gpus=left)
 
 
-def _queue(state: State) -> Queue:
+def _queue(state: State) -> PendingJobs:
     left = {number: job.remaining(state.now) for number, job in state.pending.items()}
     jobs = sorted(state.pending.values(), key=lambda job: (left[job.number], job.number))
-    return Queue(
+    return PendingJobs(
         jobs,
         np.array([job.workload for job in jobs]),
         np.array([job.workers for job in jobs]),
@@ -311,7 +311,7 @@ class Pairs(NamedTuple):
     most_stretch: Floats
 
     @classmethod
-    def of(cls, state: State, queue: Queue, hosts: Sequence[Host]) -> Pairs:
+    def of(cls, state: State, queue: PendingJobs, hosts: Sequence[HostJob]) -> Pairs:
         """Return the pairs; those that were seen to run out of memory may not share."""
         believed = _without_clashes(state)
         speed = np.array(state.speed)
@@ -327,7 +327,7 @@ class Pairs(NamedTuple):
         )
 
 
-def _most_stretch(state: State, queue: Queue, hosts: Sequence[Host]) -> Floats:
+def _most_stretch(state: State, queue: PendingJobs, hosts: Sequence[HostJob]) -> Floats:
     limit = np.array([[host.job.tail_limit] for host in hosts])
     if np.isinf(limit).all() and np.isinf(queue.limit).all():
         return np.full((len(hosts), len(queue.jobs)), np.inf)
@@ -344,7 +344,7 @@ def _most_stretch(state: State, queue: Queue, hosts: Sequence[Host]) -> Floats:
     return np.where(kept, most, 0.0)
 
 
-def _mode(state: State, queue: Queue, mode: int) -> tuple[Floats, Floats]:
+def _mode(state: State, queue: PendingJobs, mode: int) -> tuple[Floats, Floats]:
     """Return memory and stretch of each pending job's mode; infinite where it has fewer."""
     none = (np.inf, np.inf)
     rows = [ways[mode][1:] if mode < len(ways) else none for ways in state.modes]

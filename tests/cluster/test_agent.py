@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.cluster.agent import Agent, started
 from dovetail.cluster.fence import FencedError
-from dovetail.cluster.messages import Request, Want
+from dovetail.cluster.messages import AgentRequest, Want
 from dovetail.executor.pools.opening import opener
 from dovetail.executor.pools.parts import whole
 from dovetail.instances.errors import InputError
@@ -27,7 +27,7 @@ def an_agent(directory):
 
 
 def asked(**fields):
-    return Request(**{"home": "h", "epoch": 1, "lease_s": 15.0, **fields})
+    return AgentRequest(**{"home": "h", "epoch": 1, "lease_s": 15.0, **fields})
 
 
 def answered(agent, **fields):

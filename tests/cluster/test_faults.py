@@ -18,7 +18,7 @@ import pytest
 
 from dovetail.cluster.lease import LEAST_S
 from dovetail.cluster.logs import LogPiece, LogPlace
-from dovetail.cluster.messages import Answer, NoAnswerError, Request, Want
+from dovetail.cluster.messages import AgentAnswer, AgentRequest, NoAnswerError, Want
 from dovetail.cluster.pool import NodesPool
 from dovetail.executor.pools.parts import whole
 from dovetail.executor.system.clock import boot_s
@@ -465,7 +465,7 @@ class TestCalls:
 
     def asked(self, **changes):
         fields = {"home": "h", "epoch": 1, "lease_s": 1.0, **changes}
-        return Request.model_validate(fields).model_dump_json()
+        return AgentRequest.model_validate(fields).model_dump_json()
 
     def test_an_invalid_call_is_refused_in_one_line(self, agents):
         agent = agents[0]
@@ -501,7 +501,8 @@ class TestCalls:
         incarnation = self.ask(agents[0], self.asked(**next_one))["incarnation"]
         wants = {**next_one, "incarnation": incarnation, "version": 1, "wants": ()}
         states = [
-            Answer.model_validate(self.ask(agents[0], self.asked(**wants))).state for _ in range(2)
+            AgentAnswer.model_validate(self.ask(agents[0], self.asked(**wants))).state
+            for _ in range(2)
         ]
         assert [part.run.id for part in states[0].unwanted] == ["j1.1"]
         assert [event.kind for event in states[0].ranks] == ["rank_started", "rank_ready"]

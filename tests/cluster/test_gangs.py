@@ -5,7 +5,7 @@ import pytest
 from dovetail.cluster import gangs as two_phases
 from dovetail.cluster.gangs import Gangs
 from dovetail.cluster.lease import RemoteLease
-from dovetail.cluster.messages import State
+from dovetail.cluster.messages import NodeState
 from dovetail.cluster.remote import Remote
 from dovetail.executor.pools.parts import Part, Rendezvous
 from tests.executor.local_runs import a_run
@@ -32,7 +32,7 @@ class ThreeNodes(Gangs):
     def prepared(self, *nodes):
         """Let nodes report that they are prepared, and return the phases of all wants then."""
         for node in nodes:
-            self.remotes[node].state = State(prepared={RUN.id: MEETING})
+            self.remotes[node].state = NodeState(prepared={RUN.id: MEETING})
         assert [*self.advance()] == []
         return self.phases()
 
@@ -79,7 +79,7 @@ def test_no_gang_starts_while_one_of_its_nodes_may_have_lost_its_part(gangs):
     assert gangs.prepared("b", "a", "c") == "ppp"
     gangs.remotes["c"].doubted = False
     # The first state of its next agent has nothing prepared.
-    gangs.remotes["c"].state = State()
+    gangs.remotes["c"].state = NodeState()
     assert gangs.prepared() == "ppp"
     assert gangs.prepared("c") == "ccc"
 

@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.cluster.fence import Mark, raise_epoch
 from dovetail.cluster.lease import RemoteLease
-from dovetail.cluster.messages import Answer, Facts, State
+from dovetail.cluster.messages import AgentAnswer, Facts, NodeState
 from dovetail.cluster.remote import Remote, parts_of
 from dovetail.executor.jobs.events import RankEnded
 from dovetail.executor.pools.parts import Part
@@ -24,7 +24,7 @@ RUN = a_run("true", gpus=("0",))
 
 def answer(incarnation="i", wanted=0, **more):
     fields = {"clock_s": 1000.0, "until_s": 0.0, "facts": FACTS, **more}
-    return Answer(incarnation=incarnation, wanted=wanted, **fields)
+    return AgentAnswer(incarnation=incarnation, wanted=wanted, **fields)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_times_are_the_controller_s(node):
     node.take_in(answer(progress={"j1.1": (Progress(5.0, 1003.0), None)}), 14.0, 14.0)
     assert node.progress["j1.1"] == [Progress(5.0, 13.0), None]
     ended = RankEnded(at_s=0.0, run="j1.1", rank=0, status=0, ended_s=1001.0)
-    node.take_in(answer(state=State(ranks=(ended,))), 14.0, 14.0)
+    node.take_in(answer(state=NodeState(ranks=(ended,))), 14.0, 14.0)
     assert node.rank_log.status("j1.1", 0).end.ended_s == 11.0
 
 

@@ -25,7 +25,7 @@ from dovetail.executor.mps.manager import (
     pipe_directory,
 )
 from dovetail.executor.mps.processes import PROGRAM
-from dovetail.executor.mps.recovery import Patience
+from dovetail.executor.mps.recovery import RecoveryTimeouts
 
 CLIENT = Path(__file__).with_name("client.py")
 
@@ -52,10 +52,10 @@ COUNTED_S = 5.0
 NOTICES_S = 6.0
 """Timeout for errors, states and Xids to appear."""
 
-QUICK = Patience(answer_s=5.0, active_s=8.0, terminate_s=10.0, quit_s=5.0)
+QUICK = RecoveryTimeouts(answer_s=5.0, active_s=8.0, terminate_s=10.0, quit_s=5.0)
 """Shorter than the service's, so that a step that does not help ends soon."""
 
-_ENDS = Patience(answer_s=5.0, active_s=1.0, terminate_s=5.0, quit_s=2.0)
+_ENDS = RecoveryTimeouts(answer_s=5.0, active_s=1.0, terminate_s=5.0, quit_s=2.0)
 _CUTTING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG")
 

@@ -341,7 +341,7 @@ class TestHostileClients:
         server = serve()
         names = {f"k{number}\n\x1b[2J" + "x" * 5000: "why\u202e" * 1000 for number in range(1000)}
         made = server_module._Prepared("key", "", escapes=names)
-        server._joined[0] = server_module._Client(1, False, 0, modules=[made])
+        server._joined[0] = server_module._ClientProcess(1, False, 0, modules=[made])
         found = status(place / "socket")["escapes"]
         assert 0 < len(found) <= 64
         assert all(

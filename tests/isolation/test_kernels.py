@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from dovetail.isolation.assemble import AssemblerError, Usage, assemble, find_ptxas
+from dovetail.isolation.assemble import AssemblerError, KernelResources, assemble, find_ptxas
 from dovetail.isolation.kernels import LaunchShape, prepare
 from dovetail.isolation.ptx import PtxError
 from tests.isolation.cuda_kernels import KERNELS
@@ -89,7 +89,7 @@ def test_no_assembler(tmp_path):
 def test_usage():
     text = compiled(KERNELS["tiled_product"].source)
     usage = assemble(text, "sm_80")["k"]
-    assert isinstance(usage, Usage)
+    assert isinstance(usage, KernelResources)
     assert usage.registers > 8
     assert (usage.shared_bytes, usage.spilled_bytes) == (128, 0)
 

@@ -7,9 +7,9 @@ import pytest
 
 from dovetail.isolation.scheduler import (
     WHOLE,
-    Form,
     Kernel,
-    Launch,
+    KernelLaunch,
+    LaunchForm,
     Preempt,
     Scheduler,
     Size,
@@ -43,15 +43,15 @@ def _measured(made, size, block_s, client="a", runs=200):
 
 def test_a_critical_kernel_is_launched_whole_and_at_once():
     made, kernel = _scheduler(), Kernel(LONG)
-    assert made.submit("critical", kernel) == [Launch("critical", kernel, WHOLE, 0, 10_000)]
+    assert made.submit("critical", kernel) == [KernelLaunch("critical", kernel, WHOLE, 0, 10_000)]
 
 
 def test_it_preempts_the_others_first():
     made = _scheduler()
     (first,) = made.submit("a", Kernel(LONG))
-    assert first.form == Form("workers", SMS)
+    assert first.form == LaunchForm("workers", SMS)
     orders = made.submit("critical", Kernel(SHORT))
-    assert [type(order) for order in orders] == [Preempt, Launch]
+    assert [type(order) for order in orders] == [Preempt, KernelLaunch]
     assert orders[0] == Preempt("a")
     # One signal is enough.
     assert made.submit("critical", Kernel(SHORT)) == []
@@ -81,13 +81,13 @@ def test_kernels_without_forms_run_whole():
     kernel = Kernel(LONG, sliceable=False, preemptible=False)
     assert made.submit("a", kernel)[0].form == WHOLE
     # There is nothing to signal to; it is waited for.
-    assert [type(order) for order in made.submit("critical", Kernel(SHORT))] == [Launch]
+    assert [type(order) for order in made.submit("critical", Kernel(SHORT))] == [KernelLaunch]
 
 
 def test_a_slice_is_followed_by_the_next():
     made = _scheduler()
     (first,) = made.submit("a", Kernel(LONG, preemptible=False))
-    assert (first.form, first.first, first.blocks) == (Form("slices", 500), 0, 500)
+    assert (first.form, first.first, first.blocks) == (LaunchForm("slices", 500), 0, 500)
     (following,) = made.ended("a", 500, 1e-3)
     assert following.first == 500
 
@@ -117,13 +117,13 @@ class TestForms:
         form = _measured(made, LONG, 10e-6)
         assert made.choice.turnaround_s(LONG, form) <= BOUND_S
         # Of the forms that keep it, the one with most blocks at a time.
-        assert form == Form("workers", 8 * SMS)
+        assert form == LaunchForm("workers", 8 * SMS)
 
     def test_blocks_longer_than_the_bound_give_up_as_soon_as_they_can(self):
         made = _scheduler()
         form = _measured(made, LONG, 300e-6)
         assert made.choice.turnaround_s(LONG, form) == pytest.approx(300e-6, rel=0.1)
-        assert form == Form("workers", 8 * SMS)
+        assert form == LaunchForm("workers", 8 * SMS)
 
     def test_forms_are_tried_only_if_they_should_keep_the_bound(self):
         made = _scheduler()
@@ -140,11 +140,11 @@ class TestForms:
         made.submit("a", Kernel(LONG))
         made.submit("critical", Kernel(SHORT))
         made.ended("a", 5, 1e-5)
-        assert math.isnan(made.choice.turnaround_s(LONG, Form("workers", SMS)))
+        assert math.isnan(made.choice.turnaround_s(LONG, LaunchForm("workers", SMS)))
         made.ended("critical", 100, 1e-4)
         made.submit("critical", Kernel(SHORT))
         made.ended("a", 20, 20e-6)
-        assert made.choice.turnaround_s(LONG, Form("workers", SMS)) == pytest.approx(10e-6)
+        assert made.choice.turnaround_s(LONG, LaunchForm("workers", SMS)) == pytest.approx(10e-6)
 
 
 @pytest.mark.parametrize("seed", range(20))

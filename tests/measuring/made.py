@@ -1,8 +1,8 @@
 """Results of a campaign, made by hand."""
 
-from dovetail.measuring.campaign import Campaign, Experiment, Seat, experiments
+from dovetail.measuring.campaign import Campaign, Experiment, WorkerSeat, experiments
 from dovetail.measuring.ledger import fingerprint
-from dovetail.measuring.results import Latency, Machine, Result, Throughput
+from dovetail.measuring.results import ExperimentResult, Latency, Machine, Throughput
 
 DATE = "2026-11-22T10:00:00+00:00"
 
@@ -43,9 +43,9 @@ def pace(time_s, error=0.01, **fields):
 
 def result(seats, times=None, *, stage=0, repeat=0, **fields):
     """Return a result; ``times`` are the iteration times of the workers, in seconds."""
-    seats = [Seat(seat, "mps") if isinstance(seat, str) else seat for seat in seats]
+    seats = [WorkerSeat(seat, "mps") if isinstance(seat, str) else seat for seat in seats]
     experiment = Experiment(stage, tuple(seats), repeat)
-    return Result.from_data(
+    return ExperimentResult.from_data(
         {
             "key": experiment.key,
             "stage": stage,

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dovetail.executor.pools.submissions import Submissions
+from dovetail.executor.pools.submissions import PoolSubmissions
 from dovetail.measuring.split_measuring import Probe
 
 
@@ -18,6 +18,6 @@ def probed(python):
     with (
         injected() as library,
         gpu_machine(library) as machine,
-        Submissions(machine.pool()) as submissions,
+        PoolSubmissions(machine.pool()) as submissions,
     ):
         yield Probe("Made-up GPU", "580.1", 132, python, submissions, machine.names[0])

@@ -8,13 +8,13 @@ from textwrap import dedent
 
 from dovetail.measuring.ledger import Ledger
 from dovetail.measuring.runner import Runner
-from dovetail.measuring.worker_pool import Limits, WorkerPool
+from dovetail.measuring.worker_pool import WorkerLimits, WorkerPool
 from dovetail.measuring.workloads import WORKER
 from tests.executor.waiting import LIMIT_S
 
 from .made import campaign, machine
 
-HASTY = Limits(ready_s=LIMIT_S, obey_s=3.0)
+HASTY = WorkerLimits(ready_s=LIMIT_S, obey_s=3.0)
 BRIEF = {"settle_s": 0.1, "least_s": 0.4, "most_s": 1.0, "relative_error": 0.5}
 
 SPIN = """

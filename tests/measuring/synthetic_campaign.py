@@ -10,7 +10,7 @@ from pathlib import Path
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 from dovetail.measuring.campaign import Campaign
 from dovetail.measuring.ledger import Ledger
-from dovetail.measuring.results import Latency, Machine, Result, Throughput
+from dovetail.measuring.results import ExperimentResult, Latency, Machine, Throughput
 
 MODEL = "synthetic"
 NAMES = ("conv", "transformer", "gpt", "lstm", "recommender", "burst")
@@ -105,7 +105,7 @@ def _result(needs, draw, mode, names, shares, first, repeat):
             )
         )
     jobs = "+".join(f"{n}@{s}{f}" for n, s, f in zip(names, shares, first, strict=True))
-    return Result(
+    return ExperimentResult(
         key=f"0:{mode}:{jobs}#{repeat}",
         stage=0,
         repeat=repeat,

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from dovetail.measuring.campaign import Seat, experiments, workers_needed
+from dovetail.measuring.campaign import WorkerSeat, experiments, workers_needed
 from tests.measuring.made import campaign
 
 
@@ -81,8 +81,8 @@ def test_what_a_campaign_gains_leaves_the_order_before_as_it_was():
 
 def test_a_self_pair_needs_two_equal_workers_unless_their_caps_differ():
     same = workers_needed(experiments(campaign({"measure": "pairs"}, workloads=["a", "b"])))
-    assert same == Counter({Seat("a", "mps"): 2, Seat("b", "mps"): 2})
+    assert same == Counter({WorkerSeat("a", "mps"): 2, WorkerSeat("b", "mps"): 2})
     split = campaign({"measure": "pairs", "shares": [10, 90]}, workloads=["a"])
     assert workers_needed(experiments(split)) == Counter(
-        {Seat("a", "mps", 10): 1, Seat("a", "mps", 90): 1}
+        {WorkerSeat("a", "mps", 10): 1, WorkerSeat("a", "mps", 90): 1}
     )

@@ -1,7 +1,7 @@
 import pytest
 
 from dovetail.instances.datasets import read_dataset
-from dovetail.measuring.campaign import Seat
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.dataset import measured_data, write_tables
 from dovetail.measuring.ledger import Contents, Ledger
 from tests.measuring.made import Latency, campaign, machine, pace, result
@@ -43,8 +43,8 @@ def test_repeats_are_rows_of_their_own():
 
 
 def test_a_capped_pair_is_over_the_uncapped_baseline():
-    seats = [Seat("lstm", "mps", 10), Seat("conv", "mps", 90)]
-    capped = result([Seat("lstm", "mps", 10)], [0.05])
+    seats = [WorkerSeat("lstm", "mps", 10), WorkerSeat("conv", "mps", 90)]
+    capped = result([WorkerSeat("lstm", "mps", 10)], [0.05])
     data, _ = found(*ALONE, capped, together(*seats, times=[0.06, 0.03]))
     (pair,) = data.measurements
     assert pair.slowdown == pytest.approx((6, 1))
@@ -75,7 +75,7 @@ def test_p99_is_over_the_mean_of_all_repeats_alone():
 
 
 def test_what_ran_by_turns_is_a_model_of_its_own_with_a_baseline_of_its_own():
-    turns = [Seat(name, "time-sliced") for name in ("conv", "lstm")]
+    turns = [WorkerSeat(name, "time-sliced") for name in ("conv", "lstm")]
     pair = together(*turns, times=[0.08, 0.03])
     data, left_out = found(*ALONE, pair)
     assert not data.measurements
@@ -99,7 +99,7 @@ def test_a_pair_out_of_memory_has_failed_and_needs_no_baseline():
         (result(["conv"], status="out-of-memory"), "out of memory alone"),
         (result(["conv"], status="failed", reason="signal 9"), "failed: signal 9"),
         (
-            result([Seat("conv", "mps", 33)], status="refused", reason="33 % computes wrong"),
+            result([WorkerSeat("conv", "mps", 33)], status="refused", reason="33 % computes wrong"),
             "refused: 33 % computes wrong",
         ),
         (
@@ -107,7 +107,7 @@ def test_a_pair_out_of_memory_has_failed_and_needs_no_baseline():
             "disturbed by other processes on the device: pid 12, pid 13",
         ),
         (
-            together(Seat("conv", "mps", None, True), "lstm"),
+            together(WorkerSeat("conv", "mps", None, True), "lstm"),
             "one is preferred to the other: a data set has no word for that",
         ),
         (

@@ -23,7 +23,7 @@ from dovetail.executor.mps.processes import PIPE_DIRECTORY  # noqa: E402
 from dovetail.executor.pools import gpu_health  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
 from dovetail.measuring import device as device_module  # noqa: E402
-from dovetail.measuring.campaign import Seat  # noqa: E402
+from dovetail.measuring.campaign import WorkerSeat  # noqa: E402
 from dovetail.measuring.device import DeviceLostError  # noqa: E402
 from dovetail.measuring.gpu_device import GpuDevice  # noqa: E402
 from tests.executor.gpus.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
@@ -149,11 +149,11 @@ def test_what_the_gate_does_not_let_through_is_refused(machine, campaign_on):
 
 def test_what_is_known_of_another_cublas_does_not_count(machine):
     device = opened(machine, half_is_right("120400"))
-    assert "was not measured here" in device.why_not(Seat("conv", "mps", 50))
-    assert device.why_not(Seat("conv", "mps", 100)) is None
+    assert "was not measured here" in device.why_not(WorkerSeat("conv", "mps", 50))
+    assert device.why_not(WorkerSeat("conv", "mps", 100)) is None
     device.close()
     device = opened(machine, half_is_right(), cublas=None)
-    assert "none is known here" in device.why_not(Seat("conv", "mps", 50))
+    assert "none is known here" in device.why_not(WorkerSeat("conv", "mps", 50))
     device.close()
 
 
@@ -168,7 +168,7 @@ def test_time_slicing_needs_the_default_compute_mode_and_no_mps(machine, campaig
     machine.library.compute_modes = {0: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS}
     machine.library.processes = {"compute": [], "mps": []}
     device = opened(machine)
-    assert "exclusive_process" in device.why_not(Seat("conv", "time-sliced"))
+    assert "exclusive_process" in device.why_not(WorkerSeat("conv", "time-sliced"))
     device.close()
 
 
@@ -198,12 +198,12 @@ def test_the_trial_of_mps_asks_cuda(machine, monkeypatch, name, message):
         with closing(device):
             if name not in os.environ:
                 device.open("mps")
-                assert device.why_not(Seat("conv", "mps")) is None
+                assert device.why_not(WorkerSeat("conv", "mps")) is None
                 monkeypatch.setenv(name, "1")
                 continue
             with pytest.raises(DovetailError, match=message):
                 device.open("mps")
-            assert message in device.why_not(Seat("conv", "mps"))
+            assert message in device.why_not(WorkerSeat("conv", "mps"))
 
 
 def test_uncapped_workers_must_see_what_the_gate_saw_at_100(machine, campaign_on):

@@ -2,7 +2,7 @@ from math import sqrt
 
 import pytest
 
-from dovetail.measuring.campaign import Seat
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.noise import noise
 from tests.measuring.made import pace, result
 
@@ -29,7 +29,7 @@ def test_the_scatter_of_one_setting_by_hand():
 
 
 def test_each_worker_of_a_pair_scatters_by_itself():
-    seats = [Seat("conv", "mps", 50), Seat("lstm", "mps", 50)]
+    seats = [WorkerSeat("conv", "mps", 50), WorkerSeat("lstm", "mps", 50)]
     found = noise(repeats(seats, [0.01, 0.02], [0.01, 0.04]))
     assert (found.worst.setting, found.worst.workload) == ("conv@50 + lstm@50", "lstm")
     # 20 and 40 ms: deviation 20 / sqrt(2), mean 30; the other does not scatter.
@@ -53,8 +53,8 @@ def test_the_noise_floor_by_hand():
 
 def test_modes_and_caps_are_settings_of_their_own_but_stages_are_not():
     one = result(["conv"], [0.01])
-    assert noise([one, result([Seat("conv", "mps", 50)], [0.02])]) is None
-    assert noise([one, result([Seat("conv", "time-sliced")], [0.02])]) is None
+    assert noise([one, result([WorkerSeat("conv", "mps", 50)], [0.02])]) is None
+    assert noise([one, result([WorkerSeat("conv", "time-sliced")], [0.02])]) is None
     assert noise([one, result(["conv"], [0.01], stage=3)]).settings == 1
 
 

@@ -15,7 +15,7 @@ from dovetail.executor.pools.processes import runs
 from dovetail.executor.pools.shim.kernel import stat_of
 from dovetail.instances.datasets import read_dataset
 from dovetail.measuring import device as device_module
-from dovetail.measuring.campaign import Seat
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.dataset import write_tables
 from dovetail.measuring.stand_ins import CpuDevice
 from dovetail.measuring.worker_pool import WorkerPool
@@ -149,7 +149,7 @@ def test_two_on_one_core_take_twice_as_long(device, tmp_path):
 
 @pytest.mark.alone
 def test_a_cap_is_kept(device, tmp_path):
-    if device.why_not(Seat("steady", "mps", 30)) is not None:
+    if device.why_not(WorkerSeat("steady", "mps", 30)) is not None:
         pytest.skip("no control group can be limited here")
     windows = {**BRIEF, "least_s": 2.0, "most_s": 2.0}
     solos = {"measure": "solos"}
@@ -328,7 +328,7 @@ def test_nothing_begins_that_would_not_fit(device, tmp_path):
 def test_workers_end_when_their_parent_has_gone(device, tmp_path):
     of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
     with WorkerPool(device, worker_command(of), HASTY) as workers:
-        (worker,) = workers.take([Seat("spin", "mps")], time.monotonic() + LIMIT_S)
+        (worker,) = workers.take([WorkerSeat("spin", "mps")], time.monotonic() + LIMIT_S)
         worker.forget()
         workers.wait(lambda: worker.submission.over, time.monotonic() + LIMIT_S)
         assert worker.submission.status == 0

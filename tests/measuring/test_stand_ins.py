@@ -3,7 +3,7 @@
 import pytest
 
 from dovetail.instances.instance import Instance
-from dovetail.measuring.campaign import Seat
+from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.dataset import measured_data
 from dovetail.measuring.ledger import read_ledger
 from dovetail.measuring.stand_ins import SimulatedDevice
@@ -70,5 +70,5 @@ def test_shares_are_those_of_the_instance(device, tmp_path):
     found = measured_data(read_ledger(tmp_path), "found").data.measurements[0]
     slowdowns = dict(zip(found.shares, found.slowdown, strict=True))
     assert slowdowns == pytest.approx({30: 2.5, 70: 1.25}, rel=0.01)
-    assert device.why_not(Seat("a", "mps", 50)) == "the instance allows no share of 50 %"
-    assert device.why_not(Seat("a", "time-sliced")) is not None
+    assert device.why_not(WorkerSeat("a", "mps", 50)) == "the instance allows no share of 50 %"
+    assert device.why_not(WorkerSeat("a", "time-sliced")) is not None

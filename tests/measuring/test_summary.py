@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dovetail.measuring.ledger import Contents
-from dovetail.measuring.results import Latency, Seat
+from dovetail.measuring.results import Latency, WorkerSeat
 from dovetail.measuring.summary import Summary, summary
 from tests.measuring.made import campaign, machine, pace, result
 
@@ -16,7 +16,7 @@ OF = campaign(
 
 
 def turns(*names):
-    return [Seat(name, "time-sliced") for name in names]
+    return [WorkerSeat(name, "time-sliced") for name in names]
 
 
 RESULTS = (
@@ -77,7 +77,7 @@ def test_tails_alone_and_over_partners_with_the_worst_named():
         return pace(0.01, latency=latency) if name == "lstm" else pace(0.02)
 
     def pair(names, p99_s, first=False):
-        seats = [Seat(name, "mps", None, first and name == "lstm") for name in names]
+        seats = [WorkerSeat(name, "mps", None, first and name == "lstm") for name in names]
         return result(seats, paces=[served(name, p99_s) for name in names], stage=1)
 
     results = [

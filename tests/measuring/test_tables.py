@@ -3,7 +3,7 @@ from io import StringIO
 from rich.console import Console
 
 from dovetail.measuring.ledger import Contents
-from dovetail.measuring.results import Latency, Seat
+from dovetail.measuring.results import Latency, WorkerSeat
 from dovetail.measuring.summary import summary
 from dovetail.measuring.tables import campaign_view
 from tests.measuring.made import campaign, machine, pace, result
@@ -16,7 +16,7 @@ OF = campaign(
     workloads=["conv", "lstm", "bursty-[inference]"],
 )
 ANSWERS = pace(0.004, latency=Latency(p50_s=0.006, p99_s=0.025, mean_s=0.008, requests=300))
-SLICED = [Seat(name, "time-sliced") for name in ("conv", "lstm")]
+SLICED = [WorkerSeat(name, "time-sliced") for name in ("conv", "lstm")]
 RESULTS = (
     result(["conv"], [0.02], power_w=412.4, window_s=4.0),
     result(["conv"], [0.0204], repeat=1, power_w=412.4, window_s=4.0),
@@ -28,7 +28,8 @@ RESULTS = (
     result(SLICED[:1], [0.02], stage=9),
     result(SLICED[1:], [0.01], stage=9),
     result(SLICED, [0.04, 0.02], stage=2),
-    result([Seat("conv", "mps", 50), Seat("lstm", "mps", 50)], stage=3, status="refused",
+    result([WorkerSeat("conv", "mps", 50), WorkerSeat("lstm", "mps", 50)], stage=3,
+           status="refused",
            reason="50 % computed wrong products"),
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import PIPE_DIRECTORY
-from dovetail.executor.mps.recovery import Patience
+from dovetail.executor.mps.recovery import RecoveryTimeouts
 from dovetail.executor.pools.gpu import GpuPool
 from dovetail.instances.datasets import Repository
 from tests.executor.live.test_service import ME, serving, spec
@@ -34,7 +34,7 @@ from tests.executor.mps import standin
 from tests.executor.waiting import LIMIT_S
 
 PATTERN = r"iteration (?P<iteration>\d+)"
-HASTY = Patience(answer_s=LIMIT_S, active_s=1.0, terminate_s=1.0, quit_s=1.0)
+HASTY = RecoveryTimeouts(answer_s=LIMIT_S, active_s=1.0, terminate_s=1.0, quit_s=1.0)
 """The stand-in always answers, however late a busy machine starts it."""
 
 QUICK = WatchOptions(

@@ -12,7 +12,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.beliefs import Belief
 from dovetail.executor.live.readings import Reading
 from dovetail.executor.live.tracks import WatchOptions
-from dovetail.executor.live.watch import Watch, watched
+from dovetail.executor.live.watch import RunWatch, watched
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile
@@ -72,7 +72,7 @@ class Scene:
         self.events = []
 
     def new_watch(self):
-        return Watch(dict.fromkeys(self.story.machine.devices, "M"), self.known, self.options)
+        return RunWatch(dict.fromkeys(self.story.machine.devices, "M"), self.known, self.options)
 
     @property
     def now_s(self):
@@ -574,7 +574,7 @@ def test_no_co_runner_is_stopped_for_a_job_that_is_slow_alone():
 def test_a_device_that_left_the_pool_with_a_run_on_it_harms_nothing():
     scene = Scene(*KNOWN)
     job = scene.start("vision", "g0", profiling=True, rate=4.0)
-    scene.watch = Watch({}, scene.known, OPTIONS)
+    scene.watch = RunWatch({}, scene.known, OPTIONS)
     scene.live(30)
     assert scene.watch.reading(job.run.id).rate == pytest.approx(4.0)
 

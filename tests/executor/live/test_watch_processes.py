@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.executor.jobs import events
 from dovetail.executor.live.tracks import WatchOptions
-from dovetail.executor.live.watch import Watch, watched
+from dovetail.executor.live.watch import RunWatch, watched
 from dovetail.executor.pools.progress import hook_environment, read_progress
 from dovetail.executor.system.clock import boot_s
 from tests.executor.live.telling import Story
@@ -61,7 +61,7 @@ class Machine:
     def __init__(self, folder):
         self.folder = folder
         self.story = Story("c0")
-        self.watch = Watch({"c0": "cpu-1-core"}, Known(), SOON)
+        self.watch = RunWatch({"c0": "cpu-1-core"}, Known(), SOON)
         self.processes = {}
         self.events = []
 
@@ -124,7 +124,7 @@ def test_a_loop_is_profiled_alone_then_slowed_by_another_then_freed_of_it(machin
 
 def test_a_server_whose_p99_breaks_its_gsla_loses_its_co_runner(machine):
     hog_alone = profile("ann/hog", 1 / 0.3).replace(gpu_model="cpu-1-core")
-    machine.watch = Watch({"c0": "cpu-1-core"}, Known(hog_alone), SERVING)
+    machine.watch = RunWatch({"c0": "cpu-1-core"}, Known(hog_alone), SERVING)
     server = machine.start(SERVER, 0.005, workload="server", priority="latency", gsla=3.0)
     wait_until(lambda: machine.found(events.Profiled))
     [profiled] = machine.found(events.Profiled)

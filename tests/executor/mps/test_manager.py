@@ -13,7 +13,7 @@ from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import Control, HealthState, MpsError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import PROGRAM, may_see
-from dovetail.executor.mps.recovery import Patience
+from dovetail.executor.mps.recovery import RecoveryTimeouts
 
 from ..waiting import wait_until
 
@@ -30,7 +30,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as ano
 
 ME = os.geteuid()
 NOBODY = 65534
-SHORT = Patience(answer_s=6, active_s=0.3, terminate_s=2, quit_s=1)
+SHORT = RecoveryTimeouts(answer_s=6, active_s=0.3, terminate_s=2, quit_s=1)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from dovetail.executor.jobs.specs import Seat
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.processes import tokens
-from dovetail.executor.pools.submissions import Submissions
+from dovetail.executor.pools.submissions import PoolSubmissions
 from tests.executor.waiting import LIMIT_S, wait_until
 
 SEAT = Seat(gpu="cpu-0")
@@ -19,7 +19,7 @@ SEAT = Seat(gpu="cpu-0")
 
 @pytest.fixture
 def submissions(tmp_path):
-    with Submissions(CpuPool(tmp_path)) as found:
+    with PoolSubmissions(CpuPool(tmp_path)) as found:
         yield found
 
 
@@ -90,7 +90,7 @@ def test_processes_left_by_a_killed_service_are_ended(tmp_path):
         pid = int(child.stdout.readline())
         child.kill()
     os.kill(pid, 0)
-    with Submissions(CpuPool(tmp_path)):
+    with PoolSubmissions(CpuPool(tmp_path)):
         wait_until(lambda: pid not in [process.pid for process, _ in tokens()])
 
 

@@ -8,8 +8,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Metrics
-from dovetail.papers.predictors.castor import Castor
-from dovetail.papers.predictors.coscheml import CoScheML
+from dovetail.papers.predictors.castor import CastorRegressor
+from dovetail.papers.predictors.coscheml import CoScheMLForest
 from dovetail.papers.predictors.sm_allocation import (
     POWER_FEATURES,
     THROUGHPUT_FEATURES,
@@ -28,7 +28,7 @@ NAMES = ("castor", "coscheml", "sm_allocation")
 
 def expected_failures(estimator):
     """scikit-learn's own list has the same for its random forest."""
-    if not isinstance(estimator, CoScheML):
+    if not isinstance(estimator, CoScheMLForest):
         return {}
     reason = "a row of weight 2 is not drawn like two rows: bootstrap samples differ"
     kinds = ("dense", "sparse")
@@ -37,8 +37,8 @@ def expected_failures(estimator):
 
 @parametrize_with_checks(
     [
-        Castor(trees=10, learning_rate=0.5),
-        CoScheML(n_estimators=3),
+        CastorRegressor(trees=10, learning_rate=0.5),
+        CoScheMLForest(n_estimators=3),
         SmAllocation(n_estimators=3),
         PairTotals(n_estimators=3),
     ],
@@ -149,7 +149,7 @@ def test_learns(fitted):
     assert error < constant / 2
 
 
-@pytest.mark.parametrize("model", [CoScheML, SmAllocation])
+@pytest.mark.parametrize("model", [CoScheMLForest, SmAllocation])
 def test_trees_do_not_depend_on_scale(model, data):
     """The papers' normalisation is left out because it changes only the last digits."""
     _, rows = training_rows(data, spec("sm_allocation").features)

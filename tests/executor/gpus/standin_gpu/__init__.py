@@ -9,7 +9,7 @@ import os
 import uuid
 
 from dovetail.executor.gpus.nvml import GPM_METRICS
-from dovetail.executor.mps.recovery import Patience
+from dovetail.executor.mps.recovery import RecoveryTimeouts
 from tests.executor.gpus.injected_nvml import injected
 from tests.gpu import bench
 
@@ -28,4 +28,4 @@ def pytest_configure(config):
     bench.WINDOW_S, bench.COUNTED_S, bench.NOTICES_S = 0.6, 0.3, 1.5
     # Short is what passes in any case; stand-ins are programs, which a busy machine starts late.
     bench.ANSWER_S = bench.GOES_S = 30.0
-    bench.QUICK = Patience(answer_s=20.0, active_s=3.0, terminate_s=30.0, quit_s=1.0)
+    bench.QUICK = RecoveryTimeouts(answer_s=20.0, active_s=3.0, terminate_s=30.0, quit_s=1.0)
