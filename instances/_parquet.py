@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.instances._tables import MOST_ROWS, Cell, Column, Row, Table
-from dovetail.instances.errors import InputError, UnsupportedError, source_name
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.plugins import require_package
 from dovetail.instances.raw_files import MOST_BYTES, read_bytes
 
 if TYPE_CHECKING:
@@ -86,11 +87,8 @@ def parquet_bytes(columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]])
 
 def _pyarrow() -> ModuleType:
     """Return the package with its sub-package ``parquet``, imported only where it is needed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        hint = "needs pyarrow: pip install './dovetail[parquet]'"
-        raise UnsupportedError(f"Parquet {hint}") from None
-    else:
-        return pyarrow  # type: ignore[no-any-return]
+    require_package("pyarrow", "parquet", "Parquet")
+    import pyarrow
+    import pyarrow.parquet
+
+    return pyarrow  # type: ignore[no-any-return]

@@ -25,8 +25,9 @@ from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept
 from dovetail.instances._children import module_command
 from dovetail.instances.datasets.repository import REPOSITORY, Repository
-from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
+from dovetail.instances.plugins import require_package
 from dovetail.live.places import SERVICE_FILE, default_directory, default_socket
 from dovetail.live.pools import pool_named
 
@@ -86,12 +87,10 @@ def serve(options: Namespace) -> int:
 
 
 def _listening(options: Namespace, directory: Path) -> tuple[Listening, Tokens | None]:
-    try:
-        from dovetail.live.server import Listening
-    except ModuleNotFoundError as error:
-        text = f"dovetail serve needs {error.name}: pip install './dovetail[live]'"
-        raise UnsupportedError(text) from None
+    for package in ("fastapi", "prometheus_client", "uvicorn"):
+        require_package(package, "live", "dovetail serve")
     from dovetail.live.peers import Tokens
+    from dovetail.live.server import Listening
 
     if (options.listen is None) != (options.tokens is None):
         missing = "--tokens" if options.tokens is None else "--listen"

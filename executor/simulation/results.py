@@ -29,6 +29,7 @@ from dovetail.executor.simulation.metrics import (
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data
+from dovetail.instances.plugins import require_package
 from dovetail.instances.raw_files import read_bytes
 from dovetail.instances.traces.trace import Trace
 
@@ -231,9 +232,7 @@ def _read_table(folder: Path, name: str) -> Table:
 
 
 def _read_parquet(file: Path) -> Table:
-    if not find_spec("pyarrow"):
-        hint = "needs pyarrow: pip install './dovetail[parquet]'"
-        raise InputError(hint, "", source_name(file))
+    require_package("pyarrow", "parquet", source_name(file))
     import pyarrow
     from pyarrow import parquet
 

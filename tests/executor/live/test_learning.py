@@ -86,10 +86,9 @@ def test_too_few_pairs_start_no_fit(tmp_path, learner_of):
 @pytest.mark.usefixtures("shadowed", "usual_priority")
 def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tmp_path, learner_of):
     pytest.importorskip("sklearn")
-    pytest.importorskip("xgboost")
     repository, into, ended = Repository(tmp_path / "r.db"), tmp_path / "model", threading.Event()
     repository.append(profiles(10), itertools.islice(measurements(9), LEAST_PAIRS))
-    learner = learner_of(repository, (MODEL,), into=into, wake=ended.set, kind="castor")
+    learner = learner_of(repository, (MODEL,), into=into, wake=ended.set, kind="constant")
     assert learner.news().model is None
     assert learner.fitting
     wait_until(ended.is_set)
@@ -112,7 +111,7 @@ def test_a_fit_that_fails_is_reported_and_does_not_begin_again_at_once(tmp_path,
     wrong = [m.replace(slowdown=(0.5, 0.5)) for m in measurements(9)]
     repository.append(profiles(9), wrong)
     learner = learner_of(
-        repository, (MODEL,), into=tmp_path / "model", wake=ended.set, kind="castor"
+        repository, (MODEL,), into=tmp_path / "model", wake=ended.set, kind="constant"
     )
     learner.news()
     wait_until(ended.is_set)
@@ -154,7 +153,9 @@ def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path, learner_of):
 
 
 def test_the_program_that_fits_reports_faults_in_one_line(tmp_path, capsys):
-    assert fitting.main(["castor", str(tmp_path / "none.db"), str(tmp_path / "model"), MODEL]) == 2
+    assert (
+        fitting.main(["constant", str(tmp_path / "none.db"), str(tmp_path / "model"), MODEL]) == 2
+    )
     output = capsys.readouterr().err
     assert output.count("\n") == 1
     assert "no such file" in output

@@ -1,11 +1,12 @@
 import math
+import sys
 
 import numpy as np
 import pytest
 
 from dovetail.executor.simulation import results
 from dovetail.executor.simulation.results import RunResult
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import run, trace, world
 
@@ -106,6 +107,8 @@ def test_a_folder_that_cannot_be_written_is_reported(result, tmp_path):
 def test_parquet_without_pyarrow_is_reported(result, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     result.write(tmp_path / "run")
-    monkeypatch.setattr(results, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install './dovetail\[parquet\]'"):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        UnsupportedError, match=r"needs pyarrow: pip install './dovetail\[parquet\]'"
+    ):
         RunResult.read(tmp_path / "run")

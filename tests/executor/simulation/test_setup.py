@@ -107,7 +107,7 @@ def test_a_source_is_a_folder_of_tables_or_an_instance(tmp_path):
 def test_beliefs_by_name():
     assert beliefs_named("exact") == Exact()
     assert beliefs_named("noise:0.1") == Noise(0.1)
-    assert beliefs_named("held-out:castor:0.5") == HeldOut("castor", 0.5)
+    assert beliefs_named("held-out:analytic:0.5") == HeldOut("analytic", 0.5)
     assert beliefs_named("held-out:auto:0.5:families") == HeldOut("auto", 0.5, True)
     assert beliefs_named("model:a:b.model") == Model("a:b.model")
 
