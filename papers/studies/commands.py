@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import dataset_files, read_dataset
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
+from dovetail.instances.plugins import require_package
 from dovetail.instances.raw_files import write_text
 from dovetail.predicting.commands import about_data, require_gpu_models
 from dovetail.toolkit.charts import check_figures, write_figures
@@ -64,11 +65,25 @@ def _write_figures(options: Namespace, studied: Studied) -> None:
 
 
 def _models(options: Namespace) -> Sequence[str]:
-    from dovetail.predictors.estimators.registry import model_names
-
     if not options.models:
-        return model_names()
+        return _usable_models()
     return tuple(dict.fromkeys(name.strip() for name in options.models.split(",")))
+
+
+def _usable_models() -> Sequence[str]:
+    """Return all models but those that cannot be fitted here, which are named."""
+    from dovetail.predictors.estimators.registry import model_names, spec
+
+    require_package("sklearn", "train", "testing models")
+    usable = []
+    for name in model_names():
+        try:
+            spec(name)
+        except UnsupportedError as error:
+            print(f"dovetail: left out: {error}", file=sys.stderr)
+        else:
+            usable.append(name)
+    return usable
 
 
 def _settings(data: DataSet, options: Namespace) -> Sequence[Setting]:

@@ -1,6 +1,5 @@
 """A small form and a small bound, real ones, with which fitted predictors can be made by hand."""
 
-import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.plugins import Plugin
 from dovetail.predictors.features import Features
 from dovetail.predictors.fits import Member, ModelFit
 from dovetail.predictors.trained import TrainedPredictor
@@ -82,9 +82,8 @@ class Spy:
 
 def register(monkeypatch):
     """Make the form and the bound known to model files."""
-    monkeypatch.setattr("dovetail.predictors.forms.FORMS", {"linear": "Linear"})
-    monkeypatch.setattr("dovetail.predictors.forms.plugins", lambda _: {})
-    monkeypatch.setitem(sys.modules, "dovetail.predictors.forms.linear", sys.modules[__name__])
+    plugin = Plugin("form", "linear", "some-package", f"{__name__}:Linear")
+    monkeypatch.setattr("dovetail.predictors.forms.plugins", {"form": {"linear": plugin}}.get)
     monkeypatch.setattr("dovetail.predictors.model_file.Calibration", Margin)
 
 

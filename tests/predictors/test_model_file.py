@@ -247,9 +247,13 @@ def test_fits_that_cannot_be(saved, change, message):
     [
         (
             {"form": "pickle"},
-            "fits[0].member.form: must be a form that is installed (linear), got 'pickle'",
+            "fits[0].member.form: must be a form that is installed (analytic, constant, hierarchy, "
+            "linear), got 'pickle'",
         ),
-        ({"form": "os"}, "form: must be a form that is installed (linear), got 'os'"),
+        (
+            {"form": "os"},
+            "must be a form that is installed (analytic, constant, ",
+        ),
         ({"features": ["__class__"]}, "fits[0].member.features: must be one of workload"),
         ({"features": ["sm_active", "share"]}, "weights: must have shape (2, 2), got (2, 3)"),
         ({"arrays": ["../weights"]}, "fits[0].member.arrays[0]: "),

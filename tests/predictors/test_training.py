@@ -9,12 +9,13 @@ import pytest
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
-from dovetail.instances.plugins import Plugin
+from dovetail.instances.plugins import OWN, Plugin
 from dovetail.predictors.estimators.registry import AUTO, MODELS, GpuModel, model_names, spec
 from dovetail.predictors.folds import random_folds
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS
 from dovetail.predictors.training import fit, prepared, tried, update
+from tests.predictors.fitted import linear, member
 from tests.predictors.synthetic import GPU, synthetic
 
 FAST = ("constant", "analytic", "hierarchical")
@@ -265,6 +266,25 @@ def test_options_that_cannot_be(data, tuned, model, options, rule):
         fit(data, model, options=options)
     assert str(caught.value) == rule
     assert tuned == []
+
+
+def power_of_pairs(data, gpu_model, seed):
+    """What a plugin of the kind power is: a model of the power of pairs."""
+    return member(linear((0.0, 0.0), base=150.0), "sm_active")
+
+
+@pytest.mark.parametrize(
+    ("packages", "power_w"), [((), None), (("dovetail", "some-package"), 150.0)]
+)
+def test_the_power_of_pairs_is_up_to_plugins(data, monkeypatch, packages, power_w):
+    measured = [m.replace(power_w=180.0) for m in data.measurements]
+    here = {
+        name: Plugin("power", name, name, f"{__name__}:power_of_pairs" if name != OWN else "none:")
+        for name in packages
+    }
+    monkeypatch.setattr("dovetail.predictors.training.plugins", {"power": here}.get)
+    found = answers(fit(data.replace(measurements=measured), "constant"), data).power_w
+    assert found is None if power_w is None else found == pytest.approx(power_w)
 
 
 def test_the_names_of_the_core_win(data, monkeypatch):

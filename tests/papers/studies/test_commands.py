@@ -85,6 +85,17 @@ def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
     assert "pip install './dovetail[train]'" in err
 
 
+def test_of_all_models_those_that_lack_a_package_are_left_out(run, folder, monkeypatch):
+    names = "dovetail.predictors.estimators.registry.model_names"
+    monkeypatch.setattr(names, lambda: ("constant", "castor"))
+    monkeypatch.delitem(sys.modules, "dovetail.papers.predictors.castor", raising=False)
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    status, out, err = run("evaluate", folder(measured(families=2)), "--json")
+    assert (status, json.loads(out)["not_applicable"]) == (0, [])
+    hint = "fitting castor needs xgboost: pip install './dovetail[train]'"
+    assert err == f"dovetail: left out: {hint}\n"
+
+
 @pytest.mark.parametrize("seed", ["-1", "4294967296", "one"])
 def test_a_seed_that_no_library_takes(run, folder, seed):
     status, out, err = run("evaluate", folder(measured()), "--models", "constant", "--seed", seed)
