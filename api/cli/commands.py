@@ -8,10 +8,10 @@ An entry point ``command.WORDS`` names a ``Command``; its words are joined by do
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, reduce
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import dovetail.data.cli
 import dovetail.doctor.cli
@@ -22,6 +22,9 @@ import dovetail.simulating.cli
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import Plugin, plugins
 from dovetail.toolkit.commands import JSON, Addition, Argument, Command, argument
+
+if TYPE_CHECKING:
+    from dovetail.executor.doctor.finding import Finding
 
 _SHELL: Final = Command(
     "completion",
@@ -43,7 +46,19 @@ _CORE: Final[Mapping[str, tuple[Command, ...]]] = {
 
 @cache
 def command_named(name: str) -> Command | None:
-    """Return the command that a word on the command line calls, or None if there is none."""
+    """Return the command that a word on the command line calls, or None if there is none.
+
+    Plugins that cannot be used are left out, and named on standard error.
+    """
+    command, faults = _joined(name)
+    for fault in faults:
+        print(f"dovetail: left out: {fault}", file=sys.stderr)
+    return command
+
+
+@cache
+def _joined(name: str) -> tuple[Command | None, tuple[UnsupportedError, ...]]:
+    """Return a command with what plugins add to it, and what is wrong with those left out."""
     core = {each.name: each for each in chain.from_iterable(_CORE.values())}
     both = (*plugins("command").values(), *plugins("options").values())
     # A group before what other plugins add to it.
@@ -51,7 +66,24 @@ def command_named(name: str) -> Command | None:
         (each for each in both if each.name.partition(".")[0] == name),
         key=lambda each: (each.kind, each.name.count(".")),
     )
-    return reduce(_with, added, core.get(name))
+    command, faults = core.get(name), []
+    for plugin in added:
+        try:
+            command = _with(command, plugin)
+        except UnsupportedError as fault:
+            faults.append(fault)
+    return command, tuple(faults)
+
+
+def findings() -> Iterator[Finding]:
+    """Yield what the doctor says of commands and options of plugins that do not fit."""
+    from dovetail.executor.doctor.finding import lacking
+
+    both = (*plugins("command").values(), *plugins("options").values())
+    for word in dict.fromkeys(each.name.partition(".")[0] for each in both):
+        for fault in _joined(word)[1]:
+            if fault.__cause__ is None:  # else it cannot be imported, which the doctor says itself
+                yield lacking(str(fault), "update or uninstall the package")
 
 
 @cache
@@ -71,15 +103,11 @@ def commands() -> tuple[Command, ...]:
     return tuple(command_named(each.name) or each for each in listed)
 
 
-def _with(command: Command | None, plugin: Plugin) -> Command | None:
-    """Return a command with what a plugin adds to it; a plugin that is unusable is left out."""
-    try:
-        if plugin.kind == "options":
-            return _with_options(command, plugin, plugin.load_as(Addition))
-        return _with_command(command, plugin, plugin.load_as(Command))
-    except UnsupportedError as error:
-        print(f"dovetail: left out: {error}", file=sys.stderr)
-        return command
+def _with(command: Command | None, plugin: Plugin) -> Command:
+    """Return a command with what a plugin adds to it."""
+    if plugin.kind == "options":
+        return _with_options(command, plugin, plugin.load_as(Addition))
+    return _with_command(command, plugin, plugin.load_as(Command))
 
 
 def _with_command(command: Command | None, plugin: Plugin, added: Command) -> Command:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dovetail.executor.doctor.finding import PARTS, Finding, lacking
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import Plugin, left_out, others, plugins
+from dovetail.predictors.estimators.registry import MODELS
+from dovetail.solver.policies.registry import POLICIES
 
 
 def added() -> Iterator[Finding]:
@@ -38,12 +40,16 @@ def names() -> Iterator[Finding]:
     """Yield a finding for each plugin that is never used because of its name."""
     for plugin, why in left_out():
         yield _failed(plugin, f"{plugin} {why}")
+    for plugin in filter(_is_replaced, others()):
+        yield _failed(plugin, f"{plugin} is left out: Dovetail has its own of the same name")
 
 
 def imported() -> Iterator[Finding]:
     """Yield what packages of others add, and what of it cannot be imported."""
     well = []
     for plugin in others():
+        if _is_replaced(plugin):
+            continue
         try:
             plugin.load()
         except UnsupportedError as error:
@@ -52,6 +58,11 @@ def imported() -> Iterator[Finding]:
             well.append(_name(plugin))
     if well:
         yield Finding(f"added by other packages: {', '.join(sorted(well))}")
+
+
+def _is_replaced(plugin: Plugin) -> bool:
+    """Return whether the core has a policy or a predictor of the same name, which counts."""
+    return plugin.name in {"policy": POLICIES, "predictor": MODELS}.get(plugin.kind, ())
 
 
 def _failed(plugin: Plugin, why: str) -> Finding:

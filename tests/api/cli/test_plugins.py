@@ -168,6 +168,15 @@ def test_plugins_that_fail_when_imported_leave_the_command_as_it_is(faulty):
     assert "broken (ends:X) cannot be imported: SystemExit: 7\n" in ended.stderr
 
 
+def test_the_doctor_names_what_does_not_fit(faulty):
+    found = json.loads(dovetail(faulty, "doctor", "--json").stdout)["findings"]
+    texts = {each["text"] for each in found if each["id"].startswith("plugins.")}
+    for plugin, (name, _, said) in FAULTS.items():
+        what = f"plugin {plugin} of the package faulty-package (faulty:{name}) {said}"
+        assert any(text.startswith(what) for text in texts)
+    assert any("command.ends of the package broken" in text for text in texts)
+
+
 def test_commands_that_no_plugin_touches_say_nothing_of_faulty_ones(faulty):
     done = dovetail(faulty, "generate", "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -89,8 +89,12 @@ def test_a_plugin_that_fails_is_one_finding(findings, target, why):
 
 
 def test_plugins_of_unknown_kinds_and_those_that_cannot_be_imported_are_named(findings):
-    diagnosis = findings(("weather.rain", "link"), ("policy.newest", "missing"))
-    (unknown,) = of(diagnosis, "plugins.names")
+    taken = ("policy.fifo", "link"), ("predictor.analytic", "link")
+    diagnosis = findings(("weather.rain", "link"), ("policy.newest", "missing"), *taken)
+    unknown, *replaced = of(diagnosis, "plugins.names")
+    for finding, (plugin, _) in zip(replaced, taken, strict=True):
+        assert finding.text.startswith(f"plugin {plugin} of the package made-up (made_up:link) is")
+        assert finding.text.endswith("left out: Dovetail has its own of the same name")
     assert unknown.level is Severity.LACKING
     what = "plugin weather.rain of the package made-up (made_up:link)"
     assert unknown.text.startswith(f"{what} must be called KIND.NAME, where KIND is one of policy")
