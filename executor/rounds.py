@@ -15,11 +15,11 @@ class Pool(Protocol):
 
     @property
     def state(self) -> State:
-        """What the policy sees."""
+        """The state that the policy sees."""
         ...
 
     def advance(self) -> bool:
-        """Wait until a decision is due; return False once nothing will ever happen again."""
+        """Wait until a decision is due; return False if nothing more can happen."""
         ...
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
@@ -28,7 +28,7 @@ class Pool(Protocol):
 
 
 def run_rounds(pool: Pool, policy: Policy) -> None:
-    """Let a policy run a pool until there is nothing left to do; services go first."""
+    """Run a pool under a policy until there is nothing left to do; services are placed first."""
     while pool.advance():
         served = services_wait(pool.state)
         if served and (first := services_first(pool.state)) is not None:

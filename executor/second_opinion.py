@@ -1,4 +1,4 @@
-"""The checker on decisions, before they are carried out: in simulations and in live mode."""
+"""Check decisions before they are carried out, in simulations and in live mode."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dovetail.solver.policies.state import State
 
 
 def violations(state: State, starts: Sequence[Start]) -> list[str]:
-    """Return the rules of the round problem that starts break together, a line each.
+    """Return a line for each rule of the round problem that a set of starts breaks.
 
-    The rules are those of ``dovetail check``, on the state before the starts; measured slowdowns of
-    running pairs replace predicted ones.
+    The rules are the ones that ``dovetail check`` applies, on the state before the starts; measured
+    slowdowns of running pairs replace predictions.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def violations(state: State, starts: Sequence[Start]) -> list[str]:
 
 
 def malformed(state: State, start: Start) -> Iterator[str]:
-    """Yield why a start cannot even be checked: its job does not wait, for instance."""
+    """Yield the reasons why a start cannot be checked: its job is not waiting, for instance."""
     job, gpus = start.job, start.gpus
     if job.phase != "pending" or state.pending.get(job.number) is not job:
         yield f"starts {job.id!r}, which is {job.phase}"

@@ -1,4 +1,4 @@
-"""Records from the state that policies see: the round as an instance, and starts as a plan."""
+"""Convert the state that policies see to records: the round to an instance, starts to a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Member = tuple[int, int | None]
 """A workload of the state, and its share."""
 
 _LEAST, _MOST = 1e-3, 1e15
-"""Slowdowns that a record may have; what is believed may lie beyond, and counts as these."""
+"""Range of slowdowns in a record; believed slowdowns outside it are clipped."""
 
 
 def instance_of(
@@ -33,23 +33,24 @@ def instance_of(
     alone: Collection[int],
     origins: NDArray[Any] | None = None,
 ) -> Instance:
-    """Return a state as a round: its jobs, and the believed slowdowns of their workloads.
+    """Return a state as an instance: its jobs, and the believed slowdowns of their workloads.
 
-    Every two workloads have an entry at all caps that may be used, ``slowdown: null`` where they
-    may not share, so that no predictor fills it in; but none at ``idle`` of one not isolated.
+    Every pair of workloads has an entry at all allowed caps, with ``slowdown: null`` if the two
+    may not share, so that no predictor fills it in. There is no entry at ``idle`` for a workload
+    that is not isolated.
 
     Parameters
     ----------
     state : State
         Jobs, and beliefs.
     cluster : Cluster
-        The pool's; devices that take no jobs and hold none are left out.
+        Cluster of the pool; devices that take no jobs and hold none are left out.
     troubled : collection of str
         Devices that take no jobs.
     alone : collection of int
         Indices of the workloads that run alone; they get no entries.
     origins : array of Source or None, optional
-        Where the beliefs of pairs are from: (models, caps, workloads, workloads).
+        Sources of the believed pair slowdowns: (models, caps, workloads, workloads).
     """
     jobs = sorted([*state.running.values(), *state.pending.values()], key=lambda job: job.number)
     used = sorted({job.workload for job in jobs})
@@ -66,13 +67,12 @@ def instance_of(
 
 
 def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
-    """Return the small part of a round that the checker needs to judge starts.
+    """Return the part of a round that the checker needs to judge starts.
 
-    The GPUs are those of the starts (of their nodes, where something is known of the hosts), and
-    all others of the jobs that run on these; the jobs are
-    the starting and the running ones there. A gang that is also elsewhere, but on no GPU of a
-    start, is cut down to these GPUs. Nodes that are down have no GPUs. Nothing is validated: the
-    state is made of records.
+    It has the GPUs of the starts (all GPUs of their nodes if the hosts are known), all other GPUs
+    of the jobs that run on them, and the starting and running jobs there. A gang that also runs
+    elsewhere, but on no GPU of a start, is cut down to these GPUs. Nodes that are down have no
+    GPUs. Nothing is validated: the state is made of records.
     """
     machines = state.machines
     joined = {gpu for start in starts for gpu in start.gpus}
@@ -98,7 +98,7 @@ def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
 
 
 def staying(instance: Instance) -> list[Assignment]:
-    """Return the assignments of the running jobs, as they are."""
+    """Return the present assignments of the running jobs."""
     return [
         Assignment.model_construct(
             job=job.id, gpus=job.gpus, share=job.share, sub_batch=job.sub_batch, start=False
@@ -131,7 +131,7 @@ def _companies(
     for gpu in gpus:
         there = [(job.workload, job.share_on(gpu)) for job in state.residents[gpu]]
         for members in (there, [*there, *come[gpu]]):
-            # Jobs left at `idle` by the one before them have no entry, so nothing joins them.
+            # Jobs left at `idle` without the job they ran behind have no entry: none may join.
             if len(members) > 1 and any(share != IDLE for _, share in members):
                 members.sort(key=lambda member: (member[0], member[1] or 0))
                 found.add((state.machines.model[gpu], tuple(members)))
@@ -139,7 +139,7 @@ def _companies(
 
 
 def _only(cluster: Cluster, among: Iterable[Node], gpus: Collection[str]) -> Cluster:
-    """Return the cluster with these GPUs alone, and those of some nodes that have any of them."""
+    """Return the cluster with only these GPUs, and only the given nodes that have any of them."""
     nodes = []
     for node in among:
         devices = tuple(gpu for gpu in node.devices if gpu.id in gpus)
@@ -151,7 +151,7 @@ def _only(cluster: Cluster, among: Iterable[Node], gpus: Collection[str]) -> Clu
 
 
 def _record(state: State, job: SeenJob, gpus: Collection[int] | None = None) -> Job:
-    """Return a job's record; a running one is cut down to the given GPUs, if any are given."""
+    """Return a job's record; if GPUs are given, a running job is cut down to them."""
     running = job.phase == "running"
     held = [k for k, gpu in enumerate(job.gpus) if gpus is None or gpu in gpus]
     return Job.model_construct(
@@ -218,8 +218,8 @@ def _together(
 ) -> tuple[_Values, _Values, _Values]:
     """Return slowdown, upper bound and tail of each member with the others as co-runners.
 
-    Of three and more without an entry they follow from their pairs; tail latencies only of a job
-    that all others run behind, those of others are unknown and get the largest possible bound.
+    For three or more jobs without an entry they follow from the pairs. Tail latencies follow only
+    for a job that all others run behind; otherwise they get the largest possible bound.
     """
     if len(members) == 2:
         there, back = (_beside(state, model, *order) for order in (members, members[::-1]))
@@ -255,7 +255,7 @@ def _together(
 
 
 def _beside(state: State, model: int, mine: _Member, theirs: _Member) -> _Values:
-    """Return slowdown, upper bound and tail of one with a co-runner, measured if possible."""
+    """Return slowdown, upper bound and tail of a job with a co-runner, measured if possible."""
     table = state.predicted
     caps = table.caps_place.get((mine[1], theirs[1]))
     if caps is None:

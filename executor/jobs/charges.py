@@ -1,4 +1,4 @@
-"""How much memory the jobs of each user take that are not over: what users are charged."""
+"""The memory charged to each user for the jobs that are not over."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.words import Words
 
 _AWAITED_BYTES: Final = 24
-"""Of the id of a job that a job awaits: in the specification, in the job, and in the journal."""
+"""Charge for an awaited job's id: in the specification, in the job and in the journal."""
 
 
 class Charges:
-    """The bytes of specifications, with words that jobs of a user have in common counted once.
+    """The bytes of specifications; words that jobs of a user share count once.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Charges:
         self._uses: Counter[tuple[int, int]] = Counter()
 
     def put(self, job: str, spec: JobSpec | None) -> None:
-        """Charge a job that has this specification now; None: it is over."""
+        """Charge a job for its present specification; None = the job is over."""
         before = self._specs.pop(job, None)
         if spec is not None:
             self.of_user[spec.owner.uid] += _own_bytes(spec)
@@ -58,7 +58,7 @@ class Charges:
             del self.of_user[uid]
 
     def more(self, specs: Iterable[JobSpec]) -> int:
-        """Return how much more would be charged with these jobs of one user."""
+        """Return the additional bytes that these jobs of one user would be charged."""
         found, new = 0, set[tuple[int, int]]()
         for spec in specs:
             found += _own_bytes(spec)
@@ -86,7 +86,7 @@ def _bytes(words: Words) -> int:
 
 
 def _own_bytes(spec: JobSpec) -> int:
-    """Return the bytes of what each job has for itself."""
+    """Return the bytes that a specification shares with no other."""
     texts = (spec.cwd, spec.workload, spec.name, spec.output, spec.error, spec.progress_pattern)
     awaited = len(spec.after) + len(spec.after_any)
     return sum(map(getsizeof, texts)) + awaited * _AWAITED_BYTES

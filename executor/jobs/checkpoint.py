@@ -1,7 +1,7 @@
 """The state machine as JSON and back, so that a start need not read the whole journal.
 
-Environments of jobs and long commands are left out: the journal has them apart, and a job that is
-over needs none.
+Environments and long commands are left out: the journal stores them separately, and jobs that are
+over do not need them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.words import Words, brief
 
 VERSION: Final = 1
-"""Version of the texts below. Checkpoints of another version are ignored; events are read then."""
+"""Version of the texts below. Checkpoints of another version are ignored, and events read."""
 
 _MADE_OF_JOBS: Final = {
     *("jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active", "ended")
@@ -30,7 +30,7 @@ _JOB: Final = TypeAdapter(LiveJob)
 
 
 class StoredJob(NamedTuple):
-    """The text of a job; if it is not over, its submitted specification, and a long command."""
+    """The text of a job; if it is not over, also its submitted specification and long command."""
 
     text: str
     spec: JobSpec | None
@@ -38,12 +38,12 @@ class StoredJob(NamedTuple):
 
 
 def state_text(machine: StateMachine) -> str:
-    """Return a state machine without its jobs."""
+    """Return the text of a state machine without its jobs."""
     return _BRAIN.dump_json(machine, exclude=_MADE_OF_JOBS).decode()
 
 
 def job_text(job: LiveJob) -> str:
-    """Return a job without its environment, and with the beginning of its command."""
+    """Return the text of a job, without its environment and with a shortened command."""
     elsewhere: dict[str, Any] = {"run": {"spec"}, "spec": {"env"}}
     short = replace(job, spec=job.spec.with_words(command=brief(job.spec.command)))
     return _JOB.dump_json(short, exclude=elsewhere).decode()
@@ -67,7 +67,7 @@ def _job(stored: StoredJob) -> LiveJob:
     data: dict[str, Any] = from_json(stored.text)
     submitted = stored.spec
     if "spec" not in data:
-        # A checkpoint of before jobs could be edited.
+        # A checkpoint from before jobs could be edited.
         assert submitted is not None
         data["spec"] = submitted
     spec = JobSpec.model_validate(data["spec"])

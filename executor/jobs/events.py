@@ -1,4 +1,4 @@
-"""The events of live mode. An event is journalled before anything is done for it.
+"""The events of live mode. An event is in the journal before it is acted on.
 
 ``at_s`` is the service's clock: seconds, near the time since the epoch, that never go back
 (``clock.ServiceClock``).
@@ -62,7 +62,7 @@ class HoldChanged(Event):
 
 
 class PauseChanged(Event):
-    """The processes of a running job are to be suspended or resumed."""
+    """The processes of a running job are suspended or resumed on request."""
 
     kind: Literal["pause_changed"] = "pause_changed"
     job: Name
@@ -80,7 +80,7 @@ class Edited(Event):
 
 
 class DrainChanged(Event):
-    """Devices (all if none is named) are drained: they take no new jobs; or they may again."""
+    """Devices (all if none is named) are drained, so that they take no new jobs, or undrained."""
 
     kind: Literal["drain_changed"] = "drain_changed"
     gpus: tuple[Name, ...] = ()
@@ -92,7 +92,7 @@ class DrainChanged(Event):
 
 
 class Placed(Event):
-    """A job is to start on these devices.
+    """A start of a job on these devices was decided.
 
     ``profiling``: it runs alone there until its workload has a profile; no job may join it.
     """
@@ -105,7 +105,7 @@ class Placed(Event):
 class Reserved(Event):
     """Devices are reserved for a waiting job; without devices, its reservation is withdrawn.
 
-    ``until_s``: when all of them are believed to be idle; other jobs may run there until then. The
+    ``until_s``: when all of them should be idle; other jobs may run there until then. The
     reservation ends when the job no longer waits.
     """
 
@@ -116,7 +116,7 @@ class Reserved(Event):
 
 
 class StopDecided(Event):
-    """A run is to be stopped.
+    """A stop of a run was decided.
 
     ``then``: the job will ``wait`` for another start, or ``fail``.
     """
@@ -141,7 +141,7 @@ class RankStarted(Event):
 
 
 class RankReady(Event):
-    """A rank is proven to run under its cap: attached to MPS, or on its cores."""
+    """A rank provably runs under its cap: attached to MPS, or on its cores."""
 
     kind: Literal["rank_ready"] = "rank_ready"
     run: Name
@@ -149,9 +149,9 @@ class RankReady(Event):
 
 
 class RankRefused(Event):
-    """A rank could not be started: it has never run and never will.
+    """A rank could not be started: it never ran and never will.
 
-    ``later``: its job is not at fault, and another run of it may start.
+    ``later``: the job is not at fault, and another run of it may start.
     """
 
     kind: Literal["rank_refused"] = "rank_refused"
@@ -165,7 +165,7 @@ class RankEnded(Event):
     """A rank and all its processes are gone; ``status`` is negative for a signal.
 
     ``asked``: its run was being stopped, according to the files of the run. ``ended_s``: when it
-    ended, long before ``at_s`` if no service ran; pools give it in seconds since boot.
+    ended, which is long before ``at_s`` if no service ran; pools give it in seconds since boot.
     """
 
     kind: Literal["rank_ended"] = "rank_ended"
@@ -177,7 +177,7 @@ class RankEnded(Event):
 
 
 class RankLost(Event):
-    """It is unknown whether a rank still runs; its device counts as busy."""
+    """It is unknown whether a rank still runs; its device is treated as busy."""
 
     kind: Literal["rank_lost"] = "rank_lost"
     run: Name
@@ -186,7 +186,7 @@ class RankLost(Event):
 
 
 class RankGone(Event):
-    """A rank is proven to run no more; how it ended is unknown."""
+    """A rank has provably ended; how it ended is unknown."""
 
     kind: Literal["rank_gone"] = "rank_gone"
     run: Name
@@ -198,10 +198,10 @@ RankEvent = RankStarted | RankReady | RankRefused | RankEnded | RankLost | RankG
 
 
 class IsolationLost(Event):
-    """The kernel launches of an isolated run are not intercepted, or not any more.
+    """The kernel launches of an isolated run are not intercepted, or no longer.
 
-    Runs with the share ``idle`` on its devices are stopped, itself among them if it has co-runners.
-    If it has not run yet, its job starts without isolation from then on.
+    Runs with the share ``idle`` on its devices are stopped, including the run itself if it has
+    co-runners. If it has not run yet, its job starts without isolation from then on.
     """
 
     kind: Literal["isolation_lost"] = "isolation_lost"
@@ -229,7 +229,7 @@ class WorkloadKnown(Event):
 
 
 class ProfileFailed(Event):
-    """A run could not be measured alone (without progress reports, say): its job never shares."""
+    """A run could not be measured alone (it reports no progress, say); its job never shares."""
 
     kind: Literal["profile_failed"] = "profile_failed"
     run: Name
@@ -239,8 +239,8 @@ class ProfileFailed(Event):
 class Measured(Event):
     """Runs that share a device were measured together.
 
-    ``runs`` are in the order of ``measurement.workloads``; ``predicted`` are the slowdowns that
-    were predicted when they were placed, empty if there were none.
+    ``runs`` are in the order of ``measurement.workloads``; ``predicted`` are the slowdowns
+    predicted when they were placed, empty if there were none.
     """
 
     kind: Literal["measured"] = "measured"
@@ -252,11 +252,11 @@ class Measured(Event):
 
 
 class Separated(Event):
-    """Two runs shared a device, one exceeded its gSLA, and one of them is stopped for it.
+    """Two runs shared a device, one exceeded its gSLA, and one of the two is stopped.
 
-    ``runs``, ``workloads`` and ``shares`` are those of the run over its gSLA, then of the other.
-    ``slowdown`` is that of the first, None if it made no progress; with ``tail`` it is the growth
-    of the 99th percentile of its latency.
+    ``runs``, ``workloads`` and ``shares`` name the run over its gSLA first, then the other run.
+    ``slowdown`` belongs to the first run and is None if it made no progress; with ``tail`` it is
+    the growth of the 99th percentile of its latency.
     """
 
     kind: Literal["separated"] = "separated"
@@ -298,7 +298,7 @@ class LibrarySeen(Event):
 class Recorded(Event):
     """Profiles and measurements up to this event number are in the repository.
 
-    ``drifts`` names the pairs whose recent measurements lie off what was believed.
+    ``drifts`` names the pairs whose recent measurements differ from the believed slowdowns.
     """
 
     kind: Literal["recorded"] = "recorded"
@@ -325,7 +325,7 @@ class DeviceHealed(Event):
 
 
 class DevicesChanged(Event):
-    """The devices of the pool have changed; runs on former ones go on."""
+    """The devices of the pool have changed; runs on removed devices continue."""
 
     kind: Literal["devices_changed"] = "devices_changed"
     gpus: tuple[Name, ...]

@@ -1,10 +1,10 @@
 """The journal: every event of live mode in a SQLite file, durable before anything is done for it.
 
-An append is one transaction of SQLite's write-ahead log (``synchronous = NORMAL``): a service that
-is killed leaves all of its events or none. ``sync`` waits until all that was appended is on the
-disk, and outlasts the machine; so one wait serves what happened and what was decided for it. Every
-row has a check sum, because SQLite notices torn files but not every changed byte. Environments, and
-commands that are long, are in a table of their own, each once (``words``).
+An append is one transaction of SQLite's write-ahead log (``synchronous = NORMAL``): if the service
+is killed, all events of an append are there or none. ``sync`` waits until all appended events are
+on the disk and survive a crash of the machine, so that one wait covers both observations and the
+decisions made on them. Every row has a check sum, because SQLite notices torn files but not every
+changed byte. Environments and long commands are stored once each, in the table ``words``.
 
 A service reads its journal from the last checkpoint (a copy of the state machine in the same
 file) and the events after it. Until a journal is compacted, checkpoints only save time: without a
@@ -47,29 +47,29 @@ from dovetail.instances.raw_files import FilePath
 JOURNAL: Final = "journal.db"
 
 APPLICATION_ID: Final = 0x44544A4C
-"""SQLite's mark of the kind of file: ``DTJL``."""
+"""SQLite's mark of the file type: ``DTJL``."""
 
 SCHEMA_VERSION: Final = 3
-"""With the table ``words``; a journal of an earlier version is upgraded as it is opened."""
+"""The version with the table ``words``; a journal of an earlier version is upgraded on opening."""
 
 _READABLE: Final = (1, 2, SCHEMA_VERSION)
-"""Version 2 has the table ``base``, as a compacted journal of the first version; both have all
+"""Version 2 and compacted journals of version 1 have the table ``base``; both versions have all
 words within the events."""
 
 EVENTS_A_CHECKPOINT: Final = 2_500
-"""Events between two checkpoints: so many are read at a start, within a quarter of a second."""
+"""Events between two checkpoints. A start reads at most about this many, in under 0.25 s."""
 
 _LOG_BYTES: Final = 2**22
-"""As long SQLite's log gets, about, before it is written over from its beginning (1,000 pages)."""
+"""Approximate size of SQLite's log when it is overwritten from its beginning (1,000 pages)."""
 
 _WAIT_S = 10.0
 _LEAST_BYTES = 512
 
 MOST_BYTES: Final = 2**30
-"""As large the journal gets by events that a compaction may remove."""
+"""Limit on the journal's size; beyond it a compaction removes events of any age."""
 
 _MOST_DROPPED: Final = 100_000
-"""Events that one compaction looks at: it holds up the service."""
+"""Events that one compaction examines, since the service waits for it."""
 
 _APPEND_ONLY = tuple(
     f"CREATE TRIGGER event_{change} BEFORE {change} ON event "
@@ -79,7 +79,7 @@ _APPEND_ONLY = tuple(
 _ELSEWHERE: Final[Mapping[type, Any]] = MappingProxyType(
     {Submitted: {"spec": {"env"}}, Edited: {"spec": {"env"}}, Placed: {"run": {"spec": {"env"}}}}
 )
-"""Environments: that of a submission is in ``words``, and those of later events are the same."""
+"""Environments: a submission has its own in ``words``, and later events have the same one."""
 
 _LIVING = "sequence IN (SELECT sequence FROM job WHERE NOT over)"
 
@@ -94,7 +94,7 @@ _WORDS = (
     "CREATE INDEX event_command ON event (command) WHERE command IS NOT NULL",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
-"""What version 3 adds to those before it."""
+"""Upgrade of earlier versions to version 3."""
 
 _SCHEMA = (
     "CREATE TABLE event (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, sum INTEGER NOT NULL)",
@@ -114,7 +114,7 @@ _REFERRED_TO = (
 
 
 class JournalEntry(NamedTuple):
-    """An event and its number; the first of a journal has number 1."""
+    """An event and its number; the first event of a journal has number 1."""
 
     sequence: int
     event: AnyEvent
@@ -129,7 +129,7 @@ class Journal:
         Created for its owner only if it does not exist. It is locked until ``close`` or the end
         of the process.
     accept_loss : bool
-        Open the journal also if events are missing that were on the disk.
+        Open the journal even if events that were on the disk are missing.
 
     Raises
     ------
@@ -137,7 +137,7 @@ class Journal:
         If other users could have prepared the directory (``require_own``).
     JournalError
         If another service has locked it, or the file is damaged, no journal, or not writable, or
-        events are missing. Then neither the file nor its log is changed.
+        events are missing. Neither the file nor its log is changed then.
     """
 
     def __init__(self, directory: FilePath, accept_loss: bool = False) -> None:
@@ -155,7 +155,7 @@ class Journal:
         if self._sequence < self._lock.synced:
             self._lock.note_synced(self._sequence)
         self._checkpointed = 0
-        # What an earlier service has left may not be on the disk yet.
+        # Events of an earlier service may not be on the disk yet.
         self._synced = 0
         self._stored: set[int] = set()
         self._settled: set[int] = set()
@@ -168,12 +168,13 @@ class Journal:
     def append(self, events: Sequence[AnyEvent]) -> int:
         """Add events, all or none, and return the number of the last one.
 
-        They survive this process at once, and the machine when ``sync`` has returned.
+        They survive this process immediately, and a crash of the machine once ``sync`` has
+        returned.
 
         Raises
         ------
         JournalError
-            If it fails (the disk is full, say). Then nothing is appended, and a later append may
+            If it fails (the disk is full, say). Nothing is appended, and a later append may
             succeed.
         """
         digests = Digests()
@@ -193,18 +194,18 @@ class Journal:
         Raises
         ------
         JournalError
-            When they are not.
+            If they cannot be written.
         """
         if self._synced == self._sequence:
             return
         log = self._path.with_name(f"{self._path.name}-wal")
-        # Where there is no log, SQLite has put all of it into the journal's file.
+        # If there is no log, SQLite has moved all of it into the journal's file.
         with _faults(self._path, "written"), suppress(FileNotFoundError):
             descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
             try:
-                # A file that keeps its length needs no transaction of the file system, in which
-                # others' changes would have to be waited for. SQLite reads no further than to the
-                # zeros, and writes over them.
+                # A file that keeps its length needs no transaction of the file system, which would
+                # also wait for the changes of others. SQLite stops reading at the zeros and later
+                # overwrites them.
                 size = os.fstat(descriptor).st_size
                 with suppress(OSError):
                     os.pwrite(descriptor, bytes(max(0, _LOG_BYTES - size)), size)
@@ -222,8 +223,8 @@ class Journal:
         JournalError
             When the file is damaged.
         """
-        # All of these very many objects stay: looking for garbage among them takes two thirds
-        # longer here, and time again and again as long as the service runs.
+        # All of these many objects stay. Looking for garbage among them would make this take two
+        # thirds longer, and cost time repeatedly while the service runs.
         gc.disable()
         try:
             with _faults(self._path, "read"):
@@ -245,13 +246,13 @@ class Journal:
         return machine
 
     def checkpoint(self, machine: StateMachine, every: int = EVENTS_A_CHECKPOINT) -> bool:
-        """Store the state if ``every`` events have come since it was stored last; return whether.
+        """Store the state if ``every`` events came since the last time; return True if stored.
 
         Raises
         ------
         JournalError
-            When it cannot be written; the journal is as good as before, and it is tried again
-            after as many more events.
+            If it cannot be written. The journal is unharmed, and the next attempt is after
+            ``every`` more events.
         """
         if machine.sequence - self._checkpointed < every:
             return False
@@ -260,7 +261,7 @@ class Journal:
         digests = Digests()
         rows = (_job_row(job, digests) for job in chosen)
         kept = {job.sequence for job in machine.jobs.values()}
-        # Among them jobs that ran at the last checkpoint, and ended and were forgotten since.
+        # They include jobs that ran at the last checkpoint, and have ended and been forgotten.
         forgotten = self._stored - kept
         text = checkpoint.state_text(machine)
         known = (machine.sequence, len(machine.jobs), text)
@@ -276,7 +277,7 @@ class Journal:
             _store_words(self._connection, digests.new(_long(job.spec) for job in chosen))
             self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?)", rows)
         self._stored = kept
-        # What is over never changes again.
+        # Jobs that are over never change again.
         self._settled &= kept
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
@@ -284,28 +285,28 @@ class Journal:
     def compact(self, machine: StateMachine, before_s: float, most_bytes: int = MOST_BYTES) -> bool:
         """Remove events before a moment, and the environments of all jobs that are over.
 
-        A checkpoint holds what they have led to. What was submitted stays as long as its job is
-        not over. The file gets smaller once less than half of it is in use. If more of it is in use
-        than it may be, the oldest events are removed whenever they were.
+        A checkpoint holds the state that they led to. Submissions stay until their jobs are over.
+        The file shrinks once less than half of it is in use. If more than ``most_bytes`` are in
+        use, the oldest events are removed regardless of ``before_s``.
 
         Parameters
         ----------
         machine : StateMachine
-            As it is after the last event.
+            The state after the last event.
         before_s : float
-            On the clock of the events.
+            The moment, on the clock of the events.
         most_bytes : int
-            The limit on what is in use.
+            Limit on the bytes in use.
 
         Returns
         -------
         bool
-            Whether there is more to remove, which another call does.
+            True if there is more to remove, by another call.
 
         Raises
         ------
         JournalError
-            When it cannot be written; the journal is as good as before.
+            If it cannot be written; the journal is unharmed.
         """
         self.checkpoint(machine, every=1)
         with _faults(self._path, "written"):
@@ -340,12 +341,12 @@ class Journal:
 
 
 def read_state_machine(directory: FilePath) -> StateMachine:
-    """Return the state machine of a journal, which a service may be writing; change nothing.
+    """Return the state machine of a journal without changing it; a service may be writing it.
 
     Raises
     ------
     JournalError
-        When there is none, or it is damaged or may not be read.
+        If there is none, it is damaged, or it may not be read.
     """
     path = Path(directory) / JOURNAL
     with _faults(path, "read"), closing(_for_reading(path)) as connection:
@@ -355,7 +356,7 @@ def read_state_machine(directory: FilePath) -> StateMachine:
 
 
 def read_events(directory: FilePath, after: int = 0) -> Iterator[JournalEntry]:
-    """Yield the events that are left with a number above ``after``; change nothing.
+    """Yield the remaining events with a number above ``after``; change nothing.
 
     Only the submission of a job has its environment.
 
@@ -375,19 +376,19 @@ def read_events(directory: FilePath, after: int = 0) -> Iterator[JournalEntry]:
 def _replayed(
     connection: sqlite3.Connection, path: Path, stored: StateMachine | None, known: KnownWords
 ) -> StateMachine:
-    """Return the state machine after all events, from what a checkpoint has stored on."""
+    """Return the state machine after all events, starting from a checkpoint's if there is one."""
     machine = stored or StateMachine()
     if machine.sequence < _base(connection):
         raise JournalError(f"{source_name(path)}: is damaged: its checkpoint cannot be read")
     for entry in _entries(connection, path, machine.sequence, known):
-        # It was refused when it happened, too.
+        # It was also refused when it happened.
         with suppress(TransitionError):
             machine.apply(entry.event)
     return machine
 
 
 def _from_checkpoint(connection: sqlite3.Connection, known: KnownWords) -> StateMachine | None:
-    """Return the state machine of the last checkpoint, None where that cannot be used."""
+    """Return the state machine of the last checkpoint; None if that cannot be used."""
     found = connection.execute("SELECT version, sequence, jobs, text, sum FROM brain").fetchone()
     if found is None:
         return None
@@ -434,7 +435,7 @@ def _entries(
     wanted, base = after + 1, _base(connection)
     for sequence, text, text_sum, env, command in rows:
         if wanted <= base:
-            # Of what a compaction went over, not all is left.
+            # A compaction may have removed some of these.
             wanted = min(sequence, base + 1)
         if sequence != wanted or _sum(sequence, text) != text_sum:
             raise JournalError(f"{source_name(path)}: is damaged at event {wanted}")
@@ -452,7 +453,7 @@ def _entries(
         wanted += 1
 
 
-# Words, apart from the events and jobs that have them.
+# Words, stored separately from the events and jobs that have them.
 
 
 def _refers_to_words(connection: sqlite3.Connection) -> bool:
@@ -465,7 +466,7 @@ def _store_words(connection: sqlite3.Connection, words: Iterable[tuple[str, str]
 
 
 def _words_of(event: AnyEvent) -> tuple[Words | None, Words | None]:
-    """Return the environment and the command that are not in the text of an event, if any."""
+    """Return the environment and the command that the text of an event leaves out, if any."""
     match event:
         case Submitted(spec=spec):
             return spec.env, _long(spec)
@@ -475,12 +476,12 @@ def _words_of(event: AnyEvent) -> tuple[Words | None, Words | None]:
 
 
 def _long(spec: JobSpec) -> Words | None:
-    """Return a command that is too long for the text of an event; None for others."""
+    """Return the command if it is too long for the text of an event, else None."""
     return None if brief(spec.command) is spec.command else spec.command
 
 
 def _shortened(event: AnyEvent) -> AnyEvent:
-    """Return an event with the beginning of its command, if that is long."""
+    """Return an event with its command shortened if that is long."""
     match event:
         case Submitted(spec=spec) | Edited(spec=spec) if _long(spec):
             return event.model_copy(update={"spec": spec.with_words(command=brief(spec.command))})
@@ -493,12 +494,12 @@ def _shortened(event: AnyEvent) -> AnyEvent:
 def _with_words(
     event: AnyEvent, env: str | None, command: str | None, known: KnownWords
 ) -> AnyEvent:
-    """Return an event with the words that the digests beside it name.
+    """Return an event with the words that its digests name.
 
     Raises
     ------
     ValueError
-        When the journal does not have them.
+        If the journal does not have them.
     """
     found = known.named(env=env, command=command)
     match event:
@@ -516,7 +517,7 @@ def _last(connection: sqlite3.Connection) -> int:
 
 
 def _base(connection: sqlite3.Connection) -> int:
-    """Return the number of the last event that a compaction went over; 0 before the first."""
+    """Return the number of the last event that a compaction covered; 0 if there was none."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 1:
         return 0
@@ -570,7 +571,7 @@ def _last_before(connection: sqlite3.Connection, base: int, before_s: float) -> 
 
 
 def _ended_with_environment(connection: sqlite3.Connection) -> list[tuple[int, str]]:
-    """Return events of before version 3, which have the environments of jobs that are over."""
+    """Return events from before version 3 that have the environments of jobs that are over."""
     return connection.execute(
         "SELECT event.sequence, event.text FROM job JOIN event ON event.sequence = job.sequence "
         'WHERE over AND instr(event.text, \'"env":{"\')'
@@ -608,7 +609,7 @@ def _sum(sequence: int, text: str) -> int:
 
 
 def _opened_whole(path: Path, synced: int) -> tuple[sqlite3.Connection, int]:
-    """Open or make the file unless it lacks events; return it and the number of the last one."""
+    """Open or create the file unless it lacks events; return it and its last event's number."""
     if synced:
         last = _last_readable(path)
         if last is not None:
@@ -623,15 +624,15 @@ def _opened_whole(path: Path, synced: int) -> tuple[sqlite3.Connection, int]:
 
 
 def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
-    """Open or make the file; return the connection and the number of the last event."""
+    """Open or create the file; return the connection and the number of the last event."""
     _refuse_cut_short(path)
-    # It has environments of jobs: no other user may read it, nor its log.
+    # It has environments of jobs: no other user may read it or its log.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     _sync_folder(path.parent)
     try:
         return _opened(path)
     except sqlite3.OperationalError:
-        # No room for the memory that its readers share: then there are none before the next start.
+        # No space for the memory that readers share: there can be none until the next start.
         if not _is_full(path.parent):
             raise
         return _opened(path, alone=True)
@@ -660,10 +661,10 @@ def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
 
 
 def _last_readable(path: Path) -> int | None:
-    """Return the number of the last event that a reader finds; None: not known on a full disk.
+    """Return the number of the last event that a reader finds; None on a full disk.
 
-    SQLite would remove the log of a journal that is opened for writing, and damaged frames with
-    it, which may be all that is left of some events.
+    SQLite removes the log when a journal is opened for writing, along with damaged frames that may
+    be the only trace of some events.
     """
     _refuse_cut_short(path)
     if not path.exists():
@@ -681,7 +682,7 @@ def _last_readable(path: Path) -> int | None:
 
 
 def _refuse_loss(path: Path, last: int, synced: int) -> None:
-    """Refuse a journal that has fewer events than were on the disk."""
+    """Refuse a journal with fewer events than were on the disk."""
     if last < synced:
         count = synced - last
         lost = f"{count} event{'s' if count > 1 else ''} that were on disk"
@@ -690,7 +691,7 @@ def _refuse_loss(path: Path, last: int, synced: int) -> None:
 
 
 def _refuse_cut_short(path: Path) -> None:
-    """Refuse a file that SQLite takes for empty: it would discard the log of such a file."""
+    """Refuse a file that SQLite would treat as empty, and whose log it would discard."""
     log = path.with_name(f"{path.name}-wal")
     size = path.stat().st_size if path.exists() else 0
     if size < _LEAST_BYTES and (size or (log.exists() and log.stat().st_size)):
@@ -721,7 +722,7 @@ def _for_reading(path: Path) -> sqlite3.Connection:
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
     place = f"file:{quote(str(path.absolute()))}?mode={mode}"
     made = sqlite3.connect(place, _WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
-    # Damaged text is for the check sums to find, which say where it is.
+    # Damaged text is left to the check sums, which say where it is.
     made.text_factory = partial(str, encoding="utf-8", errors="replace")
     return made
 
@@ -748,7 +749,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite rolls some faults back by itself.
+        # SQLite rolls back by itself on some errors.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -756,13 +757,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _faults(path: Path, done: str) -> Iterator[None]:
-    """Turn errors of SQLite and of the system into errors of one line."""
+    """Turn errors of SQLite and of the system into one-line errors."""
     try:
         yield
     except sqlite3.Error as error:
         raise JournalError(f"{source_name(path)}: {_rule(error, path, done)}") from None
     except UnicodeDecodeError:
-        # Even what SQLite says of a damaged file may have parts of it.
+        # Even SQLite's message about a damaged file may quote parts of it.
         raise JournalError(f"{source_name(path)}: is damaged: not all is text") from None
     except OSError as error:
         raise JournalError(f"{source_name(path)}: cannot be {done}: {_reason(error)}") from None
@@ -782,7 +783,7 @@ def _rule(error: sqlite3.Error, path: Path, done: str) -> str:
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether the disk is full, which SQLite does not say if it lacks shared memory."""
+    """Return whether the disk is full; SQLite does not say so if it lacks shared memory."""
     try:
         return shutil.disk_usage(folder).free == 0
     except OSError:

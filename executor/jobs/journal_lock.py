@@ -1,8 +1,8 @@
-"""The lock of a journal's directory, and beside it how far the journal was on the disk.
+"""The lock of a journal's directory, and the number of the last event that reached the disk.
 
-SQLite ends its log at the first frame with a wrong sum, so a changed byte there takes all later
-events away without a word. The number of the last event that was surely on the disk is therefore
-kept in the lock's file, too: a journal that has fewer has lost some.
+SQLite ends its log at the first frame with a wrong check sum, so a changed byte there silently
+removes all later events. The lock's file therefore also holds the number of the last event that was
+certainly on the disk: a journal with fewer events has lost some.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class JournalError(DovetailError):
 
 
 class JournalLock:
-    """Holds the lock of a directory, which goes with the process.
+    """The lock of a directory, held until `close` or the end of the process.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class JournalLock:
     Attributes
     ----------
     synced : int
-        The number of the last event that was on the disk, as far as the file says; 0: unknown.
+        Number of the last event on the disk according to the file; 0 = unknown.
 
     Raises
     ------
@@ -69,10 +69,10 @@ class JournalLock:
         self.note_synced(self.synced)
 
     def note_synced(self, sequence: int) -> None:
-        """Write down that the disk has all events up to this one.
+        """Record that the disk has all events up to this one.
 
-        Over what is there, which takes no room on a full disk; and without waiting for the disk:
-        a number that is too low loses no more than the notice.
+        The number is written in place, which needs no space on a full disk, and without waiting
+        for the disk: if it is too low, only a loss of events goes unnoticed.
         """
         self.synced = sequence
         self._write(1, str(sequence))
@@ -83,7 +83,7 @@ class JournalLock:
         os.close(self._file)
 
     def _synced(self) -> int:
-        """Return the number in the file, 0 if there is none or it was changed."""
+        """Return the number in the file; 0 if it is missing or damaged."""
         text = self._field(1)
         number = int(text) if text.isascii() and text.isdecimal() else 0
         return number if self._field(2) == _sum(number) else 0

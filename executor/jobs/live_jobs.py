@@ -1,4 +1,4 @@
-"""Jobs, ranks and devices, as they follow from the events of the journal."""
+"""Jobs, ranks and devices as derived from the events of the journal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RankView:
     """One rank of a job's present run.
 
     ``status`` is its exit status, None while it runs or if it is unknown. ``proven``: it was seen
-    to run under its cap, which never changes. ``started_s`` is when its process was first seen,
-    ``ended_s`` when it was over.
+    to run under its cap; this never changes back. ``started_s`` is when its process was first
+    seen, ``ended_s`` when it ended.
     """
 
     state: RankState = RankState.ASKED
@@ -72,21 +72,20 @@ class LiveJob:
     ranks : list of RankView
         The ranks of that run.
     profiling : bool
-        Whether that run is to be measured alone.
+        Whether that run is measured alone.
     alone_only : str
         Why it may never share; empty if it may.
     unisolated : str
-        Why its present run, or its next one if that could not start, is not isolated; empty
-        otherwise.
+        Why its present run (or its next run, if the present one could not start) is not isolated;
+        empty otherwise.
     runs : int
         Number of starts.
     failures, losses : int
-        Number of runs that failed by themselves, and of runs that were lost through no fault of
-        their own.
+        Number of runs that failed, and of runs that were lost through no fault of the job.
     trouble : str
         The first fault of the present run, or of the last one; a lost rank takes precedence.
     unseen : bool
-        Whether the job is not to blame for it: the end of a rank was not seen, or a rank could not
+        True if the job is not to blame for it: the end of a rank was not seen, or a rank could not
         be started at that moment.
     request : str
         Key of the request that submitted it; empty if it had none.
@@ -94,17 +93,17 @@ class LiveJob:
         Why the run is being stopped, and what follows: ``wait``, ``fail`` or ``cancel``. Empty if
         it is stopped because of its own fault.
     stop_grace_s : float or None
-        Grace of that stop if it was shortened; None = the job's own.
+        Grace period of that stop if it was shortened; None = the job's own.
     held : str
         Name of the user who holds it; empty if it is not held.
     awaits : list of str
-        Jobs that have to be over before it may start, and are not yet.
+        Jobs that must be over before it may start and are not over yet.
     crowded : bool
         Whether it waits because its array has reached ``most_running``.
     competes_since_s : float
         When it last began to compete for devices.
     paused : bool or None
-        Whether its run is to be suspended; None = that was never requested.
+        Whether its run should be suspended; None = never requested.
     """
 
     id: str
@@ -139,7 +138,7 @@ class LiveJob:
 
     @property
     def array(self) -> str:
-        """The id of the first job of its array; its own if it belongs to none."""
+        """The id of the first job of its array; its own id if it is not in an array."""
         return f"j{int(self.id[1:]) - (self.spec.place or 0)}"
 
     @property
@@ -171,7 +170,7 @@ class LiveJob:
         return frozenset(seat.gpu for seat in self.run.seats)
 
     def held_s(self, now_s: float) -> float:
-        """Return for how many seconds its present run has held devices; 0 if it holds none."""
+        """Return how many seconds its present run has held devices; 0 if it holds none."""
         began_s = now_s
         for step in reversed(self.history):
             if step.state not in HOLDING:
@@ -180,7 +179,7 @@ class LiveJob:
         return max(0.0, now_s - began_s)
 
     def forget_words(self) -> None:
-        """Free what only a start needs."""
+        """Free the words that only a start needs."""
         self.spec = self.spec.without_words()
         if self.run is not None:
             self.run = self.run.model_copy(update={"spec": self.spec})

@@ -25,10 +25,10 @@ from dovetail.instances._record import (
 )
 
 MOST_AFTER: Final = 1000
-"""Jobs that one job may wait for the end of."""
+"""Most jobs that one job may wait for."""
 
 MOST_NICE: Final = 20
-"""Each of a user's levels costs a decision in every round, so they are few."""
+"""Limit on ``nice``: each level that a user's jobs have costs a decision in every round."""
 
 Index = Annotated[StrictInt, Field(ge=0, le=10**9)]
 
@@ -39,7 +39,7 @@ _OUTPUT_PATTERN: Final = re.compile(r"(?:[^%\0]|%[jatrux%])*(?:[^%/\0]|%[jatrux%
 
 
 class Owner(Record):
-    """The owner of a job, as whom it runs; known from the connection that submitted it."""
+    """The user that owns a job and runs it; known from the connection that submitted it."""
 
     name: Name
     uid: UserId
@@ -51,7 +51,7 @@ WorkloadKey = tuple[int, str]
 
 
 class JobSpec(Record):
-    """A job as its owner submitted it, or edited it while it waits.
+    """A job as its owner submitted it, or last edited it while it waited.
 
     Parameters
     ----------
@@ -69,45 +69,45 @@ class JobSpec(Record):
     name : str, optional
         Name of the job in lists.
     workers : int
-        Ranks, one GPU each, started all or none.
+        Number of ranks, one GPU each, which start together.
     gsla, weight, priority
         As in an instance.
     nice : int
         Priority among the owner's jobs, as in nice(1): lower values start first. It does not
         matter between users.
     isolation : {"blocks"}, optional
-        Kernel launches may be intercepted: those of a latency-critical job so that best-effort jobs
-        can run in its idle time, those of a best-effort job so that it can be one of them.
+        Allow kernel launches to be intercepted: for a latency-critical job, so that best-effort
+        jobs can run in its idle time; for a best-effort job, so that it can run there.
     memory_mib : float, optional
-        Device memory of one rank, which becomes its limit. If it is not given, the job runs alone
-        until the profile of its workload gives it.
+        Device memory of one rank, which becomes its limit. If omitted, the job runs alone until its
+        workload has a profile, which gives the memory.
     estimate_s : float, optional
         Seconds it is expected to run alone.
     walltime_s : float, optional
-        Seconds after which a run is stopped for good.
+        Seconds after which a run is stopped and not restarted.
     retries : int
         Number of restarts after failures.
     requeue : bool
-        Whether it may be stopped in favour of another job and started again (as Slurm's
-        ``--requeue``); it has to resume from its own checkpoints.
+        Whether it may be stopped in favour of another job and started again (like Slurm's
+        ``--requeue``); it must resume from its own checkpoints.
     grace_s : float
-        Seconds from being asked to stop (SIGTERM) to being killed.
+        Seconds from the request to stop (SIGTERM) to the kill.
     progress_pattern : str, optional
         A regular expression whose first group is the number of iterations done; lines of its
         output that match report progress.
     public_log : bool
         Whether other users may read its output.
     output, error : str, optional
-        Files that get a copy of its output, and of its standard error alone: below ``cwd`` unless
-        absolute, with sbatch(1)'s ``%j`` (job), ``%a`` (index), ``%t`` or ``%r`` (rank), ``%u``
-        (user), ``%x`` (name) and ``%%``.
+        Files that get a copy of its output, and of its standard error alone: relative to ``cwd``
+        unless absolute, with sbatch(1)'s ``%j`` (job), ``%a`` (index), ``%t`` or ``%r`` (rank),
+        ``%u`` (user), ``%x`` (name) and ``%%``.
     after : tuple of str
-        Ids of jobs that have to finish before it may start; it is cancelled when one of them
-        fails or is cancelled (as Slurm's ``afterok``).
+        Ids of jobs that must finish before it may start; it is cancelled if one of them fails or
+        is cancelled (like Slurm's ``afterok``).
     after_any : tuple of str
-        Ids of jobs that have to be over before it may start, however they end.
+        Ids of jobs that must be over before it may start, however they end.
     held : bool
-        Whether it is submitted held, and does not start until it is released.
+        Whether it is submitted held: it does not start until it is released.
     index : int, optional
         Its index in an array: ``DOVETAIL_ARRAY_INDEX`` of its processes.
     place : int, optional
@@ -147,18 +147,18 @@ class JobSpec(Record):
 
     @property
     def key(self) -> WorkloadKey:
-        """The workload of this owner that it runs."""
+        """Identity of its workload: the owner's user id and the name."""
         return self.owner.uid, self.workload
 
     def changed(self, changes: Mapping[str, object]) -> Self:
         """Return a copy with other values in the named fields, checked like a new record.
 
-        What is not changed stays the same object: jobs of an array have long words in common.
+        Unchanged fields stay the same objects, because jobs of an array share long words.
 
         Raises
         ------
         InputError
-            When the changed record breaks a rule.
+            If the changed record breaks a rule.
         """
         checked = self.replace(**changes)
         return self.model_copy(update={name: getattr(checked, name) for name in changes})
@@ -168,7 +168,7 @@ class JobSpec(Record):
         return self.model_copy(update=words)
 
     def without_words(self) -> Self:
-        """Return what is kept of a job that is over: no environment, and of a command so much."""
+        """Return a copy as kept for a job that is over: no environment, and a shortened command."""
         command = brief(self.command)
         if not self.env and command is self.command:
             return self
@@ -203,7 +203,7 @@ FIXED: Final = (
     "place",
     "most_running",
 )
-"""The fields of a job that cannot be edited, besides its environment."""
+"""The fields of a job, in addition to its environment, that cannot be edited."""
 
 
 class Seat(Record):
@@ -215,7 +215,7 @@ class Seat(Record):
         The device's id in the pool's cluster.
     share : int, optional
         Cap of the process in per cent, for its whole life; None = no cap. ``idle``: its thread
-        blocks run while those of an isolated latency job on the device do not.
+        blocks run while an isolated latency job on the device runs none.
     memory_mib : float, optional
         Limit of its device memory; None = no limit.
     """
@@ -231,7 +231,7 @@ class Seat(Record):
 
 
 class Run(Record):
-    """One start of a job; its id is that of the job and a number: ``j17.2``.
+    """One start of a job; its id is the job's id and a number: ``j17.2``.
 
     Parameters
     ----------
@@ -242,10 +242,10 @@ class Run(Record):
     seats : tuple of Seat
         One for each rank.
     sub_batch : int, optional
-        Samples of a step if that is not the full batch of the workload.
+        Samples of a step, if not the full batch of the workload.
     isolated : bool
-        Whether its kernel launches are intercepted: on all devices of a latency job, else where its
-        share is ``idle``.
+        Whether its kernel launches are intercepted: on all its devices for a latency job, otherwise
+        on the devices where its share is ``idle``.
     """
 
     id: Name
@@ -256,7 +256,7 @@ class Run(Record):
     isolated: StrictBool = False
 
     def share_on(self, gpu: str) -> int | None:
-        """Return its share of a device; None if it has no cap or no seat there."""
+        """Return its share of a device; None if it has no cap there or does not use the device."""
         return next((seat.share for seat in self.seats if seat.gpu == gpu), None)
 
     def isolated_on(self, seat: Seat) -> bool:

@@ -1,8 +1,8 @@
 """The state machine of live mode: events in, commands out, and no I/O at all.
 
-Every change of a job's state goes through ``TRANSITIONS``; anything else raises
-``TransitionError`` with the job's whole history. Replaying a journal's events gives the same
-state, and the commands that are still to be carried out: ``StateMachine.outstanding``.
+Every change of a job's state must be in ``TRANSITIONS``; any other raises ``TransitionError``
+with the job's whole history. Replaying a journal's events gives the same state and the commands
+that may still have to be carried out (``StateMachine.outstanding``).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError
 
 MOST_LOSSES: Final = 3
-"""Runs of a job that may end unseen (a reboot), or not start then, before it is given up."""
+"""Runs of a job that may be lost (their end was not seen, or they could not start)."""
 
 KEPT_OVER: Final = 20_000
-"""Jobs that are over and still known; those that ended before are in the journal only."""
+"""Jobs that are over and still known; earlier ones are only in the journal."""
 
 KEPT_APART: Final = 1000
-"""Separated pairs that are remembered, the last ones, of jobs and of workloads."""
+"""Most recent separated pairs that are remembered, of jobs and of workloads each."""
 
 
 class TransitionError(DovetailError):
-    """An event does not fit the state that it meets."""
+    """An event does not fit the present state."""
 
 
 @dataclass
@@ -45,20 +45,20 @@ class StateMachine:
     Attributes
     ----------
     jobs : dict of str to LiveJob
-        By id, in the order of submission: all that are not over, and the last `KEPT_OVER` of
-        those that are.
+        By id, in the order of submission: all jobs that are not over, and the last `KEPT_OVER` that
+        are.
     submitted : int
-        How many jobs were ever submitted.
+        Number of jobs ever submitted.
     devices : dict of str to DeviceState
-        Of the pool and of those before it, by id.
+        Devices of the pool and of earlier pools, by id.
     profiled : set
         Workloads whose solo profile is known.
     unrecorded : dict of int to Profiled or Measured
-        Those that are not known to be in the repository yet, by event number.
+        Profiles and measurements that may not be in the repository yet, by event number.
     apart : list of (str, str)
         Jobs that must not share again until one of them is over.
     broken : list of Separated
-        Workloads that exceeded a gSLA, until they are measured to keep it at the same caps.
+        Pairs of workloads that exceeded a gSLA, until a measurement at the same caps keeps it.
     libraries : dict of int to dict of str to str
         The library that each workload loaded last, by its user.
     reserved : dict of str to Reserved
@@ -68,21 +68,21 @@ class StateMachine:
     sequence : int
         The number of the last event.
     queued, barred, holding : dict of str to LiveJob
-        The jobs that wait for devices, those that are held or wait for the ends of other jobs, and
-        those that hold devices, each in no order.
+        The jobs that wait for devices; the jobs that are held, wait for other jobs to end or for
+        their array; and the jobs that hold devices. None has an order.
     over : list
         The jobs that are over, as a heap of (end, ``sequence``, id).
     requests : dict of str to list of str
         The jobs of each request that had a key, as long as all of them are known.
     used : dict of int to float
-        Device seconds of each user's runs that are over. A user whose first job begins to wait is
-        lifted to the least of the users that wait already: idle time saves up no turns.
+        Device seconds of each user's completed runs. When a user's first job begins to wait, the
+        user is raised to the least of the users that already wait: idle time earns no priority.
     waiting : Counter of int
         Number of jobs in ``queued`` by user.
     active : Counter of str
         Number of jobs in ``queued`` and ``holding`` by array, for arrays with a limit.
     ended : deque of LiveJob
-        Jobs that have ended lately; the reader, who notifies their owners, takes them out.
+        Jobs that have ended recently; the reader, which notifies their owners, removes them.
     charges : Charges
         Memory that the jobs of each user take.
     """
@@ -118,8 +118,8 @@ class StateMachine:
         Raises
         ------
         TransitionError
-            If the event does not fit the state. Then only ``sequence`` and ``now_s`` have changed,
-            so that a journal with such an event is replayed like any other.
+            If the event does not fit the state. Only ``sequence`` and ``now_s`` change then, so
+            that a journal with such an event can be replayed.
         """
         self._wanted.clear()
         try:
@@ -137,7 +137,7 @@ class StateMachine:
         self._file(job)
 
     def may_share(self, job: LiveJob) -> bool:
-        """Return whether a job may share devices: its workload has a profile."""
+        """Return whether a job may share devices."""
         return job.spec.key in self.profiled and not job.alone_only
 
     def are_apart(self, first: str, second: str) -> bool:
@@ -153,7 +153,7 @@ class StateMachine:
         return sorted(self.queued.values(), key=attrgetter("sequence"))
 
     def outstanding(self) -> tuple[Command, ...]:
-        """Return the commands to repeat after a restart; they may have been carried out or not."""
+        """Return the commands to repeat after a restart; some may have been carried out already."""
         found: list[Command] = []
         for job in sorted(self.holding.values(), key=attrgetter("sequence")):
             if job.run is None:
@@ -180,7 +180,7 @@ class StateMachine:
                     found.setdefault(seat.gpu, []).append(job)
         return found
 
-    # What events do: a method for each kind, which checks before it changes anything.
+    # The effects of events: a method for each kind, which checks before it changes anything.
 
     def _submitted(self, event: events.Submitted) -> None:
         wanted = self.next_job_id()
@@ -243,7 +243,7 @@ class StateMachine:
         self.charges.put(job.id, spec)
         if job.run is not None:
             job.run = job.run.model_copy(update={"spec": spec})
-        # Of other devices, perhaps.
+        # It may need other devices now.
         self.reserved.pop(job.id, None)
         if other:
             job.alone_only = ""
@@ -261,7 +261,7 @@ class StateMachine:
     def _placed(self, event: events.Placed) -> None:
         job = self._job(event.run.job)
         self._check_place(job, event)
-        # One copy of the specification, not one a run.
+        # One copy of the specification, not one per run.
         job.run = event.run.model_copy(update={"spec": job.spec})
         job.runs, job.profiling = job.runs + 1, event.profiling
         job.ranks = [RankView() for _ in event.run.seats]
@@ -373,7 +373,7 @@ class StateMachine:
 
     def _profile_failed(self, event: events.ProfileFailed) -> None:
         job = self._job_of(event.run)
-        # Where another job's profile came first, it may be sharing by now.
+        # If another job's profile came first, it may be sharing by now.
         if job.state in OVER or job.spec.key in self.profiled:
             return
         job.alone_only = event.reason
@@ -420,9 +420,9 @@ class StateMachine:
     # Parts that several events share.
 
     def _loses_with(self, job: LiveJob) -> list[LiveJob]:
-        """Return the jobs that must not go on at ``idle`` when one is not isolated any more.
+        """Return the jobs that must not continue at ``idle`` when a job is no longer isolated.
 
-        One that has not run will not be started; it is refused by itself.
+        The job itself is among them only if it has run; otherwise its start is refused.
         """
         residents = self.residents()
         shared = [gpu for gpu in sorted(job.devices) if len(residents[gpu]) > 1]
@@ -455,7 +455,7 @@ class StateMachine:
         job, rank = self._rank(event)
         if job is None or rank.state is RankState.OVER:
             return
-        # Peers that miss a lost rank fail, often before that is proven gone.
+        # Peers of a lost rank fail, often before the rank is proven gone.
         missed = rank.state is RankState.LOST and isinstance(event, events.RankGone)
         rank.state, rank.status = RankState.OVER, status
         rank.ended_s = max(_over_s(event), job.since_s)
@@ -485,14 +485,14 @@ class StateMachine:
             self._move(job, JobState.STARTING, at_s, "every rank was found again")
 
     def _under_way(self, job: LiveJob) -> JobState:
-        """Return the state of a job every rank of which runs."""
+        """Return the state of a job whose ranks all run."""
         if job.paused:
             return JobState.PAUSED
         profile = job.profiling and job.spec.key not in self.profiled and not job.alone_only
         return JobState.PROFILING if profile else JobState.RUNNING
 
     def _conclude(self, job: LiveJob, at_s: float) -> None:
-        """Move a job on whose ranks are all over."""
+        """Move a job whose ranks are all over to its next state."""
         assert job.run is not None
         if _has_run(job):
             job.unisolated = ""
@@ -502,8 +502,8 @@ class StateMachine:
 
     def _outcome(self, job: LiveJob) -> tuple[JobState, str]:
         queued = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
-        # Many programs save their state and exit with 0 when they are asked to stop: that is
-        # no sign that they had finished.
+        # Many programs save their state and exit with 0 when they are asked to stop, so this does
+        # not show that they had finished.
         match job.stop_then:
             case "cancel":
                 return JobState.CANCELLED, job.stop_reason
@@ -527,7 +527,7 @@ class StateMachine:
         return job.failures <= job.spec.retries
 
     def _move(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
-        """Move a job to another state; after its end, release or cancel jobs that await it."""
+        """Move a job to another state; if it is over, release or cancel the jobs that await it."""
         self._enter(job, state, at_s, why)
         ended = [job] if state in OVER else []
         while ended:
@@ -552,7 +552,7 @@ class StateMachine:
         self._file(job)
 
     def _is_crowded(self, job: LiveJob) -> bool:
-        """Return whether a job that does not compete yet has to wait for others of its array."""
+        """Return whether a job that does not compete yet must wait for others of its array."""
         most = job.spec.most_running
         return most is not None and self.active[job.array] >= most
 
@@ -588,7 +588,7 @@ class StateMachine:
         self._admit_next(job, at_s)
 
     def _begin_to_wait(self, job: LiveJob, at_s: float) -> None:
-        """Note that a job competes; lift its user's usage if no other job of the user waits."""
+        """Note that a job competes; raise its user's usage if no other job of the user waits."""
         job.competes_since_s = at_s
         uid = job.spec.owner.uid
         if not self.waiting[uid]:
@@ -642,7 +642,7 @@ class StateMachine:
         return self.jobs[name]
 
     def _job_of(self, run: str) -> LiveJob:
-        """Return the job of a run that is or was."""
+        """Return the job of a present or past run."""
         name, _, number = run.rpartition(".")
         job = self._job(name)
         known = number.isdecimal() and 1 <= int(number) <= job.runs
@@ -650,13 +650,13 @@ class StateMachine:
         return job
 
     def _present(self, run: str) -> LiveJob | None:
-        """Return the job if this is its present or last run; None for an earlier one."""
+        """Return the job if this is its present or last run; None for an earlier run."""
         job = self._job_of(run)
         assert job.run is not None
         return job if job.run.id == run else None
 
     def _rank(self, event: events.RankEvent) -> tuple[LiveJob | None, RankView]:
-        """Return job and rank of an event; no job if the run is an earlier one."""
+        """Return the job and the rank of an event; no job for an earlier run."""
         job = self._present(event.run)
         if job is None:
             return None, RankView(RankState.OVER)

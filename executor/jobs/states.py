@@ -1,6 +1,6 @@
 """The states of a job and the changes between them (diagram: ``docs/internals/live-states.md``).
 
-This is apart from the state machine so that a client of the service loads no more than this.
+It is separate from the state machine so that a client of the service need not load that.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class JobState(StrEnum):
     Attributes
     ----------
     meaning : str
-        In words.
+        The meaning of the state, in words.
     """
 
     meaning: str
 
     def __new__(cls, value: str, meaning: str) -> Self:
-        """Make a member from its name and its meaning."""
+        """Create a member from its name and its meaning."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -58,7 +58,7 @@ HOLDING: Final = frozenset(
 """States in which a job's devices are busy."""
 
 WATCHED: Final = frozenset({JobState.PROFILING, JobState.RUNNING})
-"""States in which a run's progress means something."""
+"""States in which a run's progress is meaningful."""
 
 UNDER_WAY: Final = WATCHED | {JobState.PAUSED}
 """States in which every rank runs or has ended well."""
@@ -95,4 +95,4 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
         _S.CANCELLED: frozenset(),
     }
 )
-"""Every change of a job's state that there is."""
+"""Every allowed change of a job's state."""

@@ -1,7 +1,7 @@
-"""Commands and environments of jobs: they may be long, and jobs of an array have them in common.
+"""Commands and environments of jobs, which may be long and which jobs of an array share.
 
-The journal has each of them once, by its digest; a state machine that is read from a journal has
-each in memory once, as one whose jobs were submitted there has.
+The journal stores each of them once, by its digest. A state machine holds each in memory once,
+whether it was read from a journal or its jobs were submitted in this process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Words = tuple[str, ...] | Mapping[str, str]
 """A command, or an environment."""
 
 KEPT_CHARACTERS: Final = 1000
-"""Of a command in events and of jobs that are over; the journal has a longer one by its digest."""
+"""Characters of a command in events and in jobs that are over; longer ones are in ``words``."""
 
 _USED_ELSEWHERE: Final = 2
-"""References to what is in a cache and in a call, and nowhere else."""
+"""Reference count of an object that only the cache and the call refer to."""
 
 _CACHED_BYTES: Final = 2**26
 
 
 def brief(command: tuple[str, ...], most: int = KEPT_CHARACTERS) -> tuple[str, ...]:
-    """Return a command of at most so many characters: a longer one is cut and ends in ``…``."""
+    """Return a command of at most ``most`` characters; a longer one is cut and ends in ``…``."""
     if len(command) - 1 + sum(map(len, command)) <= most:
         return command
     left, kept = most, 0
@@ -44,13 +44,13 @@ def brief(command: tuple[str, ...], most: int = KEPT_CHARACTERS) -> tuple[str, .
 
 
 class Digests:
-    """The digests of words, each computed once while its words exist."""
+    """The digests of words, each computed once while the words exist."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
 
     def new(self, found: Iterable[Words | None]) -> Iterator[tuple[str, str]]:
-        """Yield digest and text of the words that this has not met."""
+        """Yield digest and text of the words that are new to this object."""
         for words in found:
             if words and id(words) not in self._known:
                 text = to_json(words)
@@ -58,7 +58,7 @@ class Digests:
                 yield digest, text.decode()
 
     def of(self, words: Words | None) -> str | None:
-        """Return the digest of words that ``new`` has met; None of none."""
+        """Return the digest of words that were given to ``new``; None if there are no words."""
         return self._known[id(words)] if words else None
 
 
@@ -68,7 +68,7 @@ class KnownWords:
     Parameters
     ----------
     connection : sqlite3.Connection
-        Of the journal, with its table ``words``.
+        Connection to the journal, with its table ``words``.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -82,7 +82,7 @@ class KnownWords:
         Raises
         ------
         ValueError
-            When the journal does not have them.
+            If the journal does not have them.
         """
         if digest not in self._known:
             text = self._text(digest)
@@ -93,7 +93,7 @@ class KnownWords:
         return self._known[digest][0]
 
     def named(self, **digests: str | None) -> dict[str, Words]:
-        """Return words by what they are, for each that has a digest; raises as ``of`` does."""
+        """Return the words of each name whose digest is not None; raise as ``of`` does."""
         return {what: self.of(digest) for what, digest in digests.items() if digest is not None}
 
     def _text(self, digest: str) -> bytes:
@@ -106,7 +106,7 @@ class KnownWords:
         return text
 
     def _forget_unused(self) -> None:
-        """Drop what no job refers to any more."""
+        """Drop the words that no job refers to any more."""
         self._known = {
             digest: known
             for digest, known in self._known.items()
@@ -126,13 +126,13 @@ def _digest(text: bytes) -> str:
 
 
 class SharedEnvironments:
-    """The environments of jobs, so that jobs that are submitted one by one have equal ones once."""
+    """Shares equal environments between jobs that are submitted one by one."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[bytes, Mapping[str, str]] = WeakValueDictionary()
 
     def in_common(self, specs: Sequence[JobSpec]) -> list[JobSpec]:
-        """Return specifications with equal environments as one object; from any thread."""
+        """Return the specifications, with equal environments as one object; thread-safe."""
         met: dict[int, Mapping[str, str]] = {}
         for spec in specs:
             if id(spec.env) not in met:
