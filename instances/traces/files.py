@@ -34,9 +34,7 @@ def read_trace(path: FilePath, kind: str | None = None, **options: Any) -> Trace
           the others only those are read that a trace needs, and jobs without a name are called
           ``job-LINE``.
         - ``swf``: ``cores_per_gpu``, how many processors make one GPU (default: 1), rounded up.
-        - ``gavel``: ``throughputs``, the file ``simulation_throughputs.json`` (default: that in
-          the folder of the trace or the one above), and ``gpu_model``, the GPU model of that file
-          on which durations are those of jobs alone (default: ``v100``).
+        - a format of a plugin: those that its ``TraceKind`` names (``docs/howto/traces.md``).
 
     Returns
     -------

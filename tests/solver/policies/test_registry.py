@@ -67,7 +67,7 @@ def test_an_unknown_name_lists_all_with_a_hint(plugged):
     [
         ("absent_module:Waits", "cannot be imported: ModuleNotFoundError: No module named"),
         (f"{HERE}:Absent", "cannot be imported: AttributeError"),
-        (f"{HERE}:HERE", "must be callable, got str"),
+        (f"{HERE}:HERE", "must be a function or a class, got str"),
         (f"{HERE}:Idles", "must be a class with a method decide"),
     ],
 )
