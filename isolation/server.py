@@ -35,7 +35,7 @@ from typing import Any, Final
 from dovetail.isolation.assemble import AssemblerError, find_ptxas
 from dovetail.isolation.images import ImageError, ptx_of
 from dovetail.isolation.interception import assembler
-from dovetail.isolation.kernels import LaunchForm as KernelForm
+from dovetail.isolation.kernels import Form as KernelForm
 from dovetail.isolation.kernels import LaunchShape, PreparedKernel, prepare
 from dovetail.isolation.ptx import Function, Module, PtxError, parse
 from dovetail.isolation.refusals import shared_variable

@@ -8,7 +8,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.jobs.specs import WorkerSeat as PoolSeat
+from dovetail.executor.jobs.specs import Seat as PoolSeat
 from dovetail.executor.pools.pool import NodePool, Usage
 from dovetail.executor.pools.submissions import PoolSubmissions
 from dovetail.instances.errors import DovetailError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from dovetail.executor.jobs.specs import WorkerSeat as PoolSeat
+from dovetail.executor.jobs.specs import Seat as PoolSeat
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.executor.pools.submissions import PoolSubmissions
