@@ -322,13 +322,18 @@ class Gang:
     def nodes(self) -> list[str]:
         return [gpu.partition("/")[0] for gpu in self.view.gpus]
 
-    def started(self, runs: int = 1) -> bool:
-        """Return whether all ranks of a run have started, and the service knows their processes."""
-        mine = [c for c in copies(self.folder, self.id) if c.run == f"{self.id}.{runs}"]
-        return len(mine) == len(self.pids) == self.workers
+    def started(self, after: str | None = None) -> bool:
+        """Return whether all ranks of its run have started, and the service knows their processes.
 
-    def wait_for_start(self, runs: int = 1) -> Gang:
-        wait_until(lambda: self.started(runs), self.service.log())
+        On a busy machine a run may be refused, and another begun; ``after``: not in this run.
+        """
+        view = self.view
+        mine = [c for c in copies(self.folder, self.id) if c.run == view.run]
+        known = [pid for pid in view.pids if pid is not None]
+        return view.run not in (None, after) and len(mine) == len(known) == self.workers
+
+    def wait_for_start(self, after: str | None = None) -> Gang:
+        wait_until(lambda: self.started(after), self.service.log())
         return self
 
     def beats(self) -> set[int]:

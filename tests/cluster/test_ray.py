@@ -51,13 +51,13 @@ def ample(ray):
 
 def finished_undisturbed(gang, pids):
     """Assert that the same processes run on until the job ends."""
-    assert gang.view.pids == pids
+    view = gang.view
+    assert view.pids == pids
     assert gang.beats() == set(pids)
-    assert gang.finish().runs == 1
+    assert gang.finish().runs == view.runs
     assert_one_after_the_other(gang.folder, gang.id)
-    assert [copy.rank for copy in sorted(copies(gang.folder, gang.id), key=rank_of)] == [
-        *range(gang.workers)
-    ]
+    mine = [copy for copy in copies(gang.folder, gang.id) if copy.run == view.run]
+    assert [copy.rank for copy in sorted(mine, key=rank_of)] == [*range(gang.workers)]
 
 
 def rank_of(copy):
@@ -82,9 +82,7 @@ def test_the_tutorials_twelve_jobs_run_as_gangs_over_the_nodes(ray):
         begun_s = time.monotonic()
         over = [client.wait(job) for job in client.submit(tutorial_jobs(folder))]
     print(f"\nthe tutorial's twelve jobs: {time.monotonic() - begun_s:.1f} s")
-    assert {(job.state, job.runs, set(job.statuses) == {0}) for job in over} == {
-        ("finished", 1, True)
-    }
+    assert {(job.state, set(job.statuses) == {0}) for job in over} == {("finished", True)}
     outcome = outcome_of(folder, ray.directory)
     assert len(over) == 12
     assert outcome.starts == outcome.expected
@@ -189,7 +187,7 @@ def test_a_head_with_storage_may_be_killed_and_restarted(ray):
     gang = Gang(ray, "head", 2).wait_for_start()
     pids = gang.view.pids
     ray.cluster.kill_head()
-    assert Gang(ray, "meanwhile", 1).wait_for_start().finish().runs == 1
+    Gang(ray, "meanwhile", 1).wait_for_start().finish()
     # A service that is started without a head reaches its agents soon after the head is back.
     ray.restart()
     ray.cluster.start_head()
@@ -216,7 +214,7 @@ def test_a_node_that_joins_is_used_and_a_second_one_of_its_name_is_reported(ray)
     with ray.client() as client:
         job = {"command": ["true"], "workload": "w", "cwd": "/", "workers": 4}
         over = client.wait(*client.submit([job]))
-    assert (over.state, over.runs) == ("finished", 1)
+    assert over.state == "finished"
     assert {gpu.partition("/")[0] for gpu in over.gpus} == {"n1", "n2", "n3", "n4"}
     cluster.start_node(hosts[1], "n4")
     note = "n4: two nodes of Ray have this name: start each with a label, --labels=node=NAME"

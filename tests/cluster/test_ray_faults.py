@@ -15,7 +15,7 @@ from tests.executor.waiting import wait_until
 from .conftest import running_ray
 from .network import signal_all
 from .ray_cluster import Gang, timed
-from .witness import assert_one_after_the_other, copies, runs_of
+from .witness import assert_one_after_the_other, copies
 
 pytestmark = pytest.mark.alone
 
@@ -60,12 +60,12 @@ def test_the_gang_of_a_lost_node_is_ended_and_runs_again_elsewhere(ray, fault, l
         ray.restart(lease_s)
     # A lease of the service before may still run, so recovery may take longer at first.
     gang = Gang(ray, f"{fault.__name__}-{lease_s:g}", 2, stubborn=True).wait_for_start()
-    lost = gang.nodes()[1]
+    first, lost = gang.view.run, gang.nodes()[1]
     host = int(lost[1:])
     old = cluster.agent(host)
     undo = fault(cluster.network, host)
     timed(f"{what}: until the node is missed", lambda: lost not in ray.usable())
-    timed(f"{what}: missed until the gang runs elsewhere", lambda: gang.started(runs=2))
+    timed(f"{what}: missed until the gang runs elsewhere", lambda: gang.started(first))
     assert lost not in gang.nodes()
     undone_s = boot_s()
     undo()
@@ -78,10 +78,11 @@ def test_the_gang_of_a_lost_node_is_ended_and_runs_again_elsewhere(ray, fault, l
     # A thawed agent answers for some seconds, until Ray ends it.
     wait_until(lambda: cluster.has_agent(host, old) and lost in ray.usable(), ray.log())
     print(f"\n{what}: from `ray start` until the node is used: {time.monotonic() - begun_s:.1f} s")
-    assert gang.beats() == set(gang.pids)
-    assert gang.finish().runs == 2
+    wait_until(lambda: gang.beats() == set(gang.pids), ray.log())
+    assert gang.finish().runs >= 2
     assert_one_after_the_other(gang.folder, gang.id, frozen=fault is freeze)
-    late_s = max(copy.last_s for copy in runs_of(copies(gang.folder, gang.id))[0]) - undone_s
+    former = [copy for copy in copies(gang.folder, gang.id) if copy.run == first]
+    late_s = max(copy.last_s for copy in former) - undone_s
     print(f"\n{what}: last line of the former run, after the end of the fault: {late_s:.2f} s")
     # The shim of a thawed rank kills it as soon as the shim runs.
     assert late_s < 10
@@ -96,11 +97,12 @@ def test_without_storage_a_dead_head_ends_all_nodes_but_no_job_is_lost():
     with running_ray(2, stored=False) as ray:
         ray.restart(LEASE_S)
         gang = Gang(ray, "unstored", 2).wait_for_start()
+        first = gang.view.run
         ray.cluster.kill_head()
         timed("head killed until all nodes are missed", lambda: not ray.usable())
         timed("missed until no process of the job runs", lambda: not ray.cluster.left_of_jobs())
         ray.cluster.start()
         timed("cluster restarted until all nodes are used", lambda: ray.usable() == {"n1", "n2"})
-        gang.wait_for_start(runs=2)
-        assert gang.finish().runs == 2
+        gang.wait_for_start(first)
+        assert gang.finish().runs >= 2
         assert_one_after_the_other(gang.folder, gang.id)

@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
     starts : Counter of (str, int)
         By run and rank, as the jobs counted them.
     expected : Counter of (str, int)
-        Every rank of every job's first run, once.
+        Every rank of every job's last run, once: on a busy machine a run may be refused.
     over_nodes : int
         Gangs with ranks on several nodes.
     """
@@ -83,7 +83,7 @@ def outcome_of(folder: Path, home: Path) -> Outcome:
     starts = Counter((line.split()[0], int(line.split()[1])) for line in lines)
     events = [entry.event for entry in read_events(home)]
     placed = [event.run for event in events if isinstance(event, Placed)]
-    runs = [run for run in placed if run.spec.cwd == str(folder)]
-    expected = Counter((f"{run.job}.1", rank) for run in runs for rank in range(len(run.seats)))
+    runs = {run.job: run for run in placed if run.spec.cwd == str(folder)}.values()
+    expected = Counter((run.id, rank) for run in runs for rank in range(len(run.seats)))
     over_nodes = sum(len({seat.gpu.partition("/")[0] for seat in run.seats}) > 1 for run in runs)
     return Outcome(starts, expected, over_nodes)

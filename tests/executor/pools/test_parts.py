@@ -72,6 +72,7 @@ def node(tmp_path):
             pools[name] = Watched(LocalPool(state))
             lease = Lease(tmp_path / f"{name}.lease", kill_s=0.5)
             lease.renew_until(boot_s() + for_s)
+            pools[name].lease = lease
             pools[name].pool.join("127.0.0.1", lease)
             pools[name].pool.resume(runs)
             return pools[name]
@@ -243,8 +244,15 @@ class TestNothingOfItRuns:
 
     def test_when_the_lease_lapses(self, node, tmp_path):
         run, starts = noted(tmp_path)
-        pool = node(for_s=1.0)
-        prepared(pool, run, (0, 2))
+        pool, found = node(for_s=3.0), []
+        pool.pool.prepare(run, (0, 2))
+
+        def is_prepared():
+            pool.lease.renew_until(boot_s() + 3.0)
+            found.extend(pool.pool.prepared())
+            return found
+
+        wait_until(is_prepared)
         self.refused(pool, LAPSED)
         wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
@@ -317,8 +325,8 @@ class TestAtTheGate:
                 yield files.rank(0)
 
     def prepared(self, rank):
-        """Return the barrier of a shim that has prepared its rank; the lease ends in a second."""
-        self.lease.renew_until(boot_s() + 1.0)
+        """Return the barrier of a shim that has prepared its rank; the lease ends soon."""
+        self.lease.renew_until(boot_s() + 3.0)
         barrier = StartBarrier(self.server, rank)
         with ThreadPoolExecutor(1) as asking:
             answer = asking.submit(barrier.answer, boot_s() + LIMIT_S)
