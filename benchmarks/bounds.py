@@ -27,8 +27,8 @@ from dovetail.papers.importers.lucid import GPU_MODEL, import_lucid
 from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds, variant_folds
-from dovetail.predictors.planned import BLIND, GANGS, Table, draw_round, tables
-from dovetail.predictors.rows import HeldOut, Rows, training_rows
+from dovetail.predictors.planned import BLIND, GANGS, HeldOutSlowdowns, draw_round, tables
+from dovetail.predictors.rows import DirectedRows, HeldOut, training_rows
 from dovetail.predictors.standing import KNOWN, STANDINGS
 from dovetail.solver.rounds import solve
 
@@ -68,7 +68,7 @@ TREES = ModelSpec(
 )
 
 
-def lucid_rows(model: ModelSpec) -> Rows:
+def lucid_rows(model: ModelSpec) -> DirectedRows:
     instance = import_lucid(str(DATA), 1)
     profiles = [
         SoloProfile(
@@ -132,11 +132,11 @@ class Case(NamedTuple):
     """Bounds by how they were made, what is predicted where nothing was fitted, and names."""
 
     bounds: Mapping[str, Bounds]
-    table: Table
+    table: HeldOutSlowdowns
     names: Sequence[str]
 
 
-def new_families(rows: Rows, model: ModelSpec) -> Iterator[Case]:
+def new_families(rows: DirectedRows, model: ModelSpec) -> Iterator[Case]:
     for fold in family_folds(rows):
         test = fold.test
         if test.sum() < FEWEST_ROWS:
@@ -148,7 +148,7 @@ def new_families(rows: Rows, model: ModelSpec) -> Iterator[Case]:
         yield Case(made(train, known, model), found, rows.names)
 
 
-def new_pairs(rows: Rows, model: ModelSpec) -> Iterator[Case]:
+def new_pairs(rows: DirectedRows, model: ModelSpec) -> Iterator[Case]:
     for train, test in random_folds(rows, seed=1):
         part = rows.take(train)
         known = held_out(model, part, random_folds(part))
@@ -157,11 +157,11 @@ def new_pairs(rows: Rows, model: ModelSpec) -> Iterator[Case]:
         yield Case(made(part, known, model), tables(rows, predictions, nothing)[0], rows.names)
 
 
-def predicted(rows: Rows, model: ModelSpec, test: NDArray[np.bool_]) -> HeldOut:
+def predicted(rows: DirectedRows, model: ModelSpec, test: NDArray[np.bool_]) -> HeldOut:
     return held_out(model, rows, [Fold(~test, test)])
 
 
-def made(rows: Rows, known: HeldOut, model: ModelSpec) -> dict[str, Bounds]:
+def made(rows: DirectedRows, known: HeldOut, model: ModelSpec) -> dict[str, Bounds]:
     family, variant = (held_out(model, rows, f(rows)) for f in (family_folds, variant_folds))
     new = family.joined(variant)
     corrected = calibrate(rows, known, new)
@@ -172,7 +172,7 @@ def made(rows: Rows, known: HeldOut, model: ModelSpec) -> dict[str, Bounds]:
     }
 
 
-def scores(calibration: Calibration, found: Sequence[Table]) -> tuple[FloatArray, ...]:
+def scores(calibration: Calibration, found: Sequence[HeldOutSlowdowns]) -> tuple[FloatArray, ...]:
     each: list[list[FloatArray]] = [[] for _ in STANDINGS]
     for k, table in enumerate(found):
         spread = calibration.spreads(table.prediction, table.standing, table.error)
@@ -183,7 +183,7 @@ def scores(calibration: Calibration, found: Sequence[Table]) -> tuple[FloatArray
     return tuple(np.concatenate(values) for values in each)
 
 
-def uppers(bounds: Bounds, table: Table, confidence: float) -> FloatArray:
+def uppers(bounds: Bounds, table: HeldOutSlowdowns, confidence: float) -> FloatArray:
     """Return the bounds of single workers; NaN where the confidence is refused."""
     levels = np.array([level(bounds, code, confidence) for code in range(len(STANDINGS))])
     spread = bounds.spreads(table.prediction, table.standing, table.error)

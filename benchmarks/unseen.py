@@ -38,7 +38,7 @@ from dovetail.papers.studies.evaluation import (
 from dovetail.predictors.estimators.hierarchical import SPEC
 from dovetail.predictors.folds import family_folds, random_folds, workload_folds
 from dovetail.predictors.forms.hierarchy import ALONE, BATCH, DESCRIBED, FAMILY, SHARE
-from dovetail.predictors.rows import Rows, training_rows
+from dovetail.predictors.rows import DirectedRows, training_rows
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SEEDS = 10
@@ -47,7 +47,7 @@ REVEALED = 0.25
 Row = dict[str, str]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-Model = Callable[[Rows, Rows, int], FloatArray]
+Model = Callable[[DirectedRows, DirectedRows, int], FloatArray]
 
 
 class Hidden(NamedTuple):
@@ -105,7 +105,7 @@ def report_bounds(part: str, data: DataSet, gpu_model: str) -> None:
         print(flush=True)
 
 
-def report_splits(rows: Rows) -> None:
+def report_splits(rows: DirectedRows) -> None:
     """Print what the throughput of pairs loses if their split is chosen by held-out predictions."""
     predicted = np.empty(len(rows.slowdown))
     for train, test in random_folds(rows):
@@ -139,7 +139,7 @@ def report_cells(
         report_splits(rows)
 
 
-def cells(rows: Rows, seeds: int) -> dict[str, Hidden]:
+def cells(rows: DirectedRows, seeds: int) -> dict[str, Hidden]:
     """Return what is hidden: a fifth of the pairs, all but a quarter, or one thing in turn."""
     split = np.minimum(rows.states[rows.own, SHARE], rows.states[rows.other, SHARE])
     splits = [split == one for one in np.unique(split)]
@@ -152,14 +152,14 @@ def cells(rows: Rows, seeds: int) -> dict[str, Hidden]:
     return found if len(splits) == 1 else {**found, "new split": Hidden([splits], True)}
 
 
-def at_random(rows: Rows, revealed: float, seed: int) -> BoolArray:
+def at_random(rows: DirectedRows, revealed: float, seed: int) -> BoolArray:
     """Hide pairs of workloads at random, whatever was measured of them."""
     pairs, of_row = np.unique(rows.workload_pair, return_inverse=True)
     order = np.random.default_rng(seed).permutation(len(pairs))
     return np.isin(of_row, order[round(revealed * len(pairs)) :])
 
 
-def scored(rows: Rows, model: Model, hidden: Hidden) -> tuple[float, float]:
+def scored(rows: DirectedRows, model: Model, hidden: Hidden) -> tuple[float, float]:
     """Return the mean absolute error and its standard error."""
     errors = [
         np.abs(model(rows.take(~test), rows.take(test), seed) - rows.slowdown[test])
@@ -171,24 +171,24 @@ def scored(rows: Rows, model: Model, hidden: Hidden) -> tuple[float, float]:
     return float(mean), float(np.std(each) / max(1, len(each) - 1) ** 0.5)
 
 
-def constant(train: Rows, test: Rows, seed: int) -> FloatArray:
+def constant(train: DirectedRows, test: DirectedRows, seed: int) -> FloatArray:
     """Return the median of what co-runners cost, times the solo curve."""
     del seed
     return np.asarray(np.median(train.slowdown / alone(train)) * alone(test))
 
 
-def hierarchical(train: Rows, test: Rows, seed: int) -> FloatArray:
+def hierarchical(train: DirectedRows, test: DirectedRows, seed: int) -> FloatArray:
     return np.asarray(SPEC.build(seed).fit(train.table, train.slowdown).predict(test.table))
 
 
-def process_on_names(train: Rows, test: Rows, seed: int) -> FloatArray:
+def process_on_names(train: DirectedRows, test: DirectedRows, seed: int) -> FloatArray:
     """The same process without profiles, families and batch sizes."""
     states = train.states.copy()
     states[:, [*DESCRIBED, FAMILY, BATCH]] = np.nan
     return hierarchical(train._replace(states=states), test._replace(states=states), seed)
 
 
-def boosting(train: Rows, test: Rows, seed: int) -> FloatArray:
+def boosting(train: DirectedRows, test: DirectedRows, seed: int) -> FloatArray:
     """XGBoost on all columns of both jobs, names as numbers, of the same target."""
     from xgboost import XGBRegressor
 
@@ -205,7 +205,7 @@ def boosting(train: Rows, test: Rows, seed: int) -> FloatArray:
     return np.asarray(np.exp(model.predict(test.table)) * alone(test), dtype=np.float64)
 
 
-def factorisation(train: Rows, test: Rows, seed: int, rank: int = 3) -> FloatArray:
+def factorisation(train: DirectedRows, test: DirectedRows, seed: int, rank: int = 3) -> FloatArray:
     """Effects and factors of both workloads, at each pair of shares, by alternating least squares.
 
     A workload that was never seen has none: it is an average one.
@@ -233,7 +233,7 @@ def factorisation(train: Rows, test: Rows, seed: int, rank: int = 3) -> FloatArr
     return np.asarray(np.clip(found, train.slowdown.min(), train.slowdown.max()))
 
 
-def alone(rows: Rows) -> FloatArray:
+def alone(rows: DirectedRows) -> FloatArray:
     return np.asarray(np.exp(rows.states[rows.own, ALONE]))
 
 

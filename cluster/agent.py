@@ -23,8 +23,8 @@ from dovetail.cluster.fence import Fence, Mark, identity
 from dovetail.cluster.logs import LogPiece, LogPlace, piece_of
 from dovetail.cluster.messages import (
     AgentAnswer,
+    AgentFacts,
     AgentRequest,
-    Facts,
     FencedError,
     Kind,
     Method,
@@ -37,7 +37,7 @@ from dovetail.executor.jobs.events import DeviceHealed, DeviceSick, RankEvent, R
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.parts import Part, Prepared
+from dovetail.executor.pools.parts import Part, PreparedPart
 from dovetail.executor.pools.run_files import KEEP_S, PASS_THROUGH, ROOM_S
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import require_own
@@ -86,7 +86,7 @@ class Agent:
 
     def _open(self, home: str) -> LocalPool:
         self._rank_log, self._sick = RankLog(), dict[str, str]()
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedPart] = {}
         pool = self._open_pool(self._directory / "homes" / home)
         pool.join(self._address, self._lease)
         pool.attach(self._wake)
@@ -347,10 +347,10 @@ def _prune(agent: Agent) -> None:
             _log.exception("old runs are not removed")
 
 
-def facts_of(agent: str, pool: LocalPool) -> Facts:
+def facts_of(agent: str, pool: LocalPool) -> AgentFacts:
     """Return the facts of an agent and its pool."""
     models = {gpu.model for node in pool.cluster().nodes for gpu in node.devices}
-    return Facts(
+    return AgentFacts(
         agent=agent,
         pool=pool.name,
         notice=pool.notice,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from dovetail.cluster.messages import Facts
+from dovetail.cluster.messages import AgentFacts
 from dovetail.cluster.remote import Remote
 from dovetail.instances._record import IDLE, Name, Record
 from dovetail.instances.errors import InputError
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class KnownNode(Record):
     """The file of a node: the last facts of its agent, and its rack."""
 
-    facts: Facts | None = None
+    facts: AgentFacts | None = None
     rack: Name | None = None
 
 

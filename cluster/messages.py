@@ -113,7 +113,7 @@ class NodeState(Record):
     sick: Mapping[str, str] = {}
 
 
-class Facts(Record):
+class AgentFacts(Record):
     """The facts of an agent that do not change, sent once in an incarnation.
 
     Attributes
@@ -200,7 +200,7 @@ class AgentAnswer(Record):
         The version of its state.
     state : NodeState or None
         None if the controller has this version.
-    facts : Facts or None
+    facts : AgentFacts or None
         None if the request named this incarnation.
     progress, usage, libraries
         By run (an item for each rank), by device, and by run, as returned by a ``NodePool``.
@@ -213,7 +213,7 @@ class AgentAnswer(Record):
     wanted: Number0 = 0
     version: Number0 = 0
     state: NodeState | None = None
-    facts: Facts | None = None
+    facts: AgentFacts | None = None
     progress: Mapping[str, tuple[Progress | None, ...]] = {}
     usage: Mapping[str, Usage] = {}
     libraries: Mapping[str, str] = {}

@@ -8,7 +8,14 @@ from typing import Final
 
 from dovetail.cluster.fence import Mark
 from dovetail.cluster.lease import RemoteLease
-from dovetail.cluster.messages import ANSWER_S, AgentAnswer, AgentRequest, Facts, NodeState, Want
+from dovetail.cluster.messages import (
+    ANSWER_S,
+    AgentAnswer,
+    AgentFacts,
+    AgentRequest,
+    NodeState,
+    Want,
+)
 from dovetail.cluster.rank_log import RankLog
 from dovetail.executor.jobs.events import RankEnded, RankEvent
 from dovetail.executor.jobs.specs import Run
@@ -41,7 +48,7 @@ class Remote:
         The node's id. The controller's name of a device is this id, a slash and the node's name.
     lease : RemoteLease
         The lease of the node's jobs.
-    facts : Facts or None
+    facts : AgentFacts or None
         The last facts of its agent.
     rack : str or None
         The node's rack.
@@ -66,7 +73,7 @@ class Remote:
 
     id: str
     lease: RemoteLease
-    facts: Facts | None = None
+    facts: AgentFacts | None = None
     rack: str | None = None
     incarnation: str | None = None
     silent: str = ""

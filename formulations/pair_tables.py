@@ -150,7 +150,7 @@ def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownSplits:
     """The splits, and tables by workload, workload and split; whether tail bounds differ."""
 
     shares: Ints
@@ -160,7 +160,7 @@ class _Known:
     late: bool
 
 
-def _known(compiled: Round) -> _Known:
+def _known(compiled: Round) -> _KnownSplits:
     number = {name: k for k, name in enumerate(compiled.names)}
     entries = compiled.records.pairs(compiled.models[0])
     pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
@@ -182,7 +182,7 @@ def _known(compiled: Round) -> _Known:
         filled[back] = other[keep]
         return filled
 
-    return _Known(
+    return _KnownSplits(
         shares=shares,
         slowdown=table([e.slowdown for e in entries]),
         upper=np.maximum(table([e.upper or e.slowdown for e in entries]), last),

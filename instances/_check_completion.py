@@ -21,7 +21,7 @@ _LEAST_WEIGHT = 1e-9
 _FAR_S = 3600.0
 
 
-class Forecast:
+class AloneForecast:
     """The round with every waiting job alone, seconds from now.
 
     Attributes
@@ -143,7 +143,7 @@ def _next_chance(workers: int, seconds: float, busy_s: Sequence[float]) -> float
     return max(1.0, busy_s[workers - 1]) if workers <= len(busy_s) else _FAR_S + seconds
 
 
-class Completion:
+class CheckedCompletion:
     """What a plan is worth under ``completion``.
 
     Parameters
@@ -156,7 +156,7 @@ class Completion:
         self._after = after
         running = [placed for placed in after.placed.values() if not placed.starting]
         self._before = Occupancy(after.instance, running)
-        self.forecast = Forecast(self._before)
+        self.forecast = AloneForecast(self._before)
 
     def value(self) -> float:
         """Return the seconds of weighted completion time that the starts save."""

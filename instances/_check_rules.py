@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from dovetail.instances._check_completion import TOLERANCE, Completion
+from dovetail.instances._check_completion import TOLERANCE, CheckedCompletion
 from dovetail.instances._check_facts import (
     Effect,
     GpuOccupants,
@@ -248,7 +248,7 @@ def _jct(company: GpuOccupants) -> Iterator[Violation]:
 
 def _completion(after: Occupancy) -> Iterator[Violation]:
     """Nobody shares beyond the time at which all jobs, each alone, are forecast to have ended."""
-    completion = Completion(after)
+    completion = CheckedCompletion(after)
     last = completion.forecast.last_s
     for company in after.gpus.values():
         if company.joined and len(company.jobs) > 1:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from math import fsum, sqrt
 
-from dovetail.instances._check_completion import Completion
+from dovetail.instances._check_completion import CheckedCompletion
 from dovetail.instances._check_facts import Occupancy, Placed
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
 from dovetail.instances.objectives import ObjectiveName
@@ -135,5 +135,5 @@ _VALUES: Mapping[ObjectiveName, Callable[[Occupancy], float]] = {
     "sensitivity": _sensitive_slowdown,
     "jct": _jct,
     "energy": _energy,
-    "completion": lambda after: Completion(after).value(),
+    "completion": lambda after: CheckedCompletion(after).value(),
 }

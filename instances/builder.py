@@ -43,7 +43,7 @@ class _Named(Record):
     name: Name
 
 
-class _Pairs(NamedTuple):
+class _PairColumns(NamedTuple):
     """Slowdowns of pairs as columns, checked.
 
     Attributes
@@ -139,7 +139,7 @@ class InstanceBuilder:
         self._names: list[str] = []
         self._positions: dict[str, int] = {}
         self._jobs: list[Job] = []
-        self._slowdowns: list[SlowdownEntry | _Pairs] = []
+        self._slowdowns: list[SlowdownEntry | _PairColumns] = []
         self._entries = 0
         self._known: dict[str | None, set[object]] = {}
         self._node_checks = NodeChecks()
@@ -333,7 +333,7 @@ class InstanceBuilder:
         if len(other) != count:
             raise InputError(f"must have as many workloads as first, {count}", "second")
         given = {"gpu_model": gpu_model, "source": source, "confidence": confidence}
-        pairs = _Pairs(
+        pairs = _PairColumns(
             np.stack([one, other], axis=-1),
             _floats("slowdown", slowdown, (count, 2), _SLOWDOWNS),
             None if share is None else _shares(share, count),
@@ -360,7 +360,9 @@ class InstanceBuilder:
             slowdowns=tuple(
                 entry
                 for part in self._slowdowns
-                for entry in (part.entries(self._names) if isinstance(part, _Pairs) else (part,))
+                for entry in (
+                    part.entries(self._names) if isinstance(part, _PairColumns) else (part,)
+                )
             ),
         )
 
@@ -386,7 +388,7 @@ class InstanceBuilder:
             raise InputError(unknown_workload(listed[k], self._workloads), f"{field}[{k}]")
         return np.array(found, dtype=np.int64)
 
-    def _check_rows(self, pairs: _Pairs) -> None:
+    def _check_rows(self, pairs: _PairColumns) -> None:
         """Refuse rows that are no entries: the record says why, of those that may be none."""
         names, share = pairs.names, pairs.share
         twin = (names[:, 0] == names[:, 1]) & (share is None or share[:, 0] == share[:, 1])
@@ -412,7 +414,7 @@ class InstanceBuilder:
             raise rule_broken(path, _repeated(entry.workloads))
         known.add(key)
 
-    def _remember_all(self, pairs: _Pairs) -> None:
+    def _remember_all(self, pairs: _PairColumns) -> None:
         members = np.sort(pairs.names * _SHARES + (0 if pairs.share is None else pairs.share))
         codes = _code(members[:, 0], members[:, 1])
         model = pairs.others.get("gpu_model")

@@ -33,7 +33,7 @@ from dovetail.executor.doctor.jobs_python import (
     NoPythonError,
     libraries_of,
 )
-from dovetail.executor.gpus.nvml import Gpu, Nvml, NvmlError
+from dovetail.executor.gpus.nvml import Nvml, NvmlError, NvmlGpu
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
@@ -188,7 +188,7 @@ def _open_gpu(
         raise
 
 
-def _chosen(gpus: Sequence[Gpu], uuid: str) -> Gpu:
+def _chosen(gpus: Sequence[NvmlGpu], uuid: str) -> NvmlGpu:
     found = [gpu for gpu in gpus if gpu.uuid.startswith(uuid)]
     if not gpus:
         raise UnsupportedError(f"no GPU answers here: {_NO_GPU}")

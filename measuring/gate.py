@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dovetail.doctor.commands import preflight
 from dovetail.executor.doctor.jobs_python import NoPythonError, libraries_of
-from dovetail.executor.gpus.nvml import Gpu, Nvml
+from dovetail.executor.gpus.nvml import Nvml, NvmlGpu
 from dovetail.executor.gpus.splits import (
     SplitEvidence,
     SplitKey,
@@ -84,7 +84,7 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
                     _compare(probe, options.shares or CANDIDATES, directory, again=options.again)
 
 
-def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
+def _refuse_busy(nvml: Nvml, gpu: NvmlGpu) -> None:
     """Refuse a GPU with jobs on it, which would be slowed and disturb the measurement."""
     pids = sorted(nvml.processes(gpu.uuid))
     if pids:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.gpus.nvml import Gpu, Nvml
+from dovetail.executor.gpus.nvml import Nvml, NvmlGpu
 from dovetail.executor.gpus.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.mps.control import HealthState
 from dovetail.executor.mps.manager import MpsManager
@@ -39,7 +39,7 @@ class GpuDevice(Device):
     ----------
     directory : path
         State directory of its pools.
-    gpu : Gpu
+    gpu : NvmlGpu
         The GPU.
     nvml : Nvml
         An open session; closed with the device.
@@ -59,7 +59,7 @@ class GpuDevice(Device):
     def __init__(
         self,
         directory: Path,
-        gpu: Gpu,
+        gpu: NvmlGpu,
         nvml: Nvml,
         mps: MpsManager,
         splits: Splits,

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from dovetail.instances._record import shown
-from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Repository
+from dovetail.instances.datasets.repository import REPOSITORY, EvidenceRecord, Repository
 from dovetail.instances.errors import DovetailError, InputError, source_name
 from dovetail.instances.raw_files import FilePath, read_bytes
 from dovetail.measuring.campaign import Campaign, Windows, WorkerSeat
@@ -140,7 +140,7 @@ class Ledger:
     def _write(self, entries: Iterable[_Entry], machine: Machine) -> None:
         conditions = (machine.gpu_model, machine.driver, machine.cublas)
         self._repository.record(
-            Evidence(
+            EvidenceRecord(
                 type(one).__name__.lower(),
                 *conditions,
                 getattr(one, "date", machine.date),

@@ -15,7 +15,7 @@ Members = tuple[tuple[str, int], ...]
 """Sorted workloads with their shares: the second part of an entry's key."""
 
 
-class Row(NamedTuple):
+class PairAtShares(NamedTuple):
     """A pair of workloads at shares on a GPU model (None: on all of them)."""
 
     pair: tuple[str, str]
@@ -57,7 +57,7 @@ def unknown_rows(
     known: Mapping[str, object],
     gpu_models: Sequence[str | None],
     mixed: bool,
-) -> Iterator[Row]:
+) -> Iterator[PairAtShares]:
     """Yield the rows of known workloads for which the instance has no entry."""
     splits = wanted_splits(instance.cluster, mixed)
     for gpu_model in gpu_models:
@@ -66,7 +66,7 @@ def unknown_rows(
             for shares in splits:
                 mirror_of_earlier = pair[0] == pair[1] and shares[0] > shares[1]
                 if not mirror_of_earlier and members_of(pair, shares) not in settled:
-                    yield Row(pair, shares, gpu_model)
+                    yield PairAtShares(pair, shares, gpu_model)
 
 
 def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:

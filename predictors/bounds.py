@@ -52,9 +52,9 @@ from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.planned import (
     BLIND,
     GANGS,
+    HeldOutSlowdowns,
     Setting,
     SharedOutcome,
-    Table,
     all_new,
     draw_rounds,
     measured_once,
@@ -63,7 +63,7 @@ from dovetail.predictors.planned import (
     tables,
 )
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.rows import DirectedRows, HeldOut
 from dovetail.predictors.standing import KNOWN, OF_CO_RUNNERS, OF_NEW_FAMILIES, STANDINGS
 
 SETTINGS: Final = (BLIND, Setting(np.inf, 1.0), Setting(1.5, 0.8), Setting(1.2, 0.8))
@@ -342,7 +342,7 @@ class Calibration:
 
 
 def calibrate(
-    rows: Rows,
+    rows: DirectedRows,
     known: HeldOut,
     new: HeldOut,
     *,
@@ -355,7 +355,7 @@ def calibrate(
 
     Parameters
     ----------
-    rows : Rows
+    rows : DirectedRows
         What was measured.
     known, new : HeldOut
         Predictions of pairs hidden at random (``random_folds``), and of workloads hidden with
@@ -393,14 +393,14 @@ class _Tally:
     The ways are the settings among known workloads, then the same where all workloads are new.
     """
 
-    def __init__(self, rows: Rows, begun: Calibration, settings: Sequence[Setting]) -> None:
+    def __init__(self, rows: DirectedRows, begun: Calibration, settings: Sequence[Setting]) -> None:
         self._families = tuple(dict.fromkeys(rows.families))
         self._begun = begun
         self._settings = settings
         shape = (len(STANDINGS), len(GANGS), len(self._families), len(_LEVELS))
         self._misses, self._jobs = np.zeros((2, 2 * len(settings), *shape))
 
-    def plan(self, table: Table, number: int, draw: np.random.Generator) -> None:
+    def plan(self, table: HeldOutSlowdowns, number: int, draw: np.random.Generator) -> None:
         """Draw rounds, pair their jobs in every setting and count what came of them."""
         spread = self._spreads(table)
         for jobs in draw_rounds(table, draw):
@@ -410,7 +410,7 @@ class _Tally:
                     came = outcome(jobs, partner, table, spread, self._begun.by_error)
                     self._count(way, levels, table, came)
 
-    def plan_all_new(self, found: Sequence[Table], draw: np.random.Generator) -> None:
+    def plan_all_new(self, found: Sequence[HeldOutSlowdowns], draw: np.random.Generator) -> None:
         """The same in rounds without known workloads, without a gSLA.
 
         Of two families, each was hidden once; pairs are picked by the mean of what was predicted
@@ -428,11 +428,11 @@ class _Tally:
                     came = outcome(jobs, partner, one, spread, self._begun.by_error)
                     self._count(way, slice(None), one, came)
 
-    def _spreads(self, table: Table) -> FloatArray:
+    def _spreads(self, table: HeldOutSlowdowns) -> FloatArray:
         return self._begun.spreads(table.prediction, table.standing, table.error)
 
     def _limits(
-        self, table: Table, spread: FloatArray, setting: Setting, number: int
+        self, table: HeldOutSlowdowns, spread: FloatArray, setting: Setting, number: int
     ) -> Iterator[tuple[slice, FloatArray]]:
         """Yield bounds that a gSLA is held against, with the levels they are for.
 
@@ -446,7 +446,9 @@ class _Tally:
             upper = self._begun.above(table.prediction, _LEVELS[level], spread)
             yield slice(level, level + _STEP), upper
 
-    def _count(self, way: int, levels: slice, table: Table, found: SharedOutcome) -> None:
+    def _count(
+        self, way: int, levels: slice, table: HeldOutSlowdowns, found: SharedOutcome
+    ) -> None:
         """Count the jobs whose pairs have a hidden workload; all, where none is hidden."""
         which = (found.standing != KNOWN) == table.new.any()
         own_new = ~np.isin(found.standing, OF_CO_RUNNERS)
@@ -484,7 +486,7 @@ def _scaled(misses: FloatArray, jobs: FloatArray) -> tuple[FloatArray, FloatArra
     return misses * scale, jobs * scale
 
 
-def _fit_spread(found: Sequence[Table], code: int) -> FloatArray:
+def _fit_spread(found: Sequence[HeldOutSlowdowns], code: int) -> FloatArray:
     """Return a and b >= 0 of the spread, fitted to absolute errors by least squares.
 
     They are scaled to make nine of ten errors of the pairs at hand less than one spread.

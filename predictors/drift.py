@@ -31,7 +31,7 @@ _TIMES_PROMISED: Final = np.array([1.5, 2.0, 3.0, 5.0, 8.0])
 _HIGHEST_RATE = 0.9
 
 
-class Outcome(NamedTuple):
+class BoundOutcome(NamedTuple):
     """A bound and what came of it.
 
     Attributes
@@ -113,7 +113,7 @@ class Drift:
         return asdict(self)
 
 
-def drift(outcomes: Iterable[Outcome], false_alarms: float = 0.01) -> Drift:
+def drift(outcomes: Iterable[BoundOutcome], false_alarms: float = 0.01) -> Drift:
     """Return whether bounds are broken more often than promised.
 
     While the promise is kept for every outcome, the probability that anything is ever reported is
@@ -122,7 +122,7 @@ def drift(outcomes: Iterable[Outcome], false_alarms: float = 0.01) -> Drift:
 
     Parameters
     ----------
-    outcomes : iterable of Outcome
+    outcomes : iterable of BoundOutcome
         In the order in which they were measured.
     false_alarms : float
         Above 0 and below 1.
@@ -135,7 +135,7 @@ def drift(outcomes: Iterable[Outcome], false_alarms: float = 0.01) -> Drift:
     if not 0 < false_alarms < 1:
         raise InputError(f"must be above 0 and below 1, got {false_alarms:g}", "false_alarms")
     known = [_checked(outcome, k) for k, outcome in enumerate(outcomes)]
-    by_workload: dict[str, list[Outcome]] = {}
+    by_workload: dict[str, list[BoundOutcome]] = {}
     for outcome in known:
         by_workload.setdefault(outcome.workload, []).append(outcome)
     half = false_alarms / 2
@@ -146,7 +146,7 @@ def drift(outcomes: Iterable[Outcome], false_alarms: float = 0.01) -> Drift:
     return Drift(_finding(None, known, half), each, false_alarms)
 
 
-def _checked(outcome: Outcome, k: int) -> Outcome:
+def _checked(outcome: BoundOutcome, k: int) -> BoundOutcome:
     if not 0 < outcome.confidence < 1:
         rule = f"must be above 0 and below 1, got {outcome.confidence:g}"
         raise InputError(rule, f"outcomes[{k}].confidence")
@@ -156,7 +156,7 @@ def _checked(outcome: Outcome, k: int) -> Outcome:
     return outcome
 
 
-def _finding(workload: str | None, outcomes: Sequence[Outcome], chance: float) -> DriftFinding:
+def _finding(workload: str | None, outcomes: Sequence[BoundOutcome], chance: float) -> DriftFinding:
     broken = np.array([found.measured > found.upper for found in outcomes], dtype=np.bool_)
     alpha = np.array([1 - found.confidence for found in outcomes], dtype=np.float64)
     capital = _capital(broken, alpha)

@@ -15,7 +15,7 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry, Source, Workload
 from dovetail.instances.isolated import isolated_entries
 from dovetail.predictors._combinations import (
-    Row,
+    PairAtShares,
     gang_sizes,
     unknown_rows,
     used,
@@ -204,7 +204,7 @@ def _promised(instance: Instance) -> frozenset[str]:
     return frozenset(job.workload for job in instance.jobs if job.gsla is not None)
 
 
-def _may_share(row: Row, known: Mapping[str, Workload], promised: frozenset[str]) -> bool:
+def _may_share(row: PairAtShares, known: Mapping[str, Workload], promised: frozenset[str]) -> bool:
     """Tell whether a pair may share by an estimate of which nothing bounds the error."""
     first, second = (known[name] for name in row.pair)
     return promised.isdisjoint(row.pair) or safe_without_bound(first, second, row.shares)
@@ -346,10 +346,10 @@ def _carried(instance: Instance, previous: Instance) -> dict[EntryKey, SlowdownE
 
 
 def _predicted(
-    rows: Sequence[Row], model: Predictor, known: Mapping[str, Workload]
+    rows: Sequence[PairAtShares], model: Predictor, known: Mapping[str, Workload]
 ) -> dict[EntryKey, SlowdownEntry]:
     position = {name: k for k, name in enumerate(known)}
-    of_model: dict[str | None, list[Row]] = {}
+    of_model: dict[str | None, list[PairAtShares]] = {}
     for row in rows:
         of_model.setdefault(row.gpu_model, []).append(row)
     made: dict[EntryKey, SlowdownEntry] = {}
@@ -368,7 +368,7 @@ def _source(prediction: Prediction, row: int) -> Source:
 
 
 def _entries(
-    rows: Sequence[Row], prediction: Prediction, confidence: float | None
+    rows: Sequence[PairAtShares], prediction: Prediction, confidence: float | None
 ) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
     slowdown = rounded_up(prediction.slowdown)
     upper = None if prediction.upper is None else rounded_up(prediction.upper)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.predictors.estimators.registry import ModelSpec, PairEstimator
 from dovetail.predictors.predictor import BoolArray, IntArray
-from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.rows import DirectedRows, HeldOut
 
 _VARIANT_FOLDS = 5
 
@@ -21,7 +21,7 @@ class Fold(NamedTuple):
     test: BoolArray
 
 
-def random_folds(rows: Rows, count: int = 5, seed: int = 0) -> Iterator[Fold]:
+def random_folds(rows: DirectedRows, count: int = 5, seed: int = 0) -> Iterator[Fold]:
     """Yield folds that part the unordered pairs of workloads at random.
 
     All rows of two workloads stay together. Both workloads are seen in training in other pairs,
@@ -36,7 +36,7 @@ def random_folds(rows: Rows, count: int = 5, seed: int = 0) -> Iterator[Fold]:
         yield Fold(~test, test)
 
 
-def family_folds(rows: Rows) -> Iterator[Fold]:
+def family_folds(rows: DirectedRows) -> Iterator[Fold]:
     """Yield a fold for each family: tested on the pairs that have it, fitted on all others.
 
     The rows of a pair of two families are tested twice.
@@ -46,7 +46,7 @@ def family_folds(rows: Rows) -> Iterator[Fold]:
     yield from group_folds(group[rows.own_workload], group[rows.other_workload])
 
 
-def workload_folds(rows: Rows) -> Iterator[Fold]:
+def workload_folds(rows: DirectedRows) -> Iterator[Fold]:
     """Yield a fold for each workload, as ``family_folds`` for each family.
 
     Other workloads of its family may be seen in training.
@@ -54,7 +54,7 @@ def workload_folds(rows: Rows) -> Iterator[Fold]:
     yield from group_folds(rows.own_workload, rows.other_workload)
 
 
-def variant_folds(rows: Rows) -> Iterator[Fold]:
+def variant_folds(rows: DirectedRows) -> Iterator[Fold]:
     """Yield up to five folds, each of about a fifth of the workloads, whose families stay known.
 
     Workloads that are alone in their family are never hidden.
@@ -72,7 +72,7 @@ def variant_folds(rows: Rows) -> Iterator[Fold]:
             yield Fold(~test, test)
 
 
-def split_folds(rows: Rows) -> Iterator[Fold]:
+def split_folds(rows: DirectedRows) -> Iterator[Fold]:
     """Yield a fold for each split of the SMs, which is the same as its mirror."""
     yield from group_folds(rows.split, rows.split)
 
@@ -91,7 +91,7 @@ def group_folds(own: IntArray, other: IntArray) -> Iterator[Fold]:
             yield Fold(~test, test)
 
 
-def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0) -> HeldOut:
+def held_out(model: ModelSpec, rows: DirectedRows, folds: Iterable[Fold], seed: int = 0) -> HeldOut:
     """Fit a fresh model on each fold's training rows and predict its test rows."""
     row, fold, slowdown, error = [], [], [], []
     for k, (train, test) in enumerate(folds):
@@ -106,7 +106,7 @@ def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0)
     return HeldOut(*numbers, *answers)
 
 
-def fitted(model: ModelSpec, rows: Rows, seed: int = 0) -> PairEstimator:
+def fitted(model: ModelSpec, rows: DirectedRows, seed: int = 0) -> PairEstimator:
     """Return a fresh model fitted on all of the rows."""
     made = model.build(seed)
     return model.fit(made, rows) if model.fit else made.fit(rows.table, rows.slowdown)

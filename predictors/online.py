@@ -18,7 +18,7 @@ from dovetail.predictors.fits import ModelFit
 from dovetail.predictors.forms.hierarchy import FEATURES, Hierarchy
 from dovetail.predictors.posterior import JobsWithCoRunners, Posterior
 from dovetail.predictors.predictor import UNCAPPED, FloatArray
-from dovetail.predictors.rows import Rows, measured_pairs, training_rows
+from dovetail.predictors.rows import DirectedRows, measured_pairs, training_rows
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.training import measured_fit
 
@@ -174,11 +174,13 @@ class _KnownPairs(NamedTuple):
     posterior: Posterior
 
 
-def _cells(rows: Rows) -> int:
+def _cells(rows: DirectedRows) -> int:
     return len(np.unique(rows.own * len(rows.states) + rows.other))
 
 
-def _residuals(gpu_model: str, rows: Rows, start: int, distance: FloatArray) -> list[Residual]:
+def _residuals(
+    gpu_model: str, rows: DirectedRows, start: int, distance: FloatArray
+) -> list[Residual]:
     """Return the residuals of the rows from one on."""
     assert rows.cap is not None
     found = []

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.rows import DirectedRows, HeldOut
 from dovetail.predictors.standing import KNOWN, NEW_FAMILY, OF_NEW_FAMILIES, novelty, standings
 
 GANGS: Final = (1, 2, 4, 8)
@@ -24,7 +24,7 @@ _JOBS_OF = (16, 4, 2, 2)
 _FORBIDDEN = -1e6
 
 
-class Table(NamedTuple):
+class HeldOutSlowdowns(NamedTuple):
     """Held-out predictions and measurements of every two workloads.
 
     Attributes
@@ -106,8 +106,8 @@ class SharedOutcome(NamedTuple):
 
 
 def tables(
-    rows: Rows, known: HeldOut, new: HeldOut, draw: np.random.Generator | None = None
-) -> list[Table]:
+    rows: DirectedRows, known: HeldOut, new: HeldOut, draw: np.random.Generator | None = None
+) -> list[HeldOutSlowdowns]:
     """Return a table without new workloads, then one for each fold that hides some.
 
     A plan runs two workloads at one split, so what was measured of them at several is not
@@ -115,7 +115,7 @@ def tables(
 
     Parameters
     ----------
-    rows : Rows
+    rows : DirectedRows
         What was measured.
     known : HeldOut
         Predictions of pairs whose workloads were seen in other pairs (``random_folds``).
@@ -132,16 +132,16 @@ def tables(
     prediction, error = _of_pairs(rows, known, taken)
     truth, _ = _of_pairs(rows, HeldOut(every, every, rows.slowdown, rows.slowdown), taken)
     standing = np.full(truth.shape, KNOWN, dtype=np.int64)
-    base = Table(prediction, truth, error, standing, nothing, family)
+    base = HeldOutSlowdowns(prediction, truth, error, standing, nothing, family)
     return [base, *_hidden(base, rows, new, taken)]
 
 
-def measured_once(rows: Rows) -> bool:
+def measured_once(rows: DirectedRows) -> bool:
     """Tell whether there is one measurement of every two workloads."""
     return len(np.unique(rows.workload_pair)) == len(np.unique(rows.pair))
 
 
-def _one_of_each(rows: Rows, draw: np.random.Generator | None) -> BoolArray:
+def _one_of_each(rows: DirectedRows, draw: np.random.Generator | None) -> BoolArray:
     """Return the rows of one measurement of each two workloads, as a mask."""
     pairs, place = np.unique(rows.pair, return_inverse=True)
     order = np.arange(len(pairs)) if draw is None else draw.permutation(len(pairs))
@@ -150,7 +150,9 @@ def _one_of_each(rows: Rows, draw: np.random.Generator | None) -> BoolArray:
     return np.isin(rows.pair, rows.pair[sequence[first]])
 
 
-def _of_pairs(rows: Rows, found: HeldOut, taken: BoolArray) -> tuple[FloatArray, FloatArray]:
+def _of_pairs(
+    rows: DirectedRows, found: HeldOut, taken: BoolArray
+) -> tuple[FloatArray, FloatArray]:
     """Return slowdown and error of each ordered pair of workloads, NaN without any.
 
     A workload with itself has two rows: the mean.
@@ -166,7 +168,9 @@ def _of_pairs(rows: Rows, found: HeldOut, taken: BoolArray) -> tuple[FloatArray,
     return slowdown, error
 
 
-def _hidden(base: Table, rows: Rows, found: HeldOut, taken: BoolArray) -> Iterator[Table]:
+def _hidden(
+    base: HeldOutSlowdowns, rows: DirectedRows, found: HeldOut, taken: BoolArray
+) -> Iterator[HeldOutSlowdowns]:
     for fold in np.unique(found.fold):
         part = found.take(found.fold == fold)
         seen = np.delete(rows.own_workload, part.row)
@@ -182,14 +186,14 @@ def _hidden(base: Table, rows: Rows, found: HeldOut, taken: BoolArray) -> Iterat
         )
 
 
-def all_new(found: Sequence[Table]) -> Table:
+def all_new(found: Sequence[HeldOutSlowdowns]) -> HeldOutSlowdowns:
     """Return what would be predicted if every family were new, as nearly as is known.
 
     The mean of what was predicted for a pair whenever a family of it was hidden.
 
     Parameters
     ----------
-    found : sequence of Table
+    found : sequence of HeldOutSlowdowns
         As ``tables`` returns them.
     """
     each = [np.where(one.standing < OF_NEW_FAMILIES, np.nan, one.prediction) for one in found]
@@ -200,7 +204,7 @@ def all_new(found: Sequence[Table]) -> Table:
     return found[0]._replace(prediction=mean, standing=np.full_like(count, NEW_FAMILY), new=nothing)
 
 
-def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[WorkerRound]:
+def draw_rounds(table: HeldOutSlowdowns, draw: np.random.Generator) -> Iterator[WorkerRound]:
     """Draw a round with gangs, then one of single workers with half to all of the workloads.
 
     An optimiser picks harder the more co-runners there are to pick from, so the second is large;
@@ -214,7 +218,7 @@ def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[WorkerRound
         yield WorkerRound(np.arange(size), draw.permutation(predicted)[:size])
 
 
-def draw_round(table: Table, draw: np.random.Generator) -> WorkerRound:
+def draw_round(table: HeldOutSlowdowns, draw: np.random.Generator) -> WorkerRound:
     """Draw jobs of every number of workers in ``GANGS``.
 
     Half of the jobs are of new workloads where the table has any. Families are drawn first,
@@ -230,7 +234,7 @@ def draw_round(table: Table, draw: np.random.Generator) -> WorkerRound:
 
 
 def _draw_workloads(
-    table: Table, draw: np.random.Generator, among: BoolArray, count: int
+    table: HeldOutSlowdowns, draw: np.random.Generator, among: BoolArray, count: int
 ) -> IntArray:
     member = np.flatnonzero(among)
     _, family, size = np.unique(table.family[member], return_inverse=True, return_counts=True)
@@ -239,7 +243,11 @@ def _draw_workloads(
 
 
 def partners(
-    jobs: WorkerRound, table: Table, upper: FloatArray, setting: Setting, draw: np.random.Generator
+    jobs: WorkerRound,
+    table: HeldOutSlowdowns,
+    upper: FloatArray,
+    setting: Setting,
+    draw: np.random.Generator,
 ) -> IntArray:
     """Return the worker that each worker is paired with; itself where it does not share.
 
@@ -253,7 +261,7 @@ def partners(
     ----------
     jobs : WorkerRound
         The workers.
-    table : Table
+    table : HeldOutSlowdowns
         What was predicted of their workloads.
     upper : ndarray of float, shape (workloads, workloads)
         The bounds that the gSLA is held against; NaN where two may not share.
@@ -290,7 +298,11 @@ def _gains(
 
 
 def outcome(
-    jobs: WorkerRound, partner: IntArray, table: Table, spread: FloatArray, logarithms: bool = False
+    jobs: WorkerRound,
+    partner: IntArray,
+    table: HeldOutSlowdowns,
+    spread: FloatArray,
+    logarithms: bool = False,
 ) -> SharedOutcome:
     """Return what came of the jobs of which at least one worker shares.
 

@@ -19,7 +19,7 @@ UNPROFILED = Workload(memory_mib=0.0)
 """What is known of a workload that was measured in pairs and never alone."""
 
 
-class Rows(NamedTuple):
+class DirectedRows(NamedTuple):
     """Directed rows: every measured pair gives two, each job's slowdown with the other.
 
     Attributes
@@ -88,7 +88,7 @@ class Rows(NamedTuple):
         _, first, group = np.unique(code, return_index=True, return_inverse=True)
         return self.pair[first][group]
 
-    def take(self, rows: IntArray | BoolArray) -> Rows:
+    def take(self, rows: IntArray | BoolArray) -> DirectedRows:
         """Return some of the rows, by position or by mask; the states stay as they are."""
         return self._replace(
             own=self.own[rows],
@@ -103,7 +103,7 @@ def training_rows(
     candidates: Sequence[str],
     gpu_models: Sequence[str] | None = None,
     partial: bool = False,
-) -> tuple[Features, Rows]:
+) -> tuple[Features, DirectedRows]:
     """Return the features that the data set allows, and its measured pairs as rows.
 
     Sets of three or more and measurements that failed have no rows.
@@ -138,7 +138,7 @@ def training_rows(
     features = Features(resolved(candidates, seen, partial), names, families)
     ends = np.array([[position[key] for key in pair] for pair in keys], dtype=np.int64)
     slowdown = np.array([m.slowdown for m in found], dtype=np.float64)
-    return features, Rows(
+    return features, DirectedRows(
         states=np.vstack([_row(features, key, profiles) for key in position]),
         workload=np.array([names.index(key.workload) for key in position], dtype=np.int64),
         own=ends.T.ravel(),

@@ -17,13 +17,13 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.plugins import OWN, plugins
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate
-from dovetail.predictors.drift import Drift, Outcome, drift
+from dovetail.predictors.drift import BoundOutcome, Drift, drift
 from dovetail.predictors.estimators.registry import (
     AUTO,
-    GpuModel,
+    FittingTask,
+    GpuModelOption,
     ModelSpec,
     Progress,
-    Task,
     named,
     spec,
 )
@@ -41,7 +41,13 @@ from dovetail.predictors.folds import (
 )
 from dovetail.predictors.forms.hierarchy import Hierarchy
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray, Split
-from dovetail.predictors.rows import UNPROFILED, HeldOut, Rows, measured_pairs, training_rows
+from dovetail.predictors.rows import (
+    UNPROFILED,
+    DirectedRows,
+    HeldOut,
+    measured_pairs,
+    training_rows,
+)
 from dovetail.predictors.standing import OF_CO_RUNNERS, STANDINGS, standings
 from dovetail.predictors.trained import TrainedPredictor
 
@@ -60,14 +66,14 @@ class Prepared(NamedTuple):
         How it is made; its features are those that the data have.
     features : Features
         What it sees.
-    rows : Rows
+    rows : DirectedRows
         What was measured.
     """
 
     name: str
     spec: ModelSpec
     features: Features
-    rows: Rows
+    rows: DirectedRows
 
 
 def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None) -> Prepared:
@@ -165,7 +171,7 @@ def fit(
             progress(f"{named(model)} for {name}", k, len(chosen))
         fitting = wanted
         if options and wanted.prepare:
-            fitting = wanted.prepare(wanted, Task(data, name, seed, progress), options)
+            fitting = wanted.prepare(wanted, FittingTask(data, name, seed, progress), options)
         made[name] = _fitted(_prepared(data, model, fitting, [name]), data, name, confidence, seed)
     about = About(
         created=_now(),
@@ -185,7 +191,7 @@ def _check_options(
             has = f"its options are {known}" if known else "it has none"
             raise UnsupportedError(f"model {model!r} has no option {name!r}: {has}")
         kind = wanted.options[name]
-        if kind is GpuModel:
+        if kind is GpuModelOption:
             if value not in data.gpu_models:
                 known = ", ".join(data.gpu_models) or "none"
                 rule = f"must be a GPU model of the data ({known}), got {shown(value)}"
@@ -204,7 +210,7 @@ def _chosen(
     others = {
         options[name]: name
         for name, kind in wanted.options.items()
-        if kind is GpuModel and name in options
+        if kind is GpuModelOption and name in options
     }
     chosen = tuple(gpu_models or (name for name in _measured_on(data) if name not in others))
     for other, name in others.items():
@@ -294,7 +300,7 @@ def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated
 
 
 def measured_fit(
-    fit: ModelFit, member: Member, data: DataSet, gpu_model: str, rows: Rows
+    fit: ModelFit, member: Member, data: DataSet, gpu_model: str, rows: DirectedRows
 ) -> ModelFit:
     """Return a fit with another member, which knows everything that was measured.
 
@@ -308,7 +314,7 @@ def measured_fit(
         What was measured.
     gpu_model : str
         Where.
-    rows : Rows
+    rows : DirectedRows
         Its pairs.
     """
     return replace(
@@ -387,7 +393,7 @@ def _splits(data: DataSet, gpu_model: str) -> tuple[Split, ...]:
     return tuple(dict.fromkeys((a, b) for a, b in caps))
 
 
-def _pairs(rows: Rows) -> tuple[tuple[int, int], ...]:
+def _pairs(rows: DirectedRows) -> tuple[tuple[int, int], ...]:
     """Return the pairs of workloads that were measured together, each once."""
     ends = np.sort(np.stack([rows.own_workload, rows.other_workload], axis=1), axis=1)
     return tuple((a, b) for a, b in np.unique(ends, axis=0).tolist())
@@ -406,7 +412,7 @@ def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
     return made
 
 
-def _error(rows: Rows, found: HeldOut) -> dict[str, float]:
+def _error(rows: DirectedRows, found: HeldOut) -> dict[str, float]:
     """Return the errors of the rows that have an answer."""
     error = np.abs(found.slowdown - rows.slowdown[found.row])
     answered = error[~np.isnan(error)]
@@ -463,7 +469,7 @@ def _learnt(
     return _Learnt(learnt, drift(_outcomes(rows, said, predictor.confidence)))
 
 
-def _measured_again(rows: Rows, data: DataSet, later: DataSet, gpu_model: str) -> BoolArray:
+def _measured_again(rows: DirectedRows, data: DataSet, later: DataSet, gpu_model: str) -> BoolArray:
     """Tell which rows are of two workloads that had been measured together before."""
     begun = len(data.measurements) - len(later.measurements)
     earlier = data.replace(measurements=data.measurements[:begun])
@@ -500,16 +506,16 @@ def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: Dat
     )
 
 
-def _groups(rows: Rows, said: _Said) -> list[str]:
+def _groups(rows: DirectedRows, said: _Said) -> list[str]:
     """Return whose luck each row shares: see ``Calibration.updated``."""
     of_other = np.isin(said.standing, OF_CO_RUNNERS)
     side = np.where(of_other, rows.other_workload, rows.own_workload)
     return [rows.families[k] for k in side.tolist()]
 
 
-def _outcomes(rows: Rows, said: _Said, confidence: float) -> list[Outcome]:
+def _outcomes(rows: DirectedRows, said: _Said, confidence: float) -> list[BoundOutcome]:
     return [
-        Outcome(rows.names[workload], upper, measured, confidence)
+        BoundOutcome(rows.names[workload], upper, measured, confidence)
         for workload, upper, measured in zip(
             rows.own_workload.tolist(), said.upper.tolist(), rows.slowdown.tolist(), strict=True
         )

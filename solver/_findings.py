@@ -100,7 +100,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Finding:
+class BestGpus:
     """The best GPUs for a whole job.
 
     Attributes
@@ -172,7 +172,7 @@ class Finder:
         """Return the id of a placed job."""
         return self.jobs[occupant.variant.job].id
 
-    def place_text(self, finding: Finding) -> str:
+    def place_text(self, finding: BestGpus) -> str:
         """Return where a job would run: with which co-runners, on which GPUs."""
         gpus: list[str] = []
         others: dict[str, None] = {}
@@ -186,7 +186,7 @@ class Finder:
         """Tell whether a placed job starts, so that its share may still be changed."""
         return not self.jobs[occupant.variant.job].running
 
-    def find(self, index: int, among: Bools | None = None) -> Finding | None:
+    def find(self, index: int, among: Bools | None = None) -> BestGpus | None:
         """Return the best GPUs for a job; None where no model has as many GPUs.
 
         Those of one model whose worst one is best; at the first such sub-batch.
@@ -203,15 +203,15 @@ class Finder:
         if among is not None:
             key = np.where(among | (self.levels(index) == Refusal.NONE), key, Refusal.CLOSED)
         best = _best_of_each_site(ways, key).reshape(len(self.round.variants[index]), -1)
-        found: tuple[float, Finding] | None = None
+        found: tuple[float, BestGpus] | None = None
         for variant, row in zip(self.round.variants[index], best, strict=True):
             for sites, keys in self._choices(job, key[row]):
                 worst = float(keys[-1])
                 if found is None or worst < found[0]:
-                    found = worst, Finding(variant, self._picks(job, ways, row[sites], keys))
+                    found = worst, BestGpus(variant, self._picks(job, ways, row[sites], keys))
         return found[1] if found else None
 
-    def short_host(self, index: int, finding: Finding) -> tuple[str, str, float, float] | None:
+    def short_host(self, index: int, finding: BestGpus) -> tuple[str, str, float, float] | None:
         """Return what the host of some GPUs lacks for a job, None where it lacks nothing.
 
         That is its node, the resource, and the parts of it that are asked for under the plan and
@@ -268,7 +268,7 @@ class Finder:
             picks.append(Pick(ways, row, site, Refusal(int(key)), number))
         return tuple(picks)
 
-    def started(self, index: int, finding: Finding) -> Mapping[str, Assignment]:
+    def started(self, index: int, finding: BestGpus) -> Mapping[str, Assignment]:
         """Return, by job, the assignment of a job to the GPUs found and those that change with it.
 
         They claim no slowdowns and co-runners.
@@ -293,7 +293,7 @@ class Finder:
 
     # -- what it would be worth ----------------------------------------------------------------
 
-    def change(self, index: int, finding: Finding) -> float:
+    def change(self, index: int, finding: BestGpus) -> float:
         """Return what the objective would gain if a job started as found."""
         met = {o.variant.job for pick in finding.picks for o in pick.site.occupants}
         touched = sorted({k for job in met for k in self.refusals.sites_of[job]})
@@ -325,7 +325,7 @@ class Finder:
         last, first = (known.bounds(latency)[place] if known else 0.0 for known in found)
         return last > first
 
-    def cost_text(self, index: int, finding: Finding) -> str:
+    def cost_text(self, index: int, finding: BestGpus) -> str:
         """Return why a plan may be better off without a job that starts as found; else nothing."""
         if self.values.two_stage:
             return ", but its weight is 0" if self.round.jobs.weight[index] == 0 else ""
@@ -374,7 +374,7 @@ class Finder:
 
     # -- what was not measured ------------------------------------------------------------------
 
-    def unmeasured(self, index: int) -> Finding | None:
+    def unmeasured(self, index: int) -> BestGpus | None:
         """Return the best GPUs for a job if what is unknown there were known to be harmless.
 
         None where nothing is unknown that would let the job start.
@@ -389,7 +389,7 @@ class Finder:
         found = self.find(index, able)
         return found if found and found.level == Refusal.UNKNOWN else None
 
-    def missing(self, index: int, finding: Finding) -> tuple[SlowdownEntry, ...]:
+    def missing(self, index: int, finding: BestGpus) -> tuple[SlowdownEntry, ...]:
         """Return the entries that were not measured, as good as they could be at best."""
         met = [pick for pick in finding.picks if pick.level == Refusal.UNKNOWN]
         return tuple({e.key: e for e in (self._entry(index, pick) for pick in met)}.values())

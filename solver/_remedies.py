@@ -39,7 +39,7 @@ from dovetail.instances.instance import GpuModel, Instance, Node, SlowdownEntry,
 from dovetail.instances.isolated import isolated_entry
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
-from dovetail.solver._findings import Finder, Finding, Pick, with_shares
+from dovetail.solver._findings import BestGpus, Finder, Pick, with_shares
 from dovetail.solver._phrases import accepting, figure, measured, mib
 from dovetail.solver._trials import StartVerdict, Trials
 
@@ -145,7 +145,7 @@ class _ChangedStart:
     problem: Problem
     finder: Finder
     index: int
-    finding: Finding
+    finding: BestGpus
     assignments: tuple[Assignment, ...]
 
     def remedy(self, change: Change, where: str, condition: str, found: StartVerdict) -> Remedy:
@@ -267,7 +267,7 @@ class Remedies:
                 seen.add(text)
                 yield self._remedy(change, text)
 
-    def _near(self) -> Iterator[Finding]:
+    def _near(self) -> Iterator[BestGpus]:
         """Yield the best GPUs if one kind of figure may change, and if all may."""
         kinds = (
             self._finder.refusals.own_excess(self._index) > 0,
@@ -280,11 +280,11 @@ class Remedies:
             if finding is not None and finding.level == Refusal.FIGURES:
                 yield finding
 
-    def _lacking(self, finding: Finding) -> float:
+    def _lacking(self, finding: BestGpus) -> float:
         lacking = self._finder.refusals.lacking(self._index)
         return max(float(lacking[pick.row]) for pick in finding.picks)
 
-    def _figures_changed(self, finding: Finding) -> Change:
+    def _figures_changed(self, finding: BestGpus) -> Change:
         """Return the gSLAs and the memory with which the job could have the GPUs found."""
         gsla: dict[str, float] = {}
         for pick in finding.picks:

@@ -10,7 +10,7 @@ from dovetail.formulations.refusals import Refusal
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.instances._record import listed
 from dovetail.instances.plan import Nearest, Stop
-from dovetail.solver._findings import Finder, Finding, Pick
+from dovetail.solver._findings import BestGpus, Finder, Pick
 from dovetail.solver._phrases import compared, measured, mib
 
 Category = Literal[
@@ -69,7 +69,7 @@ class Wording:
         reason = f"{category}: {self._lacks(index, finding)}{limits}{self._cure(index, finding)}"
         return category, reason, self._nearest(near)
 
-    def _lacks(self, index: int, finding: Finding) -> str:
+    def _lacks(self, index: int, finding: BestGpus) -> str:
         """Return how many GPUs a gang could have, where these are too few."""
         workers, possible = self._jobs[index].workers, finding.possible
         if workers == 1 or possible == workers:
@@ -78,7 +78,7 @@ class Wording:
         verb = "are" if possible > 1 else "is"
         return f"{number} of its {workers} GPUs {verb} available; "
 
-    def _cure(self, index: int, finding: Finding) -> str:
+    def _cure(self, index: int, finding: BestGpus) -> str:
         """Return what measuring would do for the job: it costs no other job anything."""
         unknown = self._finder.unmeasured(index)
         if unknown is None or finding.level == Refusal.NONE:
@@ -86,7 +86,7 @@ class Wording:
         pairs = measured(self._finder.missing(index, unknown))
         return f"; it could start {self._finder.place_text(unknown)} if {pairs}"
 
-    def _nearest_free(self, index: int, taken: Finding) -> Finding:
+    def _nearest_free(self, index: int, taken: BestGpus) -> BestGpus:
         """Return the GPUs where only figures are in the way, else those in others' places."""
         near = self._finder.find(index, self._finder.levels(index) != Refusal.TAKEN)
         return near if near and near.level == Refusal.FIGURES else taken
@@ -120,7 +120,7 @@ class Wording:
 
     # -- the limits that keep it out ------------------------------------------------------
 
-    def _limits(self, index: int, finding: Finding, near: Finding) -> tuple[Category, str]:
+    def _limits(self, index: int, finding: BestGpus, near: BestGpus) -> tuple[Category, str]:
         """Return the category, and what follows it in the sentence."""
         way = finding.binding
         match way.level:
@@ -143,18 +143,18 @@ class Wording:
             case Refusal.CLOSED:
                 return "closed", self._closed_text(way)
 
-    def _possible_text(self, index: int, finding: Finding) -> str:
+    def _possible_text(self, index: int, finding: BestGpus) -> str:
         where = f"{self._finder.place_text(finding)}{finding.figures}"
         better = "; a plan with it would be better, if by less than the gap shown"
         return f"it could start {where}{self._finder.cost_text(index, finding) or better}"
 
-    def _taken_text(self, index: int, way: Pick, near: Finding) -> str:
+    def _taken_text(self, index: int, way: Pick, near: BestGpus) -> str:
         if near.level == Refusal.FIGURES:
             return f"the GPUs that suit it are full; {self._figures_text(index, near)[1]}"
         held = listed(map(self._finder.name, way.site.occupants), 3)
         return f"the GPUs that suit it are full, such as {way.site.gpus[0]} with {held}"
 
-    def _figures_text(self, index: int, finding: Finding) -> tuple[Category, str]:
+    def _figures_text(self, index: int, finding: BestGpus) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
         missing = [_missing(way)] if way.short_mib else []
         slowed = []
@@ -197,7 +197,7 @@ class Wording:
     def _instead(self, way: Pick) -> str:
         return f" in place of {self._finder.name(way.leaver)}" if way.leaver else ""
 
-    def _nearest(self, finding: Finding) -> Nearest | None:
+    def _nearest(self, finding: BestGpus) -> Nearest | None:
         way = finding.binding
         if not way.others:
             return None

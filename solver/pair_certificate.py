@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.values import JobValues
-from dovetail.instances._check_completion import Forecast
+from dovetail.instances._check_completion import AloneForecast
 from dovetail.instances._check_facts import Occupancy, Placed
 from dovetail.instances._check_reading import running_jobs
 from dovetail.instances._record import IDLE
@@ -72,7 +72,7 @@ def proven_by_pairs(found: Matching, decided: Bools, problem: Problem) -> Proven
 
 
 @dataclass(frozen=True)
-class _Seats:
+class _SeatColumns:
     """Columns of seats, (n,) each.
 
     ``share`` is ``_ANY`` of waiting jobs, ``left_s`` are seconds alone at full batch, ``end_s``
@@ -92,8 +92,8 @@ class _Seats:
     end_s: Floats
     rent: Floats
 
-    def take(self, which: Ints) -> _Seats:
-        return _Seats(*(getattr(self, each.name)[which] for each in fields(self)))
+    def take(self, which: Ints) -> _SeatColumns:
+        return _SeatColumns(*(getattr(self, each.name)[which] for each in fields(self)))
 
     def __len__(self) -> int:
         return len(self.job)
@@ -204,18 +204,18 @@ class _Reading:
     # -- seats -----------------------------------------------------------------------------------
 
     @cached_property
-    def forecast(self) -> Forecast | None:
+    def forecast(self) -> AloneForecast | None:
         """The forecast of ``completion``, None under other objectives."""
-        return Forecast(self.before) if self.values.name == "completion" else None
+        return AloneForecast(self.before) if self.values.name == "completion" else None
 
     @cached_property
-    def seats(self) -> _Seats:
+    def seats(self) -> _SeatColumns:
         """The seats of all jobs that may be joined or join."""
         rows = [row for job in self.instance.jobs for row in self._seats_of(job)]
-        columns = zip(*rows, strict=True) if rows else ([] for _ in fields(_Seats))
+        columns = zip(*rows, strict=True) if rows else ([] for _ in fields(_SeatColumns))
         kinds = (np.int64, np.int64, np.int64, float, float, float, bool, bool, np.int64)
         types = (*kinds, float, float, float)
-        return _Seats(*(np.array(c, dtype=t) for c, t in zip(columns, types, strict=True)))
+        return _SeatColumns(*(np.array(c, dtype=t) for c, t in zip(columns, types, strict=True)))
 
     def _seats_of(self, job: Job) -> Iterator[tuple[Any, ...]]:
         index, workload = self.index[job.id], self.instance.workloads[job.workload]
@@ -325,10 +325,10 @@ class _Reading:
     # -- pairs -----------------------------------------------------------------------------------
 
     @cached_property
-    def pairs(self) -> _Pairs:
+    def pairs(self) -> _PairWorths:
         """Every pair of jobs that may share, with what it is worth at its best."""
         every = np.arange(len(self.seats))
-        found = _Pairs(len(self.instance.jobs), self._looked_at(every))
+        found = _PairWorths(len(self.instance.jobs), self._looked_at(every))
         for i, j, k, table in self._seated(every):
             has_room = self._has_room[i] & self._has_room[j]
             mine, other = self.seats.take(i[has_room]), self.seats.take(j[has_room])
@@ -402,7 +402,7 @@ class _Reading:
         keep = np.flatnonzero(self._allowed(self.seats, i, j, k, table))
         return i[keep], j[keep], k[keep], table
 
-    def _allowed(self, seats: _Seats, i: Ints, j: Ints, k: Ints, table: _Table) -> Bools:
+    def _allowed(self, seats: _SeatColumns, i: Ints, j: Ints, k: Ints, table: _Table) -> Bools:
         """Tell which pairs of seats break no rule of one GPU; each pair of jobs is seen once."""
         runs = seats.runs
         size, whole = seats.size, self.cluster.gang_sharing == "whole"
@@ -420,7 +420,7 @@ class _Reading:
         return np.asarray(keep)
 
     def _value(
-        self, mine: _Seats, other: _Seats, slowdown: Floats, shares: Ints
+        self, mine: _SeatColumns, other: _SeatColumns, slowdown: Floats, shares: Ints
     ) -> tuple[Floats, Bools]:
         """Return what pairs are worth, and which the rule of the objective allows."""
         if self.forecast is not None:
@@ -470,7 +470,7 @@ class _Reading:
         value[decided] = now - _ROUNDING * np.abs(now)
         return value
 
-    def _value_alone(self, seats: _Seats, slowdown: Floats) -> Floats:
+    def _value_alone(self, seats: _SeatColumns, slowdown: Floats) -> Floats:
         if self.forecast is None:
             return _lowered(self._gain(seats.job, slowdown))
         end = slowdown * seats.left_s
@@ -488,7 +488,7 @@ class _Reading:
     # -- completion ------------------------------------------------------------------------------
 
     def _saved(
-        self, seats: tuple[_Seats, _Seats], slowdown: Floats, shares: Ints
+        self, seats: tuple[_SeatColumns, _SeatColumns], slowdown: Floats, shares: Ints
     ) -> tuple[Floats, Bools]:
         """Return the seconds of weighted completion time that pairs save, and which may be."""
         assert self.forecast is not None
@@ -627,7 +627,9 @@ def _lowered(*terms: Floats) -> Floats:
     return np.asarray(np.sum(terms, axis=0) - _ROUNDING * of_terms)
 
 
-def _shortens(seats: tuple[_Seats, _Seats], slowdown: Floats, remaining: Floats) -> Bools:
+def _shortens(
+    seats: tuple[_SeatColumns, _SeatColumns], slowdown: Floats, remaining: Floats
+) -> Bools:
     """Tell which pairs end earlier on average if they share (Castor, theorem 1)."""
     left = np.stack([remaining[each.job] for each in seats])
     growth = np.stack([each.growth for each in seats])
@@ -668,7 +670,7 @@ class _Table(NamedTuple):
         )
 
 
-class _Pairs:
+class _PairWorths:
     """The most that pairs of n jobs are worth: in a matrix where they are many, else in a list.
 
     Attributes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dovetail import Instance, solve
-from dovetail.executor.simulation.campaign import Campaign
+from dovetail.executor.simulation.campaign import SimulationCampaign
 from dovetail.executor.simulation.setup import Setup
 from dovetail.instances._children import module_command
 from tests.data import example_data
@@ -53,5 +53,7 @@ def test_the_process_of_a_solver():
 @pytest.mark.usefixtures("shadowed")
 def test_the_processes_of_a_comparison(tmp_path):
     setup = Setup(trace((0, 1, 10, "a"), (1, 2, 5, "b")), world(gpus=2, slowdowns=[]))
-    assert Campaign(setup, ("fifo", "ssf"), (0,), tmp_path / "runs").run(processes=2) == []
+    assert (
+        SimulationCampaign(setup, ("fifo", "ssf"), (0,), tmp_path / "runs").run(processes=2) == []
+    )
     assert "PYTHONSAFEPATH" not in os.environ

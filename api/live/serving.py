@@ -17,7 +17,7 @@ from socket import socketpair
 from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.admission import Limits
+from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
@@ -68,7 +68,7 @@ def serve(options: Namespace) -> int:
             sample_s=sample_s,
             directory=directory,
             dry_run=options.dry_run,
-            limits=Limits(options.max_grace, options.user_jobs, options.user_mib),
+            limits=AdmissionLimits(options.max_grace, options.user_jobs, options.user_mib),
             keep_s=options.keep,
             max_jobs_per_gpu=options.max_jobs_per_gpu,
             notify=options.notify,

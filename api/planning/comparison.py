@@ -62,7 +62,7 @@ class ComparedPlan(Record):
     gsla_violations: NonNegative
 
 
-class Comparison(Record):
+class PlanComparison(Record):
     """A plan compared with exclusive, greedy and random plans of the same round."""
 
     objective: ObjectiveName
@@ -73,7 +73,7 @@ class Comparison(Record):
         return frame(map(dict, self.rows), ComparedPlan.model_fields)
 
 
-def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
+def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> PlanComparison:
     """Plan the same round in three simpler ways.
 
     Running jobs stay where they are in each of them. Exclusive use gives jobs whole GPUs in
@@ -91,7 +91,7 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
 
     Returns
     -------
-    Comparison
+    PlanComparison
         One row for each way, the given plan first.
 
     Raises
@@ -111,7 +111,7 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
     for name, rule, runs in ways:
         plans = (_planned(problem, rule, seed + run) for run in range(runs))
         rows.append(_mean([_row(name, round_, each, objective) for each in plans]))
-    return Comparison(objective=objective, rows=tuple(rows))
+    return PlanComparison(objective=objective, rows=tuple(rows))
 
 
 def _planned(problem: Problem, rule: Rule, seed: int) -> Plan:

@@ -18,20 +18,20 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveValue, Plan
 from dovetail.planning import wording as phrases
-from dovetail.planning.comparison import THIS_PLAN, Comparison
+from dovetail.planning.comparison import THIS_PLAN, PlanComparison
 from dovetail.planning.views import (
     LOWER_IS_BETTER,
     TWO_STAGE,
     GpuView,
     NodeView,
     PlacedJob,
+    PlannedWorker,
     PlanView,
-    Seat,
     view,
 )
 from dovetail.toolkit import wording
 from dovetail.toolkit.charts import Chart, bars, dots
-from dovetail.toolkit.pages import Cell, Head, Table, environment
+from dovetail.toolkit.pages import Cell, Head, PageTable, environment
 
 _LEAST_PIECE = 20
 _MOST_ROWS = 40
@@ -43,10 +43,10 @@ _GANG_HUES, _GOLDEN_SECTION = (40, 320), 0.618034
 
 
 @dataclass(frozen=True)
-class Piece:
+class SeatBar:
     """A seat as a piece of its GPU's width; gangs have a hue, other jobs none."""
 
-    seat: Seat
+    seat: PlannedWorker
     width: int
     hue: int | None
 
@@ -56,7 +56,7 @@ class GpuDrawing:
     """A GPU, its pieces, the width that no cap gives away, and how it is divided."""
 
     gpu: GpuView
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SeatBar, ...]
     free: int
     hatched: bool
     caption: str
@@ -71,7 +71,7 @@ class NodeDrawing:
     gpus: tuple[GpuDrawing, ...]
 
 
-def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
+def report_html(instance: Instance, plan: Plan, comparison: PlanComparison) -> str:
     """Return a plan as an HTML page.
 
     Parameters
@@ -80,7 +80,7 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
         The round that the plan answers.
     plan : Plan
         A plan that the checker finds valid.
-    comparison : Comparison
+    comparison : PlanComparison
         The same round planned in simpler ways.
 
     Raises
@@ -112,7 +112,7 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
     )
 
 
-def report_charts(instance: Instance, plan: Plan, comparison: Comparison) -> list[Chart]:
+def report_charts(instance: Instance, plan: Plan, comparison: PlanComparison) -> list[Chart]:
     """Return the charts of the page."""
     slowdowns = slowdown_chart(view(instance, plan))
     return [*filter(None, [slowdowns]), comparison_chart(comparison)]
@@ -144,7 +144,7 @@ def slowdown_chart(laid_out: PlanView) -> Chart | None:
     )
 
 
-def comparison_chart(comparison: Comparison) -> Chart:
+def comparison_chart(comparison: PlanComparison) -> Chart:
     """Return what this plan and simpler ways of planning come to."""
     two_stage = comparison.objective in TWO_STAGE
     label = "weight placed" if two_stage else comparison.objective
@@ -162,7 +162,7 @@ def _by_closeness(laid_out: PlanView) -> list[PlacedJob]:
     return sorted(laid_out.placed, key=lambda placed: -placed.closeness)
 
 
-def _slowdown_table(laid_out: PlanView) -> Table:
+def _slowdown_table(laid_out: PlanView) -> PageTable:
     told = any(each.origin for each in laid_out.placed)
     heads = (
         Head("job", number=False),
@@ -183,7 +183,7 @@ def _slowdown_table(laid_out: PlanView) -> Table:
         )
         for each in _by_closeness(laid_out)
     ]
-    return Table("Placed jobs, those nearest to their gSLA first", heads, rows)
+    return PageTable("Placed jobs, those nearest to their gSLA first", heads, rows)
 
 
 def _job_text(placed: PlacedJob) -> str:
@@ -197,16 +197,16 @@ def _job_text(placed: PlacedJob) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _stops_table(laid_out: PlanView) -> Table:
+def _stops_table(laid_out: PlanView) -> PageTable:
     heads = tuple(Head(name, number=False) for name in ("job", "runs on", "after the stop"))
     rows = [
         (stop.job, listed(stop.gpus, 4), laid_out.after_stop(stop).removeprefix("then "))
         for stop in laid_out.stops
     ]
-    return Table("Running jobs to stop before anything starts", heads, rows)
+    return PageTable("Running jobs to stop before anything starts", heads, rows)
 
 
-def _waiting_table(laid_out: PlanView) -> Table:
+def _waiting_table(laid_out: PlanView) -> PageTable:
     heads = (Head("job", number=False), Head("GPUs"), Head("why it waits", number=False))
     rows = [
         (
@@ -216,10 +216,10 @@ def _waiting_table(laid_out: PlanView) -> Table:
         )
         for each in laid_out.waiting
     ]
-    return Table("Waiting jobs in the order of the instance", heads, rows)
+    return PageTable("Waiting jobs in the order of the instance", heads, rows)
 
 
-def _comparison_table(comparison: Comparison) -> Table:
+def _comparison_table(comparison: PlanComparison) -> PageTable:
     two_stage = comparison.objective in TWO_STAGE
     lead_in = "weight placed" if two_stage else comparison.objective
     values = [row.placed_weight if two_stage else row.value for row in comparison.rows]
@@ -232,7 +232,7 @@ def _comparison_table(comparison: Comparison) -> Table:
         (row.name, *phrases.comparison_cells(comparison, row), _lead(values[0], value) if k else "")
         for k, (row, value) in enumerate(zip(comparison.rows, values, strict=True))
     ]
-    return Table("This plan and simpler ways of planning", heads, rows, frozenset({0}))
+    return PageTable("This plan and simpler ways of planning", heads, rows, frozenset({0}))
 
 
 def _lead(value: float, other: float) -> str:
@@ -370,7 +370,7 @@ def _gpu_drawing(gpu: GpuView, hues: Mapping[str, int]) -> GpuDrawing:
     return GpuDrawing(
         gpu=gpu,
         pieces=tuple(
-            Piece(seat, share_total([seat.share]) or left, hues.get(seat.placed.job.id))
+            SeatBar(seat, share_total([seat.share]) or left, hues.get(seat.placed.job.id))
             for seat in gpu.seats
         ),
         free=max(0, 100 - capped) if not uncapped else 0,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.instances._record import listed
-from dovetail.planning.views import TWO_STAGE, GpuView, PlanView, Seat, view
+from dovetail.planning.views import TWO_STAGE, GpuView, PlannedWorker, PlanView, view
 from dovetail.planning.wording import (
     STARTS,
     better,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dovetail.instances.checker import CheckReport
     from dovetail.instances.instance import Instance
     from dovetail.instances.plan import ObjectiveValue, Plan, Waiting
-    from dovetail.planning.comparison import Comparison
+    from dovetail.planning.comparison import PlanComparison
     from dovetail.solver.explanations import Explanation
 
 MOST_GPUS = 60
@@ -190,7 +190,7 @@ def note_lines(plan: Plan) -> RenderableType:
     return Text("".join(f"\nnote: {note}" for note in plan.notes))
 
 
-def comparison_table(comparison: Comparison) -> RenderableType:
+def comparison_table(comparison: PlanComparison) -> RenderableType:
     """Return the plan and the simpler ways of planning, a row each."""
     table = plain_table("")
     columns = comparison_columns(comparison)
@@ -273,7 +273,7 @@ def _gpu_rows(gpu: GpuView, node: str) -> Iterator[Mapping[str, str]]:
         yield {**dict.fromkeys(PLAN_COLUMNS, ""), **row, **(first if k == 0 else {})}
 
 
-def _seat_cells(seat: Seat) -> Mapping[str, str]:
+def _seat_cells(seat: PlannedWorker) -> Mapping[str, str]:
     job = seat.placed.job
     return {
         "job": job.id,

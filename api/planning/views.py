@@ -59,7 +59,7 @@ class PlacedJob:
 
 
 @dataclass(frozen=True)
-class Seat:
+class PlannedWorker:
     """One worker of a job on a GPU, under a share (None: no cap)."""
 
     placed: PlacedJob
@@ -78,7 +78,7 @@ class GpuView:
     """A GPU, the workers on it and the memory that they take together with the reserve."""
 
     gpu: Gpu
-    seats: tuple[Seat, ...]
+    seats: tuple[PlannedWorker, ...]
     used_mib: float
 
     @property
@@ -203,17 +203,17 @@ def _placed(job: Job, plan: Plan, assignment: Assignment, report: CheckReport) -
 
 def _seats(
     placed: tuple[PlacedJob, ...], assigned: Mapping[str, Assignment]
-) -> Mapping[str, list[Seat]]:
-    seats: dict[str, list[Seat]] = defaultdict(list)
+) -> Mapping[str, list[PlannedWorker]]:
+    seats: dict[str, list[PlannedWorker]] = defaultdict(list)
     for each in placed:
         shares = assigned[each.job.id].shares
         for worker, (gpu, share) in enumerate(zip(each.gpus, shares, strict=True), start=1):
-            seats[gpu].append(Seat(each, worker, share))
+            seats[gpu].append(PlannedWorker(each, worker, share))
     return seats
 
 
 def _nodes(
-    instance: Instance, seats: Mapping[str, list[Seat]], report: CheckReport
+    instance: Instance, seats: Mapping[str, list[PlannedWorker]], report: CheckReport
 ) -> tuple[NodeView, ...]:
     idle_mib = instance.cluster.reserve_mib
     return tuple(

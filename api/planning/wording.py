@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE, PlacedJob, PlanView, Seat
+from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE, PlacedJob, PlannedWorker, PlanView
 from dovetail.toolkit.wording import count, figure, number, percent, two_digits
 
 if TYPE_CHECKING:
     # Solvers come with it.
     from dovetail.instances.plan import ObjectiveValue, Plan
-    from dovetail.planning.comparison import ComparedPlan, Comparison
+    from dovetail.planning.comparison import ComparedPlan, PlanComparison
 
 STARTS = "starts"
 OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
@@ -101,7 +101,7 @@ def _range(claim: ObjectiveValue) -> str:
     return f"the best possible {claim.name} is {figure(low)} to {figure(high)}"
 
 
-def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
+def comparison_columns(comparison: PlanComparison) -> tuple[str, ...]:
     """Return the heads of the columns that `comparison_cells` fills."""
     weight = ("weight placed",) if comparison.objective in TWO_STAGE else ()
     # The objective may be the throughput itself, which then has its column already.
@@ -111,7 +111,7 @@ def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
     return ("jobs placed", *weight, value, *throughput, *slowdowns, "GPUs used", "over gSLA")
 
 
-def comparison_cells(comparison: Comparison, row: ComparedPlan) -> tuple[str, ...]:
+def comparison_cells(comparison: PlanComparison, row: ComparedPlan) -> tuple[str, ...]:
     """Return the figures of a row of a comparison."""
     weight = (figure(row.placed_weight),) if comparison.objective in TWO_STAGE else ()
     throughput = () if comparison.objective == "throughput" else (figure(row.throughput),)
@@ -134,7 +134,7 @@ def better(objective: ObjectiveName) -> str:
     return f"{direction} is better{among}"
 
 
-def mark(seat: Seat) -> str:
+def mark(seat: PlannedWorker) -> str:
     """Return what the plan does with a job."""
     return seat.placed.change
 

@@ -14,15 +14,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dovetail.executor.simulation.campaign import Campaign, TaskFailure
+from dovetail.executor.simulation.campaign import SimulationCampaign, TaskFailure
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult, prepare
 from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data, write_data
 from dovetail.instances.raw_files import write_text
-from dovetail.simulating.groups import Groups, common_seeds
-from dovetail.simulating.setup import Request, request
+from dovetail.simulating.groups import RunsByPolicy, common_seeds
+from dovetail.simulating.setup import SimulationRequest, request
 from dovetail.solver.policies.registry import policy_label, policy_named
 from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.commands import INTERRUPTED
@@ -73,7 +73,7 @@ def compare(options: Namespace) -> int:
     seeds = _seeds(options, asked)
     with ExitStack() as stack:
         folder = options.output or stack.enter_context(tempfile.TemporaryDirectory())
-        campaign = Campaign(asked.setup, options.policies, seeds, Path(folder))
+        campaign = SimulationCampaign(asked.setup, options.policies, seeds, Path(folder))
         _refuse_another(campaign)
         _compile_ahead(options.policies, len(asked.setup.trace.jobs))
         try:
@@ -92,13 +92,16 @@ def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
 
 
 def _finished(
-    campaign: Campaign, failures: Sequence[TaskFailure], asked: Request, options: Namespace
+    campaign: SimulationCampaign,
+    failures: Sequence[TaskFailure],
+    asked: SimulationRequest,
+    options: Namespace,
 ) -> int:
     """Write and print a finished comparison; return the exit status."""
     from dovetail.toolkit.tables import console
 
     runs = campaign.results(tables=False)
-    groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
+    groups = RunsByPolicy.of(runs, options.baseline) if common_seeds(runs) else None
     seeds = {"seeds": _seeds_text(campaign.seeds, groups)}
     facts = {**asked.facts, **seeds, **_idle_queue(runs, asked.load)}
     data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
@@ -131,7 +134,7 @@ def _idle_queue(runs: Sequence[RunResult], load: float | None) -> Mapping[str, s
     return {}
 
 
-def _seeds_text(seeds: Sequence[int], groups: Groups | None) -> str:
+def _seeds_text(seeds: Sequence[int], groups: RunsByPolicy | None) -> str:
     """Return the seeds over which means are taken, and those that are left out."""
     compared = groups.seeds if groups else ()
     left = ", ".join(str(seed) for seed in seeds if seed not in compared)
@@ -209,7 +212,7 @@ def _check_places(options: Namespace) -> None:
     check_figures(options.figures)
 
 
-def _refuse_another(campaign: Campaign) -> None:
+def _refuse_another(campaign: SimulationCampaign) -> None:
     """Keep the figures of another setup from being overwritten."""
     place = campaign.folder / _COMPARISON_FILE
     if not place.is_file():
@@ -241,13 +244,13 @@ def _check_folder(folder: Path) -> None:
         raise InputError(rule, "--output", source_name(folder))
 
 
-def _seeds(options: Namespace, asked: Request) -> tuple[int, ...]:
+def _seeds(options: Namespace, asked: SimulationRequest) -> tuple[int, ...]:
     """Return the seeds to run; by default only one if another would change nothing."""
     count = options.seeds or (_DEFAULT_SEEDS if asked.draws else 1)
     return tuple(range(options.seed, options.seed + count))
 
 
-def _interrupted(campaign: Campaign, options: Namespace) -> int:
+def _interrupted(campaign: SimulationCampaign, options: Namespace) -> int:
     done = sum(map(campaign.is_done, campaign.tasks))
     how = (
         f"the same command continues after {done} of {len(campaign.tasks)} runs"
@@ -269,7 +272,7 @@ def _run_data(result: RunResult, facts: Mapping[str, str]) -> dict[str, object]:
 
 
 def _comparison_data(
-    groups: Groups | None,
+    groups: RunsByPolicy | None,
     runs: Sequence[RunResult],
     failures: Sequence[TaskFailure],
     facts: Mapping[str, str],

@@ -15,7 +15,7 @@ from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._frames import frame
 from dovetail.instances.instance import Cluster
 from dovetail.simulating import wording
-from dovetail.simulating.groups import FloatArray, Group, Groups
+from dovetail.simulating.groups import FloatArray, PolicyRuns, RunsByPolicy
 from dovetail.toolkit import charts
 from dovetail.toolkit.charts import Chart
 
@@ -58,7 +58,10 @@ _FIRST_WINDOW: Final = 250
 
 
 def every_chart(
-    groups: Groups, cluster: Cluster | None, pool: int, hours: tuple[float, float] | None = None
+    groups: RunsByPolicy,
+    cluster: Cluster | None,
+    pool: int,
+    hours: tuple[float, float] | None = None,
 ) -> list[Chart]:
     """Return all charts of a page, a policy's own ones after each other in the page's order."""
     return [
@@ -71,7 +74,7 @@ def every_chart(
     ]
 
 
-def metric_bars(groups: Groups) -> Iterator[Chart]:
+def metric_bars(groups: RunsByPolicy) -> Iterator[Chart]:
     """Yield a chart for each of the metrics that decide: means by policy, deviations over seeds."""
     seeds = len(groups.seeds)
     note = f"means over {seeds} seeds, lines: standard deviation" if seeds > 1 else "one seed"
@@ -100,7 +103,7 @@ def metric_bars(groups: Groups) -> Iterator[Chart]:
         )
 
 
-def distribution(groups: Groups) -> Chart:
+def distribution(groups: RunsByPolicy) -> Chart:
     """Return the part of jobs, of all seeds, that ended within a time of their arrival."""
     parts = np.linspace(0.0, 1.0, QUANTILES + 1)
     times = {group.policy: np.quantile(group.jobs("jct_s"), parts) for group in groups.every}
@@ -128,7 +131,7 @@ def distribution(groups: Groups) -> Chart:
     )
 
 
-def loads(groups: Groups, pool: int) -> Iterator[Chart]:
+def loads(groups: RunsByPolicy, pool: int) -> Iterator[Chart]:
     """Yield queue and use of GPUs over time under each policy, in the run of its first seed."""
     runs = [group.first for group in groups.every]
     end = max(float(run.jobs["finish_s"].max()) for run in runs)
@@ -169,7 +172,7 @@ class Bar(NamedTuple):
 
 
 def lanes(
-    groups: Groups,
+    groups: RunsByPolicy,
     cluster: Cluster | None,
     pool: int,
     hours: tuple[float, float] | None = None,
@@ -268,7 +271,7 @@ def _window(runs: Sequence[RunResult], end_s: float) -> tuple[float, float]:
     return begin, begin + length
 
 
-def promises(groups: Groups) -> Iterator[Chart]:
+def promises(groups: RunsByPolicy) -> Iterator[Chart]:
     """Yield slowdowns over gSLAs of all seeds under each policy; none where no job has a gSLA."""
     found = [_slowdowns(group) for group in groups.every]
     if not any(len(gsla) for gsla, _ in found):
@@ -323,7 +326,7 @@ def _thinned(
     return rows, left_out
 
 
-def decisions(groups: Groups) -> Iterator[Chart]:
+def decisions(groups: RunsByPolicy) -> Iterator[Chart]:
     """Yield how long decisions took; none where none took any time."""
     rows = [
         {"policy": g.policy, "mean_s": mean, "p99_s": p99, "longest_s": longest}
@@ -340,7 +343,7 @@ def decisions(groups: Groups) -> Iterator[Chart]:
         yield charts.dots("decisions", title, data, x_label, log=True, joined=ends, x_scale=scale)
 
 
-def decision_times(group: Group) -> tuple[float, float, float]:
+def decision_times(group: PolicyRuns) -> tuple[float, float, float]:
     """Return mean and 99th percentile, means over runs, and the longest of all runs."""
     longest = max(group.values("decide_max_s"))
     return group.mean("decide_mean_s"), group.mean("decide_p99_s"), longest
@@ -383,7 +386,7 @@ def _counted(
     return moments, np.asarray(sums, dtype=np.float64)
 
 
-def _slowdowns(group: Group) -> tuple[FloatArray, FloatArray]:
+def _slowdowns(group: PolicyRuns) -> tuple[FloatArray, FloatArray]:
     gsla, slowdown = group.jobs("gsla"), group.jobs("slowdown")
     asked = np.isfinite(gsla) & np.isfinite(slowdown)
     return gsla[asked], slowdown[asked]

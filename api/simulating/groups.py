@@ -30,7 +30,7 @@ _SUBJECT: Final = "dovetail"
 
 
 @dataclass(frozen=True)
-class Group:
+class PolicyRuns:
     """All runs of one policy, in the order of their seeds."""
 
     policy: str
@@ -64,18 +64,18 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Groups:
+class RunsByPolicy:
     """The policies in the order in which they first occur, and the baseline.
 
     All have the same seeds; seeds that some policy lacks are in ``left_out``.
     """
 
-    every: tuple[Group, ...]
-    baseline: Group
+    every: tuple[PolicyRuns, ...]
+    baseline: PolicyRuns
     left_out: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, runs: Sequence[RunResult], baseline: str | None = None) -> Groups:
+    def of(cls, runs: Sequence[RunResult], baseline: str | None = None) -> RunsByPolicy:
         """Return runs by policy; the baseline is FIFO, or else the first, where none is named.
 
         Raises
@@ -90,14 +90,14 @@ class Groups:
         for run in (run for run in runs if run.seed in common):
             by_policy.setdefault(run.policy, []).append(run)
         every = tuple(
-            Group(policy, tuple(sorted(group, key=lambda run: run.seed)))
+            PolicyRuns(policy, tuple(sorted(group, key=lambda run: run.seed)))
             for policy, group in by_policy.items()
         )
         wanted = (group for group in every if group.policy == (baseline or _USUAL_BASELINE))
         return cls(every, next(wanted, every[0]), tuple(sorted({r.seed for r in runs} - common)))
 
     @property
-    def outstanding(self) -> tuple[Group, ...]:
+    def outstanding(self) -> tuple[PolicyRuns, ...]:
         """Dovetail's policies and the user's own, whose rank a verdict reports."""
         baselines = _baselines()
         return tuple(
@@ -115,7 +115,7 @@ class Groups:
         rows = ({"policy": run.policy, "seed": run.seed, **run.summary} for run in runs)
         return frame(rows, ("policy", "seed", *METRICS))
 
-    def best(self, metric: str) -> tuple[Group, ...]:
+    def best(self, metric: str) -> tuple[PolicyRuns, ...]:
         """Return the groups with the best mean.
 
         There is none if neither way is better, all are equal, or the metric does not exist for
@@ -139,7 +139,7 @@ def common_seeds(runs: Sequence[RunResult]) -> set[int]:
     return set.intersection(*by_policy.values()) if by_policy else set()
 
 
-def leads(group: Group, other: Group, metric: str) -> tuple[int, int]:
+def leads(group: PolicyRuns, other: PolicyRuns, metric: str) -> tuple[int, int]:
     """Return in how many of the common seeds a group beats another, and how many there are."""
     sign = 1 if METRICS[metric].better == "lower" else -1
     theirs = dict(zip((run.seed for run in other.runs), other.values(metric), strict=True))
@@ -151,7 +151,7 @@ def leads(group: Group, other: Group, metric: str) -> tuple[int, int]:
     return sum(sign * mine < sign * yours for mine, yours in both), len(both)
 
 
-def gain(group: Group, base: Group, metric: str) -> float:
+def gain(group: PolicyRuns, base: PolicyRuns, metric: str) -> float:
     """Return how many times better a policy's mean is than a baseline's; above 1 is better.
 
     NaN if one of the two is 0, so that no ratio says anything, or does not exist.

@@ -27,7 +27,7 @@ from dovetail.simulating.drawings import (
     metric_bars,
     promises,
 )
-from dovetail.simulating.groups import Groups
+from dovetail.simulating.groups import RunsByPolicy
 from dovetail.simulating.tables import (
     SIZE_METRICS,
     TABLES,
@@ -119,18 +119,18 @@ def simulation_charts(
     return every_chart(_groups(runs, baseline), cluster, pool, hours)
 
 
-def _groups(runs: Sequence[RunResult], baseline: str | None) -> Groups:
+def _groups(runs: Sequence[RunResult], baseline: str | None) -> RunsByPolicy:
     if not runs or not all(len(run.jobs["job"]) for run in runs):
         raise UnsupportedError("a page needs at least one run, and jobs in every run")
-    return Groups.of(runs, baseline)
+    return RunsByPolicy.of(runs, baseline)
 
 
-def _opened(groups: Groups) -> tuple[str, ...]:
+def _opened(groups: RunsByPolicy) -> tuple[str, ...]:
     """Return the policies whose details are seen at once: the best and the baseline."""
     return tuple(group.policy for group in (*groups.best("jct_mean_s")[:1], groups.baseline))
 
 
-def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
+def _tiles(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str, str]]:
     """Yield label, figure and small print of each of the boxes under the headline."""
     seeds = len(groups.seeds)
     run = groups.baseline.first
@@ -149,7 +149,7 @@ def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
             yield wording.label(metric), wording.measured(metric, run.summary[metric]), run.policy
 
 
-def _facts(groups: Groups, pool: int) -> Iterator[tuple[str, str]]:
+def _facts(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str]]:
     """Yield what the runs themselves say."""
     yield "policies", ", ".join(group.policy for group in groups.every)
     if len(groups.every) > 1:
@@ -159,7 +159,7 @@ def _facts(groups: Groups, pool: int) -> Iterator[tuple[str, str]]:
     yield "GPUs", f"{pool:,}"
 
 
-def _definitions(groups: Groups) -> Iterator[tuple[str, str, str]]:
+def _definitions(groups: RunsByPolicy) -> Iterator[tuple[str, str, str]]:
     """Yield names, meaning and remarks of what the tables show; metrics that mean the same once."""
     alike: dict[str, list[str]] = {}
     for metric in (*(m for _, _, metrics in TABLES for m in metrics), *SIZE_METRICS[:1]):

@@ -60,7 +60,7 @@ _BELIEFS_TEXT = {"exact": "the true slowdowns: no policy ever errs in its predic
 
 
 @dataclass(frozen=True)
-class Request:
+class SimulationRequest:
     """A setup, and facts about it for a reader.
 
     Attributes
@@ -81,7 +81,7 @@ class Request:
     load: float | None
 
 
-def request(options: Namespace) -> Request:
+def request(options: Namespace) -> SimulationRequest:
     """Return what the options ask for.
 
     Raises
@@ -121,7 +121,9 @@ def request(options: Namespace) -> Request:
             f"jobs ask for {load:.2g} x what the GPUs can do, so the queue only grows, and waits "
             "depend on where the trace ends: --load 0.9 spreads the arrivals"
         )
-    return Request(setup, {name: line for name, line in facts.items() if line}, chance, load)
+    return SimulationRequest(
+        setup, {name: line for name, line in facts.items() if line}, chance, load
+    )
 
 
 def _check_draws(setup: Setup) -> None:

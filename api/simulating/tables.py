@@ -11,8 +11,8 @@ import numpy as np
 from dovetail.executor.simulation.metrics import METRICS, SIZE_CLASSES
 from dovetail.simulating import wording
 from dovetail.simulating.drawings import decision_times
-from dovetail.simulating.groups import Group, Groups, gain
-from dovetail.toolkit.pages import Cell, Head, Table
+from dovetail.simulating.groups import PolicyRuns, RunsByPolicy, gain
+from dovetail.toolkit.pages import Cell, Head, PageTable
 from dovetail.toolkit.wording import NO_FIGURE, number
 
 LONGEST_WAITS: Final = 10
@@ -84,19 +84,21 @@ class MetricTable(NamedTuple):
     """
 
     title: str
-    table: Table
+    table: PageTable
     absent: tuple[str, ...]
     zero: tuple[str, ...]
 
 
-def metric_tables(groups: Groups) -> list[MetricTable]:
+def metric_tables(groups: RunsByPolicy) -> list[MetricTable]:
     """Return the main tables and completion times by size, those that have a column."""
     sizes = ("By size", "Mean JCT by number of workers", SIZE_METRICS)
     made = [metric_table(groups, *each) for each in (*TABLES, sizes)]
     return [each for each in made if len(each.table.heads) > 1]
 
 
-def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str]) -> MetricTable:
+def metric_table(
+    groups: RunsByPolicy, title: str, caption: str, metrics: Sequence[str]
+) -> MetricTable:
     """Return a table of the metrics that exist and are not 0 for at least one policy."""
     means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
     absent = [m for m in metrics if not any(math.isfinite(mean) for mean in means[m])]
@@ -110,7 +112,7 @@ def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str
     rows = zip(groups.every, *(column.means for column in columns), strict=True)
     return MetricTable(
         title,
-        Table(
+        PageTable(
             caption,
             [Head("policy", number=False), *heads],
             [(group.policy, *map(_cell, means)) for group, *means in rows],
@@ -124,7 +126,7 @@ def _cell(mean: Mean) -> Cell:
     return Cell(mean.mean, tuple(filter(None, (mean.spread, mean.gain))), mean.best)
 
 
-def metric_columns(groups: Groups, metrics: Sequence[str]) -> list[MetricColumn]:
+def metric_columns(groups: RunsByPolicy, metrics: Sequence[str]) -> list[MetricColumn]:
     """Return a column for each metric; all metrics of a kind, as all of JCT, have one unit."""
     means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
     return [_column(groups, metric, _scale(metric, means)) for metric in metrics]
@@ -136,7 +138,7 @@ def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, st
     return wording.scale(metric, alike)
 
 
-def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> MetricColumn:
+def _column(groups: RunsByPolicy, metric: str, scale: tuple[float, str]) -> MetricColumn:
     size, unit = scale
     scaled = [group.mean(metric) / size for group in groups.every]
     digits = wording.digits(scaled)
@@ -166,7 +168,7 @@ def size_label(metric: str) -> str:
     return f"{least} to {most:g} workers" if math.isfinite(most) else f"{least} workers or more"
 
 
-def longest_waits(group: Group) -> Table | None:
+def longest_waits(group: PolicyRuns) -> PageTable | None:
     """Return the jobs that waited longest in the runs of a policy; None if none waited."""
     found: list[tuple[float, int, int]] = []
     for place, run in enumerate(group.runs):
@@ -189,7 +191,7 @@ def longest_waits(group: Group) -> Table | None:
     ]
     names = [(str(r.jobs["job"][k]), str(r.seed), str(int(r.jobs["workers"][k]))) for r, k in jobs]
     cells = zip(*(cells for _, cells in columns), strict=True)
-    return Table(
+    return PageTable(
         f"{group.policy}: the jobs that waited longest",
         [Head("job", number=False), Head("seed"), Head("GPUs"), *(head for head, _ in columns)],
         [(*own, *rest) for own, rest in zip(names, cells, strict=True)],
@@ -205,7 +207,7 @@ def _times(name: str, values: Sequence[float]) -> tuple[Head, list[str]]:
     return Head(name, unit), [wording.fixed(value, digits) for value in scaled]
 
 
-def round_table(groups: Groups) -> Table:
+def round_table(groups: RunsByPolicy) -> PageTable:
     """Return what decisions took and proved, a row for each policy."""
     times = zip(*map(decision_times, groups.every), strict=True)
     columns = [
@@ -213,7 +215,7 @@ def round_table(groups: Groups) -> Table:
     ]
     cells = zip(*(cells for _, cells in columns), strict=True)
     remarks = ("decisions a run", "with a proven gap", "of these optimal", "largest gap")
-    return Table(
+    return PageTable(
         "Time and proof of decisions; means over seeds, the longest and the largest over all runs",
         [
             Head("policy", number=False),
@@ -227,7 +229,7 @@ def round_table(groups: Groups) -> Table:
     )
 
 
-def _proofs(group: Group) -> tuple[str, str, str, str]:
+def _proofs(group: PolicyRuns) -> tuple[str, str, str, str]:
     """Return rounds, and in per cent those proven, of these the optimal ones, the largest gap."""
     proven, rounds = sum(group.values("proven_rounds")), sum(group.values("rounds"))
     optimal = sum(group.values("optimal_rounds"))

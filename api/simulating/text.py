@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rich.console import Group as Lines
+from rich.console import PolicyRuns as Lines
 from rich.console import RenderableType
 from rich.text import Text
 
 from dovetail.executor.simulation.metrics import METRICS
-from dovetail.simulating.groups import Group, Groups, gain
+from dovetail.simulating.groups import PolicyRuns, RunsByPolicy, gain
 from dovetail.simulating.tables import Mean, metric_columns
 from dovetail.simulating.verdict import headline
 from dovetail.simulating.wording import TIMES_BETTER, measured, three_digits
@@ -54,7 +54,7 @@ def run_view(
     return Lines(head, Text(), table)
 
 
-def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
+def comparison_view(groups: RunsByPolicy, facts: Mapping[str, str]) -> RenderableType:
     """Return a table of means and spreads by policy, and one against the baseline."""
     names = ", ".join(group.policy for group in groups.every)
     spread = "; ±: standard deviation over seeds" if len(groups.seeds) > 1 else ""
@@ -69,7 +69,7 @@ def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
     return Lines(*parts)
 
 
-def _means(groups: Groups) -> RenderableType:
+def _means(groups: RunsByPolicy) -> RenderableType:
     columns = metric_columns(groups, [*COLUMNS])
     heads = [f"{head}\n{c.unit}" for head, c in zip(COLUMNS.values(), columns, strict=True)]
     return _table(groups.every, heads, [[*map(_text, column.means)] for column in columns])
@@ -82,7 +82,7 @@ def _text(mean: Mean) -> str:
     return f"{text}\n{spread}" if spread.strip("±0.") else text
 
 
-def _gains(groups: Groups) -> RenderableType:
+def _gains(groups: RunsByPolicy) -> RenderableType:
     """Return the factors to the baseline, without metrics of which no other policy has one."""
     base = groups.baseline
     others = [group for group in groups.every if group is not base]
@@ -93,7 +93,7 @@ def _gains(groups: Groups) -> RenderableType:
 
 
 def _table(
-    rows: Sequence[Group], heads: Sequence[str], columns: Sequence[Sequence[str]]
+    rows: Sequence[PolicyRuns], heads: Sequence[str], columns: Sequence[Sequence[str]]
 ) -> RenderableType:
     table = plain_table("policy")
     for head in heads:

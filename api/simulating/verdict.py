@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dovetail.simulating import wording
-from dovetail.simulating.groups import Group, Groups, leads
+from dovetail.simulating.groups import PolicyRuns, RunsByPolicy, leads
 from dovetail.toolkit.wording import enumerated
 
 DECISIVE: Final = (
@@ -28,7 +28,7 @@ KEPT: Final = 0.99
 _MOST_NAMES: Final = 3
 
 
-def headline(groups: Groups) -> str:
+def headline(groups: RunsByPolicy) -> str:
     """Return the policy of the shortest mean completion time, its lead, and the gSLAs it breaks.
 
     If they break gSLAs, it says so and names the best of those that keep theirs.
@@ -51,12 +51,12 @@ def headline(groups: Groups) -> str:
     )
 
 
-def verdict(groups: Groups) -> list[str]:
+def verdict(groups: RunsByPolicy) -> list[str]:
     """Return the sentences that follow the headline."""
     return [*_winners(groups), *_ours(groups), *_caution(groups)]
 
 
-def named(groups: Sequence[Group]) -> str:
+def named(groups: Sequence[PolicyRuns]) -> str:
     """Return the names of policies, with a remark on those that break gSLAs."""
     names = [f"{group.policy}{_remark(group)}" for group in groups]
     return enumerated(_first(names))
@@ -68,20 +68,20 @@ def _first(names: list[str]) -> list[str]:
     return [*names[: _MOST_NAMES - 1], f"{len(names) - _MOST_NAMES + 1} others"]
 
 
-def _keeps(group: Group) -> bool:
+def _keeps(group: PolicyRuns) -> bool:
     """Return whether a policy keeps its gSLAs, as it does without any."""
     return not group.mean("violation_rate") > 1 - KEPT
 
 
-def _broken(group: Group) -> str:
+def _broken(group: PolicyRuns) -> str:
     return f"breaks {wording.measured('violation_rate', group.mean('violation_rate'))} of its gSLAs"
 
 
-def _remark(group: Group) -> str:
+def _remark(group: PolicyRuns) -> str:
     return "" if _keeps(group) else f" ({_broken(group)})"
 
 
-def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
+def _at_the_expense(groups: RunsByPolicy, best: Sequence[PolicyRuns]) -> str:
     """Return which of the best break gSLAs, and the best of those that keep them."""
     guilty = [group for group in best if not _keeps(group)]
     if not guilty:
@@ -99,7 +99,7 @@ def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
     return f"{but}; among those that keep {kept}, {honest.policy} is the best: {mean}{against}"
 
 
-def _against_baseline(groups: Groups, best: Group) -> str:
+def _against_baseline(groups: RunsByPolicy, best: PolicyRuns) -> str:
     base = groups.baseline
     if base is best:
         return ", the baseline itself"
@@ -107,7 +107,7 @@ def _against_baseline(groups: Groups, best: Group) -> str:
     return f", {wording.apart(ratio)} than {base.policy}"
 
 
-def _winners(groups: Groups) -> Iterator[str]:
+def _winners(groups: RunsByPolicy) -> Iterator[str]:
     """Yield a sentence for each set of policies that is best at something."""
     won: dict[str, list[str]] = {}
     for metric in DECISIVE:
@@ -119,7 +119,7 @@ def _winners(groups: Groups) -> Iterator[str]:
         yield f"Best at {enumerated(metrics)}: {names}."
 
 
-def _ours(groups: Groups) -> Iterator[str]:
+def _ours(groups: RunsByPolicy) -> Iterator[str]:
     """Yield the ranks of Dovetail's and the user's own policies, and by how much others lead."""
     for group in groups.outstanding if len(groups.every) > 1 else ():
         behind = [text for metric in DECISIVE if (text := _behind(groups, group, metric))]
@@ -129,14 +129,14 @@ def _ours(groups: Groups) -> Iterator[str]:
             yield f"No policy is better than {group.policy} at any of these."
 
 
-def _rank(groups: Groups, group: Group) -> str:
+def _rank(groups: RunsByPolicy, group: PolicyRuns) -> str:
     """Return the place of a policy by mean completion time, where it is not the first."""
     means = [each.mean("jct_mean_s") for each in groups.every]
     better = sum(mean < group.mean("jct_mean_s") * (1 - 1e-9) for mean in means)
     return f" By mean JCT it is number {better + 1} of {len(means)}." if better else ""
 
 
-def _behind(groups: Groups, group: Group, metric: str) -> str:
+def _behind(groups: RunsByPolicy, group: PolicyRuns, metric: str) -> str:
     best = groups.best(metric)
     if not best or group in best or not math.isfinite(group.mean(metric)):
         return ""
@@ -146,7 +146,7 @@ def _behind(groups: Groups, group: Group, metric: str) -> str:
     return f"{wording.label(metric)} ({mine}; {best[0].policy} {theirs}{part})"
 
 
-def _caution(groups: Groups) -> Iterator[str]:
+def _caution(groups: RunsByPolicy) -> Iterator[str]:
     """Yield the limits of these figures."""
     best = groups.best("jct_mean_s")
     if groups.left_out:

@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     mark: bool = False
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """A table of a page.
 
     Attributes

@@ -22,7 +22,7 @@ from dovetail.cluster.agent import Agent
 from dovetail.executor.jobs.events import RankEnded, RankReady, RankRefused, RankStarted
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.parts import Part, Prepared, Rendezvous, whole
+from dovetail.executor.pools.parts import Part, PreparedPart, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Cluster, Gpu, Node
@@ -80,7 +80,7 @@ class SimulatedRanks(LocalPool):
     ) -> None:
         rendezvous = rendezvous or Rendezvous(self._address, 29_500)
         self.keep(Part(run, tuple(ranks), rendezvous))
-        self._report(Prepared(run.id, tuple(ranks), rendezvous))
+        self._report(PreparedPart(run.id, tuple(ranks), rendezvous))
 
     def commit(self, run: str) -> None:
         if run in self._began_s:

@@ -32,7 +32,7 @@ from unseen import DATA, PARTS
 from dovetail.measuring.suggesting.knowledge_gradient import Sharing, knowledge_gradient
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
 from dovetail.predictors.posterior import JobsWithCoRunners, Moments, Posterior
-from dovetail.predictors.rows import Rows, training_rows
+from dovetail.predictors.rows import DirectedRows, training_rows
 from dovetail.solver import match_pairs
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ class World(NamedTuple):
         return np.concatenate([measurements, measurements + self.half])
 
 
-def world_of(rows: Rows) -> World:
+def world_of(rows: DirectedRows) -> World:
     """Return the pairs of two workloads, one measurement of each split."""
     half = len(rows.own) // 2
     mine, theirs = rows.own[:half], rows.other[:half]

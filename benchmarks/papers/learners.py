@@ -38,7 +38,7 @@ from dovetail.predictors.estimators import hierarchical
 from dovetail.predictors.estimators.registry import ModelSpec, PairEstimator
 from dovetail.predictors.folds import family_folds, fitted, held_out, random_folds
 from dovetail.predictors.predictor import BoolArray
-from dovetail.predictors.rows import Rows, measured_pairs, training_rows
+from dovetail.predictors.rows import DirectedRows, measured_pairs, training_rows
 
 GAVEL = DATA / "gavel" / "simulation_throughputs.json.gz"
 STEPS = (("k80", "p100"), ("p100", "v100"), ("k80", "v100"))
@@ -96,7 +96,7 @@ def scaled(model: object) -> PairEstimator:
     return made
 
 
-def print_errors(name: str, model: ModelSpec, rows: Rows) -> None:
+def print_errors(name: str, model: ModelSpec, rows: DirectedRows) -> None:
     errors = []
     for folds in (random_folds(rows), family_folds(rows)):
         held = held_out(model, rows, folds)
@@ -132,21 +132,23 @@ def report_transfer() -> None:
             print("".join(f"{mean:16.3f}" for mean in np.mean(found, axis=0)), flush=True)
 
 
-def by_gpu_model(data: DataSet, model: ModelSpec, source: str, target: str) -> tuple[Rows, Rows]:
+def by_gpu_model(
+    data: DataSet, model: ModelSpec, source: str, target: str
+) -> tuple[DirectedRows, DirectedRows]:
     """Return the rows of two GPU models, which number workloads alike."""
     _, rows = training_rows(data, model.features, [source, target], partial=model.partial)
     of_pair = np.array([m.gpu_model for m in measured_pairs(data, [source, target])])
     return rows.take(of_pair[rows.pair] == source), rows.take(of_pair[rows.pair] == target)
 
 
-def joined(first: Rows, second: Rows) -> Rows:
+def joined(first: DirectedRows, second: DirectedRows) -> DirectedRows:
     """Return the rows of two parts of the same rows."""
     columns = ("own", "other", "pair", "slowdown")
     both = {name: np.append(getattr(first, name), getattr(second, name)) for name in columns}
     return first._replace(**both)
 
 
-def hidden(rows: Rows, part: float, seed: int) -> BoolArray:
+def hidden(rows: DirectedRows, part: float, seed: int) -> BoolArray:
     """Hide all pairs of workloads but a part, drawn at random."""
     pairs = np.unique(rows.workload_pair)
     order = np.random.default_rng(seed).permutation(pairs)
@@ -154,7 +156,7 @@ def hidden(rows: Rows, part: float, seed: int) -> BoolArray:
 
 
 def network_errors(
-    model: ModelSpec, networks: tuple[Rows, Rows], test: BoolArray, seed: int
+    model: ModelSpec, networks: tuple[DirectedRows, DirectedRows], test: BoolArray, seed: int
 ) -> tuple[float, float]:
     """Return the errors of TensorShare's network without and with the source's pairs."""
     old, new = networks
@@ -165,7 +167,7 @@ def network_errors(
     return error(alone, unknown), error(tuned, unknown)
 
 
-def error(model: PairEstimator, rows: Rows) -> float:
+def error(model: PairEstimator, rows: DirectedRows) -> float:
     return float(np.abs(model.predict(rows.table) - rows.slowdown).mean())
 
 

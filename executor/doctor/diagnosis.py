@@ -19,7 +19,7 @@ from dovetail.executor.doctor import (
 )
 from dovetail.executor.doctor.driver import Driver, Places
 from dovetail.executor.doctor.finding import PARTS, Finding, Severity, Usable, broken
-from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError
+from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import every_mps
 from dovetail.executor.pools.progress import HOOK_DIRECTORY
@@ -77,7 +77,7 @@ def diagnose(
         Files of the kernel about the driver.
     """
     manager = MpsManager(what.mps_directory)
-    found: tuple[Gpu, ...] = ()
+    found: tuple[NvmlGpu, ...] = ()
     of_gpus: tuple[Finding, ...] = ()
     state: Driver | NvmlError | UnsupportedError
     try:
@@ -154,7 +154,7 @@ def _findings(*checks: _Check, gpu: str = "") -> tuple[Finding, ...]:
     )
 
 
-def _of_gpus(nvml: Nvml, found: tuple[Gpu, ...], manager: MpsManager) -> Iterator[Finding]:
+def _of_gpus(nvml: Nvml, found: tuple[NvmlGpu, ...], manager: MpsManager) -> Iterator[Finding]:
     yield from _findings(("gpu.lost", map(gpus.lost, nvml.lost)))
     if not found and not nvml.lost:
         yield from _findings(
@@ -167,7 +167,7 @@ def _of_gpus(nvml: Nvml, found: tuple[Gpu, ...], manager: MpsManager) -> Iterato
             yield from _findings(("gpu.lost", gpus.lost(f"{gpus.short(gpu)}: {error}")))
 
 
-def _of_gpu(nvml: Nvml, gpu: Gpu, manager: MpsManager) -> tuple[Finding, ...]:
+def _of_gpu(nvml: Nvml, gpu: NvmlGpu, manager: MpsManager) -> tuple[Finding, ...]:
     if (why := gpus.unusable(gpu)) is not None:
         check = "gpu.mig" if gpu.mig else "gpu.compute-mode", why
         return _findings(check, gpu=gpus.short(gpu))

@@ -11,7 +11,7 @@ from typing import Final
 from dovetail.executor.doctor.finding import Finding, broken, lacking, note
 from dovetail.executor.gpus.dcgm import PROGRAM as DCGM
 from dovetail.executor.gpus.dcgm import uuids
-from dovetail.executor.gpus.nvml import Gpu, MemoryHealth, Nvml
+from dovetail.executor.gpus.nvml import MemoryHealth, Nvml, NvmlGpu
 from dovetail.executor.mps.processes import MpsProcess, every_mps
 from dovetail.executor.pools.processes import tokens
 from dovetail.instances._record import listed
@@ -19,7 +19,7 @@ from dovetail.instances._record import listed
 _ANSWER_S: Final = 10.0
 
 
-def short(gpu: Gpu) -> str:
+def short(gpu: NvmlGpu) -> str:
     """Return the start of a GPU's UUID, which identifies it."""
     return gpu.uuid[:12]
 
@@ -29,7 +29,7 @@ def lost(text: str) -> Finding:
     return broken(text, "reset the GPU or reboot; nothing is started on it")
 
 
-def unusable(gpu: Gpu) -> Finding | None:
+def unusable(gpu: NvmlGpu) -> Finding | None:
     """Return why a GPU cannot be used; None if it can."""
     if gpu.mig:
         remedy = "Dovetail shares whole GPUs: leave it to others"
@@ -40,7 +40,7 @@ def unusable(gpu: Gpu) -> Finding | None:
     return None
 
 
-def model(gpu: Gpu) -> Finding:
+def model(gpu: NvmlGpu) -> Finding:
     """Describe a GPU."""
     sms = f"{gpu.sms} SMs" if gpu.sms else "SMs unknown"
     capability = ".".join(map(str, gpu.capability))
@@ -57,7 +57,7 @@ def mps_of_others(foreign: Sequence[MpsProcess]) -> Finding | None:
     return lacking(text, "jobs take turns until its owner ends it: see MPS below")
 
 
-def compute_mode(gpu: Gpu) -> Finding:
+def compute_mode(gpu: NvmlGpu) -> Finding:
     """Report the compute mode."""
     if gpu.compute_mode == "exclusive_process":
         return note("EXCLUSIVE_PROCESS", "fine under MPS; jobs outside it will find the GPU busy")
@@ -75,7 +75,7 @@ def memory(health: MemoryHealth) -> Finding:
     return Finding(f"{ecc}, no repair pending" if health.pending is False else ecc)
 
 
-def profiling(nvml: Nvml, gpu: Gpu) -> Finding:
+def profiling(nvml: Nvml, gpu: NvmlGpu) -> Finding:
     """Report the source of profiles."""
     if nvml.has_gpm(gpu.uuid):
         return Finding("by NVML GPM")
@@ -107,7 +107,7 @@ def _seen_by_dcgm() -> frozenset[str]:
     return frozenset(uuids(done.stdout.splitlines()).values())
 
 
-def strangers(nvml: Nvml, gpu: Gpu) -> Finding | None:
+def strangers(nvml: Nvml, gpu: NvmlGpu) -> Finding | None:
     """Report processes on a GPU that are neither jobs of a service nor part of MPS."""
     jobs = {process.pid for process, _ in tokens()}
     pids = nvml.processes(gpu.uuid).keys() - jobs - {process.pid for process in every_mps()}

@@ -86,7 +86,7 @@ class _LackingError(NvmlError):
     """A call is not available; others may be."""
 
 
-class Gpu(NamedTuple):
+class NvmlGpu(NamedTuple):
     """A GPU of this machine.
 
     Attributes
@@ -211,7 +211,7 @@ class Nvml:
         version = self._optional(self._nv.nvmlSystemGetCudaDriverVersion_v2)
         return None if version is None else (version // 1000, version % 1000 // 10)
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self) -> tuple[NvmlGpu, ...]:
         """Return the GPUs that answer, in the driver's order; ``lost`` lists the others."""
         found, lost = [], []
         for index in range(self._call(self._nv.nvmlDeviceGetCount)):
@@ -303,7 +303,7 @@ class Nvml:
         while (event := self._optional(wait, self._events, 0)) is not None:
             yield Xid(uuids.get(_address(event.device), ""), int(event.eventData))
 
-    def _gpu(self, index: int) -> Gpu:
+    def _gpu(self, index: int) -> NvmlGpu:
         nv = self._nv
         handle = self._call(nv.nvmlDeviceGetHandleByIndex, index)
         uuid, name = (
@@ -320,7 +320,7 @@ class Nvml:
             nv.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
             nv.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
         }
-        return Gpu(
+        return NvmlGpu(
             uuid,
             name,
             memory,

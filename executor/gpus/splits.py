@@ -17,7 +17,7 @@ from pydantic import Field
 
 from dovetail.instances._record import Count, Name, NonNegative, Record, Share, listed
 from dovetail.instances.datasets.records import Date
-from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Repository
+from dovetail.instances.datasets.repository import REPOSITORY, EvidenceRecord, Repository
 
 WHOLE: Final = 100
 
@@ -174,5 +174,5 @@ def keep_splits(directory: Path, found: SplitEvidence | SmCount) -> None:
     """
     cublas = found.cublas if isinstance(found, SplitEvidence) else None
     kind = "sm-count" if cublas is None else "split"
-    one = Evidence(kind, found.gpu_model, found.driver, cublas, found.date, found.to_data())
+    one = EvidenceRecord(kind, found.gpu_model, found.driver, cublas, found.date, found.to_data())
     Repository(directory / REPOSITORY).record([one])

@@ -43,7 +43,7 @@ MOST_GRACE_S: Final = 3600.0
 """The longest grace that a job may have, unless the administrator allows more."""
 
 
-class Limits(NamedTuple):
+class AdmissionLimits(NamedTuple):
     """What the administrator lets users ask for.
 
     Attributes
@@ -181,7 +181,7 @@ def refuse_after(spec: JobSpec, machine: StateMachine, path: str) -> None:
 
 
 def refuse_hopeless(
-    spec: JobSpec, by: Owner, cluster: Cluster | None, limits: Limits, path: str
+    spec: JobSpec, by: Owner, cluster: Cluster | None, limits: AdmissionLimits, path: str
 ) -> None:
     """Refuse a job that may not run as its owner, breaks a limit, or fits on no devices.
 
@@ -193,7 +193,7 @@ def refuse_hopeless(
         The user who submits it.
     cluster : Cluster or None
         The pool's devices; None if more may join, so that jobs too large for these may wait.
-    limits : Limits
+    limits : AdmissionLimits
         What users may ask for.
     path : str
         Path of the job in the request.

@@ -14,7 +14,7 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.findings import power_w
 from dovetail.executor.live.policy_view import PolicyView
-from dovetail.executor.live.readings import LastReading, Reading
+from dovetail.executor.live.readings import LastReading, RunReading
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.watch import RunWatch, watched
 from dovetail.executor.pools.pool import NodePool, Usage
@@ -108,7 +108,7 @@ class Observer:
                 self._view.note_progress(job, reading.iterations, reading.total, now_s)
         return [*found, *loaded]
 
-    def _reading(self, name: str, job: str) -> Reading:
+    def _reading(self, name: str, job: str) -> RunReading:
         run = self._machine.jobs[job].run
         isolated = [
             self.usage[seat.gpu]

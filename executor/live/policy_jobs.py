@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Self
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import HOLDING, QUEUED, JobState
-from dovetail.executor.live.sharing_classes import ALONE, Kind, workload_name
+from dovetail.executor.live.sharing_classes import ALONE, SharingClass, workload_name
 from dovetail.solver.policies.state import Job
 
 UNKNOWN_WORK_S: Final = 3600.0
@@ -83,7 +83,7 @@ class TrackedJob:
         Its specification when it was taken up; an edited job is taken up anew.
     job : Job
         Its record in the policy's state.
-    kind : Kind
+    kind : SharingClass
         Its workload there.
     past : RunHistory
         Its runs.
@@ -96,7 +96,7 @@ class TrackedJob:
     live: LiveJob
     spec: JobSpec
     job: Job
-    kind: Kind = ALONE
+    kind: SharingClass = ALONE
     past: RunHistory = RunHistory()  # noqa: RUF009 - immutable
     steps: int = 0
     alone_only: str = ""

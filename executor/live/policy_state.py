@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.live.beliefs import ORIGINS, WHOLE, WITHOUT_BOUND, BeliefTable, Source
-from dovetail.executor.live.sharing_classes import Kind, Layout
+from dovetail.executor.live.sharing_classes import Layout, SharingClass
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, Instance, Workload
@@ -46,7 +46,7 @@ class KindState:
 
     Attributes
     ----------
-    kinds : tuple of Kind
+    kinds : tuple of SharingClass
         The workloads of the state.
     table : BeliefTable
         Of their workloads.
@@ -56,16 +56,16 @@ class KindState:
         Whether jobs of two users (False), and of one (True), may never share a device.
     separated : collection of (str, str)
         Jobs that may not be put together any more.
-    allowed : mapping of (Kind, str) to collection of int
+    allowed : mapping of (SharingClass, str) to collection of int
         The shares that jobs of a kind may have on a device model.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[SharingClass, ...]
     table: BeliefTable
     profile: Callable[[str], Workload | None]
     apart: Mapping[bool, bool]
     separated: Collection[tuple[str, str]]
-    allowed: Mapping[tuple[Kind, str], Collection[int]]
+    allowed: Mapping[tuple[SharingClass, str], Collection[int]]
 
     def state(self, cluster: Cluster, layout: Layout) -> State:
         """Return the state of a pool without jobs.
@@ -175,7 +175,7 @@ class KindState:
         either = unbounded | self._mirrored(unbounded)
         return np.asarray(either & uncapped[:, np.newaxis, np.newaxis] & doubtful)
 
-    def _keep_apart(self, one: Kind, other: Kind) -> bool:
+    def _keep_apart(self, one: SharingClass, other: SharingClass) -> bool:
         jobs = (one.job, other.job)
         separated = jobs in self.separated or jobs[::-1] in self.separated
         return separated or self.apart[one.uid == other.uid]
@@ -190,7 +190,7 @@ class KindState:
             state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]
 
 
-def _isolates(caps: Caps, *kinds: Kind) -> bool:
+def _isolates(caps: Caps, *kinds: SharingClass) -> bool:
     """Return whether one kind may run in the idle time of another, as a scheduler serves a user."""
     parts = tuple("best-effort" if share == IDLE else "latency" for share in caps)
     return parts == tuple(kind.isolation for kind in kinds) and len({k.uid for k in kinds}) == 1

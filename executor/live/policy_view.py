@@ -1,8 +1,8 @@
 """The pool as policies and plans see it, kept in step with the state machine and the beliefs.
 
 A policy's ``State`` knows workloads only. So jobs are sorted into *kinds*
-(``sharing_classes.Kind``): jobs of one user's workload that need equal memory, and jobs that run
-alone, whatever they run. The latter have no slowdowns, so they get no co-runners.
+(``sharing_classes.SharingClass``): jobs of one user's workload that need equal memory, and jobs
+that run alone, whatever they run. The latter have no slowdowns, so they get no co-runners.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.executor.jobs.states import HOLDING, OVER, JobState
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
 from dovetail.executor.live.policy_jobs import UNKNOWN_WORK_S, RunHistory, TrackedJob
 from dovetail.executor.live.policy_state import KindState, useful_caps
-from dovetail.executor.live.sharing_classes import Kind, Layout, workload_name
+from dovetail.executor.live.sharing_classes import Layout, SharingClass, workload_name
 from dovetail.executor.live.taking_part import most_of, taking_part
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone
@@ -80,9 +80,9 @@ class PolicyView:
         # Of finished jobs: how many of each workload, and their seconds in all.
         self._finished: Counter[WorkloadKey] = Counter()
         self._lasted_s: defaultdict[WorkloadKey, float] = defaultdict(float)
-        self._place: dict[Kind, int] = {}
+        self._place: dict[SharingClass, int] = {}
         self._sizes: dict[str, int] = {}
-        self._specs: dict[Kind, JobSpec] = {}
+        self._specs: dict[SharingClass, JobSpec] = {}
         self._basis: tuple[object, ...] = ()
         self._made: KindState
         for live in self.machine.jobs.values():
@@ -306,7 +306,7 @@ class PolicyView:
             if track.spec.key in finished and track.job.phase == "pending":
                 track.job.work_s = self._work_s(track.live)
 
-    def _kind(self, track: TrackedJob, layout: Layout) -> Kind:
+    def _kind(self, track: TrackedJob, layout: Layout) -> SharingClass:
         live, name = track.live, track.name
         given, known = live.spec.memory_mib, self._known(name)
         if given is None:
@@ -323,8 +323,10 @@ class PolicyView:
             separated = any(live.id in pair for pair in self.machine.apart)
             only = live.id if separated else ""
             promised = live.spec.gsla is not None
-            return Kind(live.spec.owner.uid, name, need, only, self.isolation(live), promised)
-        return Kind(-1, "", self._least_device_mib(need))
+            return SharingClass(
+                live.spec.owner.uid, name, need, only, self.isolation(live), promised
+            )
+        return SharingClass(-1, "", self._least_device_mib(need))
 
     def _known(self, name: str) -> Workload | None:
         """Return a workload that was profiled on one of the pool's models, else None."""
@@ -372,8 +374,8 @@ class PolicyView:
         )
 
     def _shares_of(
-        self, specs: Mapping[Kind, JobSpec]
-    ) -> Mapping[tuple[Kind, str], Collection[int]]:
+        self, specs: Mapping[SharingClass, JobSpec]
+    ) -> Mapping[tuple[SharingClass, str], Collection[int]]:
         """Return the shares that jobs of each kind may have on each model, by an example each."""
         return {
             (kind, model): set() if kind.alone else self.allowed_for(spec, model)

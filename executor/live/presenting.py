@@ -13,7 +13,7 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
 from dovetail.executor.jobs.words import brief
 from dovetail.executor.live.lacking import Lacks
-from dovetail.executor.live.readings import NOTHING, Reading
+from dovetail.executor.live.readings import NOTHING, RunReading
 from dovetail.executor.live.views import (
     LISTED_CHARACTERS,
     Chosen,
@@ -70,8 +70,8 @@ def listed(
 def job_views(
     lacks: Lacks,
     jobs: Iterable[LiveJob],
-    readings: Mapping[str, Reading],
-    last: Mapping[str, Reading],
+    readings: Mapping[str, RunReading],
+    last: Mapping[str, RunReading],
     history: bool = False,
 ) -> list[JobView]:
     """Return the views of jobs.
@@ -100,7 +100,7 @@ def job_views(
 def _job_view(
     job: LiveJob,
     residents: Mapping[str, list[LiveJob]],
-    seen: Reading,
+    seen: RunReading,
     waiting_for: str,
     history: bool,
 ) -> JobView:

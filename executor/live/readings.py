@@ -11,7 +11,7 @@ MOST: Final = 10_000
 """Runs that are kept; those noted longest ago are forgotten first."""
 
 
-class Reading(NamedTuple):
+class RunReading(NamedTuple):
     """What is seen of a run now; None for what is unknown.
 
     Attributes
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     escapes: Mapping[str, str] = {}
 
 
-NOTHING: Final = Reading()
+NOTHING: Final = RunReading()
 
 
 class LastReading:
@@ -53,18 +53,18 @@ class LastReading:
 
     Attributes
     ----------
-    now : mapping of str to Reading
+    now : mapping of str to RunReading
         What the last sample showed of each run that is watched.
-    readings : dict of str to Reading
+    readings : dict of str to RunReading
         By run, without rates; ``slowdown`` and ``predicted`` are the last while it shared.
     """
 
     def __init__(self, most: int = MOST) -> None:
-        self.now: Mapping[str, Reading] = {}
-        self.readings: dict[str, Reading] = {}
+        self.now: Mapping[str, RunReading] = {}
+        self.readings: dict[str, RunReading] = {}
         self._most = most
 
-    def note(self, run: str, now: Reading, shares: bool) -> None:
+    def note(self, run: str, now: RunReading, shares: bool) -> None:
         """Keep what a run shows; ``shares`` says whether it has co-runners."""
         before = self.readings.get(run, NOTHING)
         slowed = now if shares and now.slowdown is not None else before
@@ -89,7 +89,7 @@ class LastReading:
             total = before.total if slowest.total is None else slowest.total
             self._keep(run, before._replace(iterations=slowest.iterations, total=total))
 
-    def _keep(self, run: str, reading: Reading) -> None:
+    def _keep(self, run: str, reading: RunReading) -> None:
         self.readings.pop(run, None)
         self.readings[run] = reading
         if len(self.readings) > self._most:

@@ -22,7 +22,7 @@ from dovetail.executor.jobs.commands import Release
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.live.admission import Limits
+from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.guarded_policy import GuardedPolicy
@@ -87,7 +87,7 @@ class Service:
         The state directory; empty: none.
     dry_run : bool
         Start and stop nothing; ``plan`` returns what would be started.
-    limits : Limits, optional
+    limits : AdmissionLimits, optional
         What users may ask for.
     keep_s : float
         Seconds for which events and logs of ended jobs are kept.
@@ -129,7 +129,7 @@ class Service:
         sample_s: float = SAMPLE_S,
         directory: str | Path = "",
         dry_run: bool = False,
-        limits: Limits | None = None,
+        limits: AdmissionLimits | None = None,
         keep_s: float = KEEP_S,
         max_jobs_per_gpu: int | None = None,
         boot_s: Callable[[], float] = boot_s,
@@ -198,7 +198,7 @@ class Service:
             known=self._knowledge.known,
             show=self._shown,
             stalled=self._stalled,
-            limits=limits or Limits(),
+            limits=limits or AdmissionLimits(),
             directory=self._directory,
             dry_run=dry_run,
             private=private,

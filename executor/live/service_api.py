@@ -18,7 +18,7 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.jobs.words import SharedEnvironments
 from dovetail.executor.live.admission import (
-    Limits,
+    AdmissionLimits,
     is_administrator,
     refuse_after,
     refuse_another,
@@ -77,7 +77,7 @@ class ServiceApi:
         Returns the view of the service and its devices.
     stalled : callable
         Returns what the service lacks for any start; empty if nothing.
-    limits : Limits
+    limits : AdmissionLimits
         What users may ask for.
     directory : str
         The state directory; empty: none.
@@ -101,7 +101,7 @@ class ServiceApi:
         known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
         show: Callable[[], ServiceView],
         stalled: Callable[[], str],
-        limits: Limits,
+        limits: AdmissionLimits,
         directory: str,
         dry_run: bool,
         private: bool,

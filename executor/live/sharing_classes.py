@@ -24,7 +24,7 @@ def workload_name(spec: JobSpec) -> str:
     return f"{name[: _LONGEST_NAME - 9]}~{sha256(name.encode()).hexdigest()[:8]}"
 
 
-class Kind(NamedTuple):
+class SharingClass(NamedTuple):
     """The class of a job: jobs of one kind differ for policies in their own figures only.
 
     Attributes
@@ -69,7 +69,7 @@ class Kind(NamedTuple):
         return f"{self.workload} ({', '.join(special)})" if special else self.workload
 
 
-ALONE: Final = Kind(-1, "", 0.0)
+ALONE: Final = SharingClass(-1, "", 0.0)
 """The kind of jobs that run alone and fit on every device."""
 
 

@@ -25,7 +25,7 @@ from dovetail.executor.live.profiles import (
     renewed_profiles,
 )
 from dovetail.executor.live.rates import rate_of
-from dovetail.executor.live.readings import NOTHING, Reading
+from dovetail.executor.live.readings import NOTHING, RunReading
 from dovetail.executor.live.tracks import Tracks, WatchOptions
 from dovetail.executor.live.windows import measurements
 from dovetail.executor.pools.pool import Progress, Usage
@@ -99,7 +99,7 @@ class RunWatch:
             *(event for breach in broken for event in breach.separated(tracks)),
         )
 
-    def reading(self, run: str) -> Reading:
+    def reading(self, run: str) -> RunReading:
         """Return what was seen of a run at the last `observe`; empty if it is not watched."""
         tracks = self._tracks
         track = tracks.runs.get(run)
@@ -108,7 +108,7 @@ class RunWatch:
         since_s = max(track.phase_s, tracks.now_s - tracks.options.window_s)
         rate, solo = rate_of(track.samples, since_s), tracks.solo_rate(track)
         belief = tracks.predicted(run)
-        return Reading(
+        return RunReading(
             iterations=track.samples[-1].iterations if track.samples else None,
             total=track.total,
             rate=rate.per_s if rate else None,

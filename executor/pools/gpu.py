@@ -18,7 +18,7 @@ from dovetail.executor.gpus.cublas import CublasVersions
 from dovetail.executor.gpus.dcgm import PROGRAM as DCGMI
 from dovetail.executor.gpus.dcgm import SOURCE as DCGM
 from dovetail.executor.gpus.dcgm import Dcgm
-from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError
+from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
 from dovetail.executor.gpus.splits import SplitKey, Splits
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
@@ -31,7 +31,7 @@ from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.isolation import Isolation, IsolationError, SchedulerStatus
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.parts import Prepared
+from dovetail.executor.pools.parts import PreparedPart
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process, holders
 from dovetail.executor.pools.run_files import DamagedError, Started
@@ -41,7 +41,7 @@ from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
-from dovetail.instances.instance import Gpu as Device
+from dovetail.instances.instance import NvmlGpu as Device
 
 TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), without SM shares"
 
@@ -281,7 +281,7 @@ class GpuPool(LocalPool):
 
     # How it is found out.
 
-    def _read(self, name: str, gpu: Gpu) -> Usage:
+    def _read(self, name: str, gpu: NvmlGpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
         dcgm: Mapping[str, float] = {}
         if self._dcgm and gpu.uuid in self._without_gpm:
@@ -302,7 +302,7 @@ class GpuPool(LocalPool):
             **self._intercepted(name),
         )
 
-    def _processes(self, name: str, gpu: Gpu) -> tuple[dict[str, float], tuple[int, ...]]:
+    def _processes(self, name: str, gpu: NvmlGpu) -> tuple[dict[str, float], tuple[int, ...]]:
         """Return the memory of each run on a GPU, if the driver says it, and other processes there.
 
         Where not even our own are named by their numbers, those are of another PID namespace (a
@@ -343,7 +343,7 @@ class GpuPool(LocalPool):
         except DamagedError:
             return None
 
-    def _report(self, event: AnyEvent | Prepared) -> None:
+    def _report(self, event: AnyEvent | PreparedPart) -> None:
         if isinstance(event, events.RankEnded) and event.status != 0:
             event = self._judged(event)
         super()._report(event)
@@ -378,7 +378,7 @@ class GpuPool(LocalPool):
             else:
                 self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
 
-    def _mps_has(self, gpu: Gpu, root: Process) -> bool:
+    def _mps_has(self, gpu: NvmlGpu, root: Process) -> bool:
         return not self._has_mps or self._mps.attached(gpu.uuid, root.pid)
 
     # Isolation.
@@ -396,7 +396,7 @@ class GpuPool(LocalPool):
             self._lose_isolation(run, str(error))
             raise NotNowError(f"rank {rank}: it is not isolated: {error}") from None
 
-    def _has_joined(self, run: Run, gpu: Gpu, root: Process) -> bool:
+    def _has_joined(self, run: Run, gpu: NvmlGpu, root: Process) -> bool:
         """Return whether a process of a rank has joined the scheduler of its GPU."""
         assert self._isolation is not None
         status = self._isolation.status(gpu.uuid, run.spec.owner.uid)
@@ -487,16 +487,16 @@ def _family(pid: int) -> list[int]:
     return [pid, *(process.pid for process in descendants(pid))]
 
 
-def device_id(gpu: Gpu) -> str:
+def device_id(gpu: NvmlGpu) -> str:
     """Return the id that a GPU has in a pool."""
     return gpu.uuid[:12]
 
 
-def _usable(gpus: Iterable[Gpu]) -> list[Gpu]:
+def _usable(gpus: Iterable[NvmlGpu]) -> list[NvmlGpu]:
     return [gpu for gpu in gpus if not gpu.mig and gpu.compute_mode != "prohibited"]
 
 
-def _chosen(gpus: Sequence[Gpu], only: Sequence[str]) -> list[Gpu]:
+def _chosen(gpus: Sequence[NvmlGpu], only: Sequence[str]) -> list[NvmlGpu]:
     chosen = [gpu for gpu in gpus if not only or any(gpu.uuid.startswith(name) for name in only)]
     for name in only:
         if not any(gpu.uuid.startswith(name) for gpu in gpus):

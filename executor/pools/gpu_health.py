@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError, Xid
+from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu, Xid
 from dovetail.executor.mps.control import HealthState, MpsError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
@@ -44,7 +44,7 @@ class GpuHealth:
 
     Parameters
     ----------
-    gpus : mapping of str to Gpu
+    gpus : mapping of str to NvmlGpu
         By device id.
     nvml : Nvml
         An open session.
@@ -60,7 +60,7 @@ class GpuHealth:
 
     def __init__(
         self,
-        gpus: Mapping[str, Gpu],
+        gpus: Mapping[str, NvmlGpu],
         nvml: Nvml,
         mps: MpsManager | None,
         device_health: DeviceHealth,
@@ -156,7 +156,7 @@ class GpuHealth:
             reason = f"the driver reported Xid {xid.code}: see dmesg"
             self._device_health.report(name, Cause.DRIVER, reason)
 
-    def _check(self, name: str, gpu: Gpu) -> None:
+    def _check(self, name: str, gpu: NvmlGpu) -> None:
         try:
             self._nvml.check(gpu.uuid)
         except (NvmlError, GpuLostError) as error:

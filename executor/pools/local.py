@@ -20,7 +20,7 @@ from dovetail.executor.jobs.specs import Owner, Run
 from dovetail.executor.pools.environment import environment_of
 from dovetail.executor.pools.hooks import Hooks
 from dovetail.executor.pools.lease import Lease
-from dovetail.executor.pools.parts import Part, Prepared, Rendezvous, whole
+from dovetail.executor.pools.parts import Part, PreparedPart, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.processes import tokens
 from dovetail.executor.pools.progress import HOOK_DIRECTORY, rank_progress
@@ -75,7 +75,7 @@ class LocalPool(Hooks):
         self._log_bytes, self._log_files = log_bytes, log_files
         self._supervisors: dict[str, RunSupervisor] = {}
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
-        self._prepared: queue.SimpleQueue[Prepared] = queue.SimpleQueue()
+        self._prepared: queue.SimpleQueue[PreparedPart] = queue.SimpleQueue()
         self._address = _THIS_MACHINE
         self._lease: Lease | None = None
         self._wake: Callable[[], None] = lambda: None
@@ -279,7 +279,7 @@ class LocalPool(Hooks):
         more = f" and {len(all_of_them) - _SHOWN} more" if len(all_of_them) > _SHOWN else ""
         return "; ".join(all_of_them[:_SHOWN]) + more
 
-    def prepared(self) -> Sequence[Prepared]:
+    def prepared(self) -> Sequence[PreparedPart]:
         """Return at once the parts that have come to the start barrier since the last call."""
         return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
 
@@ -366,9 +366,9 @@ class LocalPool(Hooks):
         )
         supervisor.start(bring)
 
-    def _report(self, event: AnyEvent | Prepared) -> None:
+    def _report(self, event: AnyEvent | PreparedPart) -> None:
         """Keep news for ``poll`` or ``prepared``; from any thread."""
-        if isinstance(event, Prepared):
+        if isinstance(event, PreparedPart):
             self._prepared.put(event)
         else:
             self._seen.put(event)

@@ -42,7 +42,7 @@ def whole(run: Run) -> Part:
     return Part(run, tuple(range(len(run.seats))))
 
 
-class Prepared(NamedTuple):
+class PreparedPart(NamedTuple):
     """A part of a run waits at the start barrier, and nothing of it has run.
 
     It starts when it is committed, and ends without a trace when it is aborted.

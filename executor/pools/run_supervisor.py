@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.jobs import events
 from dovetail.executor.pools.hooks import Hooks
 from dovetail.executor.pools.lease import SHIM_KILL_S, Lease
-from dovetail.executor.pools.parts import Part, Prepared
+from dovetail.executor.pools.parts import Part, PreparedPart
 from dovetail.executor.pools.processes import Process, holders, session
 from dovetail.executor.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
 from dovetail.executor.pools.shim.kernel import descendants, send
@@ -139,7 +139,7 @@ class RunSupervisor:
         files: RunFiles,
         hooks: Hooks,
         fork_server: ForkServer,
-        report: Callable[[events.AnyEvent | Prepared], None],
+        report: Callable[[events.AnyEvent | PreparedPart], None],
         lease: Lease | None = None,
     ) -> None:
         self.part, self.kept = part, part.run
@@ -422,7 +422,7 @@ class RunSupervisor:
     def _report_held(self) -> None:
         held = tuple(rank.number for rank in self._those(_Phase.HELD))
         if held:
-            self._report(Prepared(self.kept.id, held, self._hooks.rendezvous(self.part)))
+            self._report(PreparedPart(self.kept.id, held, self._hooks.rendezvous(self.part)))
 
     def _those(self, phase: _Phase) -> list[_Rank]:
         return [rank for rank in self._ranks if rank.phase is phase]

@@ -31,7 +31,7 @@ from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.run_room import RunRoom
 from dovetail.executor.pools.simulated_runs import Program, SimulatedRun
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
-from dovetail.executor.simulation.history import Outcome
+from dovetail.executor.simulation.history import JobTimes
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Instance, Workload
@@ -298,7 +298,7 @@ class SimulatedNode:
         start = self._start_of(simulated.run)
         state = self._cluster.state
         alone = state.speed[state.machines.model[start.gpus[0]]][start.job.workload]
-        self._cluster.place(start, Outcome(start.job.work_s), self._speed * alone)
+        self._cluster.place(start, JobTimes(start.job.work_s), self._speed * alone)
         self._hold(simulated)
 
     def _start_of(self, run: Run) -> Start:

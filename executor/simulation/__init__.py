@@ -1,7 +1,7 @@
 """Simulations: the jobs of a trace on a cluster with a virtual clock; nothing is measured."""
 
-from dovetail.executor.simulation.history import History, Outcome, Stay
+from dovetail.executor.simulation.history import History, JobTimes, Stay
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.pool import PolicyError, SimulatedPool, simulate
 
-__all__ = ["History", "Options", "Outcome", "PolicyError", "SimulatedPool", "Stay", "simulate"]
+__all__ = ["History", "JobTimes", "Options", "PolicyError", "SimulatedPool", "Stay", "simulate"]

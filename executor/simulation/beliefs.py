@@ -36,7 +36,7 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Noise:
+class LogNormalNoise:
     """The truth times a log-normal error, one for each ordered pair of workloads.
 
     A pair has the same error on every GPU model and at every caps, as a predictor that misjudges a
@@ -72,7 +72,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutBeliefs:
     """Measurements of a part of the pairs, and a model fitted on these that predicts the rest.
 
     A pair is measured on all GPU models and at all caps or not at all. Of other pairs nothing is
@@ -140,7 +140,7 @@ class Model:
         return _predicted(load_model(self.path), world, SlowdownTable.of(world))
 
 
-Beliefs = Exact | Noise | HeldOut | Model
+Beliefs = Exact | LogNormalNoise | HeldOutBeliefs | Model
 """What is believed of a world.
 
 ``of(world, seed)`` returns the believed slowdowns, with the axes of the world's true ones; the seed
@@ -170,11 +170,11 @@ def beliefs_named(text: str) -> Beliefs:
             case "exact", [""]:
                 return Exact()
             case "noise", _:
-                return Noise(float(rest))
+                return LogNormalNoise(float(rest))
             case "held-out", [model, part]:
-                return HeldOut(model, float(part))
+                return HeldOutBeliefs(model, float(part))
             case "held-out", [model, part, "families"]:
-                return HeldOut(model, float(part), families=True)
+                return HeldOutBeliefs(model, float(part), families=True)
             case "model", _ if rest:
                 return Model(rest)
     except ValueError:

@@ -61,7 +61,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Campaign:
+class SimulationCampaign:
     """Policies and seeds of one setup.
 
     Attributes
@@ -208,7 +208,7 @@ class Campaign:
 
 
 @lru_cache(maxsize=1)
-def _scenario(campaign: Campaign, seed: int) -> Scenario:
+def _scenario(campaign: SimulationCampaign, seed: int) -> Scenario:
     """Return what a seed draws, once for all policies."""
     return campaign.setup.scenario(seed)
 
@@ -253,7 +253,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-_here: Campaign | None = None
+_here: SimulationCampaign | None = None
 """The campaign that this process works for."""
 
 
@@ -262,7 +262,7 @@ def _run_here(task: Task) -> str:
     return _here.run_one(task)
 
 
-def _begin(campaign: Campaign) -> None:
+def _begin(campaign: SimulationCampaign) -> None:
     """Prepare a process for tasks; it ends at once with an interrupt or with its parent."""
     global _here
     _here = campaign
@@ -278,7 +278,7 @@ def _end_with(parent: BaseProcess) -> None:
 
 
 @contextmanager
-def _processes(campaign: Campaign, count: int) -> Iterator[ProcessPoolExecutor]:
+def _processes(campaign: SimulationCampaign, count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes, none of which outlives the block."""
     others = set(multiprocessing.active_children())
     # multiprocessing offers no option that keeps the current directory out of a child's path.

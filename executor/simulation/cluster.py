@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.executor.simulation.history import Outcome
+from dovetail.executor.simulation.history import JobTimes
 from dovetail.formulations.budget import WorkClock
 from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone
@@ -42,7 +42,7 @@ class Residence:
 
     Attributes
     ----------
-    outcome : Outcome
+    outcome : JobTimes
         Where its times are booked; ``work_s`` is the true work of the job.
     speed : float
         Seconds of work a second that the job does alone on these GPUs.
@@ -62,7 +62,7 @@ class Residence:
         The (model, caps, workload, other) that ``slowdown`` is a measurement of.
     """
 
-    outcome: Outcome
+    outcome: JobTimes
     speed: float
     delay_s: float
     done_at_start_s: float
@@ -179,7 +179,7 @@ class SimulatedCluster:
 
     # Places.
 
-    def place(self, start: Start, outcome: Outcome, speed: float, delay_s: float = 0.0) -> None:
+    def place(self, start: Start, outcome: JobTimes, speed: float, delay_s: float = 0.0) -> None:
         """Put a job on its GPUs; for outcome, speed and delay see `Residence`."""
         state, job = self.state, start.job
         state.pending.pop(job.number, None)

@@ -47,7 +47,7 @@ class Stay(NamedTuple):
 
 
 @dataclass(slots=True)
-class Outcome:
+class JobTimes:
     """Times of a job.
 
     Attributes
@@ -116,7 +116,7 @@ class History:
     ----------
     jobs : list of Job
         As they were at the end, by number.
-    outcomes : list of Outcome
+    outcomes : list of JobTimes
         By number.
     stays : list of Stay
         In the order in which they ended.
@@ -131,7 +131,7 @@ class History:
     """
 
     jobs: list[Job]
-    outcomes: list[Outcome]
+    outcomes: list[JobTimes]
     stays: list[Stay] = field(default_factory=list)
     series: Series = field(default_factory=Series)
     events: int = 0

@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.executor.rounds import run_rounds
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
-from dovetail.executor.simulation.history import Ending, History, Outcome, Stay
+from dovetail.executor.simulation.history import Ending, History, JobTimes, Stay
 from dovetail.executor.simulation.options import Options
 from dovetail.formulations.rules import largest_gang, room_mib, seat_refusal
 from dovetail.instances.errors import DovetailError, InputError
@@ -99,7 +99,7 @@ class SimulatedPool:
         self._jobs = self._seen_as(trace)
         self.history = History(
             self._jobs,
-            [Outcome(job.duration_s) for job in trace.jobs],
+            [JobTimes(job.duration_s) for job in trace.jobs],
             gpus=len(self.state.machines),
         )
         self._room_mib = np.array([room_mib(mib) for mib in self.state.machines.memory_mib])

@@ -9,16 +9,21 @@ from dovetail.instances.datasets.files import (
     write_dataset,
 )
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Recorded, Repository
+from dovetail.instances.datasets.repository import (
+    REPOSITORY,
+    EvidenceRecord,
+    Repository,
+    RepositoryRecord,
+)
 
 __all__ = [
     "REPOSITORY",
     "DataSet",
-    "Evidence",
+    "EvidenceRecord",
     "Measurement",
     "PairTable",
-    "Recorded",
     "Repository",
+    "RepositoryRecord",
     "SoloProfile",
     "dataset_files",
     "read_dataset",

@@ -126,7 +126,7 @@ _CONDITION = ("driver", "library")
 _MEASUREMENT = ("gpu_model", "power_w", "source", "date")
 
 
-class Recorded(NamedTuple):
+class RepositoryRecord(NamedTuple):
     """A record of a repository.
 
     Attributes
@@ -144,7 +144,7 @@ class Recorded(NamedTuple):
     record: SoloProfile | Measurement
 
 
-class Evidence(NamedTuple):
+class EvidenceRecord(NamedTuple):
     """Something that was found out, and under which conditions it was.
 
     Attributes
@@ -221,7 +221,7 @@ class Repository:
             _insert(connection, last + 1, rows)
         return last + len(rows)
 
-    def record(self, found: Iterable[Evidence]) -> None:
+    def record(self, found: Iterable[EvidenceRecord]) -> None:
         """Append evidence, all or none; when it returns, it is on the disk. Raises as `append`."""
         rows = [(*one[:-1], json.dumps(one.content, allow_nan=False)) for one in found]
         now = datetime.now(UTC).isoformat()
@@ -229,10 +229,10 @@ class Repository:
             for sequence, row in enumerate(rows, _last(connection, "evidence") + 1):
                 _put(connection, "evidence", sequence, now, *row)
 
-    def evidence(self, *kinds: str) -> tuple[Evidence, ...]:
+    def evidence(self, *kinds: str) -> tuple[EvidenceRecord, ...]:
         """Return the evidence of these kinds in the order of recording; raises as `data_set`."""
         marks = ", ".join("?" * len(kinds))
-        columns = ", ".join(Evidence._fields)
+        columns = ", ".join(EvidenceRecord._fields)
         with self._reading() as connection:
             if connection is None or "evidence" in _absent(connection):
                 return ()
@@ -240,7 +240,7 @@ class Repository:
                 f"SELECT {columns} FROM evidence WHERE kind IN ({marks}) ORDER BY sequence", kinds
             ).fetchall()
         try:
-            return tuple(Evidence._make((*row[:-1], json.loads(row[-1]))) for row in rows)
+            return tuple(EvidenceRecord._make((*row[:-1], json.loads(row[-1]))) for row in rows)
         except ValueError:
             raise InputError("is damaged: evidence must be JSON", "", self._source) from None
 
@@ -265,7 +265,7 @@ class Repository:
             self._source,
         )
 
-    def since(self, sequence: int) -> tuple[Recorded, ...]:
+    def since(self, sequence: int) -> tuple[RepositoryRecord, ...]:
         """Return what was appended after the record of this number, in order.
 
         Whoever learns on keeps the last number seen, and asks for what came after it.
@@ -357,7 +357,7 @@ class Repository:
             rule = f"must have schema version {SCHEMA_VERSION}, got {version}"
             raise InputError(f"{rule} (a newer Dovetail wrote it)", "", self._source)
 
-    def _read(self, connection: sqlite3.Connection, after: int) -> Iterator[Recorded]:
+    def _read(self, connection: sqlite3.Connection, after: int) -> Iterator[RepositoryRecord]:
         times = dict(connection.execute("SELECT * FROM record WHERE sequence > ?", (after,)))
         found = {**_profiles(connection, after), **_measurements(connection, after)}
         if "condition" not in _absent(connection):
@@ -366,7 +366,7 @@ class Repository:
         for sequence in sorted(times):
             kind, data = found.get(sequence, (SoloProfile, {}))
             record = self._checked(sequence, kind, data)
-            yield Recorded(sequence, times[sequence], record)
+            yield RepositoryRecord(sequence, times[sequence], record)
 
     def _checked(
         self, sequence: int, kind: type[SoloProfile | Measurement], data: dict[str, object]

@@ -27,7 +27,7 @@ _UNKNOWN: Final = ("", "None", "Unknown", "N/A")
 _GPUS: Final = re.compile(r"(?:^|,)gres/gpu(:[^=,]+)?=([0-9]{1,9})(?=,|$)")
 
 
-class _Attempt(NamedTuple):
+class _SacctRow(NamedTuple):
     """A row of a job, of which there are several if it was requeued."""
 
     row: Row
@@ -57,7 +57,7 @@ def _read(path: Path, name: str) -> Trace:
         rows = [row for row in read_piped(path, COLUMNS) if "." not in row.values["JobID"]]
     except InputError as error:
         raise InputError(f"{error.rule}; print it by {COMMAND}", error.path, error.source) from None
-    jobs: dict[str, list[_Attempt]] = defaultdict(list)
+    jobs: dict[str, list[_SacctRow]] = defaultdict(list)
     for row in rows:
         jobs[row.text("JobID")].append(_attempt(row))
     ran = {job: [one for one in tries if one.gpus and one.seconds] for job, tries in jobs.items()}
@@ -78,7 +78,7 @@ def _read(path: Path, name: str) -> Trace:
     return Trace.of(name, found, (*left_out(len(jobs) - len(found), len(jobs)), *waits))
 
 
-def _attempt(row: Row) -> _Attempt:
+def _attempt(row: Row) -> _SacctRow:
     submitted, start, end = (_moment(row, name) for name in ("Submit", "Start", "End"))
     if submitted is None:
         raise row.broken("Submit", "must be a time, got none")
@@ -88,7 +88,7 @@ def _attempt(row: Row) -> _Attempt:
         counted = row.values.get("ElapsedRaw", "").strip()
         lasted = row.number("ElapsedRaw") if counted else (end - start).total_seconds()
         seconds = max(0.0, lasted)
-    return _Attempt(row, submitted, _gpus(row.values["AllocTRES"]), seconds, ended)
+    return _SacctRow(row, submitted, _gpus(row.values["AllocTRES"]), seconds, ended)
 
 
 def _gpus(resources: str) -> int:

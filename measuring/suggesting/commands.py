@@ -26,16 +26,16 @@ COLUMNS: Final = ("workload", "and", "shares", "slowdown", "of the other", "wort
 
 def suggest(options: Namespace) -> int:
     """Print the pairs whose true slowdowns are worth the most to the plan."""
-    from dovetail.measuring.suggesting.suggestions import Pool, suggestions
+    from dovetail.measuring.suggesting.suggestions import SuggestionRound, suggestions
     from dovetail.predictors.training import process
 
     data = read_dataset(options.data)
     gpu_model = _gpu_model(options, data)
     try:
         if options.instance is None:
-            pool = Pool.of_data(data, gpu_model)
+            pool = SuggestionRound.of_data(data, gpu_model)
         else:
-            pool = Pool.of_instance(instance_named(options.instance), gpu_model)
+            pool = SuggestionRound.of_instance(instance_named(options.instance), gpu_model)
         with working("choosing"):
             like = process(data, gpu_model, options.seed)
             found = suggestions(data, gpu_model, like, pool, options.count)

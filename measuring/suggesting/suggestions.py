@@ -45,7 +45,7 @@ _MOST_PAIRS: Final = 1500
 """As many pairs (at a split) take part: those that are nearest to the plan."""
 
 
-class Job(NamedTuple):
+class QueuedGang(NamedTuple):
     """A job that waits for GPUs.
 
     Attributes
@@ -67,12 +67,12 @@ class Job(NamedTuple):
     memory_mib: float = 0.0
 
 
-class Pool(NamedTuple):
+class SuggestionRound(NamedTuple):
     """What is to be planned.
 
     Attributes
     ----------
-    jobs : tuple of Job
+    jobs : tuple of QueuedGang
         The jobs, which wait.
     gpus : int
         GPUs of the model in question.
@@ -82,7 +82,7 @@ class Pool(NamedTuple):
         What is known of workloads that have no profile in the data.
     """
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[QueuedGang, ...]
     gpus: int
     room_mib: float = np.inf
     workloads: Mapping[str, Workload] = MappingProxyType({})
@@ -93,7 +93,7 @@ class Pool(NamedTuple):
         measured = (m.workloads for m in data.measurements if m.gpu_model == gpu_model)
         profiled = data.workloads(gpu_model)
         names = dict.fromkeys([*profiled, *(name for names in measured for name in names)])
-        return cls(tuple(map(Job, names)), (len(names) + 1) // 2)
+        return cls(tuple(map(QueuedGang, names)), (len(names) + 1) // 2)
 
     @classmethod
     def of_instance(cls, instance: Instance, gpu_model: str) -> Self:
@@ -109,7 +109,7 @@ class Pool(NamedTuple):
             raise InputError(f"must have a GPU of model {gpu_model!r}", "cluster", instance.name)
         compiled = Round.of(instance)
         jobs = tuple(
-            Job(
+            QueuedGang(
                 job.workload,
                 job.weight,
                 np.inf if job.gsla is None else job.gsla,
@@ -145,7 +145,7 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(
-    data: DataSet, gpu_model: str, like: Hierarchy, pool: Pool, count: int
+    data: DataSet, gpu_model: str, like: Hierarchy, pool: SuggestionRound, count: int
 ) -> list[Suggestion]:
     """Return the pairs to measure next, the one that is worth most first.
 
@@ -157,7 +157,7 @@ def suggestions(
         Where.
     like : Hierarchy
         The fitted process.
-    pool : Pool
+    pool : SuggestionRound
         The jobs and GPUs whose plan counts.
     count : int
         How many; fewer are returned where no more would change the plan.
@@ -195,7 +195,7 @@ class _Choice:
     open: Ints
 
     @classmethod
-    def of(cls, data: DataSet, gpu_model: str, like: Hierarchy, pool: Pool) -> Self:
+    def of(cls, data: DataSet, gpu_model: str, like: Hierarchy, pool: SuggestionRound) -> Self:
         """Return what is believed of the jobs of a pool after everything that was measured."""
         features, rows = training_rows(data, FEATURES, [gpu_model], partial=True)
         seen = JobsWithCoRunners(rows.states, rows.own, rows.other)
@@ -277,7 +277,9 @@ def _results(data: DataSet, gpu_model: str) -> _Results:
     return found
 
 
-def _sharing(pool: Pool, names: Sequence[str], results: _Results) -> tuple[Sharing, Ints]:
+def _sharing(
+    pool: SuggestionRound, names: Sequence[str], results: _Results
+) -> tuple[Sharing, Ints]:
     """Return which jobs may share at which splits, and the states of each belief, (m, 4)."""
     number = {name: k for k, name in enumerate(names)}
     splits = sorted({(x, y) for _, x, _, y in results})

@@ -17,7 +17,7 @@ from typing import Any
 from .products import cublas_version, under_mps
 
 
-class Device:
+class WorkloadDevice:
     """Processor cores: work is complete when the call returns."""
 
     def mark(self) -> Any:
@@ -45,7 +45,7 @@ class Device:
         return {"device": name, "sms": None, "mps": None, "cublas": None}
 
 
-class Cuda(Device):
+class Cuda(WorkloadDevice):
     """The first CUDA device that this process sees.
 
     Marks are CUDA events on the current stream, with times taken by the GPU. The host sleeps while
@@ -90,7 +90,7 @@ class Cuda(Device):
         }
 
 
-def open_device(name: str) -> Device:
+def open_device(name: str) -> WorkloadDevice:
     """Return the device of this name, and configure PyTorch.
 
     PyTorch uses one host thread. cuDNN chooses algorithms by its heuristics instead of benchmarks,
@@ -98,9 +98,9 @@ def open_device(name: str) -> Device:
     without PyTorch.
     """
     if name == "cpu" and importlib.util.find_spec("torch") is None:
-        return Device()
+        return WorkloadDevice()
     import torch
 
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = False
-    return Cuda(torch) if name == "cuda" else Device()
+    return Cuda(torch) if name == "cuda" else WorkloadDevice()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .commands import Commands
-from .devices import Device
+from .devices import WorkloadDevice
 from .loading import Step
 
 WARM_UP = 3
@@ -18,7 +18,7 @@ CHUNK_S = 0.05
 Report = Callable[..., None]
 
 
-def warm_up(step: Step, device: Device) -> int:
+def warm_up(step: Step, device: WorkloadDevice) -> int:
     """Iterate until libraries are loaded and memory is allocated; return the length of a chunk.
 
     After the first few, each timed series is twice as long as the one before.
@@ -32,7 +32,7 @@ def warm_up(step: Step, device: Device) -> int:
     return max(1, round(n * CHUNK_S / took_s))
 
 
-def _timed(step: Step, device: Device, n: int) -> float:
+def _timed(step: Step, device: WorkloadDevice, n: int) -> float:
     began = time.monotonic()
     for _ in range(n):
         step()
@@ -41,7 +41,7 @@ def _timed(step: Step, device: Device, n: int) -> float:
 
 
 def without_pause(
-    step: Step, device: Device, chunk: int, commands: Commands, report: Report
+    step: Step, device: WorkloadDevice, chunk: int, commands: Commands, report: Report
 ) -> None:
     """Iterate until commanded to end, and report every chunk with the time of its completion.
 
@@ -58,7 +58,7 @@ def without_pause(
     device.idle()
 
 
-def _marks(step: Step, device: Device, chunk: int, commands: Commands) -> Iterator[Any]:
+def _marks(step: Step, device: WorkloadDevice, chunk: int, commands: Commands) -> Iterator[Any]:
     """Yield the mark after each chunk once the next one is queued, so the device never waits."""
     before = None
     while not commands.end():
@@ -73,7 +73,7 @@ def _marks(step: Step, device: Device, chunk: int, commands: Commands) -> Iterat
 
 
 def as_requests_arrive(
-    step: Step, device: Device, gaps: Iterable[float], commands: Commands, report: Report
+    step: Step, device: WorkloadDevice, gaps: Iterable[float], commands: Commands, report: Report
 ) -> None:
     """Answer requests in order of arrival until commanded to end; arrivals wait for no answer.
 

@@ -36,7 +36,7 @@ _TIE: Final = 1e-3
 _LEAST_SHARE: Final = 1e-6
 
 
-class Kind(NamedTuple):
+class ProgramKind(NamedTuple):
     """What makes jobs alike for the program.
 
     ``limit`` is ``Job.tail_limit``; ``number`` is that of a job under objectives for which no two
@@ -50,11 +50,11 @@ class Kind(NamedTuple):
     number: int = -1
 
 
-class Combination(NamedTuple):
+class JobsOnModel(NamedTuple):
     """One job, or two that share all their GPUs, on a GPU model, with their speeds there."""
 
     model: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ProgramKind, ...]
     speeds: tuple[float, ...]
 
 
@@ -117,10 +117,10 @@ class Gavel:
     space_sharing: bool = True
     round_s: float = 360.0
     _rounds: Rounds = field(init=False, repr=False)
-    _owed: dict[Combination, float] = field(default_factory=dict, init=False, repr=False)
-    _received: dict[Combination, int] = field(default_factory=dict, init=False, repr=False)
+    _owed: dict[JobsOnModel, float] = field(default_factory=dict, init=False, repr=False)
+    _received: dict[JobsOnModel, int] = field(default_factory=dict, init=False, repr=False)
     _solved_for: object = field(default=None, init=False, repr=False)
-    _last: Mapping[Combination, float] = field(default_factory=dict, init=False, repr=False)
+    _last: Mapping[JobsOnModel, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.objective not in _OBJECTIVES:
@@ -137,9 +137,9 @@ class Gavel:
         self._owe(self._shares_again(state, kinds))
         return self._round(state, kinds)
 
-    def _by_kind(self, state: State, jobs: Sequence[Job]) -> dict[Kind, list[Job]]:
+    def _by_kind(self, state: State, jobs: Sequence[Job]) -> dict[ProgramKind, list[Job]]:
         """Return the jobs of each kind, those that come last first."""
-        kinds: dict[Kind, list[Job]] = defaultdict(list)
+        kinds: dict[ProgramKind, list[Job]] = defaultdict(list)
         for job in jobs:
             kinds[self._kind(job)].append(job)
         for same in kinds.values():
@@ -152,8 +152,8 @@ class Gavel:
         return job.held(state.now), job.number
 
     def _shares_again(
-        self, state: State, kinds: Mapping[Kind, Sequence[Job]]
-    ) -> Mapping[Combination, float]:
+        self, state: State, kinds: Mapping[ProgramKind, Sequence[Job]]
+    ) -> Mapping[JobsOnModel, float]:
         """Return the shares, those of the last round if the program is still the same."""
         if self.objective in _OF_PROGRESS:
             return self._shares(state, kinds)
@@ -165,8 +165,8 @@ class Gavel:
         return self._last
 
     def _shares(
-        self, state: State, kinds: Mapping[Kind, Sequence[Job]]
-    ) -> dict[Combination, float]:
+        self, state: State, kinds: Mapping[ProgramKind, Sequence[Job]]
+    ) -> dict[JobsOnModel, float]:
         """Return how many of each combination should run at a time, on average."""
         found = combinations(state, kinds, self.space_sharing)
         if not found:
@@ -186,7 +186,7 @@ class Gavel:
             shares = _solved(found, count, gpus, need, value)
         return {c: share for c, share in zip(found, shares, strict=True) if share > _LEAST_SHARE}
 
-    def _worth(self, state: State, equal: Mapping[Kind, float]) -> dict[Kind, float]:
+    def _worth(self, state: State, equal: Mapping[ProgramKind, float]) -> dict[ProgramKind, float]:
         """Return what a second of progress in a second of each kind is worth."""
         if self.objective != "fifo":
             return {kind: kind.workers / speed for kind, speed in equal.items()}
@@ -196,7 +196,7 @@ class Gavel:
             kind: later / fastest[kind.workload] for kind, later in zip(equal, behind, strict=True)
         }
 
-    def _need(self, state: State, kind: Kind, same: Sequence[Job], equal: float) -> float:
+    def _need(self, state: State, kind: ProgramKind, same: Sequence[Job], equal: float) -> float:
         """Return what the progress of a kind is measured by."""
         if self.objective == "makespan":
             return math.fsum(job.remaining(state.now) for job in same)
@@ -204,12 +204,12 @@ class Gavel:
             return 0.0
         return len(same) * kind.weight * equal / kind.workers
 
-    def _owe(self, shares: Mapping[Combination, float]) -> None:
+    def _owe(self, shares: Mapping[JobsOnModel, float]) -> None:
         """Add a round to what combinations are owed; forget those that are no longer wanted."""
         self._owed = {c: self._owed.get(c, 0.0) + share for c, share in shares.items()}
         self._received = {c: self._received.get(c, 0) for c in shares}
 
-    def _round(self, state: State, kinds: dict[Kind, list[Job]]) -> list[Group]:
+    def _round(self, state: State, kinds: dict[ProgramKind, list[Job]]) -> list[Group]:
         left = gpus_by_model(state)
         groups = self._of_services(state, kinds, left)
         services = range(len(groups))
@@ -227,7 +227,7 @@ class Gavel:
         return groups + alone_on(state, waiting, left)
 
     def _of_services(
-        self, state: State, kinds: Mapping[Kind, list[Job]], left: list[int]
+        self, state: State, kinds: Mapping[ProgramKind, list[Job]], left: list[int]
     ) -> list[Group]:
         """Return the latency-critical jobs that run or fit as groups of one, out of their kinds."""
         waiting = [job for same in kinds.values() for job in same if job.latency and not job.gpus]
@@ -239,8 +239,8 @@ class Gavel:
 
     def _join_service(
         self,
-        c: Combination,
-        kinds: Mapping[Kind, list[Job]],
+        c: JobsOnModel,
+        kinds: Mapping[ProgramKind, list[Job]],
         groups: list[Group],
         services: Sequence[int],
     ) -> bool:
@@ -260,16 +260,16 @@ class Gavel:
                     return True
         return False
 
-    def _kind(self, job: Job) -> Kind:
+    def _kind(self, job: Job) -> ProgramKind:
         number = job.number if self.objective in _OF_SINGLE_JOBS else -1
-        return Kind(job.workload, job.workers, job.weight, job.tail_limit, number)
+        return ProgramKind(job.workload, job.workers, job.weight, job.tail_limit, number)
 
-    def _entry(self, place: int, c: Combination) -> tuple[float, int, Combination]:
+    def _entry(self, place: int, c: JobsOnModel) -> tuple[float, int, JobsOnModel]:
         return -self._owed[c] / (self._received[c] + 1), place, c
 
 
 def _start(
-    c: Combination, kinds: Mapping[Kind, list[Job]], groups: list[Group], left: list[int]
+    c: JobsOnModel, kinds: Mapping[ProgramKind, list[Job]], groups: list[Group], left: list[int]
 ) -> bool:
     """Let a combination start on GPUs of its own; tell whether its jobs and GPUs are there."""
     enough = all(len(kinds[kind]) >= c.kinds.count(kind) for kind in c.kinds)
@@ -289,26 +289,30 @@ def _gpus(state: State) -> list[int]:
 
 
 def combinations(
-    state: State, kinds: Mapping[Kind, Sequence[Job]], pairs: bool
-) -> list[Combination]:
+    state: State, kinds: Mapping[ProgramKind, Sequence[Job]], pairs: bool
+) -> list[JobsOnModel]:
     """Return the jobs alone and the pairs that may run on each GPU model."""
     found = []
     pairs = pairs and state.machines.fewest_jobs > 1
     for model, (least, most) in enumerate(state.machines.memory_by_model):
         speed = state.speed[model]
         fitting = [kind for kind in kinds if _needs(state, kind) <= most]
-        found += [Combination(model, (kind,), (speed[kind.workload],)) for kind in fitting]
+        found += [JobsOnModel(model, (kind,), (speed[kind.workload],)) for kind in fitting]
         if pairs:
             found += _pairs(state, fitting, {k: len(kinds[k]) for k in fitting}, model, least)
     return found
 
 
 def _pairs(
-    state: State, kinds: Sequence[Kind], count: Mapping[Kind, int], model: int, memory: float
-) -> list[Combination]:
+    state: State,
+    kinds: Sequence[ProgramKind],
+    count: Mapping[ProgramKind, int],
+    model: int,
+    memory: float,
+) -> list[JobsOnModel]:
     rows = state.predicted.rows[model][state.predicted.caps_place[UNCAPPED]]
     speed = state.speed[model]
-    offers: dict[Kind, list[tuple[float, Combination]]] = defaultdict(list)
+    offers: dict[ProgramKind, list[tuple[float, JobsOnModel]]] = defaultdict(list)
     for k, a in enumerate(kinds):
         for b in kinds[k:]:
             if a.workers != b.workers or (a == b and count[a] < 2):
@@ -323,7 +327,7 @@ def _pairs(
             together = 1 / mine + 1 / theirs
             if together > 1:
                 speeds = speed[a.workload] / mine, speed[b.workload] / theirs
-                pair = (-together, Combination(model, (a, b), speeds))
+                pair = (-together, JobsOnModel(model, (a, b), speeds))
                 offers[a].append(pair)
                 offers[b].append(pair)
     best = (sorted(offered)[:_PARTNERS] for offered in offers.values())
@@ -332,9 +336,9 @@ def _pairs(
 
 def _fairest(
     state: State,
-    found: Sequence[Combination],
+    found: Sequence[JobsOnModel],
     jobs: Sequence[Job],
-    equal: Mapping[Kind, float],
+    equal: Mapping[ProgramKind, float],
     value: Floats,
 ) -> Floats:
     """Return shares of the least largest finish-time ratio, by bisection; every kind is one job.
@@ -370,7 +374,7 @@ def _fairest(
     return shares
 
 
-def _progress(found: Sequence[Combination], kinds: Iterable[Kind], shares: Floats) -> Floats:
+def _progress(found: Sequence[JobsOnModel], kinds: Iterable[ProgramKind], shares: Floats) -> Floats:
     """Return the throughput T(m, X) of each kind."""
     total = dict.fromkeys(kinds, 0.0)
     for c, share in zip(found, shares.tolist(), strict=True):
@@ -380,8 +384,8 @@ def _progress(found: Sequence[Combination], kinds: Iterable[Kind], shares: Float
 
 
 def _solved(
-    found: Sequence[Combination],
-    count: Mapping[Kind, int],
+    found: Sequence[JobsOnModel],
+    count: Mapping[ProgramKind, int],
     gpus: Sequence[int],
     need: Sequence[float],
     value: Floats,
@@ -420,11 +424,11 @@ def _most(gain: Floats, matrix: csr_array, bound: Floats) -> Floats:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _needs(state: State, kind: Kind) -> float:
+def _needs(state: State, kind: ProgramKind) -> float:
     return state.modes[kind.workload][0].memory_mib
 
 
-def _equal_speed(state: State, kind: Kind, gpus: Sequence[int]) -> float:
+def _equal_speed(state: State, kind: ProgramKind, gpus: Sequence[int]) -> float:
     """Return a job's speed if it has the same share of every GPU."""
     speeds = [state.speed[model][kind.workload] for model in range(len(gpus))]
     return float(np.average(speeds, weights=gpus)) if sum(gpus) else 1.0

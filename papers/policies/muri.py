@@ -35,7 +35,7 @@ _PRIORITIES: Final = ("srsf", "2d-las")
 Jobs = tuple[Job, ...]
 
 
-class Kind(NamedTuple):
+class GroupingKind(NamedTuple):
     """What makes jobs alike for grouping.
 
     Attributes
@@ -268,8 +268,10 @@ class _Efficiency:
         self._state = state
         self._stages = [stages(workload) for workload in state.workloads]
         self._memory = state.machines.memory_by_model
-        self._found: dict[tuple[Kind, ...], Mapping[int, float]] = {}
-        self._matchings: dict[tuple[tuple[Kind, ...], ...], list[tuple[int, int, float]]] = {}
+        self._found: dict[tuple[GroupingKind, ...], Mapping[int, float]] = {}
+        self._matchings: dict[
+            tuple[tuple[GroupingKind, ...], ...], list[tuple[int, int, float]]
+        ] = {}
         self._facts = (len(state.clashes), len(state.seen), state.predicted)
 
     def is_outdated(self, state: State) -> bool:
@@ -277,17 +279,17 @@ class _Efficiency:
         *counts, predicted = self._facts
         return counts != [len(state.clashes), len(state.seen)] or predicted is not state.predicted
 
-    def kinds(self, jobs: Jobs) -> tuple[Kind, ...]:
+    def kinds(self, jobs: Jobs) -> tuple[GroupingKind, ...]:
         """Return the kinds of the jobs of a group."""
         return tuple(sorted(map(self._kind, jobs)))
 
-    def _kind(self, job: Job) -> Kind:
+    def _kind(self, job: Job) -> GroupingKind:
         stays = job.latency and bool(job.gpus)
         model = self._state.machines.model[job.gpus[0]] if stays else -1
-        return Kind(job.workload, job.tail_limit, model)
+        return GroupingKind(job.workload, job.tail_limit, model)
 
     def matching(
-        self, groups: tuple[tuple[Kind, ...], ...], most: int
+        self, groups: tuple[tuple[GroupingKind, ...], ...], most: int
     ) -> list[tuple[int, int, float]]:
         """Return the pairs of a matching of most total efficiency, and the efficiency of each."""
         if groups not in self._matchings:
@@ -297,7 +299,7 @@ class _Efficiency:
         return self._matchings[groups]
 
     def _matched(
-        self, groups: tuple[tuple[Kind, ...], ...], most: int
+        self, groups: tuple[tuple[GroupingKind, ...], ...], most: int
     ) -> list[tuple[int, int, float]]:
         distinct = {kinds: k for k, kinds in enumerate(dict.fromkeys(groups))}
         table = np.full((len(distinct), len(distinct)), np.nan)
@@ -312,15 +314,15 @@ class _Efficiency:
         mate = match_pairs(value, np.zeros(len(groups))).mate.tolist()
         return [(a, b, float(value[a, b])) for a, b in enumerate(mate) if a < b]
 
-    def of(self, kinds: tuple[Kind, ...]) -> float:
+    def of(self, kinds: tuple[GroupingKind, ...]) -> float:
         """Return the efficiency on the best GPU model, NaN where they are no group on any."""
         return max(self._by_model(kinds).values(), default=math.nan)
 
-    def models(self, kinds: tuple[Kind, ...]) -> list[int]:
+    def models(self, kinds: tuple[GroupingKind, ...]) -> list[int]:
         """Return the GPU models on which they are a group."""
         return list(self._by_model(kinds))
 
-    def _by_model(self, kinds: tuple[Kind, ...]) -> Mapping[int, float]:
+    def _by_model(self, kinds: tuple[GroupingKind, ...]) -> Mapping[int, float]:
         if kinds not in self._found:
             stays = [kind.model for kind in kinds if kind.model >= 0]
             models = range(len(self._memory)) if not stays else stays if len(stays) == 1 else []
@@ -329,7 +331,7 @@ class _Efficiency:
             self._found[kinds] = {m: v for m, v in values.items() if v is not None}
         return self._found[kinds]
 
-    def _may_share(self, model: int, kinds: tuple[Kind, ...]) -> bool:
+    def _may_share(self, model: int, kinds: tuple[GroupingKind, ...]) -> bool:
         state = self._state
         need = sum(state.modes[kind.workload][0].memory_mib for kind in kinds)
         return (

@@ -124,7 +124,7 @@ class TensorShare:
             refused.add(kind)
 
 
-class _Pairs(NamedTuple):
+class _FeasiblePairs(NamedTuple):
     """The jobs of the queue that keep the gSLAs with J_R, and both slowdowns then."""
 
     place: Ints
@@ -155,13 +155,13 @@ class _Queue:
     def _square(self) -> tuple[int, ...]:
         return self._slowdown.shape[1:]
 
-    def candidates(self, job: Job, model: int) -> _Pairs:
+    def candidates(self, job: Job, model: int) -> _FeasiblePairs:
         """Return the jobs that proactive filtering leaves to J_R, memory not yet counted."""
         place = np.flatnonzero(self.waits & (self._workers == job.workers))
         mine = self._slowdown[model, job.workload, self.workload[place]]
         theirs = self._slowdown[model, self.workload[place], job.workload]
         kept = (mine <= most_bound(job.gsla)) & (theirs <= self._gsla[place])
-        return _Pairs(place[kept], mine[kept], theirs[kept])
+        return _FeasiblePairs(place[kept], mine[kept], theirs[kept])
 
 
 def _spread(slowdown: Floats, count: Floats) -> Floats:

@@ -12,9 +12,9 @@ import numpy as np
 from dovetail.instances.errors import InputError
 from dovetail.instances.plugins import require_package
 from dovetail.papers.forms.network import Layer, Layers, Network, Ranges, Reals
-from dovetail.predictors.estimators.registry import GpuModel, ModelSpec, Task
+from dovetail.predictors.estimators.registry import FittingTask, GpuModelOption, ModelSpec
 from dovetail.predictors.predictor import FloatArray, IntArray
-from dovetail.predictors.rows import Rows, training_rows
+from dovetail.predictors.rows import DirectedRows, training_rows
 
 require_package("sklearn", "train", "fitting tensorshare")
 
@@ -34,7 +34,7 @@ def _always() -> bool:
     return True
 
 
-class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The delta predictor of TensorShare (section 3.2, Table 4), with one output.
 
     A network of dense layers with ReLU, trained by Adam (or SGD) on min-max scaled features and
@@ -134,7 +134,7 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         y: FloatArray,
         frozen: int = 1,
         pairs: IntArray | None = None,
-    ) -> TensorShare:
+    ) -> TensorShareRegressor:
         """Return the predictor tuned to another GPU on a few rows that were measured there.
 
         The first layers stay as they are, bit for bit, and with them the scaling of the features;
@@ -233,7 +233,7 @@ class _Sample(NamedTuple):
 # weights do not depend on how many cores there are.
 @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
 def _trained(
-    settings: TensorShare,
+    settings: TensorShareRegressor,
     inputs: FloatArray,
     target: FloatArray,
     pairs: IntArray | None,
@@ -271,7 +271,7 @@ def _split(
 
 
 def _network(
-    settings: TensorShare, start: Layers, learned: _Sample, random: np.random.RandomState
+    settings: TensorShareRegressor, start: Layers, learned: _Sample, random: np.random.RandomState
 ) -> MLPRegressor:
     """Return a network to train: one that has the layers ``start``, or a new one."""
     sizes = tuple(len(layer.bias) for layer in start[:-1]) if start else None
@@ -299,11 +299,13 @@ def _layers(network: MLPRegressor) -> Layers:
     return tuple(Layer(weights.astype(float), bias.astype(float)) for weights, bias in parts)
 
 
-def _build(seed: int) -> TensorShare:
-    return TensorShare(random_state=seed)
+def _build(seed: int) -> TensorShareRegressor:
+    return TensorShareRegressor(random_state=seed)
 
 
-def _fit(made: TensorShare, rows: Rows, source: Rows | None = None) -> TensorShare:
+def _fit(
+    made: TensorShareRegressor, rows: DirectedRows, source: DirectedRows | None = None
+) -> TensorShareRegressor:
     """Fit on rows; with a source fit on its pairs first and then tune to the rows.
 
     Of the source only pairs of workloads that the rows have count, so that a workload that a fold
@@ -320,7 +322,7 @@ def _fit(made: TensorShare, rows: Rows, source: Rows | None = None) -> TensorSha
     return made.fit(rows.table, rows.slowdown, rows.workload_pair)
 
 
-def _prepare(spec: ModelSpec, task: Task, options: Mapping[str, Any]) -> ModelSpec:
+def _prepare(spec: ModelSpec, task: FittingTask, options: Mapping[str, Any]) -> ModelSpec:
     if "from" in options:
         spec = _tuned(spec, task, options["from"])
     if "search" in options:
@@ -328,7 +330,7 @@ def _prepare(spec: ModelSpec, task: Task, options: Mapping[str, Any]) -> ModelSp
     return spec
 
 
-def _tuned(spec: ModelSpec, task: Task, source: str) -> ModelSpec:
+def _tuned(spec: ModelSpec, task: FittingTask, source: str) -> ModelSpec:
     """Return a spec that starts from the pairs of another GPU model.
 
     Both have the same features: those known of every workload on both.
@@ -338,7 +340,7 @@ def _tuned(spec: ModelSpec, task: Task, source: str) -> ModelSpec:
     return spec._replace(features=both.names, fit=partial(_fit, source=start))
 
 
-def _searched(spec: ModelSpec, task: Task, seconds: float) -> ModelSpec:
+def _searched(spec: ModelSpec, task: FittingTask, seconds: float) -> ModelSpec:
     """Return a spec with the best structure that was found in the time."""
     from dovetail.papers.predictors.tensorshare_search import search
 
@@ -372,7 +374,7 @@ SPEC: Final = ModelSpec(
     build=_build,
     least=3,
     fit=_fit,
-    options={"search": float, "from": GpuModel},
+    options={"search": float, "from": GpuModelOption},
     prepare=_prepare,
 )
 """Its options: ``search`` looks for a better structure for so many seconds, ``from`` is a GPU model

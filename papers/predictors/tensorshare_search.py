@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.plugins import require_package
-from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShare
+from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShareRegressor
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class StructureTrial(NamedTuple):
     Attributes
     ----------
     hidden_layer_sizes, batch_size, learning_rate_init, solver, alpha
-        As in ``TensorShare``.
+        As in ``TensorShareRegressor``.
     smape : float
         Its error on families of workloads that it had not seen, as a fraction.
     """
@@ -70,14 +70,14 @@ class Search(NamedTuple):
 
     Attributes
     ----------
-    best : TensorShare
+    best : TensorShareRegressor
         The structure with the least error, not fitted; that of the paper's Table 4 where time
         was too short to try any.
     trials : tuple of StructureTrial
         Every structure that was tried to the end, in order.
     """
 
-    best: TensorShare
+    best: TensorShareRegressor
     trials: tuple[StructureTrial, ...]
 
 
@@ -90,7 +90,7 @@ def search(
     trials: int | None = None,
     seed: int = 0,
     most_layers: int = MOST_LAYERS,
-    base: TensorShare | None = None,
+    base: TensorShareRegressor | None = None,
     pairs: IntArray | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Search:
@@ -123,10 +123,10 @@ def search(
         Of the search, the parts and the fits.
     most_layers : int
         Most hidden layers.
-    base : TensorShare, optional
+    base : TensorShareRegressor, optional
         Settings that are not searched for, such as ``max_iter``.
     pairs : ndarray of int, shape (rows,), optional
-        As in ``TensorShare.fit``.
+        As in ``TensorShareRegressor.fit``.
     progress : callable, optional
         Called after each trial with the number of structures asked for and the least SMAPE,
         infinite where none was finished.
@@ -151,7 +151,7 @@ def search(
         tuple(_parts(families, seed)),
         lambda: monotonic() < deadline,
     )
-    base = base or TensorShare(random_state=seed)
+    base = base or TensorShareRegressor(random_state=seed)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     if most_layers >= len(TABLE_4):
         study.enqueue_trial(_TABLE_4_TRIAL)
@@ -205,7 +205,7 @@ class _Judge(NamedTuple):
     parts: tuple[_Part, ...]
     going_on: Callable[[], bool]
 
-    def smape(self, structure: TensorShare) -> float | None:
+    def smape(self, structure: TensorShareRegressor) -> float | None:
         """Return the error on families not seen; None where the time is over before."""
         errors = []
         for train, test in self.parts:
@@ -219,11 +219,13 @@ class _Judge(NamedTuple):
         return float(np.concatenate(errors).mean())
 
 
-def _suggested(asked: optuna.Trial, base: TensorShare, most_layers: int) -> TensorShare:
+def _suggested(
+    asked: optuna.Trial, base: TensorShareRegressor, most_layers: int
+) -> TensorShareRegressor:
     depth = asked.suggest_int("layers", 1, most_layers)
     solver = asked.suggest_categorical("solver", list(_LEARNING_RATES))
     rates = _LEARNING_RATES[solver]
-    structure: TensorShare = clone(base).set_params(
+    structure: TensorShareRegressor = clone(base).set_params(
         hidden_layer_sizes=tuple(
             2 ** asked.suggest_int(f"width_{k}", *_WIDTH_POWERS) for k in range(depth)
         ),
@@ -235,14 +237,14 @@ def _suggested(asked: optuna.Trial, base: TensorShare, most_layers: int) -> Tens
     return structure
 
 
-def _wanted(structure: TensorShare, tried: Sequence[StructureTrial]) -> bool:
+def _wanted(structure: TensorShareRegressor, tried: Sequence[StructureTrial]) -> bool:
     """Tell whether the structure is not too large, and its depth not yet tried to the full."""
     sizes = structure.hidden_layer_sizes
     same_depth = sum(len(trial.hidden_layer_sizes) == len(sizes) for trial in tried)
     return sum(a * b for a, b in pairwise(sizes)) <= _MOST_WEIGHTS and same_depth < MOST_PER_DEPTH
 
 
-def _trial(structure: TensorShare, smape: float) -> StructureTrial:
+def _trial(structure: TensorShareRegressor, smape: float) -> StructureTrial:
     return StructureTrial(
         structure.hidden_layer_sizes,
         structure.batch_size,
@@ -253,11 +255,11 @@ def _trial(structure: TensorShare, smape: float) -> StructureTrial:
     )
 
 
-def _best(base: TensorShare, tried: Sequence[StructureTrial]) -> TensorShare:
-    found: TensorShare = clone(base)
+def _best(base: TensorShareRegressor, tried: Sequence[StructureTrial]) -> TensorShareRegressor:
+    found: TensorShareRegressor = clone(base)
     if not tried:
         return found
     settings = min(tried, key=lambda trial: trial.smape)._asdict()
     del settings["smape"]
-    best: TensorShare = found.set_params(**settings)
+    best: TensorShareRegressor = found.set_params(**settings)
     return best

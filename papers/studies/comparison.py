@@ -29,7 +29,7 @@ from dovetail.papers.studies.evaluation import (
 )
 from dovetail.papers.studies.power_accuracy import PowerAccuracy, power_accuracy
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import Rows, measured_pairs
+from dovetail.predictors.rows import DirectedRows, measured_pairs
 from dovetail.solver import match_pairs
 
 ROUNDS: Final = 20
@@ -162,7 +162,7 @@ class Block:
     names : tuple of str
         The workloads.
     position : ndarray of int, shape (all workloads,)
-        Where each workload of ``Rows.names`` is in the block, -1 where it is not.
+        Where each workload of ``DirectedRows.names`` is in the block, -1 where it is not.
     rows : ndarray of bool, shape (rows,)
         The measured rows of the block.
     slowdown : ndarray of float, shape (n, n)
@@ -224,7 +224,7 @@ def study(
 
 
 def complete_block(
-    data: DataSet, rows: Rows, gpu_models: Sequence[str] | None = None
+    data: DataSet, rows: DirectedRows, gpu_models: Sequence[str] | None = None
 ) -> Block | None:
     """Return the workloads of which every two were measured; None where they are under four.
 
@@ -266,7 +266,7 @@ def _complete(measured: BoolArray, names: Sequence[str]) -> list[int]:
 
 
 def _summed(
-    rows: Rows, counts: BoolArray, slowdown: FloatArray, position: IntArray
+    rows: DirectedRows, counts: BoolArray, slowdown: FloatArray, position: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return sum and number of the slowdowns of each workload with each other one."""
     size = position.max() + 1

@@ -30,7 +30,7 @@ from dovetail.predictors.folds import (
     workload_folds,
 )
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import HeldOut, Rows, measured_pairs
+from dovetail.predictors.rows import DirectedRows, HeldOut, measured_pairs
 from dovetail.predictors.standing import novelty, standings
 from dovetail.predictors.training import Prepared, Tried, prepared, tried
 
@@ -152,7 +152,7 @@ class Trial:
         What was left out.
     features : Features
         What the model saw.
-    rows : Rows
+    rows : DirectedRows
         All measured rows.
     folds : tuple of Fold
         What was left out together.
@@ -168,7 +168,7 @@ class Trial:
     spec: ModelSpec
     setting: Setting
     features: Features
-    rows: Rows
+    rows: DirectedRows
     folds: tuple[Fold, ...]
     held: HeldOut
     confidences: tuple[float, ...]
@@ -334,12 +334,12 @@ def _try(
     return tried(what, folds[setting](rows), seed)
 
 
-def gpu_model_folds(rows: Rows, gpu_model: Sequence[str]) -> Iterator[Fold]:
+def gpu_model_folds(rows: DirectedRows, gpu_model: Sequence[str]) -> Iterator[Fold]:
     """Yield a fold for each GPU model: tested on its pairs, fitted on those of all others.
 
     Parameters
     ----------
-    rows : Rows
+    rows : DirectedRows
         The measured rows.
     gpu_model : sequence of str
         The GPU model of each measured pair.
@@ -351,7 +351,7 @@ def gpu_model_folds(rows: Rows, gpu_model: Sequence[str]) -> Iterator[Fold]:
             yield Fold(~test, test)
 
 
-def two_family_folds(rows: Rows) -> Iterator[Fold]:
+def two_family_folds(rows: DirectedRows) -> Iterator[Fold]:
     """Yield a fold for every two families: tested on their pairs, fitted on those without both.
 
     Every row is tested once. A family with itself is a fold as well.
@@ -476,7 +476,7 @@ def _pairs(tested: Trial) -> _TestedPairs:
 
 
 def cross_calibrated(
-    rows: Rows,
+    rows: DirectedRows,
     folds: Sequence[Fold],
     held: HeldOut,
     known: HeldOut,
@@ -494,7 +494,7 @@ def cross_calibrated(
 
     Parameters
     ----------
-    rows : Rows
+    rows : DirectedRows
         What was measured.
     folds, held
         What was left out together, and the predictions of it.
@@ -528,7 +528,7 @@ def cross_calibrated(
 class _Inside(NamedTuple):
     """Some of the rows, as if nothing else had been measured."""
 
-    rows: Rows
+    rows: DirectedRows
     taken: BoolArray
 
     def of(self, held: HeldOut) -> HeldOut:
@@ -540,7 +540,7 @@ class _Inside(NamedTuple):
         return found._replace(row=row[found.row])
 
 
-def _among(taken: BoolArray, rows: Rows) -> _Inside:
+def _among(taken: BoolArray, rows: DirectedRows) -> _Inside:
     some = rows.take(taken)
     present = np.unique(some.own_workload)
     position = np.full(len(rows.names), -1)

@@ -33,7 +33,7 @@ from dovetail.predicting.facts import model_facts
 from dovetail.predictors.predictor import FloatArray
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.toolkit.charts import LIMIT, OTHER, Chart, bars, curves, dots, points
-from dovetail.toolkit.pages import Cell, Head, Table, environment
+from dovetail.toolkit.pages import Cell, Head, PageTable, environment
 from dovetail.toolkit.wording import NO_FIGURE, two_digits
 
 WORST: Final = 20
@@ -159,7 +159,7 @@ def _facts(data: DataSet, comparison: ModelComparison) -> Iterator[tuple[str, st
     yield "dovetail", VERSION
 
 
-def _model_table(comparison: ModelComparison) -> Table:
+def _model_table(comparison: ModelComparison) -> PageTable:
     heads = (
         *(Head("model", number=False), Head("new", number=False), Head("SMAPE", "%")),
         *(Head(name) for name in ("MAE", "RMSE", "R²", "bias")),
@@ -183,7 +183,7 @@ def _model_table(comparison: ModelComparison) -> Table:
     ]
     best = frozenset(k for k, row in enumerate(rows) if row[0] == comparison.best)
     caption = "Errors and coverage by model and by what was new to it; the best model is bold"
-    return Table(caption, heads, rows, best)
+    return PageTable(caption, heads, rows, best)
 
 
 def _scatters(studied: Studied) -> Iterator[Chart]:
@@ -252,7 +252,7 @@ def _error_chart(studied: Studied, tested: Trial | None) -> Chart | None:
     return dots("errors", "Error by workload", data, "mean absolute error", note=note)
 
 
-def _error_table(studied: Studied, tested: Trial | None) -> Table | None:
+def _error_table(studied: Studied, tested: Trial | None) -> PageTable | None:
     if tested is None:
         return None
     heads = (
@@ -268,7 +268,7 @@ def _error_table(studied: Studied, tested: Trial | None) -> Table | None:
         )
         for name, family, amount, new, known in _errors(studied, tested)
     ]
-    return Table("Mean absolute error by workload, the largest first", heads, rows)
+    return PageTable("Mean absolute error by workload, the largest first", heads, rows)
 
 
 def _error_by_workload(tested: Trial) -> tuple[FloatArray, FloatArray]:
@@ -295,12 +295,12 @@ def _importance_chart(tested: Trial | None, seed: int) -> Chart | None:
     return bars("importance", "What the model looks at", data, label)
 
 
-def _importance_table(chart: Chart | None) -> Table | None:
+def _importance_table(chart: Chart | None) -> PageTable | None:
     if chart is None:
         return None
     heads = (Head("feature", number=False), Head("own"), Head("co-runner's"))
     rows = [(name, f"{own:+z.3f}", f"{other:+z.3f}") for name, own, other in chart.data.to_numpy()]
-    return Table("Growth of the mean absolute error by feature", heads, rows)
+    return PageTable("Growth of the mean absolute error by feature", heads, rows)
 
 
 def _coverage_chart(studied: Studied, tested: Trial | None) -> Chart | None:
@@ -325,7 +325,7 @@ def _coverage_chart(studied: Studied, tested: Trial | None) -> Chart | None:
     return curves("coverage", title, data, "promised", "measured", shown=shown, diagonal=True)
 
 
-def _coverage_table(chart: Chart | None, tested: Trial | None) -> Table | None:
+def _coverage_table(chart: Chart | None, tested: Trial | None) -> PageTable | None:
     if chart is None or tested is None:
         return None
     found = chart.data.pivot(index="promised", columns="pairs", values="measured")
@@ -335,7 +335,7 @@ def _coverage_table(chart: Chart | None, tested: Trial | None) -> Table | None:
         for promised, parts in zip(found.index, found.to_numpy(), strict=True)
     ]
     where = f"{tested.model}, new {wording.SETTING_SHORT[tested.setting]}"
-    return Table(f"{where}: part of jobs within their bound", heads, rows)
+    return PageTable(f"{where}: part of jobs within their bound", heads, rows)
 
 
 def _percent(value: float | None) -> str:
@@ -369,14 +369,14 @@ def _decision_chart(comparison: ModelComparison) -> Chart | None:
     return bars("decisions", title, data, "per cent of all pairs", colours=colours)
 
 
-def _decision_table(comparison: ModelComparison) -> Table:
+def _decision_table(comparison: ModelComparison) -> PageTable:
     heads = (
         Head("gSLA, checked figure", number=False),
         Head("wrongly accepted", "%"),
         Head("wrongly refused", "%"),
     )
     rows = [(name, _percent(a), _percent(r)) for name, a, r in _decisions(comparison)]
-    return Table("Wrong decisions by gSLA, in per cent of all pairs", heads, rows)
+    return PageTable("Wrong decisions by gSLA, in per cent of all pairs", heads, rows)
 
 
 def _matchings(comparison: ModelComparison) -> list[tuple[str, float]]:
@@ -401,16 +401,16 @@ def _matching_chart(comparison: ModelComparison) -> Chart | None:
     return bars("matching", title, data, label, best="the truth") if found else None
 
 
-def _matching_table(comparison: ModelComparison) -> Table:
+def _matching_table(comparison: ModelComparison) -> PageTable:
     heads = (Head("matching chosen by", number=False), Head("throughput", "%"))
     found = _matchings(comparison)
     own = f"{comparison.best}, new "
     best = frozenset(k for k, (name, _) in enumerate(found) if name.startswith(own))
     rows = [(name, _percent(value)) for name, value in found]
-    return Table("Throughput in per cent of the best matching's", heads, rows, best)
+    return PageTable("Throughput in per cent of the best matching's", heads, rows, best)
 
 
-def _worst_table(tested: Trial | None, confidence: float) -> Table | None:
+def _worst_table(tested: Trial | None, confidence: float) -> PageTable | None:
     """Return the worst prediction of each of the worst pairs."""
     if tested is None:
         return None
@@ -435,10 +435,10 @@ def _worst_table(tested: Trial | None, confidence: float) -> Table | None:
         for k in order[np.sort(first)][:WORST]
         if not np.isnan(tested.predicted[k])
     ]
-    return Table("The worst predictions, one for each pair", heads, lines)
+    return PageTable("The worst predictions, one for each pair", heads, lines)
 
 
-def _correlation_table(study: FeatureStudy | None) -> Table | None:
+def _correlation_table(study: FeatureStudy | None) -> PageTable | None:
     if study is None or not study.features:
         return None
     heads = (
@@ -460,4 +460,4 @@ def _correlation_table(study: FeatureStudy | None) -> Table | None:
         )
         for each in study.features
     ]
-    return Table("Correlations with the slowdown", heads, rows)
+    return PageTable("Correlations with the slowdown", heads, rows)

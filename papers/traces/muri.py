@@ -24,7 +24,7 @@ _STAGE_COLUMNS: Final = ("num_gpu", "model_name", "iteration_time", *_RESOURCES)
 _MS: Final = 1000
 
 
-class Stages(NamedTuple):
+class IterationStages(NamedTuple):
     """One iteration of a model on a number of GPUs, in seconds.
 
     Attributes
@@ -60,7 +60,7 @@ def _job(row: Row) -> TraceJob | None:
     )
 
 
-def muri_stages(path: FilePath) -> dict[tuple[str, int], Stages]:
+def muri_stages(path: FilePath) -> dict[tuple[str, int], IterationStages]:
     """Return the stages of each (model, number of GPUs) of one of Muri's traces.
 
     Parameters
@@ -74,10 +74,10 @@ def muri_stages(path: FilePath) -> dict[tuple[str, int], Stages]:
         With file, line and column of the first value that breaks a rule, or of a second row of
         one model and number of GPUs that says otherwise.
     """
-    found: dict[tuple[str, int], Stages] = {}
+    found: dict[tuple[str, int], IterationStages] = {}
     for row in read_csv(str(path), _STAGE_COLUMNS):
         key = (row.text("model_name"), row.count("num_gpu"))
-        stages = Stages(
+        stages = IterationStages(
             row.positive("iteration_time") / _MS, *(row.number(name) / _MS for name in _RESOURCES)
         )
         if found.setdefault(key, stages) != stages:

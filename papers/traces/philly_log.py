@@ -30,7 +30,7 @@ class _Machine(Record):
     gpus: tuple[Text, ...]
 
 
-class _Attempt(Record):
+class _PhillyAttempt(Record):
     """One time that a job was scheduled."""
 
     start_time: Text | None = None
@@ -38,12 +38,12 @@ class _Attempt(Record):
     detail: tuple[_Machine, ...]
 
 
-class _Job(Record):
+class _PhillyJob(Record):
     """A job of the log."""
 
     jobid: Name
     submitted_time: Text
-    attempts: tuple[_Attempt, ...]
+    attempts: tuple[_PhillyAttempt, ...]
     vc: Name | None = None
     user: Text | None = None
     status: Text | None = None
@@ -71,7 +71,7 @@ def _read(path: Path, name: str) -> Trace:
     return Trace.of(name, jobs, left_out(len(submitted) - len(jobs), len(submitted)))
 
 
-def _logged(path: Path, source: str) -> Iterator[_Job]:
+def _logged(path: Path, source: str) -> Iterator[_PhillyJob]:
     """Yield the jobs of the file one by one: as plain data all of them take half a gigabyte."""
     try:
         for k, data in enumerate(json_items(read_text(path))):
@@ -80,14 +80,14 @@ def _logged(path: Path, source: str) -> Iterator[_Job]:
         raise error.at(source) from None
 
 
-def _job(data: object, where: str) -> _Job:
+def _job(data: object, where: str) -> _PhillyJob:
     try:
-        return _Job.from_data(data)
+        return _PhillyJob.from_data(data)
     except InputError as error:
         raise InputError(error.rule, f"{where}.{error.path}".rstrip(".")) from None
 
 
-def _attempts(job: _Job, where: str, source: str) -> Iterator[tuple[float, int]]:
+def _attempts(job: _PhillyJob, where: str, source: str) -> Iterator[tuple[float, int]]:
     """Yield seconds and GPUs of the attempts that count."""
     for k, attempt in enumerate(job.attempts):
         gpus = sum(len(machine.gpus) for machine in attempt.detail)

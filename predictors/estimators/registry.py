@@ -12,11 +12,11 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import plugins, require_package
 from dovetail.predictors.forms import Form
 from dovetail.predictors.predictor import FloatArray
-from dovetail.predictors.rows import Rows
+from dovetail.predictors.rows import DirectedRows
 
 
 class PairEstimator(Protocol):
-    """A scikit-learn regressor on the table of ``rows.Rows``."""
+    """A scikit-learn regressor on the table of ``rows.DirectedRows``."""
 
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
         """Fit on own and co-runner's features, shape (rows, 2 * features), and slowdowns."""
@@ -28,7 +28,7 @@ class PairEstimator(Protocol):
         """Return what was fitted as arrays; it predicts the same."""
 
 
-class GpuModel(str):
+class GpuModelOption(str):
     """What an option is that names another GPU model of the data, which is not fitted for."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ Progress = Callable[[str, int, int], None]
 """Told the name of a step, its number and how many there are."""
 
 
-class Task(NamedTuple):
+class FittingTask(NamedTuple):
     """What a model is about to be fitted for.
 
     Attributes
@@ -86,9 +86,9 @@ class ModelSpec(NamedTuple):
     build: Callable[[int], PairEstimator]
     least: int = 1
     partial: bool = False
-    fit: Callable[[Any, Rows], PairEstimator] | None = None
+    fit: Callable[[Any, DirectedRows], PairEstimator] | None = None
     options: Mapping[str, type] = MappingProxyType({})
-    prepare: Callable[[ModelSpec, Task, Mapping[str, Any]], ModelSpec] | None = None
+    prepare: Callable[[ModelSpec, FittingTask, Mapping[str, Any]], ModelSpec] | None = None
 
 
 MODELS: Final = ("constant", "analytic", "hierarchical")

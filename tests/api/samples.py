@@ -8,7 +8,7 @@ from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.library import load
 from dovetail.instances.plan import Plan
-from dovetail.planning.comparison import Comparison, compare
+from dovetail.planning.comparison import PlanComparison, compare
 from dovetail.solver.rounds import solve
 from tests.data import small
 
@@ -17,7 +17,7 @@ HOSTILE = '<script>alert("1")</script>" onload="alert(2) & [bold]x[/bold]'
 
 
 @cache
-def lab() -> tuple[Instance, Plan, Comparison]:
+def lab() -> tuple[Instance, Plan, PlanComparison]:
     """Return the shipped lab, planned by the queue's greedy, and its comparison."""
     instance = load("lab")
     plan = solve(instance, solver="greedy").plan

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.predictors.estimators.hierarchical import SPEC
 from dovetail.predictors.forms.hierarchy import SHARE
-from dovetail.predictors.rows import Rows, training_rows
+from dovetail.predictors.rows import DirectedRows, training_rows
 from tests.predictors.synthetic import GPU, synthetic
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "unseen.py"
@@ -47,7 +47,7 @@ def test_the_split_that_is_predicted_best_loses_nothing_where_predictions_are_ri
     benchmark, monkeypatch, capsys
 ):
     # a and b at two splits: 20/80 is worth 1/2 + 1, 50/50 is worth 1 + 1; then c and d, turned.
-    rows = Rows(
+    rows = DirectedRows(
         states=np.where(np.arange(10) == SHARE, [[0.2], [0.8], [0.5], [0.5]], 0.0),
         workload=np.array([0, 1, 0, 1]),
         own=np.array([0, 2, 1, 3]),

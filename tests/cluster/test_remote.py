@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.cluster.fence import Mark, raise_epoch
 from dovetail.cluster.lease import RemoteLease
-from dovetail.cluster.messages import AgentAnswer, Facts, NodeState
+from dovetail.cluster.messages import AgentAnswer, AgentFacts, NodeState
 from dovetail.cluster.remote import Remote, parts_of
 from dovetail.executor.jobs.events import RankEnded
 from dovetail.executor.pools.parts import Part
@@ -13,7 +13,7 @@ from dovetail.instances.instance import Cluster, Gpu, Node
 from tests.executor.local_runs import a_run
 
 MARK = Mark(home="h", epoch=1)
-FACTS = Facts(
+FACTS = AgentFacts(
     agent="a",
     pool="cpu",
     notice="",

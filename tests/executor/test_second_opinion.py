@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import check
 from dovetail.executor.second_opinion import violations
-from dovetail.executor.simulation.beliefs import Noise
+from dovetail.executor.simulation.beliefs import LogNormalNoise
 from dovetail.executor.state_instance import (
     instance_of,
     instance_of_starts,
@@ -122,7 +122,7 @@ def test_three_jobs_are_bounded_by_their_pairs():
 @pytest.mark.parametrize(("seed", "kept"), [(3, False), (8, True)])
 def test_beliefs_that_no_record_could_hold_are_judged_all_the_same(seed, kept):
     state = state_of(world(slowdowns=PAIRS), ("a", (0,), {}), ("b", (), {"gsla": 1.5}))
-    state.predicted = Noise(10.0).of(state.instance, seed)
+    state.predicted = LogNormalNoise(10.0).of(state.instance, seed)
     assert state.predicted.slowdown[0, 0, 0, 1] < 1e-5
     assert (state.predicted.upper[0, 0, 1, 0] < 1.5) == kept
     assert (violations_of(state, (1, (0,))) == []) == kept

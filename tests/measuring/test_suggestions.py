@@ -6,7 +6,7 @@ import pytest
 from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
-from dovetail.measuring.suggesting.suggestions import Job, Pool, suggestions
+from dovetail.measuring.suggesting.suggestions import QueuedGang, SuggestionRound, suggestions
 from dovetail.predictors.training import process
 from tests.predictors.synthetic import GPU, synthetic
 
@@ -26,7 +26,7 @@ def measured(data):
 
 
 def test_pairs_that_were_not_measured_and_are_worth_most_come_first(data, like):
-    found = suggestions(data, GPU, like, Pool.of_data(data, GPU), 4)
+    found = suggestions(data, GPU, like, SuggestionRound.of_data(data, GPU), 4)
     pairs = [frozenset(each.workloads) for each in found]
     assert 1 <= len(found) == len(set(pairs))
     assert measured(data).isdisjoint(pairs)
@@ -36,7 +36,7 @@ def test_pairs_that_were_not_measured_and_are_worth_most_come_first(data, like):
 
 
 def test_what_was_suggested_is_not_suggested_again_and_the_worth_falls(data, like):
-    pool = Pool.of_data(data, GPU)
+    pool = SuggestionRound.of_data(data, GPU)
     first = suggestions(data, GPU, like, pool, 1)[0]
     values = tuple(value * 1.001 for value in first.slowdown)
     added = Measurement(workloads=first.workloads, gpu_model=GPU, slowdown=values)
@@ -51,18 +51,23 @@ def test_what_was_suggested_is_not_suggested_again_and_the_worth_falls(data, lik
 
 def test_only_pairs_of_the_jobs_count_and_none_where_each_has_a_gpu(data, like):
     names = sorted(data.workloads(GPU))[:4]
-    jobs = tuple(Job(name) for name in names)
-    found = suggestions(data, GPU, like, Pool(jobs, 2), 9)
+    jobs = tuple(QueuedGang(name) for name in names)
+    found = suggestions(data, GPU, like, SuggestionRound(jobs, 2), 9)
     assert all(set(each.workloads) <= set(names) for each in found)
-    assert suggestions(data, GPU, like, Pool(jobs, 4), 9) == []
+    assert suggestions(data, GPU, like, SuggestionRound(jobs, 4), 9) == []
 
 
 def test_pairs_without_memory_or_that_failed_or_of_two_sizes_are_left_out(data, like):
     a, b, c, d = sorted(data.workloads(GPU))[:4]
     failed = Measurement(workloads=(a, b), gpu_model=GPU, slowdown=None)
     known = data.replace(measurements=(*data.measurements, failed))
-    jobs = (Job(a), Job(b, memory_mib=9.0), Job(c, memory_mib=2.0), Job(d, workers=2))
-    found = suggestions(known, GPU, like, Pool(jobs, 2, room_mib=10.0), 9)
+    jobs = (
+        QueuedGang(a),
+        QueuedGang(b, memory_mib=9.0),
+        QueuedGang(c, memory_mib=2.0),
+        QueuedGang(d, workers=2),
+    )
+    found = suggestions(known, GPU, like, SuggestionRound(jobs, 2, room_mib=10.0), 9)
     assert {frozenset(each.workloads) for each in found} <= {frozenset({a, c})}
 
 
@@ -78,19 +83,19 @@ def test_the_jobs_of_an_instance_with_a_workload_that_was_never_seen(data, like)
             "jobs": [{"id": "x", "workload": name}, {"id": "y", "workload": "new", "gsla": 1.2}],
         }
     )
-    pool = Pool.of_instance(instance, GPU)
+    pool = SuggestionRound.of_instance(instance, GPU)
     assert [(job.workload, job.gsla) for job in pool.jobs] == [(name, np.inf), ("new", 1.2)]
     (found,) = suggestions(data, GPU, like, pool, 3)
     assert set(found.workloads) == {name, "new"}
     with pytest.raises(InputError, match="GPU of model"):
-        Pool.of_instance(instance, "another")
+        SuggestionRound.of_instance(instance, "another")
 
 
 def test_pairs_are_suggested_at_the_splits_that_were_measured(data, like):
     names = sorted(data.workloads(GPU))[:2]
     capped = Measurement(workloads=names, gpu_model=GPU, share=(40, 60), slowdown=(2.0, 1.6))
     known = data.replace(measurements=(*data.measurements, capped))
-    found = suggestions(known, GPU, like, Pool.of_data(data, GPU), 30)
+    found = suggestions(known, GPU, like, SuggestionRound.of_data(data, GPU), 30)
     assert {each.shares for each in found} <= {(None, None), (40, 60), (60, 40)}
     assert ({*names}, (40, 60)) not in [({*each.workloads}, each.shares) for each in found]
 
@@ -98,6 +103,6 @@ def test_pairs_are_suggested_at_the_splits_that_were_measured(data, like):
 def test_pairs_without_caps_are_not_suggested_where_none_was_measured(data):
     measurements = [m.replace(share=(40, 60)) for m in data.measurements]
     known = data.replace(measurements=measurements)
-    found = suggestions(known, GPU, process(known, GPU), Pool.of_data(known, GPU), 30)
+    found = suggestions(known, GPU, process(known, GPU), SuggestionRound.of_data(known, GPU), 30)
     assert found
     assert {each.shares for each in found} <= {(40, 60), (60, 40)}

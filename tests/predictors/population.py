@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.predictors.folds import family_folds, random_folds, variant_folds
-from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.rows import DirectedRows, HeldOut
 
 
 class Population(NamedTuple):
-    rows: Rows
+    rows: DirectedRows
     known: HeldOut
     new: HeldOut
 
@@ -58,7 +58,7 @@ def rows_of(slowdown, each):
     count = len(slowdown)
     first, second = np.triu_indices(count)
     own, other = np.r_[first, second], np.r_[second, first]
-    return Rows(
+    return DirectedRows(
         states=np.zeros((count, 1)),
         workload=np.arange(count),
         own=own,

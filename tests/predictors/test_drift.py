@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.drift import Outcome, drift
+from dovetail.predictors.drift import BoundOutcome, drift
 
 
 def outcomes(broken, confidence=0.9, workload="a"):
-    return [Outcome(workload, 1.2, 1.3 if miss else 1.1, confidence) for miss in broken]
+    return [BoundOutcome(workload, 1.2, 1.3 if miss else 1.1, confidence) for miss in broken]
 
 
 def test_capital_by_hand():
@@ -25,7 +25,7 @@ def test_capital_by_hand():
 
 
 def test_a_bound_that_is_met_is_kept():
-    assert drift([Outcome("a", 1.2, 1.2, 0.9)]).model.broken == 0
+    assert drift([BoundOutcome("a", 1.2, 1.2, 0.9)]).model.broken == 0
 
 
 def test_nothing_measured_is_no_drift():
@@ -71,9 +71,9 @@ def test_the_workload_that_drifts_is_named():
 @pytest.mark.parametrize(
     ("outcome", "path"),
     [
-        (Outcome("a", 1.2, 1.1, 1.0), "outcomes[0].confidence"),
-        (Outcome("a", float("nan"), 1.1, 0.9), "outcomes[0].upper"),
-        (Outcome("a", 1.2, float("inf"), 0.9), "outcomes[0].measured"),
+        (BoundOutcome("a", 1.2, 1.1, 1.0), "outcomes[0].confidence"),
+        (BoundOutcome("a", float("nan"), 1.1, 0.9), "outcomes[0].upper"),
+        (BoundOutcome("a", 1.2, float("inf"), 0.9), "outcomes[0].measured"),
     ],
 )
 def test_broken_input(outcome, path):

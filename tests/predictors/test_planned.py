@@ -9,15 +9,15 @@ import pytest
 from dovetail.predictors.planned import (
     BLIND,
     GANGS,
+    HeldOutSlowdowns,
     Setting,
-    Table,
     WorkerRound,
     draw_round,
     outcome,
     partners,
     tables,
 )
-from dovetail.predictors.rows import HeldOut, Rows
+from dovetail.predictors.rows import DirectedRows, HeldOut
 from dovetail.predictors.standing import (
     CO_RUNNER_OF_NEW_FAMILY,
     KNOWN,
@@ -33,7 +33,7 @@ FREE = Setting(np.inf, 1.0)
 def table(prediction, truth=None):
     prediction = np.asarray(prediction, dtype=float)
     count = len(prediction)
-    return Table(
+    return HeldOutSlowdowns(
         prediction,
         prediction if truth is None else np.asarray(truth, dtype=float),
         np.full_like(prediction, np.nan),
@@ -54,7 +54,7 @@ def paired(jobs, of, setting, upper=None):
 
 def test_tables_say_what_was_seen():
     # a and b are of one family, c of another; the pair (b, c) was never measured.
-    rows = Rows(
+    rows = DirectedRows(
         states=np.zeros((3, 1)),
         workload=np.arange(3),
         own=np.array([0, 0, 1, 2]),
@@ -88,7 +88,7 @@ def test_tables_say_what_was_seen():
 
 def test_of_pairs_at_several_splits_one_is_drawn():
     # a with b at two splits, both directions of each.
-    rows = Rows(
+    rows = DirectedRows(
         states=np.zeros((4, 1)),
         workload=np.array([0, 0, 1, 1]),
         own=np.array([0, 1, 3, 2]),

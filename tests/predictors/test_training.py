@@ -10,7 +10,7 @@ import pytest
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 from dovetail.instances.plugins import OWN, Plugin
-from dovetail.predictors.estimators.registry import AUTO, MODELS, GpuModel, model_names, spec
+from dovetail.predictors.estimators.registry import AUTO, MODELS, GpuModelOption, model_names, spec
 from dovetail.predictors.folds import random_folds
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS
@@ -220,7 +220,7 @@ def tuned(monkeypatch):
         tasks.append((task.gpu_model, task.seed, dict(options)))
         return made
 
-    options = {"extra": float, "from": GpuModel}
+    options = {"extra": float, "from": GpuModelOption}
     own = spec("constant")._replace(options=options, prepare=prepare)
     monkeypatch.setattr(sys.modules[__name__], "SPEC", own, raising=False)
     plugin = Plugin("predictor", "own", "some-package", f"{__name__}:SPEC")

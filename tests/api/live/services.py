@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.admission import Limits
+from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.service import Service
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
@@ -69,7 +69,7 @@ def service_here(directory, socket, everybody=False, private=False):
             pool,
             repository,
             directory=directory,
-            limits=Limits(any_user=True),
+            limits=AdmissionLimits(any_user=True),
             private=private,
         )
         answering = application(service.api, Tokens.read(str(tokens)))

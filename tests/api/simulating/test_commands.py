@@ -15,7 +15,7 @@ from dovetail.cli.parser import parser
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.traces import library_trace
-from dovetail.simulating.groups import Groups, gain
+from dovetail.simulating.groups import RunsByPolicy, gain
 from dovetail.solver.policies import POLICIES, Decision, Start, registry
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -647,7 +647,7 @@ def test_how_many_times_better():
         result("one", jct_mean_s=100.0, throughput_jobs_h=2.0, violation_rate=0.5),
         result("two", jct_mean_s=50.0, throughput_jobs_h=3.0, violation_rate=0.0),
     ]
-    one, two = Groups.of(runs).every
+    one, two = RunsByPolicy.of(runs).every
     assert gain(two, one, "jct_mean_s") == 2
     assert gain(two, one, "throughput_jobs_h") == 1.5
     # A rate of 0 is neither 0 times nor infinitely better than another.

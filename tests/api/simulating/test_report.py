@@ -25,7 +25,7 @@ from dovetail.simulating.drawings import (
     metric_bars,
     promises,
 )
-from dovetail.simulating.groups import Groups, leads
+from dovetail.simulating.groups import RunsByPolicy, leads
 from dovetail.simulating.report import SIMULATED, simulation_page
 from dovetail.simulating.tables import TABLES, longest_waits, metric_tables, round_table
 from dovetail.simulating.text import comparison_view
@@ -172,7 +172,7 @@ def test_figures_are_means_and_spreads_of_the_runs(several, html):
     runs, _ = several
     mine = [r.summary["jct_mean_s"] for r in runs if r.policy == "dovetail"]
     base = [r.summary["jct_mean_s"] for r in runs if r.policy == "fifo"]
-    table = metric_tables(Groups.of(runs))[0].table
+    table = metric_tables(RunsByPolicy.of(runs))[0].table
     assert table.heads[1][:2] == ("mean JCT", "min, lower")
     cell = {name: cells[0] for name, *cells in table.rows}["dovetail"]
     assert float(cell.text) == pytest.approx(fmean(mine) / 60, abs=0.051)
@@ -184,7 +184,7 @@ def test_figures_are_means_and_spreads_of_the_runs(several, html):
 
 def test_every_figure_of_the_main_tables_is_the_mean_of_the_runs(several):
     runs, _ = several
-    groups = Groups.of(runs)
+    groups = RunsByPolicy.of(runs)
     units = {"s": 1, "min": 60, "h": 3600, "d": 86400, "%": 0.01, "ms": 1e-3}
     seen = 0
     metrics_of = {title: metrics for title, _, metrics in TABLES}
@@ -206,7 +206,7 @@ def test_every_figure_of_the_main_tables_is_the_mean_of_the_runs(several):
 
 
 def test_two_jobs_by_hand(tiny):
-    groups = Groups.of(tiny)
+    groups = RunsByPolicy.of(tiny)
     assert groups.baseline.policy == "fifo"
     time, sharing, machines, _ = metric_tables(groups)
     heads = [head.text for head in time.table.heads]
@@ -229,7 +229,7 @@ def test_two_jobs_by_hand(tiny):
 
 
 def test_no_policy_is_best_where_some_have_no_figure(tiny):
-    groups = Groups.of(tiny)
+    groups = RunsByPolicy.of(tiny)
     assert groups.best("excess_p50") == ()
     assert [group.policy for group in groups.best("makespan_s")] == ["dovetail"]
     assert groups.best("jobs") == ()
@@ -242,7 +242,7 @@ def test_seeds_are_compared_one_by_one(tiny):
             for seed, m in enumerate(makespans)
         ]
 
-    groups = Groups.of([*of("a", 3.0, 5.0, 7.0), *of("b", 4.0, 4.0, 9.0)])
+    groups = RunsByPolicy.of([*of("a", 3.0, 5.0, 7.0), *of("b", 4.0, 4.0, 9.0)])
     assert leads(groups.every[0], groups.every[1], "makespan_s") == (2, 3)
     assert groups.baseline.policy == "a"
     frame = groups.to_frame()
@@ -283,7 +283,7 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
 )
 def test_the_headline_mentions_broken_gslas_of_the_best(rates, breaks_text):
     policies = zip(("fifo", "ssf", "castor"), (120.0, 90.0, 60.0), rates, strict=True)
-    groups = Groups.of([promised(*each) for each in policies])
+    groups = RunsByPolicy.of([promised(*each) for each in policies])
     best = "castor has the shortest mean job completion time of 3 policies: 60.0 s"
     assert headline(groups) == best + breaks_text
     breaks = " (breaks 31.0 % of its gSLAs)" if rates[2] > 0.01 else ""
@@ -291,14 +291,16 @@ def test_the_headline_mentions_broken_gslas_of_the_best(rates, breaks_text):
 
 
 def test_the_verdict_ranks_the_own_policy():
-    groups = Groups.of([promised("fifo", 120.0), promised("ssf", 90.0), promised("mine", 100.0)])
+    groups = RunsByPolicy.of(
+        [promised("fifo", 120.0), promised("ssf", 90.0), promised("mine", 100.0)]
+    )
     sentence = "mine is not the best at mean JCT (1.67 min; ssf 1.50 min). By mean JCT it is number"
     assert any(each.startswith(sentence) for each in verdict(groups))
     assert not any("ssf is not" in each for each in verdict(groups))
 
 
 def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
-    groups = Groups.of(tiny)
+    groups = RunsByPolicy.of(tiny)
     runs, facts = io.StringIO(), {"trace": "two jobs"}
     Console(file=runs, width=100).print(comparison_view(groups, facts))
     row = [line.split() for line in runs.getvalue().splitlines() if line.startswith("dovetail")][-1]
@@ -315,7 +317,9 @@ def test_a_rate_that_is_0_has_no_factor():
         names = ("fifo", "sjf", "ssf")[: len(rates)]
         runs = [promised(name, 60.0, rate) for name, rate in zip(names, rates, strict=True)]
         out = io.StringIO()
-        Console(file=out, width=100).print(comparison_view(Groups.of(runs), {"trace": "made up"}))
+        Console(file=out, width=100).print(
+            comparison_view(RunsByPolicy.of(runs), {"trace": "made up"})
+        )
         return out.getvalue().partition("how many times better")[2]
 
     # fifo breaks no gSLA: the table of means says so, and by what factor cannot be said.
@@ -329,24 +333,24 @@ def test_a_rate_that_is_0_has_no_factor():
 
 def test_missing_runs_are_said(several):
     runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
-    text = " ".join(verdict(Groups.of(runs)))
+    text = " ".join(verdict(RunsByPolicy.of(runs)))
     assert "Seed 2 is left out: not every policy has a run of it." in text
     assert "One seed only" in text
 
 
 def test_means_are_over_the_seeds_that_all_policies_have(several):
     runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
-    groups = Groups.of(runs)
+    groups = RunsByPolicy.of(runs)
     assert (groups.seeds, groups.left_out) == ((1,), (2,))
     for group in groups.every:
         (first,) = [r for r in runs if (r.policy, r.seed) == (group.policy, 1)]
         assert group.mean("jct_mean_s") == first.summary["jct_mean_s"]
     with pytest.raises(UnsupportedError, match="no seed for which all policies"):
-        Groups.of([r for r in runs if (r.policy, r.seed) in {("fifo", 1), ("dovetail", 2)}])
+        RunsByPolicy.of([r for r in runs if (r.policy, r.seed) in {("fifo", 1), ("dovetail", 2)}])
 
 
 def test_metrics_are_bars_with_their_deviations(several, tiny):
-    groups = Groups.of(several[0])
+    groups = RunsByPolicy.of(several[0])
     found = {chart.name: chart.data for chart in metric_bars(groups)}
     assert next(iter(found)) == "metrics-jct-mean"
     data = found["metrics-jct-mean"]
@@ -356,7 +360,7 @@ def test_metrics_are_bars_with_their_deviations(several, tiny):
     assert ratio.to_numpy() == pytest.approx(means / means[0])
     spread = np.array([group.spread("jct_mean_s") for group in groups.every])
     assert (data["deviation"] / data.iloc[:, 1]).to_numpy() == pytest.approx(spread / means)
-    assert list(metric_bars(Groups.of(tiny[:1]))) == []
+    assert list(metric_bars(RunsByPolicy.of(tiny[:1]))) == []
 
 
 def test_gpus_are_drawn_in_a_time_with_starts_under_every_policy(tiny):
@@ -369,7 +373,7 @@ def test_gpus_are_drawn_in_a_time_with_starts_under_every_policy(tiny):
     first, last = _window([early, late], 10_000.0)
     assert first < 1000
     assert last > 900
-    (chart, *_) = lanes(Groups.of(tiny), None, 1, hours=(0.0, 0.001))
+    (chart, *_) = lanes(RunsByPolicy.of(tiny), None, 1, hours=(0.0, 0.001))
     assert chart.title == "GPUs over time under fifo"
     assert (chart.data["start_s"] < 3.6).all()
 
@@ -381,17 +385,17 @@ def test_values_of_the_caller_replace_those_of_the_runs(tiny):
 
 
 def test_points_above_the_line_are_counted_and_drawn(tiny, several):
-    found = list(promises(Groups.of(tiny)))
+    found = list(promises(RunsByPolicy.of(tiny)))
     assert [chart.data["broken"].sum() for chart in found] == [0, 1]
     assert found[1].note == "1 of 2 jobs above their gSLA (50.0 %)"
-    for chart in promises(Groups.of(several[0])):
+    for chart in promises(RunsByPolicy.of(several[0])):
         runs = [r for r in several[0] if chart.title.endswith(f" under {r.policy}")]
         broken = sum(int((r.jobs["slowdown"] > r.jobs["gsla"] * (1 + 1e-6)).sum()) for r in runs)
         assert chart.note.startswith(f"{broken} of 80 jobs")
 
 
 def test_load_over_time_is_the_mean_of_each_stretch(tiny):
-    fifo, ours = loads(Groups.of(tiny), 1)
+    fifo, ours = loads(RunsByPolicy.of(tiny), 1)
     # FIFO lets one job wait for 100 of 200 s.
     assert (fifo.data["waiting_jobs"][fifo.data["time_s"] < 100] == 1).all()
     assert (fifo.data["waiting_jobs"][fifo.data["time_s"] >= 100] == 0).all()
@@ -417,20 +421,20 @@ def test_lanes_split_while_two_share():
 
 def test_lanes_cover_the_time_of_all_stays(several):
     runs, cluster = several
-    for chart, r in zip(lanes(Groups.of(runs), cluster, 8), runs[:3], strict=True):
+    for chart, r in zip(lanes(RunsByPolicy.of(runs), cluster, 8), runs[:3], strict=True):
         held = float((r.stays["end_s"] - r.stays["start_s"]).sum())
         assert (chart.data["end_s"] - chart.data["start_s"]).sum() == pytest.approx(held)
 
 
 def test_too_many_bars_are_thinned_and_said_so(several, monkeypatch):
     monkeypatch.setattr("dovetail.simulating.drawings.MOST_BARS", 60)
-    chart = next(lanes(Groups.of(several[0]), several[1], 8))
+    chart = next(lanes(RunsByPolicy.of(several[0]), several[1], 8))
     assert len(chart.data) == 20
     assert chart.note.startswith("the longest 20 of ")
 
 
 def test_jobs_that_waited_longest_come_first(several):
-    group = Groups.of(several[0]).every[1]
+    group = RunsByPolicy.of(several[0]).every[1]
     waited = sorted(
         ((float(w), str(r.seed)) for r in group.runs for w in r.jobs["queueing_s"]), reverse=True
     )
@@ -443,7 +447,7 @@ def test_jobs_that_waited_longest_come_first(several):
 
 
 def test_proofs_are_shown_of_policies_that_prove(several):
-    rows = {row[0]: row[-3:] for row in round_table(Groups.of(several[0])).rows}
+    rows = {row[0]: row[-3:] for row in round_table(RunsByPolicy.of(several[0])).rows}
     assert rows["fifo"] == ("-", "-", "-")
     # Of its rounds a part starts jobs that share, and claims nothing.
     assert rows["dovetail"] == ("15.2", "0.0", "25.00")
@@ -547,6 +551,6 @@ def test_a_browser_complains_of_nothing_and_sorts_tables(html, several, tmp_path
     assert "CONSOLE" not in log
     out, lowest, highest, sort = re.search(r"<title>(.*?)</title>", made)[1].split("|")
     assert int(out) <= 0
-    ranked = sorted(Groups.of(several[0]).every, key=lambda group: group.mean("jct_mean_s"))
+    ranked = sorted(RunsByPolicy.of(several[0]).every, key=lambda group: group.mean("jct_mean_s"))
     assert (lowest, highest) == (ranked[0].policy, ranked[-1].policy)
     assert sort == "descending"

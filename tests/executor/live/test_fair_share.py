@@ -10,7 +10,7 @@ from dovetail.executor.jobs import checkpoint
 from dovetail.executor.jobs.journal import read_state_machine
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.states import OVER, QUEUED
-from dovetail.executor.live.admission import Limits
+from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.fair_share import standings
 from dovetail.instances.errors import InputError
@@ -50,7 +50,7 @@ def overtaking(tmp_path, policy):
     """
     many = [live_spec(work_s=20, owner=BOB, weight=9.0, estimate_s=20.0) for _ in range(40)]
     one = live_spec(work_s=40, owner=EVA, estimate_s=40.0)
-    with service_in(tmp_path, policy=policy, limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, policy=policy, limits=AdmissionLimits(any_user=True)) as service:
         service.api.submit(many, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) >= 2)
         service.api.submit([one], EVA)
@@ -67,7 +67,7 @@ def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
 
 
 def test_users_take_turns_on_one_device(tmp_path):
-    with service_in(tmp_path, policy="sjf", limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, policy="sjf", limits=AdmissionLimits(any_user=True)) as service:
         service.api.drain(["n-0", "n-1"], True, ME)
         service.api.submit([live_spec(work_s=1, owner=BOB, estimate_s=1.0) for _ in range(6)], BOB)
         service.api.submit([live_spec(work_s=4, owner=EVA, estimate_s=4.0) for _ in range(3)], EVA)
@@ -107,7 +107,7 @@ def test_a_users_jobs_start_in_the_order_the_user_gave(tmp_path, policy):
 
 
 def test_what_is_reserved_for_services_goes_first_to_the_user_with_less(tmp_path):
-    with service_in(tmp_path, policy="sjf", limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, policy="sjf", limits=AdmissionLimits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=HELD_S, owner=BOB)] * 2, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
         critical = live_spec(work_s=HELD_S, owner=BOB, priority="latency", gsla=1.0)
@@ -126,7 +126,7 @@ def test_what_is_reserved_for_services_goes_first_to_the_user_with_less(tmp_path
 
 
 def test_a_users_order_is_nothing_to_others(tmp_path):
-    with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, policy="fifo", limits=AdmissionLimits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=HELD_S, workers=2)], ME)
         wait_until(lambda: service.api.job("j1").runs)
         service.api.submit([live_spec(work_s=1, owner=BOB, nice=-20) for _ in range(6)], BOB)
@@ -155,7 +155,7 @@ def test_the_bound_on_waits_holds_whatever_the_order(tmp_path):
 
 
 def test_the_explanation_names_the_user_whose_jobs_come_first(tmp_path):
-    with service_in(tmp_path, limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, limits=AdmissionLimits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=HELD_S, owner=BOB)] * 4, BOB)
         wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
         service.api.submit([live_spec(work_s=HELD_S, owner=EVA)], EVA)
@@ -174,7 +174,7 @@ def test_the_explanation_names_the_user_whose_jobs_come_first(tmp_path):
 
 
 def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
-    with service_in(tmp_path, limits=Limits(waiting=3, any_user=True)) as service:
+    with service_in(tmp_path, limits=AdmissionLimits(waiting=3, any_user=True)) as service:
         service.api.drain([], True, ME)
         service.api.submit([live_spec(owner=BOB)] * 2, BOB)
         message = "^bob may have 3 waiting jobs, has 2, and 2 more are submitted$"
@@ -189,7 +189,7 @@ def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
 
 
 def test_the_rest_goes_to_users_that_can_use_it(tmp_path):
-    with service_in(tmp_path, policy="fifo", limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, policy="fifo", limits=AdmissionLimits(any_user=True)) as service:
         service.api.submit([live_spec(work_s=HELD_S, owner=BOB)], BOB)
         wait_until(lambda: service.api.job("j1").runs)
         service.api.submit([live_spec(work_s=HELD_S, workers=2, owner=EVA)], EVA)

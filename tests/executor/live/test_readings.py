@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dovetail.executor.live.readings import LastReading, Reading
+from dovetail.executor.live.readings import LastReading, RunReading
 from dovetail.executor.pools.pool import Progress
 
-ALONE = Reading(iterations=10.0, total=100.0, rate=4.0, solo_rate=4.0, slowdown=1.0)
-SHARED = Reading(iterations=40.0, total=100.0, rate=2.0, solo_rate=4.0, slowdown=2.0, predicted=1.5)
+ALONE = RunReading(iterations=10.0, total=100.0, rate=4.0, solo_rate=4.0, slowdown=1.0)
+SHARED = RunReading(
+    iterations=40.0, total=100.0, rate=2.0, solo_rate=4.0, slowdown=2.0, predicted=1.5
+)
 
 
 def test_a_slowdown_is_kept_from_when_it_shared():
@@ -15,9 +17,9 @@ def test_a_slowdown_is_kept_from_when_it_shared():
     assert seen.readings["j1.1"].slowdown is None
     seen.note("j1.1", SHARED, shares=True)
     # Its company has gone: neither its rate alone nor a window without one says what it cost.
-    seen.note("j1.1", Reading(predicted=1.7), shares=True)
+    seen.note("j1.1", RunReading(predicted=1.7), shares=True)
     seen.note("j1.1", ALONE._replace(iterations=90.0), shares=False)
-    kept = Reading(iterations=90.0, total=100.0, slowdown=2.0, predicted=1.5)
+    kept = RunReading(iterations=90.0, total=100.0, slowdown=2.0, predicted=1.5)
     assert seen.readings == {"j1.1": kept}
 
 

@@ -12,7 +12,7 @@ import pytest
 from dovetail.executor.jobs.journal import Journal, JournalError, read_events
 from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.admission import Limits
+from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.tracks import WatchOptions
@@ -177,7 +177,7 @@ def test_a_grace_longer_than_the_administrator_allows_is_refused(tmp_path):
         service.api.submit([spec(grace_s=3600.0), spec(grace_s=3600.5)], ME)
     message = "jobs[1].grace_s: must be <= 3600 s (the service's --max-grace), got 3600.5"
     assert str(refused.value) == message
-    with service_in(tmp_path, limits=Limits(grace_s=7200.0)) as service:
+    with service_in(tmp_path, limits=AdmissionLimits(grace_s=7200.0)) as service:
         assert service.api.submit([spec(grace_s=3600.5)], ME) == ("j1",)
 
 
@@ -326,7 +326,7 @@ def test_others_may_not_cancel_or_read(tmp_path):
 
 
 def test_jobs_that_can_never_run_are_refused(tmp_path):
-    with service_in(tmp_path, limits=Limits(any_user=False)) as service:
+    with service_in(tmp_path, limits=AdmissionLimits(any_user=False)) as service:
         with pytest.raises(InputError, match=r"jobs\[1\].workers: must be <= 2 .*, got 3"):
             service.api.submit([spec(), spec(workers=3)], ME)
         too_much = r"^memory_mib: must be <= 16000 \(the largest device\), got 20000$"
@@ -605,7 +605,7 @@ def test_a_job_that_is_over_shows_how_far_it_came(tmp_path):
 
 
 def test_a_job_is_edited_by_its_owner_and_its_place_by_an_administrator(tmp_path):
-    with service_in(tmp_path, limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, limits=AdmissionLimits(any_user=True)) as service:
         service.api.submit([spec(held=True, owner=OTHER)], OTHER)
         third = Owner(name="third", uid=os.geteuid() + 1, gid=1)
         for changes, by in (({"nice": 1}, third), ({"command": ("rm",)}, ME), ({}, third)):
@@ -623,5 +623,5 @@ def test_a_job_is_edited_by_its_owner_and_its_place_by_an_administrator(tmp_path
         wait_until(is_in(service, "j1", JobState.FINISHED))
         assert service.api.job("j1").workload == "B"
     assert kinds(tmp_path).count("edited") == 2
-    with service_in(tmp_path, limits=Limits(any_user=True)) as service:
+    with service_in(tmp_path, limits=AdmissionLimits(any_user=True)) as service:
         assert service.api.job("j1").nice == 3

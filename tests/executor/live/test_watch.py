@@ -10,7 +10,7 @@ import pytest
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.beliefs import Belief
-from dovetail.executor.live.readings import Reading
+from dovetail.executor.live.readings import RunReading
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.watch import RunWatch, watched
 from dovetail.executor.pools.pool import Progress, Usage
@@ -333,7 +333,7 @@ def test_what_is_seen_of_a_run_is_on_show():
     assert found.slowdown == pytest.approx(1.25)
     assert (found.predicted, found.predicted_by) == (1.1, "estimate without a bound: made up")
     assert (found.total, found.solo_rate, found.memory_used_mib) == (5000.0, 2.0, 640.0)
-    assert scene.watch.reading("j9.1") == Reading()
+    assert scene.watch.reading("j9.1") == RunReading()
 
 
 def test_a_window_begins_anew_when_a_job_leaves_or_joins():

@@ -7,8 +7,8 @@ import pytest
 
 from dovetail.executor.simulation import Options
 from dovetail.executor.simulation import campaign as campaigns
-from dovetail.executor.simulation.beliefs import Model, Noise
-from dovetail.executor.simulation.campaign import Campaign, Task, code_digest
+from dovetail.executor.simulation.beliefs import LogNormalNoise, Model
+from dovetail.executor.simulation.campaign import SimulationCampaign, Task, code_digest
 from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.solver.policies.exclusive import Fifo
@@ -20,7 +20,7 @@ SETUP = Setup(JOBS, world(gpus=2, slowdowns=PAIR))
 
 
 def campaign(setup, tmp_path, policies=("fifo", "ssf"), seeds=(0, 1)):
-    return Campaign(setup, policies, seeds, tmp_path)
+    return SimulationCampaign(setup, policies, seeds, tmp_path)
 
 
 def test_runs_every_policy_for_every_seed_and_nothing_twice(tmp_path):
@@ -54,7 +54,7 @@ def test_runs_every_policy_for_every_seed_and_nothing_twice(tmp_path):
         {"world": world(gpus=3, slowdowns=PAIR)},
         {"world": world(gpus=2, slowdowns=[("a", "b", 1.5, 1.25)])},
         {"gslas": "fixed:1.5"},
-        {"beliefs": Noise(0.1)},
+        {"beliefs": LogNormalNoise(0.1)},
         {"options": Options(restart_s=5.0)},
     ],
     ids=lambda change: next(iter(change)),

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.executor.simulation import History, Options, Outcome, Stay
+from dovetail.executor.simulation import History, JobTimes, Options, Stay
 from dovetail.executor.simulation.metrics import (
     METRICS,
     job_table,
@@ -159,7 +159,7 @@ def test_the_series_are_a_row_a_round():
 
 def test_shares_and_failed_starts_are_reported():
     job = Job(0, "j0", workload=0, workers=1, work_s=10.0, arrival_s=0.0, starts=1)
-    outcome = Outcome(10.0, first_start_s=5.0, finish_s=15.0, held_s=10.0, solo_s=10.0)
+    outcome = JobTimes(10.0, first_start_s=5.0, finish_s=15.0, held_s=10.0, solo_s=10.0)
     stays = [
         Stay(0, 0.0, 0.0, (0,), (30,), 0, 0.0, 0.0, "out_of_memory"),
         Stay(0, 5.0, 15.0, (1,), None, 0, 0.0, 10.0, "finished"),
@@ -203,8 +203,8 @@ def test_every_metric_is_in_the_documentation():
 
 def interrupted_service(priority, ending):
     """Return the history of a job that waits 10 s, and is off its GPU from 40 to 52."""
-    service = Outcome(95.0, first_start_s=10.0, finish_s=122.0, held_s=100.0, solo_s=95.0)
-    other = Outcome(30.0, first_start_s=0.0, finish_s=30.0, held_s=30.0, solo_s=30.0)
+    service = JobTimes(95.0, first_start_s=10.0, finish_s=122.0, held_s=100.0, solo_s=95.0)
+    other = JobTimes(30.0, first_start_s=0.0, finish_s=30.0, held_s=30.0, solo_s=30.0)
     jobs = [Job(k, f"j{k}", k, 1, 95.0, 0.0, starts=2 - k) for k in range(2)]
     stays = [
         Stay(0, 10.0, 40.0, (0,), None, 0, 0.0, 25.0, ending),

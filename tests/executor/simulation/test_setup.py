@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from benchmarks.conservation import violations
-from dovetail.executor.simulation.beliefs import Exact, HeldOut, Model, Noise, beliefs_named
+from dovetail.executor.simulation.beliefs import (
+    Exact,
+    HeldOutBeliefs,
+    LogNormalNoise,
+    Model,
+    beliefs_named,
+)
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
@@ -106,9 +112,9 @@ def test_a_source_is_a_folder_of_tables_or_an_instance(tmp_path):
 
 def test_beliefs_by_name():
     assert beliefs_named("exact") == Exact()
-    assert beliefs_named("noise:0.1") == Noise(0.1)
-    assert beliefs_named("held-out:analytic:0.5") == HeldOut("analytic", 0.5)
-    assert beliefs_named("held-out:auto:0.5:families") == HeldOut("auto", 0.5, True)
+    assert beliefs_named("noise:0.1") == LogNormalNoise(0.1)
+    assert beliefs_named("held-out:analytic:0.5") == HeldOutBeliefs("analytic", 0.5)
+    assert beliefs_named("held-out:auto:0.5:families") == HeldOutBeliefs("auto", 0.5, True)
     assert beliefs_named("model:a:b.model") == Model("a:b.model")
 
 
@@ -143,25 +149,25 @@ def test_exact_beliefs_are_the_truth():
 
 def test_noise_is_log_normal_the_same_at_all_caps_and_bounded_at_nine_in_ten():
     few = synthetic_world(6, 1, gpu_models=["V100", "K80"], splits=True)
-    error = np.log(Noise(0.2).of(few, 5).slowdown / SlowdownTable.of(few).slowdown)
+    error = np.log(LogNormalNoise(0.2).of(few, 5).slowdown / SlowdownTable.of(few).slowdown)
     assert np.allclose(error, error[0, 0])
     made = synthetic_world(60, 1)
     truth = SlowdownTable.of(made)
-    believed = Noise(0.2).of(made, 5)
+    believed = LogNormalNoise(0.2).of(made, 5)
     error = np.log(believed.slowdown / truth.slowdown)
     # 3,600 draws: the standard error of the deviation is 0.2 / sqrt(7200) = 0.0024.
     assert error[0, 0].std() == pytest.approx(0.2, abs=0.01)
     assert error[0, 0].mean() == pytest.approx(0.0, abs=0.014)
     assert (truth.slowdown <= believed.upper)[0, 0].mean() == pytest.approx(0.9, abs=0.02)
-    assert np.array_equal(Noise(0.2).of(made, 5).slowdown, believed.slowdown)
-    assert not np.array_equal(Noise(0.2).of(made, 6).slowdown, believed.slowdown)
+    assert np.array_equal(LogNormalNoise(0.2).of(made, 5).slowdown, believed.slowdown)
+    assert not np.array_equal(LogNormalNoise(0.2).of(made, 6).slowdown, believed.slowdown)
 
 
 def test_held_out_knows_the_measured_part_and_predicts_the_rest():
     pytest.importorskip("sklearn", reason="the extra train is not installed")
     made = synthetic_world(5, 1, splits=True)
     truth = SlowdownTable.of(made)
-    believed = HeldOut("constant", 0.6).of(made, 3)
+    believed = HeldOutBeliefs("constant", 0.6).of(made, 3)
     known = (believed.slowdown == truth.slowdown)[0].all(axis=0)
     # 15 unordered pairs, self-pairs among them: 9 are measured, at every caps.
     assert np.triu(known).sum() == 9
@@ -176,7 +182,7 @@ def test_held_out_knows_the_measured_part_and_predicts_the_rest():
 def test_held_out_families_are_never_seen():
     pytest.importorskip("sklearn", reason="the extra train is not installed")
     made = synthetic_world(8, 1)
-    believed = HeldOut("analytic", 0.5, families=True).of(made, 3)
+    believed = HeldOutBeliefs("analytic", 0.5, families=True).of(made, 3)
     truth = SlowdownTable.of(made)
     known = (believed.slowdown == truth.slowdown)[0, 0]
     seen = known.any(axis=1)
@@ -198,7 +204,7 @@ def test_held_out_does_not_know_which_pairs_fail_and_never_predicts_unmeasured_o
     truth = SlowdownTable.of(made)
     a, b = (truth.place[name] for name in failed.pair)
     c, d = (truth.place[name] for name in absent.pair)
-    believed = [HeldOut("constant", 0.5).of(made, seed).slowdown[0, 0] for seed in range(2)]
+    believed = [HeldOutBeliefs("constant", 0.5).of(made, seed).slowdown[0, 0] for seed in range(2)]
     assert {bool(np.isnan(table[a, b])) for table in believed} == {True, False}
     assert all(np.isnan(table[c, d]) and np.isnan(table[d, c]) for table in believed)
 
@@ -217,7 +223,7 @@ def test_beliefs_of_a_saved_model(tmp_path):
 def test_a_scenario_follows_from_its_seed_alone():
     jobs = trace(*((k, 1, 100, None) for k in range(40)))
     made = synthetic_world(6, 1, 2)
-    setup = Setup(jobs, made, "uniform:1:2", (), 30, Noise(0.1), Options(restart_s=5.0))
+    setup = Setup(jobs, made, "uniform:1:2", (), 30, LogNormalNoise(0.1), Options(restart_s=5.0))
     one, again, other = setup.scenario(1), setup.scenario(1), setup.scenario(2)
     assert one.trace == again.trace != other.trace
     assert one.options == again.options != other.options
@@ -264,7 +270,7 @@ def test_streams_do_not_touch_each_other():
     jobs = trace(*((k, 1, 100, None) for k in range(40)))
     made = synthetic_world(6, 1, 2)
     plain = Setup(jobs, made).scenario(4)
-    with_gslas = Setup(jobs, made, "uniform:1:2", beliefs=Noise(0.3)).scenario(4)
+    with_gslas = Setup(jobs, made, "uniform:1:2", beliefs=LogNormalNoise(0.3)).scenario(4)
     workloads = [job.workload for job in plain.trace.jobs]
     assert [job.workload for job in with_gslas.trace.jobs] == workloads
     assert with_gslas.options == plain.options
@@ -280,7 +286,9 @@ def test_workloads_are_drawn_from_those_given_and_known_ones_are_kept():
 
 def test_a_scenario_travels_between_processes_and_runs():
     jobs = trace(*((k, 1, 100, None) for k in range(20)))
-    scenario = Setup(jobs, synthetic_world(6, 1, 2), "uniform:1:2", beliefs=Noise(0.1)).scenario(1)
+    scenario = Setup(
+        jobs, synthetic_world(6, 1, 2), "uniform:1:2", beliefs=LogNormalNoise(0.1)
+    ).scenario(1)
     moved = pickle.loads(pickle.dumps(scenario))
     history = moved.simulate(Fifo())
     assert violations(history, moved.trace, moved.world, moved.options) == []

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import (
     DataSet,
-    Evidence,
+    EvidenceRecord,
     Measurement,
-    Recorded,
     Repository,
+    RepositoryRecord,
     SoloProfile,
     read_dataset,
     write_dataset,
@@ -102,8 +102,8 @@ def test_conditions_are_kept_and_lie_in_a_table_that_old_repositories_lack(tmp_p
 
 def test_evidence_is_kept_with_the_records(tmp_path):
     repository = Repository(tmp_path / "r.db")
-    first = Evidence("split", "H200", "580.1", "130100", "2026-11-22", {"share": 50})
-    second = Evidence("result", "H200", None, None, "2026-11-23", {"note": "ü"})
+    first = EvidenceRecord("split", "H200", "580.1", "130100", "2026-11-22", {"share": 50})
+    second = EvidenceRecord("result", "H200", None, None, "2026-11-23", {"note": "ü"})
     repository.append([A])
     repository.record([first])
     assert repository.append([A]) == 2
@@ -127,7 +127,7 @@ def test_records_are_numbered_and_timed(tmp_path):
     assert [(r.sequence, r.record) for r in records] == [(1, A), (2, A), (3, PAIR), (4, A)]
     times = [datetime.fromisoformat(r.recorded) for r in records]
     assert before <= times[0] == times[2] <= times[3] <= datetime.now(UTC)
-    assert repository.since(3) == (Recorded(4, records[3].recorded, A),)
+    assert repository.since(3) == (RepositoryRecord(4, records[3].recorded, A),)
     assert repository.since(4) == ()
 
 

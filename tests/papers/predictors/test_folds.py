@@ -7,8 +7,8 @@ import pytest
 
 from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.predictors import tensorshare
-from dovetail.papers.predictors.tensorshare import TensorShare
-from dovetail.predictors.estimators.registry import Task
+from dovetail.papers.predictors.tensorshare import TensorShareRegressor
+from dovetail.predictors.estimators.registry import FittingTask
 from dovetail.predictors.folds import fitted
 from dovetail.predictors.rows import training_rows
 from tests.predictors.synthetic import synthetic
@@ -43,12 +43,14 @@ def test_the_network_is_stopped_by_pairs_that_it_does_not_learn_from():
     draw = np.random.default_rng(0)
     table, slowdown = draw.uniform(size=(60, 4)), draw.normal(2, 0.1, size=60)
     copies = np.tile(np.arange(60), 4)
-    network = TensorShare((64, 32), learning_rate_init=0.01, max_iter=400, n_iter_no_change=20)
+    network = TensorShareRegressor(
+        (64, 32), learning_rate_init=0.01, max_iter=400, n_iter_no_change=20
+    )
     grouped = network.fit(table[copies], slowdown[copies], copies).n_iter_
     assert grouped < network.fit(table[copies], slowdown[copies]).n_iter_ / 2
 
 
-class Spy(TensorShare):
+class Spy(TensorShareRegressor):
     """The network, which notes what it is fitted and tuned on instead."""
 
     def fit(self, X, y, pairs=None):  # noqa: N803
@@ -71,7 +73,7 @@ def test_the_network_gets_the_pair_of_each_row():
 
 def test_of_another_gpu_model_only_workloads_that_are_not_hidden_count():
     both = splits_of_two_gpu_models()
-    model = SPEC.prepare(SPEC, Task(both, "A100", 0), {"from": "V100"})
+    model = SPEC.prepare(SPEC, FittingTask(both, "A100", 0), {"from": "V100"})
     _, rows = training_rows(both, ("share",), ["A100"])
     ends = np.stack([rows.own_workload, rows.other_workload])
     # Five workloads have 15 pairs at 3 splits, four have 10.

@@ -14,7 +14,7 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.papers.forms.network import Network
 from dovetail.papers.importers.gavel import import_gavel
-from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShare
+from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShareRegressor
 from dovetail.predictors.estimators.registry import spec
 from dovetail.predictors.rows import training_rows
 
@@ -23,7 +23,7 @@ SMALL = {"hidden_layer_sizes": (32, 16), "learning_rate_init": 0.01}
 
 
 @parametrize_with_checks(
-    [TensorShare(hidden_layer_sizes=(16,), learning_rate_init=0.01, max_iter=50)]
+    [TensorShareRegressor(hidden_layer_sizes=(16,), learning_rate_init=0.01, max_iter=50)]
 )
 def test_estimator_checks(estimator, check):
     check(estimator)
@@ -46,7 +46,7 @@ def mean_error(fitted, table, slowdown):
 
 def test_table_4_has_the_parameters_of_the_paper():
     table, slowdown = synthetic(0, 40)
-    network = TensorShare(max_iter=1).fit(np.hstack([table, table]), slowdown).network_
+    network = TensorShareRegressor(max_iter=1).fit(np.hstack([table, table]), slowdown).network_
     counts = [layer.weights.size + layer.bias.size for layer in network.layers]
     # MLP_1, MLP_2, five times MLP_3-7, MLP_8, MLP_9, MLP_10; the output is one of two, 34 / 2.
     assert counts == [2304, 8224, *[1056] * 5, 33_792, 65_600, 1040, 17]
@@ -54,20 +54,20 @@ def test_table_4_has_the_parameters_of_the_paper():
 
 
 def test_learns_a_synthetic_gpu():
-    fitted = TensorShare(**SMALL).fit(*synthetic(0, 800))
+    fitted = TensorShareRegressor(**SMALL).fit(*synthetic(0, 800))
     table, slowdown = synthetic(1, 400)
     # The noise alone has a mean error of 0.02 * sqrt(2 / pi) = 0.016; a constant's is 0.2.
     assert mean_error(fitted, table, slowdown) < 0.03
 
 
 def test_the_paper_s_structure_learns():
-    fitted = TensorShare(max_iter=40).fit(*synthetic(0, 400))
+    fitted = TensorShareRegressor(max_iter=40).fit(*synthetic(0, 400))
     assert mean_error(fitted, *synthetic(1, 400)) < 0.06
 
 
 def test_predicts_what_scikit_learn_s_network_predicts():
     table, slowdown = synthetic(0, 100)
-    fitted = TensorShare(hidden_layer_sizes=(8, 4), max_iter=5).fit(table, slowdown)
+    fitted = TensorShareRegressor(hidden_layer_sizes=(8, 4), max_iter=5).fit(table, slowdown)
     network = fitted.network_
     reference = MLPRegressor(hidden_layer_sizes=(8, 4), max_iter=1)
     reference.partial_fit(table, slowdown)
@@ -79,7 +79,7 @@ def test_predicts_what_scikit_learn_s_network_predicts():
 
 def test_form_predicts_the_same_mirrored_and_for_a_pair_with_itself():
     table, slowdown = synthetic(0, 100)
-    fitted = TensorShare(**SMALL, max_iter=5).fit(table, slowdown)
+    fitted = TensorShareRegressor(**SMALL, max_iter=5).fit(table, slowdown)
     states = np.random.default_rng(1).uniform(size=(9, 2))
     own, other = np.divmod(np.arange(81), 9)
     form = Network.from_arrays(fitted.to_form().arrays(), 2)
@@ -96,7 +96,9 @@ def test_the_seed_decides():
 
     def predicted(seed):
         return (
-            TensorShare(**SMALL, max_iter=5, random_state=seed).fit(table, slowdown).predict(table)
+            TensorShareRegressor(**SMALL, max_iter=5, random_state=seed)
+            .fit(table, slowdown)
+            .predict(table)
         )
 
     assert np.array_equal(predicted(1), predicted(1))
@@ -107,23 +109,23 @@ def test_validation_rows_stop_the_training_and_the_best_weights_are_kept():
     # The slowdown is noise: soon the rows learned say nothing of the others.
     rng = np.random.default_rng(0)
     table, slowdown = rng.uniform(size=(200, 4)), rng.normal(2, 0.1, size=200)
-    patient = TensorShare(**SMALL, max_iter=400, n_iter_no_change=20).fit(table, slowdown)
+    patient = TensorShareRegressor(**SMALL, max_iter=400, n_iter_no_change=20).fit(table, slowdown)
     assert patient.n_iter_ < 400
     best = patient.n_iter_ - 20
-    stopped = TensorShare(**SMALL, max_iter=best).fit(table, slowdown)
+    stopped = TensorShareRegressor(**SMALL, max_iter=best).fit(table, slowdown)
     assert np.array_equal(patient.predict(table), stopped.predict(table))
 
 
 def test_no_slowdown_below_the_least_of_training():
     table, slowdown = synthetic(0, 60)
-    fitted = TensorShare(**SMALL).fit(table, slowdown)
+    fitted = TensorShareRegressor(**SMALL).fit(table, slowdown)
     assert fitted.predict(np.full((1, 4), -10.0)) >= slowdown.min()
     assert np.isfinite(fitted.predict(np.array([[1e300, -1e300, 1e300, -1e300]]))).all()
 
 
 def test_constant_columns_and_a_constant_slowdown():
     table = np.hstack([synthetic(0, 60)[0], np.full((60, 1), 7.0)])
-    fitted = TensorShare(**SMALL).fit(table, np.full(60, 1.5))
+    fitted = TensorShareRegressor(**SMALL).fit(table, np.full(60, 1.5))
     np.testing.assert_allclose(fitted.predict(table), 1.5, atol=0.05)
     moved = table.copy()
     moved[:, 4] = -3.0
@@ -132,13 +134,13 @@ def test_constant_columns_and_a_constant_slowdown():
 
 def test_few_rows_are_learned_without_validation_rows():
     table, slowdown = synthetic(0, 7)
-    fitted = TensorShare(**SMALL, max_iter=300, n_iter_no_change=300).fit(table, slowdown)
+    fitted = TensorShareRegressor(**SMALL, max_iter=300, n_iter_no_change=300).fit(table, slowdown)
     assert mean_error(fitted, table, slowdown) < 0.02
 
 
 def test_an_odd_number_of_columns_is_no_pair():
     table, slowdown = synthetic(0, 30)
-    fitted = TensorShare(**SMALL, max_iter=1).fit(table[:, :3], slowdown)
+    fitted = TensorShareRegressor(**SMALL, max_iter=1).fit(table[:, :3], slowdown)
     with pytest.raises(InputError, match="must have as many columns for both jobs, got 3"):
         fitted.to_form()
 
@@ -148,7 +150,7 @@ def test_registered():
 
 
 def test_transfer_keeps_the_first_layer_bit_for_bit_and_changes_the_others():
-    first = TensorShare(**SMALL).fit(*synthetic(0, 300))
+    first = TensorShareRegressor(**SMALL).fit(*synthetic(0, 300))
     before = {name: values.copy() for name, values in first.network_.arrays().items()}
     tuned = first.transferred(*synthetic(2, 60, memory=2.0)).network_.arrays()
     unchanged = {name for name in before if np.array_equal(before[name], tuned[name])}
@@ -161,13 +163,15 @@ def test_transfer_keeps_the_first_layer_bit_for_bit_and_changes_the_others():
 
 def test_transfer_with_few_rows_beats_training_on_them():
     # A second synthetic GPU on which the memory is contended more; 40 rows of it, four seeds.
-    first = TensorShare(**SMALL).fit(*synthetic(0, 500))
+    first = TensorShareRegressor(**SMALL).fit(*synthetic(0, 500))
     test = synthetic(99, 400, memory=1.6)
     tuned, scratch = [], []
     for seed in range(4):
         few = synthetic(10 + seed, 40, memory=1.6)
         tuned += [mean_error(first.transferred(*few, frozen=layers), *test) for layers in (1, 2)]
-        scratch.append(mean_error(TensorShare(**SMALL, random_state=seed).fit(*few), *test))
+        scratch.append(
+            mean_error(TensorShareRegressor(**SMALL, random_state=seed).fit(*few), *test)
+        )
     assert max(tuned) < min(scratch)
     assert max(tuned) < mean_error(first, *test)
 
@@ -175,7 +179,7 @@ def test_transfer_with_few_rows_beats_training_on_them():
 @pytest.mark.parametrize("frozen", [0, 3])
 def test_transfer_freezes_some_layers_and_not_all(frozen):
     table, slowdown = synthetic(0, 30)
-    fitted = TensorShare(**SMALL, max_iter=1).fit(table, slowdown)
+    fitted = TensorShareRegressor(**SMALL, max_iter=1).fit(table, slowdown)
     with pytest.raises(InputError, match=f"frozen: must be between 1 and 2, got {frozen}"):
         fitted.transferred(table, slowdown, frozen=frozen)
 
@@ -189,13 +193,15 @@ def test_transfer_with_few_measured_pairs_beats_training_on_them():
     # profile there is is the throughput.
     settings = {"max_iter": 150}
     old, new = gavel("k80"), gavel("p100")
-    first = TensorShare(**settings).fit(old.table, old.slowdown)
+    first = TensorShareRegressor(**settings).fit(old.table, old.slowdown)
     tuned, scratch, unchanged = [], [], []
     for seed in range(4):
         few = np.random.default_rng(seed).permutation(new.pair.max() + 1)[:10]
         chosen = np.isin(new.pair, few)
         learned, test = new.take(chosen), new.take(~chosen)
-        again = TensorShare(**settings, random_state=seed).fit(learned.table, learned.slowdown)
+        again = TensorShareRegressor(**settings, random_state=seed).fit(
+            learned.table, learned.slowdown
+        )
         for errors, fitted in (
             (tuned, first.transferred(learned.table, learned.slowdown)),
             (scratch, again),

@@ -10,10 +10,10 @@ pytest.importorskip("sklearn", reason="needs the extra train")
 pytest.importorskip("optuna", reason="needs the extra train")
 
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShare
+from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShareRegressor
 from dovetail.papers.predictors.tensorshare_search import search
 
-QUICK = TensorShare(max_iter=3)
+QUICK = TensorShareRegressor(max_iter=3)
 
 
 def synthetic(families=6, rows=120):
@@ -56,7 +56,12 @@ def test_error_is_that_on_families_not_seen():
     third = families == 2
     slowdown = np.where(third.any(axis=1), 3.0, 1.0)
     found = search(
-        third.astype(float), slowdown, families, trials=4, base=TensorShare(), most_layers=1
+        third.astype(float),
+        slowdown,
+        families,
+        trials=4,
+        base=TensorShareRegressor(),
+        most_layers=1,
     )
     assert min(trial.smape for trial in found.trials) == pytest.approx(1 / 3, abs=0.05)
 
@@ -74,7 +79,7 @@ def test_both_optimisers_are_tried():
 
 def test_time_is_kept_and_too_little_of_it_leaves_table_4():
     start = process_time()
-    found = search(*synthetic(), seconds=0.05, base=TensorShare(max_iter=10_000))
+    found = search(*synthetic(), seconds=0.05, base=TensorShareRegressor(max_iter=10_000))
     assert process_time() - start < 10
     assert found.trials == ()
     assert found.best.hidden_layer_sizes == TABLE_4

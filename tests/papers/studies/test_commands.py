@@ -121,7 +121,9 @@ def few_on_a_new_gpu_model():
 
 def test_fit_from_another_gpu_model(run, folder, tmp_path, monkeypatch):
     def small(seed):
-        return tensorshare.TensorShare((32, 16), learning_rate_init=0.01, random_state=seed)
+        return tensorshare.TensorShareRegressor(
+            (32, 16), learning_rate_init=0.01, random_state=seed
+        )
 
     monkeypatch.setattr(tensorshare, "SPEC", tensorshare.SPEC._replace(build=small))
     path, model = folder(few_on_a_new_gpu_model()), tmp_path / "lab.dovetail"
