@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.executor.simulation.options import Options
-from dovetail.instances._check_facts import Placed, iteration_s
+from dovetail.instances._check_facts import JobOnGpus, iteration_s
 from dovetail.instances._check_hosts import HostLoads
 from dovetail.instances._check_rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
 from dovetail.instances._record import IDLE
@@ -234,12 +234,12 @@ class _Check:
         cell = self._truth.caps_place[caps], self._place(stay), self._place(other)
         return float(self._truth.slowdown[model, *cell])
 
-    def _placed(self, stay: Stay) -> Placed:
+    def _placed(self, stay: Stay) -> JobOnGpus:
         """Return a stay as what the checker knows of a job on GPUs."""
         job = self._trace.jobs[stay.job]
         share = {self._machines.gpu_ids[gpu]: _share(stay, gpu) for gpu in stay.gpus}
         record = Job.model_construct(id=job.id, workload=job.workload, workers=job.workers)
-        return Placed(record, self._workload(stay), share, None)
+        return JobOnGpus(record, self._workload(stay), share, None)
 
     def _workload(self, stay: Stay) -> Workload:
         return self._world.workloads[self._trace.jobs[stay.job].workload or ""]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import isclose
 
-from dovetail.instances._check_facts import Occupancy, Origin, Placed, Violation
+from dovetail.instances._check_facts import JobOnGpus, Occupancy, Origin, Violation
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Instance, jobs_of
 from dovetail.instances.objectives import ObjectiveName
@@ -17,7 +17,7 @@ MINIMISED: frozenset[ObjectiveName] = frozenset({"slowdown", "sensitivity"})
 
 
 def false_claims(
-    running: Mapping[str, Placed],
+    running: Mapping[str, JobOnGpus],
     after: Occupancy,
     plan: Plan,
     assigned: dict[str, Assignment],
@@ -65,7 +65,7 @@ def false_status(plan: Plan) -> Iterator[Violation]:
         yield _false("status optimal with placed_weight below placed_weight_bound")
 
 
-def _assignment(held: Placed | None, after: Occupancy, claim: Assignment) -> Iterator[Violation]:
+def _assignment(held: JobOnGpus | None, after: Occupancy, claim: Assignment) -> Iterator[Violation]:
     placed, where = after.placed.get(claim.job), f"job {claim.job}"
     if placed is None:
         return
@@ -84,7 +84,7 @@ def _assignment(held: Placed | None, after: Occupancy, claim: Assignment) -> Ite
 
 
 def _stops(
-    running: Mapping[str, Placed], plan: Plan, assigned: Mapping[str, Assignment]
+    running: Mapping[str, JobOnGpus], plan: Plan, assigned: Mapping[str, Assignment]
 ) -> Iterator[Violation]:
     """Yield where ``stops`` is given and not exactly the running jobs that do not stay."""
     expected = {
@@ -113,7 +113,7 @@ def _origin(after: Occupancy, claim: Assignment) -> Iterator[Violation]:
         )
 
 
-def _stays(held: Placed | None, placed: Placed) -> bool:
+def _stays(held: JobOnGpus | None, placed: JobOnGpus) -> bool:
     return held is not None and (held.share, held.sub_batch) == (placed.share, placed.sub_batch)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from math import fsum, inf
 
-from dovetail.instances._check_facts import GpuOccupants, Occupancy, Placed
+from dovetail.instances._check_facts import GpuOccupants, JobOnGpus, Occupancy
 from dovetail.instances.instance import Instance, Job, jobs_of
 
 TOLERANCE = 1e-9
@@ -96,7 +96,7 @@ class AloneForecast:
         return sorted(queue, key=place)
 
 
-def left_s(instance: Instance, placed: Placed) -> float:
+def left_s(instance: Instance, placed: JobOnGpus) -> float:
     """Return the seconds that a placed job would still need alone at full batch."""
     model = instance.places[next(iter(placed.share))].gpu.model
     return (placed.job.remaining_s or 0.0) / placed.workload.speed.get(model, 1.0)
@@ -186,7 +186,7 @@ class CheckedCompletion:
             ends.append(whole[k] if spread else end)
         return ends
 
-    def _gain(self, placed: Placed, end: float) -> float:
+    def _gain(self, placed: JobOnGpus, end: float) -> float:
         job, forecast = placed.job, self.forecast
         if placed.starting:
             return job.weight * (forecast.end_s[job.id] - end) + forecast.rent(job)
@@ -214,7 +214,7 @@ class CheckedCompletion:
         return Counter(map(self._kind, self._after.instance.places))
 
 
-def _alone(placed: Placed, gpu: str) -> float:
+def _alone(placed: JobOnGpus, gpu: str) -> float:
     """Return the slowdown that a job has once the other one on its GPU has ended."""
     known, share = placed.workload.throughput, placed.share[gpu]
     capped = share is not None and 100 in known and share in known

@@ -57,7 +57,7 @@ class Violation(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class JobOnGpus:
     """A job on its GPUs: the share on each, and the sub-batch (None without ``batch``)."""
 
     job: Job
@@ -156,7 +156,7 @@ class GpuOccupants:
     """The jobs on one GPU and what they do to each other; None where that is not known."""
 
     place: Place
-    jobs: tuple[Placed, ...]
+    jobs: tuple[JobOnGpus, ...]
     effects: tuple[Effect, ...] | None
     power_w: float | None
 
@@ -193,17 +193,17 @@ class Occupancy:
     ----------
     instance : Instance
         The round.
-    placed : Iterable of Placed
+    placed : Iterable of JobOnGpus
         The jobs that hold GPUs.
     """
 
-    def __init__(self, instance: Instance, placed: Iterable[Placed]) -> None:
+    def __init__(self, instance: Instance, placed: Iterable[JobOnGpus]) -> None:
         self.instance = instance
         self.placed = {each.job.id: each for each in placed}
         self._entries = instance.entries
         self._left: dict[tuple[str, _Members], tuple[SlowdownEntry, ...]] = {}
         self.hosts = HostLoads(instance, self.placed.values())
-        residents: dict[str, list[Placed]] = {}
+        residents: dict[str, list[JobOnGpus]] = {}
         for each in self.placed.values():
             for gpu in each.share:
                 residents.setdefault(gpu, []).append(each)
@@ -248,7 +248,7 @@ class Occupancy:
         """Return the entry for two or more jobs on a GPU, None where they may not share."""
         return self._entry(company.place, company.name, company.jobs)
 
-    def _entry(self, place: Place, gpu: str, jobs: Sequence[Placed]) -> SlowdownEntry | None:
+    def _entry(self, place: Place, gpu: str, jobs: Sequence[JobOnGpus]) -> SlowdownEntry | None:
         key = tuple(sorted((placed.job.workload, placed.share[gpu] or 0) for placed in jobs))
         return self._known(place.gpu.model, key)
 
@@ -280,7 +280,7 @@ class Occupancy:
             found.setdefault(key[:2], []).append(key)
         return found
 
-    def _company(self, gpu: str, residents: Sequence[Placed]) -> GpuOccupants:
+    def _company(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
         company = self._on_gpu(gpu, residents)
         if company.effects is None:
             return company
@@ -288,7 +288,7 @@ class Occupancy:
         effects = zip(company.effects, factors, strict=False)
         return replace(company, effects=tuple(effect.times(f) for effect, f in effects))
 
-    def _on_gpu(self, gpu: str, residents: Sequence[Placed]) -> GpuOccupants:
+    def _on_gpu(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
         place, jobs = self.instance.places[gpu], tuple(residents)
         if len(jobs) == 1:
             return GpuOccupants(place, jobs, _alone(jobs[0], gpu), jobs[0].workload.power_w)
@@ -303,7 +303,7 @@ class Occupancy:
         return GpuOccupants(place, jobs, sum((_alone(each, gpu) or () for each in jobs), ()), None)
 
 
-def _alone(placed: Placed, gpu: str) -> tuple[Effect, ...] | None:
+def _alone(placed: JobOnGpus, gpu: str) -> tuple[Effect, ...] | None:
     slowdown = _capped(placed.workload, placed.share[gpu])
     if slowdown is None and placed.starting:
         return None
@@ -318,7 +318,7 @@ def _capped(workload: Workload, share: int | None) -> float | None:
     return full / capped if full is not None and capped is not None else None
 
 
-def _until_it_ends(placed: Placed, left: Sequence[SlowdownEntry], share: int | None) -> Effect:
+def _until_it_ends(placed: JobOnGpus, left: Sequence[SlowdownEntry], share: int | None) -> Effect:
     """Return what a job suffers with all others, and in the worst case when some have ended.
 
     The entry of all comes first. The job keeps its share and its sub-batch.
@@ -340,7 +340,7 @@ def _members(entry: SlowdownEntry) -> list[tuple[str, int | None]]:
     return list(zip(entry.workloads, entry.shares, strict=True))
 
 
-def _beside(placed: Placed, entry: SlowdownEntry, k: int) -> Effect:
+def _beside(placed: JobOnGpus, entry: SlowdownEntry, k: int) -> Effect:
     """Return what the job suffers as the k-th of an entry, at full batch."""
     slowdown = entry.slowdown or ()
     bound = entry.upper or slowdown

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dovetail.instances.instance import HostResources, Instance, Node, Workload
 
 if TYPE_CHECKING:
-    from dovetail.instances._check_facts import Placed
+    from dovetail.instances._check_facts import JobOnGpus
 
 FULL = 1.001
 """The sum of parts from which on jobs are slowed."""
@@ -32,11 +32,11 @@ class HostLoads:
     ----------
     instance : Instance
         The round.
-    placed : iterable of Placed
+    placed : iterable of JobOnGpus
         The jobs that hold GPUs.
     """
 
-    def __init__(self, instance: Instance, placed: Iterable[Placed]) -> None:
+    def __init__(self, instance: Instance, placed: Iterable[JobOnGpus]) -> None:
         self._nodes = {node.id: node for node in instance.cluster.nodes if node.host}
         self._node_of = {gpu: place.node for gpu, place in instance.places.items()}
         asked: dict[tuple[str, str], list[float]] = {}
@@ -46,7 +46,7 @@ class HostLoads:
                     asked.setdefault((self._node_of[gpu], name), []).append(part)
         self.load = {key: fsum(parts) for key, parts in asked.items()}
 
-    def parts(self, placed: Placed, gpu: str) -> Mapping[str, float]:
+    def parts(self, placed: JobOnGpus, gpu: str) -> Mapping[str, float]:
         """Return the part of each resource that the worker on a GPU asks for, where it does."""
         node = self._nodes.get(self._node_of[gpu])
         if node is None or node.host is None:
@@ -55,7 +55,7 @@ class HostLoads:
         asked = _asked(node, placed.workload)
         return {name: min(part, most) for name, part in asked.items()}
 
-    def slowdown(self, placed: Placed, gpu: str) -> float:
+    def slowdown(self, placed: JobOnGpus, gpu: str) -> float:
         """Return how much the host slows the worker of a job on a GPU."""
         node = self._node_of[gpu]
         loads = (self.load[node, name] for name in self.parts(placed, gpu))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dovetail.instances._check_facts import Placed, RuleName, Violation
+from dovetail.instances._check_facts import JobOnGpus, RuleName, Violation
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Instance, Job, jobs_of
 from dovetail.instances.plan import Assignment, Plan
@@ -20,7 +20,7 @@ class Reading:
     """
 
     assigned: dict[str, Assignment] = field(default_factory=dict)
-    placed: list[Placed] = field(default_factory=list)
+    placed: list[JobOnGpus] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     complete: bool = True
 
@@ -42,7 +42,7 @@ def read_plan(instance: Instance, plan: Plan) -> Reading:
     return reading
 
 
-def running_jobs(instance: Instance) -> list[Placed]:
+def running_jobs(instance: Instance) -> list[JobOnGpus]:
     """Return the running jobs on the GPUs that they hold."""
     return [
         _placed(instance, job, _held(job), job.sub_batch) for job in jobs_of(instance, "running")
@@ -83,9 +83,9 @@ def _moved(instance: Instance, job: Job, assignment: Assignment) -> list[Violati
 
 def _placed(
     instance: Instance, job: Job, share: Mapping[str, int | None], sub_batch: int | None
-) -> Placed:
+) -> JobOnGpus:
     workload = instance.workloads[job.workload]
-    return Placed(job, workload, share, sub_batch or _full(instance, job))
+    return JobOnGpus(job, workload, share, sub_batch or _full(instance, job))
 
 
 def _held(job: Job) -> dict[str, int | None]:

@@ -14,8 +14,8 @@ from dovetail.instances._check_completion import TOLERANCE, CheckedCompletion
 from dovetail.instances._check_facts import (
     Effect,
     GpuOccupants,
+    JobOnGpus,
     Occupancy,
-    Placed,
     RuleName,
     Violation,
 )
@@ -68,7 +68,7 @@ def existing_breaches(before: Occupancy) -> Iterator[str]:
             yield str(_gsla_broken(before.placed[name], effect))
 
 
-def _gang(after: Occupancy, placed: Placed) -> Iterator[Violation]:
+def _gang(after: Occupancy, placed: JobOnGpus) -> Iterator[Violation]:
     """1: exactly ``workers`` distinct GPUs of one model."""
     where, workers = f"job {placed.job.id}", placed.job.workers
     if len(placed.share) != workers:
@@ -78,7 +78,7 @@ def _gang(after: Occupancy, placed: Placed) -> Iterator[Violation]:
         yield _broken("gang", where, f"needs GPUs of one model, has {listed(sorted(models))}")
 
 
-def _allowed_shares(cluster: Cluster, placed: Placed) -> Iterator[Violation]:
+def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:
     """2: a starting job's share is null or one of ``shares``; ``idle`` for isolated jobs only."""
     for gpu, share in placed.share.items():
         if share is not None and share not in cluster.shares:
@@ -90,7 +90,7 @@ def _allowed_shares(cluster: Cluster, placed: Placed) -> Iterator[Violation]:
             yield _broken("share", f"job {placed.job.id}", rule)
 
 
-def _sub_batch(placed: Placed) -> Iterator[Violation]:
+def _sub_batch(placed: JobOnGpus) -> Iterator[Violation]:
     """A starting job's sub-batch is one that gradient accumulation allows."""
     batch = placed.workload.batch
     where = f"job {placed.job.id}"
@@ -173,7 +173,7 @@ def _gsla(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
             yield _gsla_broken(after.placed[name], effect)
 
 
-def _slower(before: Occupancy, after: Occupancy, running: Placed) -> bool:
+def _slower(before: Occupancy, after: Occupancy, running: JobOnGpus) -> bool:
     """Tell whether a running job is slowed more by its host than before."""
     return any(
         after.hosts.slowdown(running, gpu) > before.hosts.slowdown(running, gpu)
@@ -213,7 +213,7 @@ def _hosts(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
                 yield _broken("host", where, rule)
 
 
-def _asks(occupancy: Occupancy, placed: Placed, gpu: str, node: str, name: str) -> bool:
+def _asks(occupancy: Occupancy, placed: JobOnGpus, gpu: str, node: str, name: str) -> bool:
     """Tell whether the worker of a job on a GPU asks for a resource of a node."""
     hosts = occupancy.hosts
     return hosts.node_of(gpu) == node and name in hosts.parts(placed, gpu)
@@ -283,7 +283,7 @@ def _mean_in_turn_s(company: GpuOccupants) -> float:
     return (first + (first + second)) / 2
 
 
-def _remaining_s(placed: Placed) -> float:
+def _remaining_s(placed: JobOnGpus) -> float:
     return placed.job.remaining_s or 0.0
 
 
@@ -301,12 +301,12 @@ def _members(company: GpuOccupants) -> str:
     return f"{listed(text)} on {model}"
 
 
-def _over_gsla(placed: Placed, effect: Effect) -> bool:
+def _over_gsla(placed: JobOnGpus, effect: Effect) -> bool:
     gsla = placed.job.gsla
     return gsla is not None and effect.bound > gsla * (1 + GSLA_TOLERANCE)
 
 
-def _gsla_broken(placed: Placed, effect: Effect) -> Violation:
+def _gsla_broken(placed: JobOnGpus, effect: Effect) -> Violation:
     rule = f"slowdown {effect.bound:.10g} > {placed.job.gsla:.10g}"
     rule += " once co-runners have ended" if effect.later else ""
     return _broken("gsla", f"job {placed.job.id}", rule)

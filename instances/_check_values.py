@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from math import fsum, sqrt
 
 from dovetail.instances._check_completion import CheckedCompletion
-from dovetail.instances._check_facts import Occupancy, Placed
+from dovetail.instances._check_facts import JobOnGpus, Occupancy
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
 from dovetail.instances.objectives import ObjectiveName
 
@@ -120,11 +120,11 @@ def _energy(after: Occupancy) -> float:
     return work / power if after.gpus else 0.0
 
 
-def _total(after: Occupancy, value: Callable[[Placed], float]) -> float:
+def _total(after: Occupancy, value: Callable[[JobOnGpus], float]) -> float:
     return fsum(placed.job.weight * value(placed) for placed in after.placed.values())
 
 
-def _rate(after: Occupancy, placed: Placed) -> float:
+def _rate(after: Occupancy, placed: JobOnGpus) -> float:
     model = after.instance.places[next(iter(placed.share))].gpu.model
     return placed.workload.speed.get(model, 1.0) / after.effects[placed.job.id].slowdown
 

@@ -27,7 +27,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.values import JobValues
 from dovetail.instances._check_completion import AloneForecast
-from dovetail.instances._check_facts import Occupancy, Placed
+from dovetail.instances._check_facts import JobOnGpus, Occupancy
 from dovetail.instances._check_reading import running_jobs
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance, Job, SlowdownEntry, Workload
@@ -253,7 +253,7 @@ class _Reading:
         due = self.before.effects[job.id].slowdown * left_s
         return due, job.workers * self.forecast.price(due)
 
-    def _over_gsla(self, placed: Placed) -> bool:
+    def _over_gsla(self, placed: JobOnGpus) -> bool:
         gsla, effect = placed.job.gsla, self.before.effects.get(placed.job.id)
         over = gsla is not None and effect is not None and effect.bound > gsla * (1 + _TOLERANCE)
         return over or effect is None
@@ -535,12 +535,12 @@ class _Reading:
 
     # -- sets ------------------------------------------------------------------------------------
 
-    def _can_be_filled(self, entry: SlowdownEntry, held: Sequence[Placed]) -> bool:
+    def _can_be_filled(self, entry: SlowdownEntry, held: Sequence[JobOnGpus]) -> bool:
         """Tell whether jobs could take all places of an entry, next to those that run there."""
         gpu = next(iter(held[0].share.keys() & held[-1].share.keys())) if held else ""
         places = list(range(len(entry.workloads)))
         members = list(zip(entry.workloads, entry.shares, strict=True))
-        taken: dict[int, Placed] = {}
+        taken: dict[int, JobOnGpus] = {}
         for placed in held:
             own = placed.job.workload, placed.share[gpu]
             at = next((k for k in places if members[k] == own and k not in taken), None)
@@ -574,7 +574,7 @@ class _Reading:
             for each in able[: len(entry.workloads)]
         )
 
-    def _takers(self, entry: SlowdownEntry, place: int) -> list[Placed]:
+    def _takers(self, entry: SlowdownEntry, place: int) -> list[JobOnGpus]:
         name, share = entry.workloads[place], entry.shares[place]
         if not self._may_start(self.place[name], share or 0):
             return []
@@ -589,14 +589,14 @@ class _Reading:
         return any(job.running for job in jobs) or max(workers) <= self.idle
 
     @cached_property
-    def _waiting_by_name(self) -> dict[str, list[Placed]]:
-        found: dict[str, list[Placed]] = defaultdict(list)
+    def _waiting_by_name(self) -> dict[str, list[JobOnGpus]]:
+        found: dict[str, list[JobOnGpus]] = defaultdict(list)
         for job in self.instance.jobs:
             if not job.running:
                 found[job.workload] += _waiting(job, self.instance.workloads[job.workload])
         return found
 
-    def _suffers(self, entry: SlowdownEntry, place: int, placed: Placed) -> bool:
+    def _suffers(self, entry: SlowdownEntry, place: int, placed: JobOnGpus) -> bool:
         """Tell whether a job accepts what it would suffer in a place of an entry."""
         gsla = placed.job.gsla
         slowdown = entry.slowdown or ()
@@ -608,12 +608,12 @@ class _Reading:
         return gsla is None or most * placed.growth <= gsla * (1 + _TOLERANCE)
 
 
-def _waiting(job: Job, workload: Workload) -> list[Placed]:
+def _waiting(job: Job, workload: Workload) -> list[JobOnGpus]:
     """Return a waiting job at each of its sub-batches."""
     if workload.batch is None:
-        return [Placed(job, workload, {}, None)]
+        return [JobOnGpus(job, workload, {}, None)]
     halves = (workload.batch.size >> k for k in range(workload.batch.size.bit_length()))
-    return [Placed(job, workload, {}, half) for half in halves if workload.batch.allows(half)]
+    return [JobOnGpus(job, workload, {}, half) for half in halves if workload.batch.allows(half)]
 
 
 def _two(figures: Sequence[float]) -> tuple[float, float]:
