@@ -1,4 +1,4 @@
-"""The rule book (``rules``) on rows of candidate groups: what jobs need there, and accept."""
+"""The rule book (``rules``) on rows of candidate groups: memory, hosts and accepted slowdowns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RowRules:
     def seatings(
         self, gpu_class: Ints, first: Ints, count: Ints, template: Template, row: Ints
     ) -> Seatings:
-        """Return the seatings of rows of a template; arguments as in ``Seatings``."""
+        """Return the seatings of rows of a template; for the arguments see ``Seatings``."""
         return Seatings(
             index=np.arange(len(row)),
             gpu_class=gpu_class,
@@ -58,7 +58,7 @@ class RowRules:
         )
 
     def bound(self, seatings: Seatings, place: int, seating: Ints, variant: Ints) -> Floats:
-        """Return what the gSLA of the job in one place is held against, for each row.
+        """Return the slowdown bound of the job in one place that its gSLA limits, for each row.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class RowRules:
         place : int
             The place.
         seating, variant : (n,) int
-            The seating of each row, and the job that takes the place.
+            The seating of each row, and the job variant in that place.
         """
         bound = seatings.upper[:, place].take(seating)
         if self.latency.any():
@@ -79,12 +79,12 @@ class RowRules:
         return bound * self.stretch.take(variant) if self.stretched else bound
 
     def rows(self, seatings: Seatings, seating: Ints, variant: Ints) -> Rows:
-        """Return the seatings as groups of these variants, (n, size)."""
+        """Return the groups with these variants in the places of the seatings, (n, size)."""
         gpu_class = seatings.gpu_class[seating]
         slowdown = seatings.slowdown[seating] * self.stretch[variant]
         if self._host is not None:
             job = self.job[variant]
-            # What was measured has the host in it.
+            # A measured slowdown already contains the effect of the host.
             measured = ~np.isnan(self.round.jobs.slowdown[job])
             factor = self._host[self._node(gpu_class)[:, None], job]
             slowdown = slowdown * np.where(measured, 1.0, factor)
@@ -99,7 +99,7 @@ class RowRules:
         return np.asarray(hosts.class_node[gpu_class])
 
     def shortens(self, rows: Rows) -> Bools:
-        """Tell which groups the rule of ``jct`` allows: pairs that end earlier on average."""
+        """Return which groups the rule of ``jct`` allows: pairs that end earlier on average."""
         job = self.job[rows.variant]
         if job.shape[1] > 2:
             return np.zeros(len(job), dtype=bool)
@@ -110,9 +110,9 @@ class RowRules:
 
 
 def _slowdown_on_hosts(compiled: Round) -> Floats | None:
-    """Return how much each job is slowed on each node, (nodes + 1, jobs): the last row on none.
+    """Return how much each job is slowed on each node and on none (the last row).
 
-    Jobs that start in company stay within what is left, and are not slowed.
+    Jobs that start beside others stay within the capacity left, and are not slowed.
     """
     if compiled.hosts is None:
         return None

@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 from dovetail.formulations.arrays import Bools, Floats, Ints
 
 MEMBERS_AT_ONCE = 2_000_000
-"""Members of the rows that are made at once: arrays of some 16 MB each."""
+"""Members of the rows built at one time: arrays of about 16 MB each."""
 
 ROWS_IN_TIME = 200_000
-"""Rows between two looks at the clock, all ways to seat the same jobs counted: some 10 ms."""
+"""Rows between two checks of the clock, counting all ways to seat the same jobs: about 10 ms."""
 
 MOST_RANK = 2.0**53
-"""The multisets of larger families are not numbered: no machine would get through them."""
+"""Multisets of larger families are not numbered: no machine could enumerate them."""
 
 _LARGEST_KEY = 2**62
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Arrays of as many rows each, the fields of a data class in their order."""
+    """Arrays with equal numbers of rows: the fields of a data class, in order."""
 
     def take(self, which: Ints | Bools | slice) -> Self:
-        """Return the named rows."""
+        """Return the selected rows."""
         return type(self)(*(column[which] for column in self._columns))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all parts (at least one, all of one size), in their order."""
+        """Return the rows of all parts (at least one, all of one size), in order."""
         return cls(*map(np.concatenate, zip(*(part._columns for part in parts), strict=True)))
 
     @property
@@ -45,7 +45,7 @@ class _Columns:
 
 @dataclass(frozen=True)
 class Rows(_Columns):
-    """Groups of one size: members as columns, arrays of (n, size); class and power (n,)."""
+    """Groups of one size: a column per member, arrays of (n, size); class and power (n,)."""
 
     gpu_class: Ints
     variant: Ints
@@ -55,7 +55,7 @@ class Rows(_Columns):
 
     @classmethod
     def none(cls, size: int) -> Self:
-        """Return no groups, of so many jobs."""
+        """Return an empty set of groups of ``size`` jobs."""
         whole, real = np.empty((0, size), dtype=np.int64), np.empty((0, size))
         return cls(whole[:, 0], whole, whole, real, real[:, 0])
 
@@ -65,23 +65,23 @@ class Rows(_Columns):
 
 @dataclass(frozen=True)
 class Seatings(_Columns):
-    """Ways to seat jobs on a GPU, a row each: a known combination and its candidates.
+    """Ways to seat jobs on a GPU, one per row: a known combination and its candidates.
 
     Attributes
     ----------
     index : (s,) int
-        The position of each among all.
+        The position of each seating among all.
     gpu_class : (s,) int
         The class of the GPU.
     first, count : (s, size) int
-        For each place the range of the pool whose variants may take it.
+        For each place, the range of the pool whose variants may take it.
     twin : (s, size) bool
-        Places that nothing tells apart from the place before them.
+        Places that are interchangeable with the place before them.
     share : (s, size) int
-        The cap of each place, 0 where there is none.
+        The cap of each place, 0 if there is none.
     slowdown, upper, tail : (s, size) float
-        Slowdown of each place, and what the gSLA of a job there is checked against, of priority
-        ``batch`` and ``latency``.
+        Slowdown of each place, and the bounds that the gSLA of a job of priority ``batch`` or
+        ``latency`` is checked against.
     power_w : (s,) float
         Power of the GPU, NaN where unknown.
     """
@@ -99,14 +99,14 @@ class Seatings(_Columns):
 
     @cached_property
     def rows(self) -> Floats:
-        """In how many ways the places of each can be taken, before any rule, (s,).
+        """The number of ways to take the places of each, before any rule, (s,).
 
-        Those who take twin places are a multiset.
+        Jobs that take twin places are a multiset.
         """
         return ways(self.count, self.twin)
 
     def families(self, promise: Floats | None = None) -> Ints:
-        """Return an order in which seatings of the same jobs on the same GPUs stand together.
+        """Return an order in which seatings of the same jobs on the same GPUs are adjacent.
 
         Parameters
         ----------
@@ -124,13 +124,13 @@ class Seatings(_Columns):
 
     @property
     def family(self) -> Ints:
-        """A number of each, equal exactly where the same jobs are seated on the same GPUs."""
+        """A number for each, equal exactly if the same jobs are seated on the same GPUs."""
         return packed(np.column_stack([self.gpu_class, self.first]))
 
     def alike(self) -> Ints:
-        """Return the first, second, ... of all that seat the same jobs on the same GPUs.
+        """Return the first, second, ... seating of the same jobs on the same GPUs.
 
-        That is a row for each nth and a column for each family, -1 where it has no more, (k, f).
+        There is a row for each rank and a column for each family, -1 if it has no more, (k, f).
         """
         _, family = np.unique(self.family, return_inverse=True)
         order = np.argsort(family, kind="stable")
@@ -141,11 +141,11 @@ class Seatings(_Columns):
         return nth
 
     def numbered(self) -> Seatings:
-        """Return the seatings, their index counted anew."""
+        """Return the seatings with their index numbered from 0 again."""
         return replace(self, index=np.arange(len(self.gpu_class)))
 
     def together(self, nth: Ints) -> Self:
-        """Return families as one seating each, whose twin places are twins in all of theirs.
+        """Return one seating per family, with twins only where all its seatings have them.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class Seatings(_Columns):
         Parameters
         ----------
         begin, end : int
-            Which of the ways of each seating; all by default.
+            The range of the ways of each seating; all by default.
         """
         seating, places = products(self.count, self.twin, begin, end)
         places += self.first[seating]
@@ -171,7 +171,7 @@ class Seatings(_Columns):
 
 
 class Piece(NamedTuple):
-    """Whole families of ``seatings``, and which ways of each are meant."""
+    """Whole families of ``seatings``, and the range of the ways of each."""
 
     seatings: Seatings
     begin: int
@@ -179,15 +179,15 @@ class Piece(NamedTuple):
 
     @property
     def rows(self) -> float:
-        """How many rows these are, before any rule."""
+        """The number of rows, before any rule."""
         return float((np.minimum(self.seatings.rows, self.end) - self.begin).sum())
 
 
 def in_chunks(seatings: Seatings, rows_at_once: int | None = None) -> Iterator[Piece]:
-    """Yield seatings whose families stand together in pieces that keep arrays of their rows small.
+    """Yield seatings in pieces of whole families, so that arrays of their rows stay small.
 
-    One family may have more ways than that; it comes in several pieces. Families with more than
-    ``MOST_RANK`` do not come at all.
+    A family with more ways than that comes in several pieces. Families with more than ``MOST_RANK``
+    are skipped.
     """
     if not len(seatings.gpu_class):
         return
@@ -213,16 +213,16 @@ def in_chunks(seatings: Seatings, rows_at_once: int | None = None) -> Iterator[P
 
 
 def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> tuple[Ints, Ints]:
-    """Return the ways to take the places of some rows: the row of each way, and who takes which.
+    """Return the ways to take the places of some rows: the row of each, and the candidates.
 
     Parameters
     ----------
     count : (s, size) int
-        How many may take each place.
+        The number of candidates for each place.
     twin : (s, size) bool
-        Places that nothing tells apart from the place before them: those who take them rise.
+        Places that are interchangeable with the place before them: their candidates ascend.
     begin, end : int
-        Which of the ways of each row; all by default.
+        The range of the ways of each row; all by default.
     """
     number = (np.minimum(ways(count, twin), end) - begin).astype(np.int64)
     row = np.repeat(np.arange(len(number)), number)
@@ -237,20 +237,20 @@ def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> t
 
 
 def multisets(rank: Ints, elements: Ints, size: int) -> Ints:
-    """Return the multisets of these ranks, in lexicographic order, (n, size) rising.
+    """Return the multisets of these ranks, in lexicographic order; each row of (n, size) ascends.
 
     Parameters
     ----------
     rank : (n,) int
         The number of each among all multisets of ``size`` out of its ``elements``.
     elements : (n,) int
-        How many elements there are to choose from: 0, 1, ...
+        The number of elements to choose from: 0, 1, ...
     size : int
-        How many are chosen.
+        The number of elements chosen.
     """
     if size == 1:
         return rank[:, None]
-    # Reversed and counted from the end, the order is that of the combinatorial number system.
+    # Reversed and counted from the end, they are ordered as in the combinatorial number system.
     table = _binomials(int(elements.max(initial=0)) + size, size)
     rest = table[size].take(elements + size - 1) - 1 - rank
     found = np.empty((len(rank), size), dtype=np.int64)
@@ -270,13 +270,13 @@ def _binomials(most: int, size: int) -> Ints:
 
 
 def _runs(twin: Bools) -> list[range]:
-    """Return the places that nothing tells apart, run by run."""
+    """Return the runs of interchangeable places."""
     begins = [*np.flatnonzero(~twin).tolist(), len(twin)]
     return [range(a, b) for a, b in pairwise(begins)]
 
 
 def ways(count: Ints, twin: Bools) -> Floats:
-    """Return in how many ways places can be taken, (s,); twin places by a multiset."""
+    """Return the number of ways to take the places, (s,); twin places take a multiset."""
     found, place = np.ones(len(count)), np.zeros(len(count))
     for k in range(count.shape[1]):
         place = np.where(twin[:, k], place + 1, 0.0)
@@ -285,7 +285,7 @@ def ways(count: Ints, twin: Bools) -> Floats:
 
 
 def _taken(count: Ints, twin: Bools, rank: Ints) -> Ints:
-    """Return who takes each place, counted from the first who may, in the ways of these ranks."""
+    """Return the candidate in each place, counted from the first, in the ways of these ranks."""
     places = np.empty(count.shape, dtype=np.int64)
     for run in reversed(_runs(twin)):
         alike = slice(run.start, run.stop)
@@ -296,7 +296,7 @@ def _taken(count: Ints, twin: Bools, rank: Ints) -> Ints:
 
 
 def enough(job: Ints, copies: Ints) -> Bools:
-    """Tell which rows name no job more often than there are of its kind."""
+    """Return which rows name no job more often than there are jobs of its kind."""
     keep = np.ones(len(job), dtype=bool)
     for k in range(1, job.shape[1]):
         before = np.zeros(len(job), dtype=np.int64)
@@ -307,7 +307,7 @@ def enough(job: Ints, copies: Ints) -> Bools:
 
 
 def in_order(variant: Ints, twin: Bools) -> Bools:
-    """Tell in which rows variants in twin places come in the order of their index."""
+    """Return in which rows the variants in twin places are in the order of their index."""
     keep = np.ones(len(variant), dtype=bool)
     for k in range(1, variant.shape[1]):
         keep &= ~twin[:, k] | (variant[:, k - 1] <= variant[:, k])
@@ -315,7 +315,7 @@ def in_order(variant: Ints, twin: Bools) -> Bools:
 
 
 def packed(columns: Ints) -> Ints:
-    """Return one number a row of whole numbers >= 0, equal exactly where the rows are equal."""
+    """Return one number a row of whole numbers >= 0, equal exactly if the rows are equal."""
     key = columns[:, 0]
     values = int(key.max(initial=0)) + 1
     for column in columns.T[1:]:
@@ -331,7 +331,7 @@ def packed(columns: Ints) -> Ints:
 def pareto(key: Ints, criteria: Sequence[Floats]) -> Ints:
     """Return the rows that no other row of the same key equals or beats in all criteria.
 
-    Of rows that equal each other in all, the first stays. Smaller is better; keys are >= 0.
+    Of rows that are equal in all criteria, the first is kept. Smaller is better; keys are >= 0.
     """
     order = np.lexsort((*reversed(criteria), key))
     key = key[order]
@@ -351,10 +351,10 @@ def pareto(key: Ints, criteria: Sequence[Floats]) -> Ints:
 
 
 def joined_ints(arrays: Sequence[Ints]) -> Ints:
-    """Return the arrays one after the other; none give an empty one."""
+    """Return the arrays one after the other; an empty array if there are none."""
     return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
 def joined_floats(arrays: Sequence[Floats]) -> Floats:
-    """Return the arrays one after the other; none give an empty one."""
+    """Return the arrays one after the other; an empty array if there are none."""
     return np.concatenate([np.empty(0, dtype=np.float64), *arrays])

@@ -1,4 +1,4 @@
-"""The kinds of arrays that the mathematics is written in."""
+"""The types of the arrays in formulations and solvers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long a search may go on: for a time, or for so much work.
+"""How long a search may run: for a time, or for an amount of work.
 
-A user waits for a time. Where results are compared, in simulations and tests, the same search has
-to end at the same point on every machine: its clock counts steps of work instead, and shows how
-many seconds they take on a nominal processor. All searches of a round ask the same budget.
+A user's wait is limited by time. If results are compared, in simulations and tests, the same search
+has to end at the same point on every machine: its clock counts steps of work instead, and shows how
+many seconds they take on a nominal processor. All searches of a round share one budget.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from typing import Final, Protocol
 from dovetail.instances.errors import ArgumentError
 
 STEPS_PER_S: Final = 1e9
-"""Steps that the nominal processor does in a second: a step is a nanosecond of compiled code. What
-searches count are estimates, so that a second of work takes a few seconds at most."""
+"""Steps that the nominal processor does in a second: a step is a nanosecond of compiled code.
+Searches estimate their steps, so that a second of work takes a few seconds at most."""
 
 
 class OutOfTimeError(Exception):
-    """The budget was used up between two steps."""
+    """The budget ran out between two steps."""
 
 
 class Clock(Protocol):
-    """What searches are limited by."""
+    """The clock that limits searches."""
 
     def now(self) -> float:
-        """Return the seconds that it shows."""
+        """Return the current time in seconds."""
         ...
 
     def spend(self, steps: float) -> None:
-        """Count work that was done."""
+        """Count completed work."""
         ...
 
 
 class WallClock:
-    """Shows the time of ``time.monotonic``."""
+    """The time of ``time.monotonic``."""
 
     def now(self) -> float:
         """Return the time."""
         return time.monotonic()
 
     def spend(self, steps: float) -> None:
-        """Do nothing: work takes its time."""
+        """Do nothing: real time passes without being counted."""
 
 
 class InterruptibleClock(WallClock):
-    """Shows the time until it is interrupted, and then that it is up for all."""
+    """Shows the time until it is interrupted, and then that the time of every budget is up."""
 
     def __init__(self) -> None:
         self._interrupted = False
@@ -62,7 +62,7 @@ class InterruptibleClock(WallClock):
 
 
 class WorkClock:
-    """Shows how long the work that was counted takes on the nominal processor."""
+    """Shows the time that the counted work takes on the nominal processor."""
 
     def __init__(self) -> None:
         self._steps = 0.0
@@ -72,7 +72,7 @@ class WorkClock:
         return self._steps / STEPS_PER_S
 
     def spend(self, steps: float) -> None:
-        """Count work that was done."""
+        """Count completed work."""
         self._steps += steps
 
 
@@ -81,14 +81,14 @@ WALL: Final = WallClock()
 
 @dataclass(frozen=True)
 class Budget:
-    """Until when a search may go on.
+    """The time until which a search may run.
 
     Attributes
     ----------
     end : float
-        In seconds on the clock; inf for no end.
+        Seconds on the clock; inf for no end.
     clock : Clock
-        A clock of the wall, or of work.
+        A wall clock, or a clock that counts work.
     """
 
     end: float = math.inf
@@ -96,12 +96,12 @@ class Budget:
 
     @classmethod
     def of(cls, seconds: float | None, clock: Clock = WALL) -> Budget:
-        """Return a budget of so many seconds from now; None for no end.
+        """Return a budget of ``seconds`` from now, without an end for None.
 
         Raises
         ------
         ArgumentError
-            Where the seconds are negative or not a number.
+            If the seconds are negative or not a number.
         """
         if seconds is None:
             return cls(math.inf, clock)
@@ -117,7 +117,7 @@ class Budget:
 
     @property
     def counts_work(self) -> bool:
-        """Whether the end is one of work, and comes at the same point on every machine."""
+        """Whether the end is a number of steps, the same on every machine."""
         return not isinstance(self.clock, WallClock)
 
     @property
@@ -127,7 +127,7 @@ class Budget:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds of real time that are left; None where they are not limited."""
+        """Seconds of real time that are left; None if they are not limited."""
         return self.left_s if self.is_limited and not self.counts_work else None
 
     @property
@@ -137,29 +137,29 @@ class Budget:
 
     @property
     def passed(self) -> bool:
-        """Whether the end is behind us."""
-        # Of an interrupted clock the difference of two times is no number, nor is such an end.
+        """Whether the time is up."""
+        # The difference of two times of an interrupted clock is NaN, and so is such an end.
         return not self.clock.now() < self.end
 
     def now(self) -> float:
-        """Return the seconds that the clock shows."""
+        """Return the seconds on the clock."""
         return self.clock.now()
 
     def spend(self, steps: float) -> None:
-        """Count work that was done."""
+        """Count completed work."""
         self.clock.spend(steps)
 
     def check(self) -> None:
-        """Raise ``OutOfTimeError`` if the end is behind us."""
+        """Raise ``OutOfTimeError`` if the time is up."""
         if self.passed:
             raise OutOfTimeError
 
     def part(self, share: float) -> Budget:
-        """Return a budget of a share of the seconds that are left."""
+        """Return a budget of this share of the seconds left."""
         return Budget(self.clock.now() + share * (self.end - self.clock.now()), self.clock)
 
     def earlier(self, seconds: float) -> Budget:
-        """Return a budget that leaves so many seconds of this one."""
+        """Return a budget that ends ``seconds`` earlier than this one."""
         return Budget(self.end - seconds, self.clock)
 
 

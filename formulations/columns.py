@@ -1,22 +1,22 @@
-"""Groups of a round that has too many to list: those that prices ask for, and a bound for all.
+"""Groups of a round with too many to list: column generation, and a bound for all groups.
 
-Let λ_c be prices of the GPUs of each class, π_k of the jobs of each kind, and A_c the most that a
-group gains there less the prices of its jobs and its GPU. With N_c GPUs and n_k jobs, no plan gains
+Let λ_c be prices of the GPUs of each class, π_k of the jobs of each kind, and A_c the largest gain
+of a group there less the prices of its jobs and its GPU. With N_c GPUs and n_k jobs, no plan gains
 more than
 
     sum of (λ_c + max(0, A_c)) N_c + sum of π_k n_k,
 
-whatever the prices are. The duals of the linear program of the groups listed so far make this
-small; groups that gain more than their prices join the list until there are none (column
-generation: P. C. Gilmore and R. E. Gomory, *A linear programming approach to the cutting-stock
-problem*, Operations Research 9, 1961). The integer program of the groups listed then finds a plan,
-and the bound holds for all. In two stages a price μ for the placed weight W joins them: no plan
-that places W gains more than the bound with the weights, each worth μ, less μ W.
+for any prices. The duals of the linear program of the groups listed so far make this small; groups
+that gain more than their prices join the list until there are none (column generation: P. C.
+Gilmore and R. E. Gomory, *A linear programming approach to the cutting-stock problem*, Operations
+Research 9, 1961). The integer program of the groups listed then finds a plan, and the bound holds
+for all. In two stages a price μ for the placed weight W joins them: no plan that places W gains
+more than the bound with the weights, each worth μ, less μ W.
 
-The best group at given prices needs no enumeration where what a job gains depends on its own
-slowdown only: places that nothing tells apart go to the kinds that gain most there. Memory that
-differs between sub-batches, and kinds that have places of several sorts, are left out of account:
-that makes the bound larger, never wrong.
+The best group at given prices needs no enumeration if the gain of a job depends on its own slowdown
+only: interchangeable places go to the kinds that gain most there. Differences in memory between
+sub-batches, and kinds with places of several sorts, are ignored, which makes the bound larger,
+never wrong.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from dovetail.formulations.groups import Ceiling, Groups
 from dovetail.formulations.kinds import Kinds
 
 _PASSES = 60
-"""Linear programs of one stage at most."""
+"""Maximum number of linear programs of one stage."""
 
 _STEPS_PER_PASS = 100_000_000
-"""Steps of work of a linear program and of asking for groups, about."""
+"""Approximate steps of work to solve a linear program and find new groups."""
 
 _ASKED, _WAYS = 300, 40
-"""Combinations that give groups after a linear program, those that gain most, and of each so many
-groups at most."""
+"""Combinations that give groups after a linear program, those that gain most, and the maximum
+number of groups of each."""
 
 _CLOSE = 1e-7
 """Relative distance from the linear program at which a bound is as good as its optimum."""
 
 _ROUNDING = 1e-9
-"""Relative error that a bound allows to its sums."""
+"""Relative rounding error that a bound allows for its sums."""
 
 
 class Columns:
-    """The groups of a round with families of seatings of which not every group is listed.
+    """The groups of a round with families of seatings whose groups are not all listed.
 
     Parameters
     ----------
     rules : RowRules
-        The round; its jobs have one GPU each, and gain by their own slowdown.
+        The round; its jobs have one GPU each, and their gain depends on their own slowdown only.
     kinds : Kinds
-        The jobs that are one.
+        The kinds of jobs.
     pool : (p,) int
-        What the ranges of the seatings count.
+        The variants that the ranges of the seatings index.
     seatings : sequence of Seatings
         The families, by size.
     flattened : callable
@@ -88,7 +88,7 @@ class Columns:
         self._budget = budget
 
     def added_to(self, parts: Sequence[Rows]) -> tuple[list[Rows], Ceiling]:
-        """Return the groups and those that prices ask for, and what no choice of any exceeds."""
+        """Return the groups with the generated ones, and an upper bound on any choice."""
         values = self._rules.values
         found = [*parts, *self._first()]
         if not values.two_stage:
@@ -99,12 +99,12 @@ class Columns:
         return found, Ceiling(gain, weight, last.prices.weight)
 
     def _whole(self, weight: float) -> float:
-        """Return a bound on the placed weight, where all weights are whole a whole number."""
+        """Return a bound on the placed weight, rounded down if all weights are whole."""
         weights = self._rules.values.weight
         return math.floor(weight) if (weights == np.round(weights)).all() else weight
 
     def _first(self) -> list[Rows]:
-        """Return groups to begin with: those that are best where nothing has a price."""
+        """Return groups to begin with: the best groups if nothing has a price."""
         rounds = self._rules.round
         free = ClassPrices(np.zeros(len(rounds.classes)), np.zeros(len(rounds)), 0.0)
         return [rows for table in self._tables for rows in self._asked(table, free, 1.0)]
@@ -117,9 +117,9 @@ class Columns:
         found : list of Rows
             The groups, to which others are added.
         per_gain : float
-            1 where the gain counts, 0 where the placed weight does.
+            1 to maximise the gain, 0 to maximise the placed weight.
         demand : float
-            The weight that is to be placed where the gain counts.
+            The weight that must be placed when the gain is maximised.
         """
         best: _Proof | None = None
         for _ in range(_PASSES):
@@ -165,7 +165,7 @@ class Columns:
 
 
 class ClassPrices(NamedTuple):
-    """Prices of the GPUs of each class, of jobs by the one that stands for them, of weight."""
+    """Prices of the GPUs of each class, of the jobs of each kind, and of weight."""
 
     gpu: Floats
     job: Floats
@@ -183,8 +183,9 @@ class _Proof(NamedTuple):
 class _Master:
     """The linear program of the groups listed so far.
 
-    ``value``, (groups,), is what each is worth, ``weight`` what weight each places where so much
-    is demanded; ``uses``, (classes + jobs, groups), says how many GPUs and jobs each takes.
+    ``value``, (groups,), is the value of each group, ``weight`` the weight that it places, of which
+    ``demand`` is required; ``uses``, (classes + jobs, groups), says how many GPUs and jobs each
+    takes.
     """
 
     groups: Groups
@@ -208,8 +209,8 @@ class _Master:
         return cls(groups, gain if per_gain else weight, weight, demand, uses)
 
     def solved(self) -> tuple[float, ClassPrices]:
-        """Return its optimum, and the prices that prove it."""
-        # It takes a quarter of a second to load, and most rounds need no columns.
+        """Return the optimum, and the prices that prove it."""
+        # The import takes a quarter of a second, and most rounds need no columns.
         from scipy.optimize import linprog
 
         compiled = self.groups.round
@@ -239,7 +240,7 @@ class _Master:
         return value, ClassPrices(price[:classes], price[classes:], max(0.0, per_weight))
 
     def most(self, prices: ClassPrices) -> Floats:
-        """Return the most that a group of each class gains less its prices, 0 at least."""
+        """Return the largest gain of a group of each class less its prices, at least 0."""
         price = np.append(prices.gpu, prices.job)
         gains = self.value + prices.weight * self.weight - self.uses.T @ price
         most = np.zeros(len(prices.gpu))
@@ -247,13 +248,13 @@ class _Master:
         return most
 
     def bound(self, prices: ClassPrices, most: Floats) -> float:
-        """Return what no choice gains more than, its weight at its price included."""
+        """Return an upper bound on the gain of any choice, with its weight at its price."""
         price = np.append(prices.gpu + most, prices.job)
         terms = price * self._right()
         return float(terms.sum() + _ROUNDING * np.abs(terms).sum())
 
     def _copies(self) -> Ints:
-        """How many jobs of each kind wait, by the job that stands for it."""
+        """The number of waiting jobs of each kind, by the representative of the kind."""
         return np.where(self.groups.round.jobs.running, 0, self.groups.kinds.copies)
 
     def _right(self) -> Floats:
@@ -263,10 +264,10 @@ class _Master:
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """Who may take the places of the combinations of one size, and at which gains.
+    """The candidates for the places of the combinations of one size, and their gains.
 
-    A *run* is of places that nothing tells apart. Runs have ``length`` places of ``seating``, (r,)
-    each; of those who may take them, (e,) each, the variants are named with the run.
+    A *run* is a series of interchangeable places. Runs have ``length`` places of ``seating``, (r,)
+    each; the candidate variants, (e,) each, are listed with their run.
     """
 
     seatings: Seatings
@@ -306,7 +307,7 @@ class _Candidates:
         return cls(seatings, seating, length, run, variant, job, gain, weight)
 
     def _worth(self, prices: ClassPrices, per_gain: float) -> Floats:
-        """Return what each who may take a place gains there less the price of the job."""
+        """Return the gain of each candidate less the price of the job."""
         worth = per_gain * self.gain if per_gain else self.weight
         return np.asarray(worth + prices.weight * self.weight - prices.job[self.job])
 
@@ -316,7 +317,7 @@ class _Candidates:
         return order, worth[order]
 
     def best(self, prices: ClassPrices, kinds: Kinds, per_gain: float) -> Floats:
-        """Return the most that a group of each combination gains less its jobs' prices, (s,)."""
+        """Return the largest gain of a group of each combination less its jobs' prices, (s,)."""
         order, worth = self._ranked(prices, per_gain)
         run = self.run[order]
         copies = np.where(kinds.copies[self.job[order]] > 0, kinds.copies[self.job[order]], 1)
@@ -332,10 +333,10 @@ class _Candidates:
         return np.asarray(most, dtype=np.float64)
 
     def ways(self, asked: Ints, prices: ClassPrices, per_gain: float) -> tuple[Ints, Ints]:
-        """Return groups of these combinations: the combination of each, and who takes its places.
+        """Return groups of these combinations: the combination of each, and its variants.
 
-        In every run those that gain most, one of them in all its places or as many different
-        ones; then the next of them, and so on.
+        In every run the candidates that gain most come first, either one of them in all places or
+        as many different ones; then the next ones, and so on.
         """
         order, _ = self._ranked(prices, per_gain)
         first = np.searchsorted(self.run[order], np.arange(len(self.length) + 1))
@@ -357,7 +358,7 @@ class _Candidates:
 
 
 def _ways(runs: Sequence[tuple[Ints, int]]) -> list[Ints]:
-    """Return who takes the places of runs: the next ones of each run, alone or together."""
+    """Return the variants in the places of runs: the next ones of each run, alone or together."""
     found = []
     most = max(len(takers) for takers, _ in runs)
     for k in range(min(most, _WAYS)):

@@ -1,34 +1,35 @@
-"""The objective ``completion``: seconds of weighted completion time that starts are worth.
+"""The objective ``completion``: seconds of weighted completion time that starting a job saves.
 
-The queue is laid out on the GPUs as they are believed to become idle, each job alone. That
-forecast says when a job starts if it does not start now, and what a second of a GPU is worth to
-those that wait (``prices``). With weight w, workers p, seconds alone r, forecast start t and
-P(x) the price of a GPU from now until x, a pending job that is slowed by s gains
+The queue is laid out on the GPUs as they are expected to become idle, each job alone. This forecast
+says when a job starts if it does not start now, and what a second of a GPU is worth to the waiting
+jobs (``prices``). With weight w, workers p, seconds alone r, forecast start t and P(x) the price of
+a GPU from now until x, a pending job that is slowed by s gains
 
     w (t + r) + p (P(t + r) - P(t)) - w s r,
 
-what waiting would cost less its own completion; a running one loses what its slowdown adds to
+the cost of waiting less its own completion; a running job loses the amount by which its slowdown
+increases
 
     w s r + p P(s r).
 
-Of two that share, s r is the end in two phases: until the first of them ends, and after it
-(Castor, 2025, equations 16 to 19). In groups of three and more, no job is taken to speed up but
-running jobs, which go on as before once all newcomers have ended. A group costs the price of its
-GPU from when that would be idle until its last job ends. A gang ends with its slowest
-worker: the least of its gains counts. A running job that no job joins gains 0. No job shares
-beyond the end of the last job of the forecast; a running job that would end later anyway does not
-count.
+For two jobs that share, s r is the end in two phases: until the first of them ends, and after it
+(Castor, 2025, equations 16 to 19). In groups of three and more, no job is assumed to speed up
+except running jobs, which continue as before once all newcomers have ended. A group costs the price
+of its GPU from the time at which the GPU would be idle until its last job ends. A gang ends with
+its slowest worker: its smallest gain counts. A running job that no job joins gains 0. No job shares
+beyond the end of the last job of the forecast; this does not apply to a running job that would end
+later anyway.
 
-Where a joule has a price, a pending job gains that of the energy it takes alone, and a group costs
-that of the energy its GPU takes beyond what those that run there take anyway: the power of all
-until the first ends, then that of each of the others alone.
+If a joule has a price, a pending job gains the price of the energy it takes alone, and a group
+costs the price of the energy that its GPU takes in addition to the energy of the running jobs
+there: the power of all until the first ends, then the power of each of the others alone.
 
 Value and optimum are exact for this definition; three things in it are estimates. The forecast
-knows neither sharing nor arrivals, and each job's best GPU model only. A group knows nothing of a
-gang's other GPUs: the end of the co-runner on one of them speeds the gang up, though one on
-another may go on slowing it, so that ends of gangs with several others are early. Only a gang
-that starts and surely meets different company, as it has more workers than there are GPUs alike,
-is taken to be slowed until it ends. A share at which no throughput is known costs nothing alone.
+ignores sharing and arrivals, and uses each job's best GPU model only. A group ignores a gang's
+other GPUs: the end of the co-runner on one of them speeds the gang up, though a co-runner on
+another may still slow it, so the ends of gangs with several co-runners are too early. Only a
+starting gang that must get different co-runners, because it has more workers than there are equal
+GPUs, is assumed to be slowed until it ends. A share without a known throughput costs nothing alone.
 """
 
 from __future__ import annotations
@@ -45,33 +46,33 @@ from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 
 CRITICAL = 2 / 3
-"""Part of the least time to the end of all work from which on a job is critical for it."""
+"""Part of the least time to the end of all work above which a job is critical for it."""
 
 _LEAST_WEIGHT = 1e-9
 _JOULES_PER_KWH = 3.6e6
 _FAR_S = 3600.0
-"""How far off the next chance of a job is taken to be where no running job's end brings one."""
+"""Assumed seconds to the next chance of a job if no running job's end brings one."""
 
 
 def forecast_order(work: Floats, workers: Ints, weight: Floats, held: Floats, gpus: int) -> Ints:
-    """Return the order in which waiting jobs are believed to start.
+    """Return the order in which waiting jobs are expected to start.
 
-    First those on which the end of all work hangs: they need more than ``CRITICAL`` of the time
-    in which all jobs there are could end at best, which is no less than their GPU time over the
-    GPUs and no less than what the longest needs (Graham, *Bounds for certain multiprocessing
-    anomalies*, Bell System Technical Journal 45, 1966). Left to the end they would add their
-    whole length to it. Then the others in the order of weighted shortest GPU time.
+    First come the jobs that determine the end of all work: they need more than ``CRITICAL`` of the
+    time in which all jobs could end at best, which is at least their GPU time divided by the GPUs
+    and at least the time of the longest job (Graham, *Bounds for certain multiprocessing
+    anomalies*, Bell System Technical Journal 45, 1966). If they started last, they would add their
+    whole length to it. Then come the others in the order of weighted shortest GPU time.
 
     Parameters
     ----------
     work : (n,) float
         Seconds that each job needs alone.
     workers, weight : (n,)
-        Its GPUs and its weight.
+        GPUs and weight of each job.
     held : (m, 2) float
         Seconds and GPUs of each running job.
     gpus : int
-        All GPUs there are.
+        The number of GPUs.
     """
     gpu_time = work * workers
     total = gpu_time.sum() + held.prod(axis=1).sum()
@@ -83,18 +84,18 @@ def forecast_order(work: Floats, workers: Ints, weight: Floats, held: Floats, gp
 
 @dataclass(frozen=True)
 class Forecast:
-    """When waiting jobs start if each runs alone in its turn, and what GPUs then cost.
+    """When waiting jobs start if each runs alone in its turn, and the resulting prices of GPUs.
 
     Attributes
     ----------
     start_s : (n,) float
-        When each job is believed to start if it does not now, seconds from now.
+        When each job is expected to start if it does not start now, in seconds from now.
     prices : GpuPrice
-        Of a GPU, as the whole queue would pay.
+        The price of a GPU that the whole queue would pay.
     last_s : float
-        When the last job of all is believed to end.
+        When the last job is expected to end.
     claimed_s : float
-        When the first of those that must wait would start.
+        When the first job that must wait would start.
     """
 
     start_s: Floats
@@ -104,16 +105,16 @@ class Forecast:
 
     @classmethod
     def of(cls, asks: Asks, idle: int, busy_s: Floats, gpu_price: float = 0.0) -> Forecast:
-        """Return the forecast of a queue, in the order in which it is believed to start.
+        """Return the forecast of a queue, in the expected order of starts.
 
         Parameters
         ----------
         asks : Asks
-            Of the n waiting jobs.
+            The n waiting jobs.
         idle : int
-            GPUs that are idle now.
+            The number of GPUs that are idle now.
         busy_s : (m,) float
-            Seconds until each other GPU is believed to be idle, ascending.
+            Seconds until each other GPU is expected to be idle, ascending.
         gpu_price : float
             The least price of a GPU second.
         """
@@ -132,8 +133,8 @@ class Forecast:
     def from_idle(self, end: Floats, gpu_price: float) -> Floats:
         """Return the price of an idle GPU until ``end``.
 
-        Those that could use it now compete for it in this round. Others pay for it only from
-        when the next of them would start.
+        Jobs that could use it now compete for it in this round. Other jobs pay for it only from the
+        time at which the next of them would start.
         """
         before = np.minimum(end, self.claimed_s)
         later = self.prices.until(end) - self.prices.until(before)
@@ -141,7 +142,7 @@ class Forecast:
 
 
 def _next_chances(workers: Ints, seconds: Floats, busy_s: Floats) -> Floats:
-    """Return when enough GPUs become idle for jobs that let those pass that are idle."""
+    """Return when enough GPUs become idle for jobs that leave the idle GPUs to others."""
     enough = workers <= len(busy_s)
     if not len(busy_s):
         return _FAR_S + seconds
@@ -157,14 +158,14 @@ class Completion(JobValues):
     compiled : Round
         The round; every job has ``remaining_s``.
     queue : Forecast, optional
-        Of the round's pending jobs in their order, the prices those of a queue that may be
-        longer. Without one, of the round's own queue.
+        The forecast of the round's pending jobs in their order, with the prices of a queue that may
+        be longer. By default the forecast of the round's own queue.
     gpu_price : float
-        Seconds of completion time that a GPU second is worth where no job waits for it. Where it
-        and ``energy_price`` are 0, no sharing is begun that ends later than the last job would
-        without it.
+        Seconds of completion time that a GPU second is worth if no job waits for it. If this and
+        ``energy_price`` are 0, no sharing starts that would end later than the last job without it.
     energy_price : float
-        Seconds of completion time that a kilowatt-hour is worth; above 0, every power is known.
+        Seconds of completion time that a kilowatt-hour is worth; if above 0, every power must be
+        known.
     """
 
     grouped = True
@@ -197,20 +198,20 @@ class Completion(JobValues):
         last = self._forecast.last_s * (1 + ROUNDING)
         self._last_s = last if gpu_price == energy_price == 0 else math.inf
         self._power_w = _power_alone(compiled)
-        # Of one worker; running jobs take theirs in any case.
+        # For one worker; running jobs take their energy in any case.
         self._energy_j = np.where(jobs.running, 0.0, self._power_w * fastest)
         self._latest: tuple[Rows, Floats] | None = None
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
-        """Return what each job gains at its slowdown as if it shared until it ends."""
+        """Return the gain of each job at its slowdown as if it shared until it ends."""
         return self._gain_at(job, slowdown * self._left[model][job])
 
     def gains(self, rows: Rows, job: Ints) -> Floats:
-        """Return what each job of a group gains."""
+        """Return the gain of each job of a group."""
         return self._gain_at(job, self._ends(rows, job))
 
     def value(self, rows: Rows, job: Ints) -> Floats:
-        """Return less the price of the GPU of each group, NaN where it would end too late."""
+        """Return minus the price of the GPU of each group, NaN if the group would end too late."""
         compiled = self._round
         end, running = self._ends(rows, job), compiled.jobs.running[job]
         last, until = end.max(axis=1), self._forecast.prices.until
@@ -225,14 +226,14 @@ class Completion(JobValues):
             price += self._joule_price * self._added_energy(rows, job, end)
         late = last > compiled.class_until[rows.gpu_class]
         if job.shape[1] > 1:
-            # A running job that is reckoned to end later than all as it is does not count.
+            # A running job that ends after all others even unchanged does not count.
             counts = ~running | (self._due[job] <= self._last_s)
             late |= (counts & (end > self._last_s)).any(axis=1)
         return np.where(late & ~running.all(axis=1), np.nan, -price)
 
     def _gain_at(self, job: Ints, end: Floats) -> Floats:
         due, until = self._due[job], self._forecast.prices.until
-        # Differences are taken first, so that a running job that stays as it is gains exactly 0.
+        # Differences are taken first, so that an unchanged running job gains exactly 0.
         gain = self.weight[job] * (due - end) + self._rent[job]
         if self._hold[job].any():
             gain += self._hold[job] * (until(due) - until(end))
@@ -241,7 +242,7 @@ class Completion(JobValues):
         return np.asarray(gain)
 
     def _added_energy(self, rows: Rows, job: Ints, end: Floats) -> Floats:
-        """Return the joules that each group takes beyond those of its running jobs as they are."""
+        """Return the joules that each group takes in addition to those of its running jobs."""
         compiled = self._round
         running = compiled.jobs.running[job]
         own = self._power_w[job]
@@ -259,7 +260,8 @@ class Completion(JobValues):
     def _ends(self, rows: Rows, job: Ints) -> Floats:
         """Return when each job of a group ends, seconds from now.
 
-        Those of the latest rows are kept: what is asked for the gains is asked for the value next.
+        The ends of the latest rows are cached: gains and value of the same rows are computed in
+        turn.
         """
         if self._latest is None or self._latest[0] is not rows:
             self._latest = rows, self._ends_of(rows, job)
@@ -279,22 +281,22 @@ class Completion(JobValues):
             return np.where(running & (joined < whole), np.fmin(whole, as_before), whole)
         first = whole.min(axis=1, keepdims=True)
         rest = np.maximum(0.0, left - first / rows.slowdown)
-        # A running job goes on as it is measured to run.
+        # A running job continues at its measured slowdown.
         measured = jobs.slowdown[job]
         after = np.where(np.isnan(measured), self._round.slowdowns_alone(rows, job), measured)
         end = np.minimum(whole, first + rest * after)
-        # A gang that takes GPUs of several is slowed by one after the other.
+        # A gang with GPUs of several classes is slowed by its co-runners one after the other.
         spread = ~running & (
             (jobs.workers[job] > self._round.class_alike[rows.gpu_class][:, None])
             | (rows.variant >= self._base)
         )
-        # Of a pair that runs already the present slowdown says it all.
+        # For a pair that already runs, the present slowdown is used.
         both_run = running.all(axis=1, keepdims=True)
         return np.where(spread | both_run, whole, end)
 
 
 def forecast(compiled: Round, gpu_price: float = 0.0) -> Forecast:
-    """Return the forecast of a round's own queue, in the order of its pending jobs."""
+    """Return the forecast of a round's queue, in the order of its pending jobs."""
     jobs, machines = compiled.jobs, compiled.machines
     fastest = _fastest(compiled)
     pending = np.flatnonzero(~jobs.running)
@@ -320,22 +322,22 @@ def forecast(compiled: Round, gpu_price: float = 0.0) -> Forecast:
 
 
 def _power_alone(compiled: Round) -> Floats:
-    """Return the watts that a worker of each job takes alone, NaN where unknown, (n,)."""
+    """Return the power of a worker of each job alone in watts, NaN if unknown, (n,)."""
     known = [_or_nan(workload.power_w) for workload in compiled.workloads]
     return np.array(known, dtype=np.float64)[compiled.jobs.workload]
 
 
 def _energy(own: Floats, together: Floats, end: Floats) -> Floats:
-    """Return the joules of groups until their last end, (n,).
+    """Return the energy of groups in joules until their last job ends, (n,).
 
     Parameters
     ----------
     own : (n, size) float
-        Watts of each member alone; 0 where a place does not count.
+        Watts of each member alone; 0 if a place does not count.
     together : (n,) float
-        Watts of all.
+        Watts of all members together.
     end : (n, size) float
-        When each ends, in seconds; inf where a place does not count.
+        When each ends, in seconds; inf if a place does not count.
     """
     first = end.min(axis=1)
     first = np.where(np.isinf(first), 0.0, first)

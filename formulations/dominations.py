@@ -1,16 +1,16 @@
 """Which gangs need not be placed before others.
 
-A gang *dominates* another of as many workers if it may take every seat of the other at the same
-worths and costs. Some best plan places no gang without those that dominate it: where it does,
-the dominating gang may have the seats instead.
+A gang *dominates* another with the same number of workers if it may take every seat of the other at
+the same worths and costs. Some best plan places no gang without the gangs that dominate it: if a
+plan does, the dominating gang may take the seats instead.
 
-Two gangs are *equal* if exchanging them changes no seat of any gang; of equal ones the first
-dominates the others. An exchange takes one domination to another, so what holds for the first
-gangs of two classes of equal ones holds for all of both, and only these are compared: a sweep of
-a thousand equal gangs is one class.
+Two gangs are *equal* if exchanging them changes no seat of any gang; of equal gangs the first
+dominates the others. An exchange maps one domination to another, so a domination between the first
+gangs of two classes of equal gangs holds for all gangs of both, and only the first ones are
+compared: a sweep of a thousand equal gangs is one class.
 
-Without some dominations a search takes longer, and is no less exact: those that the time does not
-suffice for are left out.
+If some dominations are missing, a search takes longer but stays exact: those for which there is no
+time are left out.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
 
 ALONE = -1
-"""In place of the partner of a gang that has a GPU for itself."""
+"""The partner of a gang that has a GPU for itself."""
 
 
 @dataclass(frozen=True)
 class SeatTable:
-    """Where gangs may run, a row for each gang and way; numbers stand for equal values.
+    """Where gangs may run, a row for each gang and way; equal numbers stand for equal values.
 
     Attributes
     ----------
     gang : (s,) int
         The job.
     partner : (s,) int
-        The job that it shares the GPU with, or a number >= n of what else it may share it with,
-        of n jobs; ``ALONE`` for none.
+        The job that it shares the GPU with, of n jobs; a number >= n for anything else that it may
+        share it with; ``ALONE`` for none.
     worth, of_partner, cost : (s,) int
-        What the gang and its partner are worth there, and what the GPU costs.
+        The worth of the gang and of its partner there, and the cost of the GPU.
     """
 
     gang: Ints
@@ -56,7 +56,7 @@ class Dominations:
     Parameters
     ----------
     alike : (n,) int
-        Gangs are compared where they have the same number; jobs that are no gangs have -1.
+        Only gangs with the same number are compared; -1 for jobs that are not gangs.
     seats : SeatTable
         All seats of these gangs.
     budget : Budget
@@ -73,11 +73,11 @@ class Dominations:
             self._dominates = self._compared(table, self._classified(table))
 
     def dominated(self, job: int) -> Ints:
-        """Return the jobs that need not be placed where this one is not; itself first."""
+        """Return the jobs that need not be placed if this one is not; itself first."""
         return self._related(job, self._dominates, equal=slice(job + 1, None))
 
     def dominating(self, job: int) -> Ints:
-        """Return the jobs that may well be placed where this one is; itself first."""
+        """Return the jobs that may be placed wherever this one is; itself first."""
         return self._related(job, self._dominates.T, equal=slice(job))
 
     def _related(self, job: int, dominates: Bools, equal: slice) -> Ints:
@@ -89,7 +89,7 @@ class Dominations:
         return np.array([job, *np.flatnonzero(related)])
 
     def _classified(self, table: _SeatSets) -> Ints:
-        """Number the classes of equal gangs, and return the first gang of each."""
+        """Number the classes of equal gangs and return the first gang of each."""
         firsts: list[int] = []
         for gangs in table.similar():
             while len(gangs) and not self._budget.passed:
@@ -100,7 +100,7 @@ class Dominations:
         return np.array(firsts, dtype=np.int64)
 
     def _compared(self, table: _SeatSets, firsts: Ints) -> Bools:
-        """Tell which classes (rows) dominate which, the first of those that do so mutually."""
+        """Return which classes (rows) dominate which; of mutual ones, the first class does."""
         takes = np.zeros((len(firsts),) * 2, dtype=bool)
         alike = table.alike[firsts]
         for own, first in enumerate(firsts):
@@ -118,12 +118,12 @@ class _SeatSets:
     Attributes
     ----------
     alike : (n,) int
-        As of ``Dominations``.
+        See ``Dominations``.
     start : (n + 1,) int
         The seats of gang j are the rows ``start[j]:start[j + 1]``.
     partner, way, mirrored, seat : (s,) int
-        Whom it shares the GPU with; the worths and the cost, and the same as the partner sees
-        them; and all of this, as a number from 0.
+        The partner on the GPU; the worths and the cost as one number, the same from the partner's
+        side; and all of this as one number from 0.
     """
 
     alike: Ints
@@ -150,11 +150,10 @@ class _SeatSets:
         )
 
     def similar(self) -> Iterator[Ints]:
-        """Yield gangs that may be equal, in rising order, together with all that may equal them.
+        """Yield sets of gangs that may be equal to each other, in ascending order.
 
-        They have as many seats, and their sum is the same where a number at random stands for a
-        seat: for all seats of the same worths and cost with gangs that are compared among each
-        other.
+        They have as many seats, and the same sum if each seat is replaced by a random number: one
+        for all seats of the same worths and cost with gangs that are compared with each other.
         """
         size = np.diff(self.start)
         gangs = np.flatnonzero(size)
@@ -171,7 +170,7 @@ class _SeatSets:
         yield from np.split(gangs[order], ends)
 
     def equal_to(self, first: int, gangs: Ints) -> Bools:
-        """Tell which gangs are equal to one of as many seats."""
+        """Return which gangs are equal to one with the same number of seats."""
         row, nth = self._rows(gangs)
         with_first = self.partner[row] == first
         row, nth = row[with_first], nth[with_first]
@@ -183,7 +182,7 @@ class _SeatSets:
         return np.asarray((self.lacking(first, gangs) == 0) & (uneven == 0))
 
     def lacking(self, gang: int, others: Ints) -> Ints:
-        """Return how many seats others may take with a third, or alone, and this gang may not."""
+        """Return how many seats, with a third or alone, others may take and this gang may not."""
         row, nth = self._rows(others)
         taken = np.zeros(int(self.seat.max()) + 1, dtype=bool)
         taken[self.seat[self.start[gang] : self.start[gang + 1]]] = True
@@ -191,7 +190,7 @@ class _SeatSets:
         return np.bincount(nth[lacks], minlength=len(others))
 
     def _rows(self, gangs: Ints) -> tuple[Ints, Ints]:
-        """Return the rows of gangs, and the position among these of the gang of each."""
+        """Return the rows of gangs, and for each row the position of its gang among them."""
         number = self.start[gangs + 1] - self.start[gangs]
         nth = np.repeat(np.arange(len(gangs)), number)
         before = np.cumsum(number) - number

@@ -1,4 +1,4 @@
-"""Look-up of what is known of workloads that share a GPU."""
+"""Look-up of the known combinations of workloads on a GPU."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Member = tuple[str, int | None]
 """A workload and its share on the GPU."""
 
 ANY_SHARE: Final = -1
-"""The share of a job that may still be given any."""
+"""The share of a job that may still get any share."""
 
 Wanted = tuple[str, int | None]
-"""A workload, and the share that it has or ``ANY_SHARE``."""
+"""A workload, and its share or ``ANY_SHARE``."""
 
 
 class Combination(NamedTuple):
     """A known combination, its values in the order of ``members``.
 
-    ``upper`` and ``p99`` hold until each member ends, see ``rules``; they are None where nothing
-    but the slowdown, or no tail latency, is known. Tens of thousands are made at once, which tuples
-    are faster at than dataclasses.
+    ``upper`` and ``p99`` hold until each member ends, see ``rules``; they are None if only the
+    slowdown, or no tail latency, is known. Tens of thousands are created at a time, and tuples are
+    faster than dataclasses.
     """
 
     members: tuple[Member, ...]
@@ -46,7 +46,7 @@ class Combination(NamedTuple):
     power_w: float | None
 
     def bounds(self, latency: Sequence[bool]) -> tuple[float, ...]:
-        """Return what each member's gSLA is checked against; ``latency`` by member."""
+        """Return the bound that each member's gSLA is checked against; ``latency`` by member."""
         usual = self.upper or self.slowdown
         tail = self.p99 or usual
         return tuple(t if late else u for t, u, late in zip(tail, usual, latency, strict=True))
@@ -95,14 +95,14 @@ class Template:
     Attributes
     ----------
     free : (s, size - held) int
-        Index of the workload of each place that is free.
+        Index of the workload of each free place.
     twin : (s, size) bool
-        Free places that nothing tells apart from the place before them.
+        Free places that are interchangeable with the place before them.
     share : (s, size) int
-        The cap of each place, 0 where there is none.
+        The cap of each place, 0 if there is none.
     slowdown, upper, tail : (s, size) float
-        Slowdown of each place, and what the gSLA of a job there is checked against, of priority
-        ``batch`` and ``latency``.
+        Slowdown of each place, and the bounds that the gSLA of a job of priority ``batch`` or
+        ``latency`` is checked against.
     power_w : (s,) float
         Power of the GPU, NaN where unknown.
     """
@@ -117,16 +117,16 @@ class Template:
 
     @cached_property
     def wanted(self) -> Ints:
-        """How many places the workload of each free place has in all, (s, size - held)."""
+        """The number of free places with the same workload as each, (s, size - held)."""
         return np.asarray((self.free[:, :, None] == self.free[:, None]).sum(axis=2))
 
     def take(self, rows: Ints) -> Template:
-        """Return these rows."""
+        """Return the selected rows."""
         return Template(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     @classmethod
     def joined(cls, parts: Sequence[Template]) -> Template:
-        """Return the rows of templates (at least one) with as many members there and free."""
+        """Return the rows of templates (at least one) with equally many residents and places."""
         if len(parts) == 1:
             return parts[0]
         columns = ([getattr(part, each.name) for part in parts] for each in fields(cls))
@@ -134,7 +134,7 @@ class Template:
 
     @classmethod
     def of(cls, known: Sequence[Combination], held: int, place: Mapping[str, int]) -> Template:
-        """Return the template of combinations (at least one) whose first ``held`` are there."""
+        """Return the template of combinations (at least one); the first ``held`` are residents."""
         size = len(known[0].members)
         names = [[place[name] for name, _ in k.members[held:]] for k in known]
         share = [[cap or 0 for _, cap in k.members] for k in known]
@@ -152,19 +152,19 @@ class Template:
 
 
 class Book:
-    """What is known of workloads that share a GPU, and what was made of it for earlier rounds.
+    """The known combinations of workloads on a GPU, and cached results derived from them.
 
     Parameters
     ----------
     rules : Cluster
-        Which shares there are, and how many jobs a GPU may hold.
+        The available shares, and how many jobs a GPU may hold.
     workloads : tuple of str
         The workloads.
 
     Attributes
     ----------
     limited : dict of str to int
-        Most jobs on a GPU of each model on which they are fewer than on others.
+        Maximum number of jobs on a GPU of each model with a lower limit than the cluster's.
     """
 
     def __init__(self, rules: Cluster, workloads: tuple[str, ...]) -> None:
@@ -180,54 +180,54 @@ class Book:
 
     @property
     def sets(self) -> bool:
-        """Whether anything is known of three and more jobs on a GPU."""
+        """Whether there are combinations of three or more jobs on a GPU."""
         raise NotImplementedError
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
-        """Return the known combination of the members on a GPU model, None if there is none."""
+        """Return the known combination of the members on a GPU model, or None."""
         raise NotImplementedError
 
     def known(self, model: str) -> Sequence[Combination]:
         """Return every combination that may run on a GPU model.
 
-        Models of which nothing particular is known have the same sequence.
+        Models without entries of their own have the same sequence.
         """
         raise NotImplementedError
 
     def of_any_size(self, model: str) -> Sequence[Combination]:
-        """Return the combinations of ``known``, and those of more jobs than the model may hold."""
+        """Return the combinations of ``known`` and those too large for the model."""
         return self.known(model)
 
     def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
-        """Return the combinations in which others may join on a GPU model, a template a size.
+        """Return the combinations in which jobs may join others, one template per size.
 
         Parameters
         ----------
         model : str
             The GPU model.
         held : tuple of (str, int or None)
-            Who is there already; they come first in the templates.
+            The running jobs there; they come first in the templates.
         """
         raise NotImplementedError
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return what is made of the book; it is made at the first call with this name."""
+        """Return a cached result, computed at the first call with this name."""
         if name not in self._made:
             self._made[name] = make()
         return cast("T", self._made[name])
 
 
 _OF_NODES: Final = ("machines", "hosts")
-"""What is made of the nodes, and of what jobs ask of them."""
+"""Cached results that depend on the nodes and on the jobs' requests to them."""
 
 _Key = tuple[tuple[str, int], ...]
-"""Workloads and shares (0: none), sorted."""
+"""Workloads and shares (0 for none), sorted."""
 
 
 class SlowdownIndex(Book):
     """The slowdown entries of an instance by GPU model.
 
-    An entry for a model wins over one without a model, also when it says that the
+    An entry for a model takes precedence over one without a model, even if it says that the
     combination may not run.
     """
 
@@ -244,7 +244,7 @@ class SlowdownIndex(Book):
 
     @classmethod
     def of_sets(cls, instance: Instance, table: SlowdownTable) -> Self:
-        """Return the entries of three and more in a table, under the rules of an instance."""
+        """Return the entries of three or more in a table, under the rules of an instance."""
         return cls(
             Instance.model_construct(
                 name="sets",
@@ -256,14 +256,14 @@ class SlowdownIndex(Book):
         )
 
     def settles(self, model: str, members: Sequence[Member]) -> bool:
-        """Tell whether an entry says of these members whether they may share a GPU model."""
+        """Return whether an entry says if these members may share a GPU of the model."""
         key = _key(members)
         return (model, key) in self._by_key or (None, key) in self._by_key
 
     def of(self, instance: Instance) -> SlowdownIndex | None:
-        """Return what is known here for another instance; None where that knows something else.
+        """Return this index for another instance, or None if that has other entries or rules.
 
-        It has these entries, and the rules by which they are read; nodes may differ.
+        The instance must have these entries and the rules by which they are read; nodes may differ.
         """
         mine = self._instance
         if instance is mine:
@@ -283,7 +283,7 @@ class SlowdownIndex(Book):
         return found
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
-        """Return the known combination of the members on a GPU model, None if there is none."""
+        """Return the known combination of the members on a GPU model, or None."""
         asked = model, tuple(members)
         if asked not in self._found:
             entry = self._entry(model, _key(members))
@@ -299,7 +299,7 @@ class SlowdownIndex(Book):
         return None if entry is None else _as_given(entry).reordered(members)
 
     def known(self, model: str) -> Sequence[Combination]:
-        """Return every combination that may run on a GPU model, see ``Book``."""
+        """Return every combination that may run on a GPU model; see ``Book``."""
         named = model if model in self._named else None
         if named not in self._known:
             self._known[named] = tuple(
@@ -308,13 +308,13 @@ class SlowdownIndex(Book):
         return self._known[named]
 
     def of_any_size(self, model: str) -> Sequence[Combination]:
-        """Return known combinations of any number of jobs, see ``Book``."""
+        """Return the known combinations of any number of jobs; see ``Book``."""
         if model not in self.limited:
             return self.known(model)
         return tuple(self._combination(model, entry) for _, entry in self._holding(model))
 
     def known_with(self, model: str, member: Member) -> Sequence[Combination]:
-        """Return every combination with a member that may run on a GPU model."""
+        """Return every combination with this member that may run on a GPU model."""
         if model not in self._known_with:
             index: dict[Member, list[Combination]] = defaultdict(list)
             for known in self.known(model):
@@ -324,7 +324,7 @@ class SlowdownIndex(Book):
         return self._known_with[model].get(member, ())
 
     def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
-        """Return the combinations in which others may join, see ``Book``."""
+        """Return the combinations in which jobs may join others; see ``Book``."""
         if (model, held) not in self._templates:
             by_size: dict[int, list[Combination]] = {}
             for known in self.known_with(model, held[0]) if held else self.known(model):
@@ -337,7 +337,7 @@ class SlowdownIndex(Book):
         return self._templates[model, held]
 
     def _beside(self, held: Sequence[Member], known: Combination) -> Combination | None:
-        """Return a combination with the residents first; None where no job may join so."""
+        """Return a combination with the residents first, or None if no job may join them in it."""
         rules = self.rules
         free = list(known.members)
         for member in held:
@@ -355,14 +355,14 @@ class SlowdownIndex(Book):
         return known.reordered([*held, *free])
 
     def seats(self, model: str, wanted: Sequence[Wanted]) -> Iterator[Combination]:
-        """Yield the combinations in which some jobs may share a GPU, members in their order.
+        """Yield the combinations in which these jobs may share a GPU, in their order.
 
         Parameters
         ----------
         model : str
             The GPU model.
         wanted : sequence of (str, int or None)
-            The workload of each, and its share, ``ANY_SHARE`` where that may still be chosen.
+            The workload of each, and its share, ``ANY_SHARE`` if it may still be chosen.
         """
         names = tuple(sorted(name for name, _ in wanted))
         for entry in self._of_workloads(model).get(names, ()):
@@ -371,7 +371,7 @@ class SlowdownIndex(Book):
                 yield from map(known.permuted, self._orders(known.members, wanted))
 
     def _orders(self, members: Sequence[Member], wanted: Sequence[Wanted]) -> Iterator[list[int]]:
-        """Yield every order in which members take the places wanted, those alike in theirs."""
+        """Yield every order in which members take the wanted places, equal ones in theirs."""
         alike: dict[Member, list[int]] = defaultdict(list)
         for position, member in enumerate(members):
             alike[member].append(position)
@@ -380,7 +380,7 @@ class SlowdownIndex(Book):
     def _arranged(
         self, left: Mapping[Member, list[int]], wanted: Sequence[Wanted]
     ) -> Iterator[list[int]]:
-        """Yield the positions that take the places wanted, of members alike the first left."""
+        """Yield the positions for the wanted places; of equal members, the first left."""
         (name, share), *others = wanted
         for member, positions in left.items():
             if positions and member[0] == name and self._may_have(member, share):
@@ -398,7 +398,7 @@ class SlowdownIndex(Book):
         return share is None or share in self.rules.shares
 
     def _of_workloads(self, model: str) -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
-        """Return every entry that may run on a GPU model, by its workloads in order."""
+        """Return every entry that may run on a GPU model, by its sorted workloads."""
         named = model if model in self._named else None
 
         def made() -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
@@ -411,11 +411,11 @@ class SlowdownIndex(Book):
 
     @cached_property
     def sets(self) -> bool:
-        """Whether anything is known of three and more jobs on a GPU."""
+        """Whether there are entries of three or more jobs on a GPU."""
         return any(entry.set for entry in self._instance.slowdowns)
 
     def pairs(self, model: str) -> Sequence[SlowdownEntry]:
-        """Return the entries of all pairs that may run on a GPU model, as they are."""
+        """Return the unchanged entries of all pairs that may run on a GPU model."""
         if self.limited.get(model) == 1:
             return []
         entries = self._instance.slowdowns
@@ -432,12 +432,12 @@ class SlowdownIndex(Book):
         ]
 
     def _entry(self, model: str | None, key: _Key) -> SlowdownEntry | None:
-        """Return the entry that holds on a GPU model, None where the members may not share."""
+        """Return the entry that applies to a GPU model, or None if the members may not share."""
         entry = self._by_key.get((model, key)) or self._by_key.get((None, key))
         return entry if entry is not None and entry.slowdown is not None else None
 
     def _combination(self, model: str | None, entry: SlowdownEntry) -> Combination:
-        """Return an entry as a combination, its bounds those of each member until it ends."""
+        """Return an entry as a combination, with bounds that hold until each member ends."""
         given = _as_given(entry)
         last = tuple(map(self._alone_at_last, given.members))
         upper = tuple(map(max, given.upper or given.slowdown, last))
@@ -458,7 +458,7 @@ class SlowdownIndex(Book):
         return self._at_last[member]
 
     def _within(self, key: _Key) -> Iterator[_Key]:
-        """Yield the combinations of two and more that are left when some members have ended."""
+        """Yield the combinations of two or more that remain when some members have ended."""
         for size, keys in self._sizes.items():
             if size >= len(key):
                 continue
@@ -469,19 +469,19 @@ class SlowdownIndex(Book):
 
     @cached_property
     def _sizes(self) -> Mapping[int, set[_Key]]:
-        """What is known of so many together, on any model."""
+        """The known combinations by number of members, on any model."""
         found: dict[int, set[_Key]] = defaultdict(set)
         for _, key in self._by_key:
             found[len(key)].add(key)
         return found
 
     def _entries(self, model: str | None) -> Iterator[tuple[_Key, SlowdownEntry]]:
-        """Yield the entries that hold on a GPU model and say that the jobs may share."""
+        """Yield the entries that apply to a GPU model and allow sharing."""
         most = np.inf if model is None else self.limited.get(model, np.inf)
         return (found for found in self._holding(model) if len(found[0]) <= most)
 
     def _holding(self, model: str | None) -> Iterator[tuple[_Key, SlowdownEntry]]:
-        """Yield the entries of ``_entries`` whatever number of jobs the model may hold."""
+        """Yield the entries of ``_entries`` without the model's limit on the number of jobs."""
         for (where, key), entry in self._by_key.items():
             overridden = where != model and (model, key) in self._by_key
             if where in (None, model) and not overridden and entry.slowdown is not None:
@@ -489,19 +489,19 @@ class SlowdownIndex(Book):
 
 
 def _same_rules(one: Cluster, other: Cluster) -> bool:
-    """Tell whether entries mean the same on the GPUs of two clusters."""
+    """Return whether entries mean the same on the GPUs of two clusters."""
     fields = (name for name in Cluster.model_fields if name != "nodes")
     alike = all(getattr(one, name) == getattr(other, name) for name in fields)
     return alike and one.most_jobs() == other.most_jobs()
 
 
 def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> bool:
-    """Tell whether these are the same records; equal ones that were read twice do not count."""
+    """Return whether these are the same records; equal records read twice are not."""
     return entries is others or (len(entries) == len(others) and all(map(is_, entries, others)))
 
 
 def _same_alone(some: Iterable[Workload], others: Iterable[Workload]) -> bool:
-    """Tell whether as much is known of workloads alone under caps."""
+    """Return whether the throughputs of the workloads under caps are the same."""
     pairs = zip(some, others, strict=True)
     return all(a is b or a.throughput == b.throughput for a, b in pairs)
 
@@ -512,7 +512,7 @@ def _raised(
     among: Combination,
     figures: tuple[float, ...],
 ) -> tuple[float, ...]:
-    """Return bounds of members, at least the figures of those that are among fewer."""
+    """Return bounds of members, raised to the figures of the members of a smaller combination."""
     least = dict(zip(among.members, figures, strict=True))
     return tuple(max(b, least.get(m, b)) for b, m in zip(bounds, members, strict=True))
 

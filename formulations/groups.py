@@ -1,7 +1,7 @@
 """Every group of jobs that may hold one GPU together, as arrays.
 
-A *group* is a set of (job variant, share) on a GPU of one class, with the slowdown each job
-has there. Module ``listing`` makes them from a round.
+A *group* is a set of (job variant, share) on a GPU of one class, with the slowdown of each job
+there. The module ``listing`` creates them from a round.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dovetail.formulations.kinds import Kinds
 from dovetail.formulations.rounds import Round, Variant
 
 NO_SHARE = 0
-"""Stands for "no cap" in share arrays."""
+""""No cap" in share arrays."""
 
 
 class Ceiling(NamedTuple):
-    """What no choice exceeds, of the groups that are not listed too.
+    """Upper bounds on every choice of groups, including groups that are not listed.
 
     ``weight`` bounds the placed weight, ``gain - per_weight * w`` the gain of every choice that
-    places a weight of w.
+    places a weight w.
     """
 
     gain: float
@@ -40,35 +40,35 @@ class Groups:
     Attributes
     ----------
     round : Round
-        What they were made from.
+        The round of the groups.
     gpu_class : (n,) int
         Index of the class of GPUs that the group can be on.
     start : (n + 1,) int
-        Members of group g are the positions ``start[g]:start[g + 1]`` of the next arrays.
+        The members of group g are at ``start[g]:start[g + 1]`` of the following arrays.
     variant : (m,) int
         Index into ``variants``.
     job : (m,) int
         Index of the job.
     share : (m,) int
-        The cap, ``NO_SHARE`` where there is none.
+        The cap, ``NO_SHARE`` if there is none.
     slowdown : (m,) float
         Slowdown of the job on this GPU, the sub-batch's stretch included.
     power_w : (n,) float
         Power of the GPU; NaN where unknown.
     gain : (m,) float
-        What the job gains there under the objective; the least over a gang's GPUs counts.
+        Gain of the job there under the objective; a gang counts its smallest gain over its GPUs.
     value : (n,) float
-        What each GPU with the group is worth in addition.
+        Additional value of each GPU with the group.
     variants : tuple of Variant
-        What ``variant`` counts.
+        The variants that ``variant`` indexes.
     kinds : Kinds
-        The jobs that each job named in ``job`` stands for; a group of several jobs of a kind
-        names it as often.
+        The jobs that each job in ``job`` represents; a group with several jobs of a kind names the
+        representative that many times.
     complete : bool
-        Whether none is missing that some best plan may need; False where the time was up. Then
-        the best choice of these groups is a plan, but bounds nothing.
+        Whether every group that some best plan may need is listed; False if the time was up. Then
+        the best choice of these groups is a plan, but no bound.
     ceiling : Ceiling, optional
-        What bounds all choices where groups are missing.
+        The bound on all choices if groups are missing.
     """
 
     round: Round
@@ -106,21 +106,21 @@ class Groups:
 
     @property
     def times(self) -> Ints:
-        """How many members of its group name the same job as each member does, (m,)."""
+        """How many members of its group name the same job as each member, (m,)."""
         key = self.group_of_member * len(self.round) + self.job
         _, place, count = np.unique(key, return_inverse=True, return_counts=True)
         return np.asarray(count[place])
 
     @property
     def most(self) -> Ints:
-        """How often each group can be taken at most, (n,)."""
+        """The maximum number of times that each group can be taken, (n,)."""
         most = self.round.class_sizes[self.gpu_class]
         jobs = np.maximum(self.round.jobs.workers, self.kinds.copies)[self.job]
         np.minimum.at(most, self.group_of_member, jobs // self.times)
         return np.asarray(most)
 
     def take(self, which: Bools | Ints) -> Groups:
-        """Return the groups that a mask names, or numbers, with repeats."""
+        """Return the groups selected by a mask or by numbers, which may repeat."""
         number = np.flatnonzero(which) if which.dtype == bool else which
         sizes = self.sizes[number]
         start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -139,10 +139,10 @@ class Groups:
         )
 
     def chosen(self, counts: Ints) -> tuple[Groups, Ints, Ints]:
-        """Return the groups that are taken with their jobs named, and how often each is.
+        """Return the taken groups with individual jobs, and how often each is taken.
 
-        Of every kind those jobs are named that are to be placed first. The third array says from
-        which group each was made.
+        Of every kind, the jobs that are placed first are named. The third array has the group from
+        which each was made.
         """
         shared = np.bincount(self.group_of_member, self._several, len(self)) > 0
         number = np.repeat(np.arange(len(self)), np.where(shared, counts, counts > 0))
@@ -155,12 +155,12 @@ class Groups:
 
     @property
     def members_apart(self) -> float:
-        """How many members the groups of single jobs have, see ``apart``."""
+        """The number of members of the groups of ``apart``."""
         ways_of_size = (ways(count, twin) * count.shape[1] for _, count, twin in self._by_size())
         return float(sum(each.sum() for each in ways_of_size))
 
     def apart(self) -> tuple[Groups, Ints]:
-        """Return every group of single jobs, and from which group each was made."""
+        """Return every group of individual jobs, and the group from which each was made."""
         nothing = np.empty(0, dtype=np.int64)
         origin, nth = [nothing], [nothing]
         for group, count, twin in self._by_size():
@@ -177,10 +177,11 @@ class Groups:
         return groups.take(order), made_of[order]
 
     def _by_size(self) -> Iterator[tuple[Ints, Ints, Bools]]:
-        """Yield the groups of each size, and in which ways single jobs can make each.
+        """Yield the groups of each size, and the ways to fill them with individual jobs.
 
-        That is how many can take each place, those of one kind in the order of their ranks, and
-        which place is of the kind of the place before it (see ``products``).
+        These are the number of jobs that can take each place (jobs of one kind in the order of
+        their ranks), and whether a place is of the same kind as the place before it (see
+        ``products``).
         """
         spare = self.kinds.copies[self.job] - self.times + 1
         for size in np.unique(self.sizes).tolist():
@@ -190,7 +191,7 @@ class Groups:
             yield group, np.maximum(spare, 1)[member], twin
 
     def _named(self, nth: Ints) -> Groups:
-        """Return the groups with the job of this rank of its kind in the place of each, (m,)."""
+        """Return the groups with each member replaced by the job of this rank of its kind, (m,)."""
         job = self.kinds.in_order[self.kinds.start[self.job] + nth]
         first = np.cumsum([0, *map(len, self.round.variants)])
         named = replace(
@@ -210,7 +211,7 @@ class Groups:
 
     @property
     def _several(self) -> Bools:
-        """Tell which members name a job that stands for others too, (m,)."""
+        """Return which members name a job that represents others too, (m,)."""
         return np.asarray(self.kinds.copies[self.job] > 1)
 
     def members(self, group: int) -> range:

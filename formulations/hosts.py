@@ -1,16 +1,17 @@
-"""The hosts of a round: which starts they bear, and what a start beyond that costs.
+"""The hosts of a round: which starts they can bear, and the cost of a start beyond that.
 
 For the model, see ``instances.hosts``. Factors of jobs that start in one round on GPUs of one node
-would depend on each other, which no linear program contains. So a round keeps to this rule, under
-which every slowdown is exact: the jobs that start on a node stay within what the running jobs
-leave of a resource; or one worker starts *beyond* it, alone on an idle GPU, and then
+would depend on each other, which a linear program cannot express. So a round keeps to this rule,
+under which every slowdown is exact: the jobs that start on a node stay within the amount of a
+resource that the running jobs leave; or one worker starts *beyond* it, alone on an idle GPU, and
+then
 
 - nothing else starts on the node that asks for the resource, or joins a job that does;
 - no running gang that asks for it has GPUs on another node too.
 
-That start is slowed by the load with it, and so are the running jobs of the node that ask for the
-resource: what they lose is taken from the value of its group, and their gSLAs hold. A further job
-can start beyond it in the next round.
+That start is slowed by the load including its own, and so are the running jobs of the node that ask
+for the resource: their loss is subtracted from the value of its group, and their gSLAs still hold.
+Another job can start beyond it in the next round.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ if TYPE_CHECKING:
     from dovetail.formulations.values import JobValues
 
 UNITS = 1e5
-"""Parts are whole numbers of so many to the whole in integer programs, rounded to the nearest."""
+"""Units per whole resource in integer programs, in which parts are rounded to whole numbers."""
 
 _ROUNDING = 50
-"""Units that are granted for rounding, half of what ``FULL`` allows: 100 workers may be rounded."""
+"""Units allowed for rounding, half of what ``FULL`` allows: 100 workers may be rounded."""
 
 
 class RoundHosts:
-    """What the n jobs of a round ask for on the hosts of N nodes.
+    """The demand of the n jobs of a round on the hosts of N nodes.
 
     Parameters
     ----------
     compiled : Round
         The round.
     hosts : Hosts
-        Of its nodes and workloads.
+        The hosts of its nodes and workloads.
 
     Attributes
     ----------
     part : (N, n, R) float
-        Of one worker of each job, as part of what each node has of R resources.
+        The demand of one worker of each job, as a fraction of each node's capacity for R resources.
     load : (N, R) float
-        The load by running jobs.
+        The load from running jobs.
     tight : (N,) bool
-        Whether the jobs that wait could ask for more than a node has left.
+        Whether the waiting jobs could ask for more than a node has left.
     """
 
     def __init__(self, compiled: Round, hosts: Hosts) -> None:
@@ -85,11 +86,11 @@ class RoundHosts:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """How much each job is slowed on each node by the load as it is, (N, n)."""
+        """How much each job is slowed on each node by the present load, (N, n)."""
         return host_slowdown(self.part, self.load[:, None, :])
 
     def bears(self, gpu_class: Ints, job: Ints) -> Bools:
-        """Tell which groups start nothing beyond what is left on their node, (k,).
+        """Return which groups start nothing beyond what is left on their node, (k,).
 
         ``job``, (k, size), are their jobs.
         """
@@ -99,13 +100,13 @@ class RoundHosts:
         return np.asarray(fits.all(axis=1) | (node < 0))
 
     def started(self, gpu_class: Ints, job: Ints) -> Floats:
-        """Return what groups add to the load of their node, (k, R)."""
+        """Return the load that groups add to their node, (k, R)."""
         node = self.class_node[gpu_class]
         waits = ~self._round.jobs.running[job]
         return np.asarray((self.part[node[:, None], job] * waits[:, :, None]).sum(axis=1))
 
     def load_with(self, groups: Groups, counts: Ints) -> Floats:
-        """Return the load where each group is taken so often, (N, R)."""
+        """Return the load if each group is taken ``counts`` times, (N, R)."""
         load = self.load.copy()
         member = np.flatnonzero(~self._round.jobs.running[groups.job])
         group = groups.group_of_member[member]
@@ -121,9 +122,9 @@ class RoundHosts:
         return np.where(node < 0, 1.0, host_slowdown(part, self.load[node] + part))
 
     def harm(self, values: JobValues, gpu_class: Ints, job: Ints) -> Floats:
-        """Return what running jobs lose by starts beyond, NaN where one may not be, (k,).
+        """Return the loss of running jobs from starts beyond, NaN if not allowed, (k,).
 
-        ``job``, (k,), are jobs that start alone on idle GPUs.
+        ``job``, (k,), are the jobs that start alone on idle GPUs.
         """
         lost = np.zeros(len(job))
         node = self.class_node[gpu_class]
@@ -137,7 +138,7 @@ class RoundHosts:
         return lost
 
     def _lost(self, values: JobValues, node: int, load: Floats) -> Floats:
-        """Return what the running jobs of a node lose at each of these loads, (k,)."""
+        """Return the loss of the running jobs of a node at each of these loads, (k,)."""
         compiled = self._round
         jobs, machines = compiled.jobs, compiled.machines
         lost = np.zeros(len(load))
@@ -173,20 +174,20 @@ class RoundHosts:
 
 @dataclass(frozen=True)
 class HostUse:
-    """What each of the groups of a round means to the host of its node.
+    """How each group of a round uses the host of its node.
 
     Attributes
     ----------
     node : (groups,) int
         The tight node, -1 for none.
     units : (groups, R) int
-        What it adds to the load, in ``UNITS``; 0 where it goes beyond.
+        The load that it adds, in ``UNITS``; 0 if it goes beyond.
     beyond : (groups, R) bool
         Whether it starts a job beyond what is left.
     touches : (groups, R) bool
-        Whether it starts a job, and one of its jobs asks for the resource.
+        Whether it starts a job and one of its jobs asks for the resource.
     left : (nodes, R) int
-        What running jobs leave, in ``UNITS``.
+        The capacity that running jobs leave, in ``UNITS``.
     """
 
     node: Ints
@@ -197,7 +198,7 @@ class HostUse:
 
     @classmethod
     def of(cls, groups: Groups) -> HostUse | None:
-        """Return the use by all groups; None where no node is tight."""
+        """Return the use by all groups, or None if no node is tight."""
         hosts = groups.round.hosts
         if hosts is None:
             return None
@@ -214,7 +215,7 @@ class HostUse:
         return cls(node, np.where(beyond, 0, units), beyond, (asks > 0) & starts[:, None], left)
 
     def allows(self, counts: Ints) -> bool:
-        """Tell whether a choice of groups keeps to the rule on every node."""
+        """Return whether a choice of groups keeps to the rule on every node."""
         taken = np.flatnonzero((counts > 0) & (self.node >= 0))
         node, times = self.node[taken], counts[taken, None]
         added, beyond, touching = np.zeros((3, *self.left.shape), dtype=np.int64)

@@ -5,8 +5,8 @@ Variables, all integer:
 =======  ===========================================================================
 z[g]     GPUs on which group g runs, 0..min(workers of its pending gangs, GPUs of its class, how
          often there are as many jobs of its kinds)
-u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) gains as little as its
-         l-th largest gain or less; u[m,0] says that the mode is chosen at all
+u[m,l] 1 if gang mode m (a gang at one sub-batch on one GPU model) gains at most its
+         l-th largest gain ; u[m,0] = 1 if the mode is chosen at all
 f[m,l]   GPUs on which the mode is at its l-th largest gain or less
 x[i,j]   1 if gangs i and j share their GPUs (``gang_sharing: whole`` only)
 d[k,l]   placed jobs of kind k that gain less by the l-th difference (``Kinds.less``)
@@ -24,18 +24,18 @@ Rows (W = workers of a gang, N = GPUs of a class, m = jobs of the kind in the gr
     z[g] - ub[g] u[m,l]                     <= 0                           g with m at level l > 0
     sum of z[g] with i and j - W x[i,j]      = 0                           every pair of gangs
 
-and where a host may fall short (``hosts``), for every resource of its node with N GPUs, a the part
-that a group adds, and b = 1 for groups that go beyond what is left:
+and if a host may fall short (``hosts``), for every resource of its node with N GPUs, with a the
+part that a group adds, and b = 1 for groups that go beyond what is left:
 
     sum of a[g] z[g]                        <= what running jobs leave
     sum of z[g] that touch it + N b[g] z[g] <= N + 1 where any goes beyond
 
-The gain of a 1-GPU job is the coefficient of z, what it gains less than the first of its kind that
-of d, and the gain of a gang that of u: the (negative)
-increment from one level to the next, so that a gang's gain is that of its slowest worker. The value
-of a group is the coefficient of its z. A running job's modes have u[m,0] fixed to 1. With f, the
-rows that bound u[m,l] from below are nested and have a number of entries linear, not quadratic, in
-the levels; the rows per group close most of the relaxation's gap where partners use one GPU each.
+The gain of a 1-GPU job is the coefficient of z, the differences of its kind are those of d, and the
+gain of a gang is in the coefficients of u: the (negative) increments from one level to the next, so
+that a gang's gain is the gain of its slowest worker. The value of a group is the coefficient of its
+z. A running job's modes have u[m,0] fixed to 1. With f, the rows that bound u[m,l] from below are
+nested and have a number of entries linear, not quadratic, in the levels; the rows per group close
+most of the relaxation's gap if partners use one GPU each.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class IntegerProgram:
     rows : (m, n) sparse float
         Coefficients.
     row_lower, row_upper : (m,) float
-        Bounds of the rows; -inf and inf where there is none.
+        Bounds of the rows; -inf and inf for none.
     lower, upper : (n,) int
         Bounds of the variables, all finite.
     cost : (n,) float
@@ -86,7 +86,7 @@ class IntegerProgram:
         return len(self.cost)
 
     def holds(self, x: Ints) -> bool:
-        """Tell whether a solution keeps to all rows, without a tolerance."""
+        """Return whether a solution satisfies all rows, without a tolerance."""
         activity = self.rows @ x
         return bool(((activity >= self.row_lower) & (activity <= self.row_upper)).all())
 
@@ -95,7 +95,7 @@ class IntegerProgram:
         return replace(self, cost=cost)
 
     def with_row(self, coefficients: Floats, at_least: float) -> IntegerProgram:
-        """Return the program with the further row ``coefficients @ x >= at_least``."""
+        """Return the program with the additional row ``coefficients @ x >= at_least``."""
         row = csr_array(coefficients[None, :])
         return replace(
             self,
@@ -150,12 +150,12 @@ class RoundProgram:
     program : IntegerProgram
         Its ``cost`` is the gain.
     gain, power_w : (n,) float
-        Sum of gains, and power of the GPUs in use. What running jobs add to them stands at
-        variables that cannot change, so no constant is needed.
+        Sum of gains, and power of the GPUs in use. The contributions of running jobs are
+        coefficients of fixed variables, so no constant is needed.
     job_weight : (jobs,) float
         The weight of each job.
     groups : Groups
-        What the first ``len(groups)`` variables count.
+        The groups that the first ``len(groups)`` variables count.
     """
 
     program: IntegerProgram
@@ -173,12 +173,12 @@ class RoundProgram:
         return self.per_variable(self.job_weight)
 
     def per_variable(self, of_job: Floats) -> Floats:
-        """Return coefficients whose sum over a solution is that of the placed jobs, (n,).
+        """Return coefficients that add up to the sum over the placed jobs, (n,).
 
         Parameters
         ----------
         of_job : (jobs,) float
-            What each job adds.
+            The contribution of each job.
         """
         groups = self.groups
         single = np.flatnonzero(~is_gang(groups))
@@ -200,7 +200,7 @@ class RoundProgram:
 
 
 def build(groups: Groups, values: JobValues) -> RoundProgram:
-    """Write the round problem down as an integer program (see the module's text)."""
+    """Formulate the round problem as an integer program (see the module's text)."""
     levels = _Levels.of(groups)
     pairs = _GangPairs.of(groups)
     later = _Later.of(groups.kinds)
@@ -237,7 +237,7 @@ def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
 
 
 def _add_single_rows(rows: RowBuilder, groups: Groups, later: _Later, first_later: int) -> None:
-    """Of a kind of pending jobs of one worker, no more are in groups than there are."""
+    """Groups have at most as many pending one-worker jobs of a kind as there are."""
     member = ~is_gang(groups) & ~is_running(groups)
     jobs, row = np.unique(groups.job[member], return_inverse=True)
     at = np.flatnonzero(np.isin(later.first, jobs))
@@ -253,7 +253,7 @@ def _add_single_rows(rows: RowBuilder, groups: Groups, later: _Later, first_late
 
 
 def _add_host_rows(rows: RowBuilder, groups: Groups) -> None:
-    """The starts on a node stay within what is left of a resource, or one goes beyond alone."""
+    """The starts on a node stay within what is left of a resource, or one alone goes beyond."""
     use = HostUse.of(groups)
     if use is None:
         return
@@ -282,16 +282,16 @@ def _single_gains(groups: Groups) -> Floats:
 
 @dataclass(frozen=True)
 class _Levels:
-    """The distinct gains of every gang mode, mode by mode, falling within a mode.
+    """The distinct gains of every gang mode, mode by mode, descending within a mode.
 
     Attributes
     ----------
     group_of_member, level_of_member : (k,) int
-        For every member that is a gang: its group, and the level it is at.
+        For every member that is a gang: its group and its level.
     first : (n,) bool
         Whether the level is its mode's first.
     sample : (n,) int
-        A member at each level, from which its gain is read.
+        A member at each level, which has its gain.
     job, workers : (n,) int
         The gang and its workers.
     running : (n,) bool
@@ -332,11 +332,11 @@ class _Levels:
         return len(self.first)
 
     def fixed(self) -> Bools:
-        """Tell which levels' u are fixed to 1: the first of running gangs, (n,)."""
+        """Return which levels' u are fixed to 1: the first of running gangs, (n,)."""
         return self.first & self.running
 
     def gains(self, groups: Groups) -> Floats:
-        """Return the gain at u: that of the first level, then the increments, (n,)."""
+        """Return the coefficients of u: the gain of the first level, then the increments, (n,)."""
         gain = groups.gain[self.sample]
         return np.where(self.first, gain, gain - np.r_[0.0, gain[:-1]])
 
@@ -391,7 +391,7 @@ class _Levels:
 
 @dataclass(frozen=True)
 class _GangPairs:
-    """The pairs of gangs that may share whole: for each occurrence its pair and its group."""
+    """The pairs of gangs that may share whole: the pair and the group of each occurrence."""
 
     pair: Ints
     group: Ints
@@ -419,7 +419,7 @@ class _GangPairs:
         return together
 
     def add_rows(self, rows: RowBuilder, first_column: int) -> None:
-        """A pair of gangs shares all its GPUs or none."""
+        """A pair of gangs shares all GPUs or none."""
         x = np.arange(len(self))
         rows.add(
             [
@@ -433,10 +433,10 @@ class _GangPairs:
 
 @dataclass(frozen=True)
 class _Later:
-    """The jobs that gain less than the one that stands for them, those alike in that together.
+    """The jobs that gain less than their representative, grouped by the difference.
 
-    ``first``, ``less``, ``jobs`` (n,): the job for them, how much less, and how many they are;
-    ``of_job``: which entry each job of the round is, -1 for none.
+    ``first``, ``less``, ``jobs`` (n,): the representative, how much less they gain, and the number
+    of jobs; ``of_job``: the entry of each job of the round, -1 for none.
     """
 
     first: Ints
@@ -461,7 +461,7 @@ class _Later:
         return len(self.first)
 
     def placed(self, jobs: Bools) -> Ints:
-        """Return how many of each are placed, (n,)."""
+        """Return how many jobs of each entry are placed, (n,)."""
         return np.bincount(self.of_job[jobs & (self.of_job >= 0)], minlength=len(self))
 
 
@@ -478,12 +478,12 @@ def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:
 
 
 def is_gang(groups: Groups) -> Bools:
-    """Tell which members' jobs have several workers, (m,)."""
+    """Return which members' jobs have several workers, (m,)."""
     return np.asarray(groups.round.jobs.workers[groups.job] > 1)
 
 
 def is_running(groups: Groups) -> Bools:
-    """Tell which members' jobs run already, (m,)."""
+    """Return which members' jobs run already, (m,)."""
     return np.asarray(groups.round.jobs.running[groups.job])
 
 
@@ -493,7 +493,7 @@ def _sums(place: Ints, value: Floats, size: int) -> Floats:
 
 
 def _changes(values: NDArray[np.generic]) -> Bools:
-    """Tell where a value differs from the one before it; the first always does."""
+    """Return where a value differs from the one before it; the first always does."""
     changed = np.ones(len(values), dtype=bool)
     changed[1:] = values[1:] != values[:-1]
     return changed

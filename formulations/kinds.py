@@ -1,10 +1,10 @@
-"""Jobs that may take each other's place: candidate groups count them, and do not name them.
+"""Jobs that may take each other's place: candidate groups count them instead of naming them.
 
-Pending jobs of one GPU are of one *kind* if nothing that a round reads tells them apart: they
-have the same workload, gSLA, weight and priority, and the same remaining time where the objective
-reads it. Of n kinds, C(n + k - 1, k) sets of k jobs differ, however many jobs there are. Gangs and
-running jobs are kinds of their own: who shares with a gang binds its other GPUs too, and a running
-job has its place.
+Pending jobs of one GPU are of one *kind* if they are equal in all that a round reads: they have the
+same workload, gSLA, weight and priority, and the same remaining time if the objective reads it.
+With n kinds, there are C(n + k - 1, k) different sets of k jobs, however many jobs there are. Gangs
+and running jobs are kinds of their own: the co-runner of a gang also binds its other GPUs, and a
+running job stays where it is.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ class Kinds:
     Attributes
     ----------
     first : (n,) int
-        The job that stands for each in candidate groups: of its kind the one that gains most.
+        The representative of each job in candidate groups: the job of its kind that gains most.
     rank : (n,) int
-        How many jobs of its kind are placed before each.
+        The number of jobs of its kind that are placed before each.
     less : (n,) float
-        By how much less each gains, wherever it is, than the job that stands for it; it rises
-        with the rank. 0 except under ``completion``, where a job that would start later loses
-        less by waiting.
+        How much less each gains than its representative, in any group; it increases with the rank.
+        0 except under ``completion``, where a job that would start later loses less by waiting.
     """
 
     first: Ints
@@ -42,14 +41,14 @@ class Kinds:
 
     @classmethod
     def apart(cls, jobs: int) -> Kinds:
-        """Return as many kinds of one job each."""
+        """Return kinds of one job each, for this number of jobs."""
         return cls(np.arange(jobs), np.zeros(jobs, dtype=np.int64), np.zeros(jobs))
 
     @classmethod
     def of(cls, compiled: Round, values: JobValues) -> Kinds:
         """Return the kinds of a round's jobs under an objective.
 
-        Under an objective of the user's every job is a kind of its own: what it reads is unknown.
+        Under a user's objective every job is a kind of its own, because it may read any field.
         """
         jobs, number = compiled.jobs, np.arange(len(compiled))
         if values.name != values.objective:
@@ -75,7 +74,7 @@ class Kinds:
         return cls(first, rank, by_itself[first] - by_itself)
 
     def without(self, job: int) -> Kinds:
-        """Return the same kinds, but that a job is a kind of its own."""
+        """Return the same kinds, except that this job is a kind of its own."""
         first, rank, less = self.first.copy(), self.rank.copy(), self.less.copy()
         others = np.flatnonzero((self.first == self.first[job]) & (np.arange(len(first)) != job))
         rank[others] -= self.rank[others] > self.rank[job]
@@ -87,7 +86,7 @@ class Kinds:
 
     @cached_property
     def copies(self) -> Ints:
-        """How many jobs each stands for, itself among them; 0 where another stands for it, (n,)."""
+        """How many jobs each represents, including itself; 0 if another job represents it, (n,)."""
         return np.bincount(self.first, minlength=len(self.first)).astype(np.int64)
 
     @cached_property
@@ -97,20 +96,20 @@ class Kinds:
 
     @cached_property
     def in_order(self) -> Ints:
-        """All jobs, kind by kind, those that are placed first before others; see ``start``."""
+        """All jobs, kind by kind in the order in which they are placed; see ``start``."""
         return np.lexsort((self.rank, self.first))
 
     @cached_property
     def start(self) -> Ints:
-        """Where in ``in_order`` each kind begins, by the job that stands for it, (n,)."""
+        """The index in ``in_order`` at which each kind begins, by its representative, (n,)."""
         return np.asarray(np.cumsum(self.copies) - self.copies)
 
     def placed(self, number: Ints) -> Bools:
-        """Tell which jobs are placed where so many of each kind are, by the job for it, (n,)."""
+        """Return which jobs are placed, given the number of each kind by representative, (n,)."""
         return np.asarray(self.rank < number[self.first])
 
 
 def _codes(values: Floats) -> Ints:
-    """Return a whole number for each value, equal exactly where the values are."""
+    """Return a whole number for each value, equal exactly if the values are."""
     _, code = np.unique(values, return_inverse=True, equal_nan=True)
     return code.astype(np.int64)

@@ -1,8 +1,8 @@
 """Listing every group of jobs that may hold one GPU together.
 
-Hard constraints that concern one GPU alone (entries, shares, memory, gSLA, the jct rule) are
-settled here, once: a group that breaks one is never listed. Neither is a group that another
-group of the same jobs equals or beats in every respect.
+Hard constraints that concern a single GPU (entries, shares, memory, gSLA, the jct rule) are checked
+here, once: a group that breaks one is never listed. Neither is a group if another group of the same
+jobs is as good or better in every respect.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 
 _STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
-"""What it takes to look at GPUs with the same workloads on them, and to list a row."""
+"""Work to examine GPUs with the same workloads on them, and to list a row."""
 
 MOST_IN_SETS, _FEW = 500_000, 50
-"""Members of groups of three and more jobs that are listed. Where there are more, prices choose
-among the groups of families that have more than a few (``columns``)."""
+"""The maximum number of members of listed groups of three or more jobs. If there are more, prices
+select among the groups of families that have more than a few (``columns``)."""
 
 _MEMBER_BYTES = 400
-"""What listing and solving take for each member of the groups, measured."""
+"""Measured memory of listing and solving, for each member of the groups."""
 
 
 def list_groups(
@@ -59,38 +59,38 @@ def list_groups(
     at_paces: bool = False,
     kinds: Kinds | None = None,
 ) -> Groups:
-    """Return every group that some best plan may need, or what was listed in time.
+    """Return every group that some best plan may need, or those listed in time.
 
-    Under a limit the combinations that slow jobs least come first; jobs alone and residents
-    that no job joins are always listed.
+    Under a limit the combinations that slow jobs least come first; single jobs and residents that
+    no job joins are always listed.
 
     Parameters
     ----------
     compiled : Round
         The instance.
     values : JobValues
-        The objective, which says when one group beats another.
+        The objective, which decides when one group beats another.
     budget : Budget
         When to stop.
     at_paces : bool
-        List gangs that share some of their GPUs at a few paces only (``paced``).
+        List gangs that share some of their GPUs at only a few paces (``paced``).
     kinds : Kinds, optional
-        The jobs that are one in the groups; by default none are.
+        The kinds of jobs in the groups; by default every job is its own kind.
     """
     return _Lister(compiled, values, budget, kinds).groups(at_paces)
 
 
 def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
-    """Return the groups of one job, those of running jobs that no job joins, and these pairs.
+    """Return the groups of single jobs, of running jobs that no job joins, and of these pairs.
 
     Parameters
     ----------
     compiled : Round
-        The instance; its GPUs are interchangeable but for residents, and no job has variants.
+        The instance; its GPUs are interchangeable apart from residents, and no job has variants.
     values : JobValues
         The objective.
     pairs : (m, 2) int
-        Pairs of jobs that some best plan needs. A running one is alone on its GPUs.
+        Pairs of jobs that some best plan needs. A running job is alone on its GPUs.
     shares : (m, 2) int
         Their shares.
     """
@@ -98,7 +98,7 @@ def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -
 
 
 class _Joins(NamedTuple):
-    """Rows of a template on classes of GPUs, in addition to the variants that are there.
+    """Rows of a template on classes of GPUs, joining the variants that run there.
 
     ``classes`` and ``row``, (s,); ``residents``, (s, held).
     """
@@ -110,7 +110,7 @@ class _Joins(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[_Joins]) -> _Joins:
-        """Return the rows of all parts, which have as many residents and free places."""
+        """Return the rows of all parts, which have equally many residents and free places."""
         sizes = [len(part.template.free) for part in parts]
         first = np.cumsum(sizes) - sizes
         return cls(
@@ -155,12 +155,12 @@ class _Lister(RowRules):
 
     @property
     def _priceable(self) -> bool:
-        """Whether what a job gains in a group depends on its own slowdown only."""
+        """Whether the gain of a job in a group depends on its own slowdown only."""
         one_each = bool((self.round.jobs.workers == 1).all())
         return one_each and not self.values.grouped and self.values.objective != "jct"
 
     def _divided(self, seatings: Sequence[Seatings]) -> tuple[list[Seatings], list[Seatings]]:
-        """Return the seatings to list, and those of too many groups where sets are too many."""
+        """Return the seatings to list, and the large families if there are too many sets."""
         in_sets = (each.rows.sum() * size for each in seatings if (size := each.count.shape[1]) > 2)
         if sum(in_sets) <= MOST_IN_SETS:
             return list(seatings), []
@@ -170,7 +170,7 @@ class _Lister(RowRules):
         return listed, [each.take(~keep) for each, keep in both if not keep.all()]
 
     def chosen(self, pairs: Ints, shares: Ints) -> Groups:
-        """Jobs have one variant each."""
+        """Return the groups of these pairs; jobs have one variant each."""
         place = {c.residents: k for k, c in enumerate(self.round.classes)}
         classes, jobs, known = [], [], []
         for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
@@ -191,7 +191,7 @@ class _Lister(RowRules):
         return self._flattened([*self._least(), self._together(seatings)])
 
     def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
-        """Return what is known of jobs at their shares on a class."""
+        """Return the combination of jobs at their shares on a class."""
         names = tuple((self._name(job), share_of(share)) for job, share in members)
         known = self.round.entries.find(self.round.classes[index].model, names)
         if known is None:
@@ -199,7 +199,7 @@ class _Lister(RowRules):
         return known
 
     def _least(self) -> Iterator[Rows]:
-        """Yield the groups of one job each, and those of running jobs as they are."""
+        """Yield the groups of single jobs, and of running jobs without newcomers."""
         by_size: dict[int, list[int]] = defaultdict(list)
         for index, gpu_class in enumerate(self.round.classes):
             by_size[len(gpu_class.residents)].append(index)
@@ -210,10 +210,10 @@ class _Lister(RowRules):
                 yield from (self._undominated(self._alone(index)) for index in classes)
 
     def _pool(self) -> tuple[Ints, Ints, Ints]:
-        """Return all variants followed by the pending ones, by workload; and where each begins.
+        """Return all variants followed by the pending ones by workload, their starts and counts.
 
-        Of jobs of one kind there are the variants of the one that stands for them. Start and
-        number of its pending variants are by the index of the workload.
+        Of jobs of one kind only the representative's variants are included. Start and number of
+        pending variants are by the index of the workload.
         """
         pending = np.flatnonzero(self.named)
         of = self.round.jobs.workload[self.job[pending]]
@@ -225,7 +225,7 @@ class _Lister(RowRules):
         return pool.astype(np.int64), starts, counts
 
     def _seatings(self) -> Sequence[Seatings]:
-        """Return all ways for jobs to join others, by the number of jobs."""
+        """Return all ways for jobs to start together or join others, by the number of jobs."""
         jobs = self.round.jobs
         waiting = np.bincount(jobs.workload[~jobs.running], minlength=len(self.round.workloads))
         alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
@@ -234,7 +234,7 @@ class _Lister(RowRules):
                 members = tuple((self._name(r.variant.job), r.share) for r in gpu_class.residents)
                 alike[gpu_class.model, members].append(index)
         ways: dict[tuple[int, int], list[_Joins]] = defaultdict(list)
-        # Empty GPUs first: what the time does not suffice for is to join running jobs.
+        # Empty GPUs first: if time runs out, joins of running jobs are left out.
         kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
         for nth, ((model, held), classes) in enumerate(kinds):
             if nth and self.budget.passed:
@@ -260,10 +260,10 @@ class _Lister(RowRules):
         return [self._as_measured(seatings) for seatings in found]
 
     def _as_measured(self, seatings: Seatings) -> Seatings:
-        """Return the seatings, running jobs slowed as much as they are measured to be already.
+        """Return the seatings with the measured slowdowns of running jobs as lower bounds.
 
-        One that shares GPUs outside of the round is slowed by the worse of its co-runners. Any
-        other is slower than known alone, and is so too with others.
+        A job that shares GPUs outside of the round is slowed by the worse of its co-runners. For
+        any other, the ratio of measured to known slowdown also applies with new co-runners.
         """
         least, factor = self.round.measured
         if not len(least):
@@ -279,7 +279,7 @@ class _Lister(RowRules):
         )
 
     def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
-        """Return the seatings of rows of a template, on these classes next to these variants."""
+        """Return the seatings of rows of a template, on these classes beside these variants."""
         free = template.free[row]
         first = np.concatenate([residents, self.starts[free]], axis=1)
         count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
@@ -290,13 +290,13 @@ class _Lister(RowRules):
         return self.round.names[int(self.round.jobs.workload[job])]
 
     def _residents(self, classes: Sequence[int]) -> Ints:
-        """Return the variants of the residents of classes with as many each, a row a class."""
+        """Return the variants of the residents of classes with equally many, one row per class."""
         # A running job has one variant.
         jobs = [[r.variant.job for r in self.round.classes[k].residents] for k in classes]
         return self.first_of_job[np.array(jobs, dtype=np.int64).reshape(len(classes), -1)]
 
     def _untouched(self, classes: Sequence[int]) -> Rows:
-        """Return for each class the one group of its residents without a newcomer."""
+        """Return for each class the group of its residents without a newcomer."""
         held = [self.round.classes[k] for k in classes]
         residents = self._residents(classes)
         alone = self.round.jobs.slowdown[self.job[residents]]
@@ -351,7 +351,7 @@ class _Lister(RowRules):
         return self._undominated(self._ordered(rows.take(order)))
 
     def _in_time(self, seatings: Seatings) -> Iterator[Piece]:
-        """Yield the seatings in pieces, one at least, until the budget is used up."""
+        """Yield the seatings in pieces, at least one, until the budget is used up."""
         if not self.budget.is_limited:
             yield from in_chunks(seatings.take(seatings.families()))
             return
@@ -364,11 +364,11 @@ class _Lister(RowRules):
             yield part
 
     def _seated(self, seatings: Seatings, begin: int, end: float) -> tuple[Rows, Ints]:
-        """Return rows of the seatings that break no rule, and the index of the seating of each.
+        """Return the rows of the seatings that break no rule, and the seating index of each.
 
-        Ways to seat the same jobs, those from ``begin`` to ``end``, are gone through one after
-        the other. Of jobs of one GPU only the way of the largest gain is kept; of others all, for
-        ``_undominated`` to choose from.
+        The ways to seat the same jobs, from ``begin`` to ``end``, are examined one after the other.
+        For jobs of one GPU only the way with the largest gain is kept; for others all are kept, and
+        ``_undominated`` selects.
         """
         at = seatings.alike()
         family, place = seatings.together(at).product(begin, end)
@@ -407,9 +407,9 @@ class _Lister(RowRules):
         seatings : Seatings
             The seatings.
         seating : (n,) int
-            That of each row, -1 for none.
+            The seating of each row, -1 for none.
         variant : (n, size) int
-            Who takes its places.
+            The variants in its places.
         """
         keep = seating >= 0
         for k, of_place in enumerate(variant.T):
@@ -436,11 +436,10 @@ class _Lister(RowRules):
         )
 
     def _undominated(self, rows: Rows) -> Rows:
-        """Drop each group that may not be, or that another of the same jobs equals or beats.
+        """Drop each group that is not allowed, or is no better than another of the same jobs.
 
-        Single-GPU jobs count by the sum of their gains, at whichever sub-batch; a gang counts
-        by its gain, and only against the same sub-batch, because its other GPUs may need
-        that one.
+        Single-GPU jobs are compared by the sum of their gains, at any sub-batch; a gang by its
+        gain, and only with groups at the same sub-batch, because its other GPUs may need it.
         """
         gang = self.workers[rows.variant] > 1
         job = self.job[rows.variant]
@@ -458,15 +457,15 @@ class _Lister(RowRules):
         return rows.take(pareto(key, criteria))
 
     def _worth(self, rows: Rows) -> Floats:
-        """Return the sum of each group's gains and its value; NaN where it may not be."""
+        """Return the sum of each group's gains and its value; NaN if it is not allowed."""
         job = self.job[rows.variant]
         worth: Floats = self.values.gains(rows, job).sum(axis=1) + self._value(rows, job)
         return worth
 
     def _value(self, rows: Rows, job: Ints) -> Floats:
-        """Return the value of each group, less what it costs the other jobs of its node."""
+        """Return the value of each group less its cost to the other jobs of its node."""
         value, hosts = self.values.value(rows, job), self.round.hosts
-        if (value > 0).any():  # bounds would be wrong, and groups left out that are worth it
+        if (value > 0).any():  # bounds would be wrong, and useful groups left out
             rule = f"must be <= 0, got {np.nanmax(value):.10g}"
             raise UnsupportedError(f"{self.values.name}.value {rule}: add what is gained to gains")
         if hosts is None or job.shape[1] > 1 or not len(job):
@@ -477,7 +476,7 @@ class _Lister(RowRules):
         return value - lost
 
     def _flattened(self, parts: Iterable[Rows]) -> Groups:
-        """Return the rows as groups, class by class and in their order within a class."""
+        """Return the rows as groups, class by class, in their order within a class."""
         parts = list(parts)
         of = [(part, self.job[part.variant]) for part in parts]
         worth = [(self.values.gains(p, j).ravel(), self._value(p, j)) for p, j in of]

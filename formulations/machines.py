@@ -17,21 +17,21 @@ class Machines:
     Attributes
     ----------
     rules : Cluster
-        The record: jobs a GPU, shares, reserves.
+        The record: jobs per GPU, shares, reserves.
     gpu_ids, node_ids : tuple of str
         Names of the G GPUs and N nodes.
     node, rack, model : list of int
-        Of each GPU: the index of its node, of its rack and of its model.
+        The index of each GPU's node, rack and model.
     models : tuple of str
         Names of the GPU models.
     memory_mib : list of float
-        Of each GPU, without the part that is kept free.
+        Memory of each GPU without the reserved part.
     most_jobs : list of int
         How many jobs may be on each GPU.
     node_gpus : list of list of int
-        The GPUs of each node, none for some.
+        The GPUs of each node; the list may be empty.
     rack_of_node : (N,) int
-        The index of the rack of each node; those without one form one together.
+        The index of the rack of each node; nodes without a rack form one together.
     """
 
     def __init__(self, rules: Cluster) -> None:
@@ -55,7 +55,7 @@ class Machines:
 
     @property
     def fewest_jobs(self) -> int:
-        """How many jobs may be on every GPU."""
+        """The number of jobs that every GPU may hold."""
         return min(self.most_jobs, default=self.rules.max_jobs_per_gpu)
 
     def __len__(self) -> int:
@@ -80,13 +80,13 @@ class Machines:
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, float], ...]:
-        """The models and memories that GPUs have, without repeats."""
+        """The distinct models and memories of GPUs."""
         found = zip(self.model, self.memory_mib, strict=True)
         return tuple(dict.fromkeys((self.models[model], memory) for model, memory in found))
 
     @cached_property
     def memory_by_model(self) -> list[tuple[float, float]]:
-        """The least and the most that jobs may need on a GPU of each model, in MiB."""
+        """The least and the most memory that jobs may need on a GPU of each model, in MiB."""
         held: list[list[float]] = [[] for _ in self.models]
         for model, memory in zip(self.model, self.memory_mib, strict=True):
             held[model].append(memory)

@@ -1,4 +1,4 @@
-"""How much memory a round may take: estimated before it is taken."""
+"""The memory that a round may take, estimated before it is allocated."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CGROUP_LIMITS = (
 
 
 def room_bytes() -> float:
-    """Return what the arrays of a round may take: half the memory that the process may have.
+    """Return the bytes that a round's arrays may take: half the memory of the process.
 
-    That is the least of the machine's memory, the limits of the process (``ulimit -v``, ``-d``)
-    and that of its container. What others use does not count, so that the same machine gives the
-    same plan.
+    That memory is the least of the machine's memory, the limits of the process (``ulimit -v``,
+    ``-d``) and the limit of its container. The use by other processes is ignored, so that the same
+    machine gives the same plan.
     """
     limits = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
@@ -36,12 +36,12 @@ def room_bytes() -> float:
 
 
 def require_room(needed: float, what: str) -> None:
-    """Refuse what would take more bytes than there is room for.
+    """Refuse arrays that would take more bytes than there is room for.
 
     Raises
     ------
     UnsupportedError
-        With what it is and how much it needs.
+        If they would; the message has what they are and how much they need.
     """
     room = room_bytes()
     if needed > room:

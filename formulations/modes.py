@@ -10,8 +10,8 @@ from dovetail.instances.instance import Batch, Workload
 def iteration_time(batch: Batch, sub_batch: int) -> float:
     """Return the seconds of one iteration at a sub-batch: Castor (2025), eq. 1-3.
 
-    With s = size / sub_batch accumulation steps, of which only the last overlaps with the
-    gradient exchange: (s - 1) t_comp(b) + (t_comp(b)^d + t_comm^d)^(1/d).
+    With s = size / sub_batch accumulation steps, only the last of which overlaps with the gradient
+    exchange: (s - 1) t_comp(b) + (t_comp(b)^d + t_comm^d)^(1/d).
     """
     compute = batch.step_s.fixed + batch.step_s.per_sample * sub_batch
     longer, shorter = max(compute, batch.comm_s), min(compute, batch.comm_s)
@@ -26,9 +26,9 @@ class Mode(NamedTuple):
     Attributes
     ----------
     sub_batch : int or None
-        Samples per accumulation step; None where the workload has no batch model.
+        Samples per accumulation step; None if the workload has no batch model.
     memory_mib : float
-        Need of one worker, the per-process overhead included.
+        Memory of one worker, including the per-process overhead.
     stretch : float
         t(k) / t(0) of Castor's eq. 3.
     """
@@ -39,7 +39,7 @@ class Mode(NamedTuple):
 
 
 def modes(workload: Workload, overhead_mib: float) -> tuple[Mode, ...]:
-    """Return the ways to run a workload, its full batch first and then each half of the last."""
+    """Return the ways to run a workload, its full batch first, then each half of the one before."""
     batch = workload.batch
     full = Mode(None if batch is None else batch.size, workload.memory_mib + overhead_mib, 1)
     if batch is None:

@@ -1,8 +1,8 @@
-"""The second matching of a round: between what runs and what shall run.
+"""The second matching of a round: between running processes and chosen groups.
 
-A choice counts how many GPUs of a class each group gets, and jobs that are alike may take each
-other's place in it. Which job goes where is then decided so that as few processes as possible
-start or move, after Tesserae (arXiv 2508.04953).
+A choice counts how many GPUs of a class each group gets, and equal jobs may take each other's place
+in it. Which job goes where is then decided so that as few processes as possible start or move,
+after Tesserae (arXiv 2508.04953).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dovetail.formulations.rounds import Resident, Round, Variant
 
 
 class _Process(NamedTuple):
-    """What stays on a GPU where an equal one shall be; its job is what others are alike in."""
+    """A process, which stays on a GPU if an equal one is wanted there; ``job`` is its kind."""
 
     job: Hashable
     sub_batch: int | None
@@ -30,33 +30,34 @@ class _Process(NamedTuple):
 
 
 _Content = tuple[int, tuple[_Process, ...]]
-"""A class of GPUs, and what is on one of them."""
+"""A class of GPUs, and the processes on one of them."""
 
 
 def fewest_moves(
     groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
 ) -> tuple[Mapping[str, int], Mapping[int, int]]:
-    """Return which job goes where, so that the fewest processes start or move.
+    """Return which job goes where so that the fewest processes start or move.
 
-    That is the group on each GPU in use, and the job that takes the place of each chosen one.
+    The result is the group on each GPU in use, and the job that takes the place of each chosen job.
 
-    A process stays where its job runs on the same GPU at the same share and sub-batch; all
-    other processes of placed jobs start or move. Their number is the least of all ways to give
-    the counted groups GPUs of their classes and to let jobs of one worker and one kind, waiting
-    ones too, take each other's place. Each process of a gang counts; of such ways, one is taken
-    in which most of these stay. Last, without proof, gangs are on few nodes: one that keeps a
-    part of its GPUs keeps those on the nodes where it has most, what moves goes by ``place``.
+    A process stays if its job runs on the same GPU at the same share and sub-batch; all other
+    processes of placed jobs start or move. Their number is the least over all ways to give the
+    counted groups GPUs of their classes and to let jobs of one worker and one kind, including
+    waiting jobs, take each other's place. Each process of a gang counts; among the best ways, one
+    is taken in which most processes of gangs stay. Last, without proof, gangs are put on few nodes:
+    a gang that keeps part of its GPUs keeps those on the nodes where it has most, and ``place``
+    packs the rest.
 
     Parameters
     ----------
     groups : Groups
         The candidate groups of the round with its running jobs pending.
     counts : (n,) int
-        How often each is taken.
+        How often each group is taken.
     before : Round
-        The same round with its running jobs where they are.
+        The same round with its running jobs in place.
     kinds : sequence
-        Of each job; jobs of one kind may take each other's place.
+        The kind of each job; jobs of one kind may take each other's place.
     """
     mover = _Mover(groups, counts, before, kinds)
     settled = mover.settled()
@@ -68,9 +69,9 @@ def _most_kept(
 ) -> Iterator[tuple[str, int]]:
     """Yield the GPUs on which processes stay, each with the group that it gets.
 
-    The worth of the processes kept is the largest in sum. This is a transportation problem from
-    the contents wanted, with their groups, to those that GPUs have; its vertices are integral,
-    so the simplex method solves it exactly. Of GPUs of one content the first are taken.
+    The total worth of the kept processes is maximal. This is a transportation problem from the
+    wanted contents, with their groups, to the contents of the GPUs; its vertices are integral, so
+    the simplex method solves it exactly. Of GPUs with equal contents the first are taken.
     """
     with_process: dict[tuple[int, _Process], list[int]] = defaultdict(list)
     for sink, (where, processes) in enumerate(held):
@@ -95,7 +96,7 @@ def _flows(
     wanted: Mapping[_Content, Sequence[int]],
     held: Mapping[_Content, Sequence[str]],
 ) -> list[int]:
-    """Return how many go each way from a source to a sink."""
+    """Return the flow on each way from a source to a sink."""
     asked = [Counter(processes) for _, processes in wanted]
     running = [Counter(processes) for _, processes in held]
     kept = [sum(p.worth for p in (asked[a] & running[b]).elements()) for a, b in ways]
@@ -103,7 +104,7 @@ def _flows(
     columns = np.tile(np.arange(len(ways)), 2)
     room = [len(same) for same in (*wanted.values(), *held.values())]
     matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(room), len(ways)))
-    # It takes a quarter of a second to load, and most rounds move nothing.
+    # The import takes a quarter of a second, and most rounds move nothing.
     from scipy.optimize import LinearConstraint, milp
 
     found = milp(-np.array(kept), constraints=LinearConstraint(matrix, ub=np.array(room)))
@@ -111,7 +112,7 @@ def _flows(
 
 
 class _Mover:
-    """The processes of a choice, and those that run."""
+    """The processes of a choice, and the running processes."""
 
     def __init__(
         self, groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
@@ -123,7 +124,7 @@ class _Mover:
             (kind, number if workers > 1 else None)
             for number, (kind, workers) in enumerate(zip(kinds, before.jobs.workers, strict=True))
         ]
-        # All gangs together are worth less than one process more.
+        # All gangs together are worth less than one more process.
         workers = before.jobs.workers
         self._worth = (1 + (workers > 1) / (1 + workers.sum())).tolist()
 
@@ -144,7 +145,7 @@ class _Mover:
         return dict(_most_kept(wanted, held))
 
     def exchanged(self, settled: Mapping[str, int]) -> Mapping[int, int]:
-        """Return the job that takes the place of each chosen one: running ones before others."""
+        """Return the job that takes the place of each chosen job: running jobs first."""
         found = self._staying(settled)
         placed = self._groups.job[self._counts[self._groups.group_of_member] > 0]
         moving: dict[Hashable, list[int]] = defaultdict(list)
@@ -163,7 +164,7 @@ class _Mover:
         return found
 
     def _staying(self, settled: Mapping[str, int]) -> dict[int, int]:
-        """Return the job whose process stays for each chosen one that gets its place."""
+        """Return, for each chosen job whose place has a staying process, the job of the process."""
         found: dict[int, int] = {}
         for gpu, group in settled.items():
             there: dict[_Process, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Which plan of the best value spans the fewest nodes: a further stage of the round's program.
+"""The plan with the best value that spans the fewest nodes: a further stage of the round's program.
 
 Variables in addition to those of the round's program:
 
@@ -37,12 +37,12 @@ from dovetail.formulations.integer_program import (
 
 @dataclass(frozen=True)
 class NodeProgram:
-    """The program, and what its variables p mean.
+    """The program, and the meaning of its variables p.
 
     Attributes
     ----------
     program : IntegerProgram
-        Its ``cost`` is what to maximise: minus the nodes, racks and GPUs.
+        Its ``cost``, to be maximised, is minus the nodes, racks and GPUs.
     group, node : (k,) int
         Group and node of each p.
     first : int
@@ -76,7 +76,7 @@ def node_program(program: IntegerProgram, groups: Groups) -> NodeProgram:
     Parameters
     ----------
     program : IntegerProgram
-        The round's program; rows that keep the value at its best belong into it.
+        The round's program; it must have rows that keep the value at its best.
     groups : Groups
         The candidate groups.
     """
@@ -84,7 +84,7 @@ def node_program(program: IntegerProgram, groups: Groups) -> NodeProgram:
 
 
 class _Builder:
-    """The further variables: their columns, and the rows that tie them to the round's."""
+    """The additional variables: their columns, and the rows that tie them to the round's."""
 
     def __init__(self, program: IntegerProgram, groups: Groups) -> None:
         self.program = program
@@ -129,19 +129,19 @@ class _Builder:
         return NodeProgram(wide, self.group, self.node, program.size, self.groups)
 
     def _link_counts(self, rows: RowBuilder) -> None:
-        """What a group gets on all nodes is how often it is taken."""
+        """The GPUs of a group on all nodes add up to how often it is taken."""
         linked, row = np.unique(self.group, return_inverse=True)
         zeros = np.zeros(len(linked))
         rows.add([(row, self.p, 1.0), (np.arange(len(linked)), linked, -1.0)], zeros, zeros)
 
     def _keep_to_gpus(self, rows: RowBuilder) -> None:
-        """A node has only so many GPUs of a class."""
+        """A class has a limited number of GPUs on a node."""
         place = self.groups.gpu_class[self.group] * self.nodes + self.node
         no_lower = np.full(self.gpus.size, -np.inf)
         rows.add([(place, self.p, 1.0)], no_lower, self.gpus.ravel())
 
     def _span_nodes(self, rows: RowBuilder) -> None:
-        """A gang is on every node where one of its groups gets a GPU."""
+        """A gang is on every node on which one of its groups gets a GPU."""
         group = self.groups.group_of_member[self.member]
         start = np.searchsorted(self.group, group, side="left")
         stop = np.searchsorted(self.group, group, side="right")

@@ -1,4 +1,4 @@
-"""Objectives by name, and those of users."""
+"""Built-in objectives by name, and users' own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dovetail.instances.errors import UnsupportedError, require_call
 from dovetail.instances.objectives import ObjectiveName
 
 Objective: TypeAlias = ObjectiveName | Callable[[Round], JobValues]
-"""The name of an objective, or a subclass of ``JobValues`` (or what makes one of a round)."""
+"""The name of an objective, or a subclass of ``JobValues`` (or a function from a round to one)."""
 
 
 def objective_name(objective: Objective) -> str:
-    """Return what an objective is called in a plan."""
+    """Return the name of an objective in a plan."""
     if not callable(objective):
         return objective
     return f"python:{objective.__module__}.{getattr(objective, '__qualname__', '')}"
@@ -34,8 +34,9 @@ def job_values(compiled: Round, objective: Objective) -> JobValues:
     InputError
         When the instance lacks a field that the objective needs.
     UnsupportedError
-        When a gain of the user's is not finite, or rises with the slowdown, or the class or its
-        method ``gain`` takes other arguments, or groups have a value though ``grouped`` is False.
+        When a gain of a user's objective is not finite or increases with the slowdown, when the
+        class or its method ``gain`` takes other arguments, or when groups have a value though
+        ``grouped`` is False.
     """
     if objective == "completion":
         return Completion(compiled)
@@ -52,16 +53,16 @@ def job_values(compiled: Round, objective: Objective) -> JobValues:
     require_call(values.gain, rule, None, None, None)
     _require_falling(values, compiled)
     if type(values).value is not JobValues.value and not values.grouped:
-        raise UnsupportedError(f"{name}: grouped must be True where groups have a value")
+        raise UnsupportedError(f"{name}: grouped must be True if groups have a value")
     return values
 
 
 _TRIED: Final = (1.0, 1.25, 2.0, 8.0)
-"""Slowdowns at which gains of a user's objective are tried."""
+"""Slowdowns at which the gains of a user's objective are checked."""
 
 
 def _require_falling(values: JobValues, compiled: Round) -> None:
-    """Refuse gains that would make bounds wrong without a word."""
+    """Refuse gains that would silently make bounds wrong."""
     jobs = np.arange(len(compiled))
     for model in compiled.models:
         gains = [values.gain(jobs, np.full(len(jobs), s), model) for s in _TRIED]

@@ -1,11 +1,11 @@
-"""Gangs on GPUs of several classes, each reckoned at a few paces.
+"""Gangs on GPUs of several classes, each evaluated at a few paces.
 
-A gang runs at the pace of its slowest worker and holds all its GPUs until it ends. So what a GPU
-costs depends on the slowest of the others, which a group of its own does not know. Here a gang
-that takes GPUs of several classes becomes a few variants, each at a pace: a slowdown at which it
-is reckoned everywhere, on no GPU that slows it more. A plan at a pace is worth what it says if
-the gang runs at that pace, and more if it runs faster. For each pace the GPUs are kept that are
-worth most, so that the choice is among a few for each gang, not among all: a heuristic.
+A gang runs at the pace of its slowest worker and holds all its GPUs until it ends. So the cost of a
+GPU depends on the slowest of the others, which a single group cannot express. Here a gang that
+takes GPUs of several classes becomes a few variants, each at a pace: a slowdown at which it is
+evaluated everywhere, on no GPU that slows it more. A plan at a pace has the stated value if the
+gang runs at that pace, and a higher one if it runs faster. For each pace only the GPUs that are
+worth most are kept, so that each gang has a few to choose from, not all: a heuristic.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dovetail.formulations.values import JobValues
 Number = TypeVar("Number", bound=np.generic)
 
 _PACES = 4
-"""How many paces are tried for a gang."""
+"""Maximum number of paces for a gang."""
 
 _DEMAND = 2.0
-"""Gangs are kept until they need so many times the GPUs that there are."""
+"""Gangs are kept until they need this many times the available GPUs."""
 
 
 class _Wide(NamedTuple):
     """Groups of one size in which one gang starts, alone or with running jobs.
 
-    ``rows``, and ``gang``: the column of the gang in each.
+    ``rows``, and ``gang``: the gang's column in each row.
     """
 
     rows: Rows
@@ -48,19 +48,19 @@ class _Wide(NamedTuple):
 def paced(
     compiled: Round, values: JobValues, parts: Sequence[Rows], variants: Sequence[Variant]
 ) -> tuple[list[Rows], list[Variant]]:
-    """Return the groups, those of gangs that need several classes at a few paces, and variants.
+    """Return groups with gangs that need several classes at a few paces, and variants.
 
     Parameters
     ----------
     compiled : Round
         The round; gangs may share some of their GPUs.
     values : JobValues
-        The objective. It takes a variant beyond those of the round to be as slow as its row says
+        The objective. It assumes that a variant beyond those of the round is as slow as in its row
         until it ends.
     parts : sequence of Rows
         All groups, each part of one size.
     variants : sequence of Variant
-        What the rows' variants count.
+        The variants that the rows index.
     """
     if not compiled.gangs_wait:
         return list(parts), list(variants)
@@ -76,7 +76,7 @@ def paced(
 
 
 def _kinds(compiled: Round, rows: Rows, job: Ints) -> tuple[Bools, Bools, Ints]:
-    """Tell which groups one class has room for, and in which one gang starts in which column.
+    """Return which groups one class has room for, in which one gang starts, and its column.
 
     Gangs that start together take all their GPUs together, so they have equally many workers.
     """
@@ -96,7 +96,7 @@ class _Offers:
     Attributes
     ----------
     paces : list of (int, float)
-        The variant and the pace of each.
+        The variant and the pace of each offer.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class _Offers:
         self._gain = np.concatenate([gain for _, gain in found])
 
     def _expanded(self, variant: Ints, slowdown: Floats, gpu_class: Ints) -> tuple[Ints, Ints]:
-        """Return the rows at each pace, and the pace; a variant is added for each."""
+        """Return the rows at each pace, and the pace; each adds a variant."""
         key = packed(np.stack([variant, self._round.class_model[gpu_class]], axis=1))
         order = np.argsort(key, kind="stable")
         chosen, paces = [], []
@@ -138,7 +138,7 @@ class _Offers:
         return joined_ints(chosen), joined_ints(paces)
 
     def _limits(self, slowdown: Floats, gpu_class: Ints, workers: int) -> list[float]:
-        """Return the paces of a gang, of those at which enough GPUs have room."""
+        """Return the paces of a gang, out of those at which enough GPUs have room."""
         order = np.argsort(slowdown, kind="stable")
         _, first = np.unique(gpu_class[order], return_index=True)
         room = np.zeros(len(order))
@@ -151,7 +151,7 @@ class _Offers:
         return found
 
     def _worth(self, wide: _Wide, row: Ints, pace: Ints) -> tuple[Floats, Floats]:
-        """Return what each of a gang's GPUs is worth at its pace, and what the gang gains."""
+        """Return the worth of each of a gang's GPUs at its pace, and the gain of the gang."""
         rows, gang = wide.rows.take(row), wide.gang[row][:, None]
         job = np.array([v.job for v in self._variants], dtype=np.int64)[rows.variant]
         variant, slowdown = rows.variant.copy(), rows.slowdown.copy()
@@ -165,12 +165,12 @@ class _Offers:
             self._round.class_sizes[rows.gpu_class],
             np.take_along_axis(self._round.jobs.workers[job], gang, axis=1)[:, 0],
         )
-        # What a running job loses is lost once, however many of its GPUs the gang takes.
+        # The loss of a running job counts once, however many of its GPUs the gang takes.
         lost = (gains.sum(axis=1) - gain) / size
         return self._values.value(rows, job) + lost, gain
 
     def added_to(self, kept: list[Rows]) -> tuple[list[Rows], list[Variant]]:
-        """Return the groups of the best offers in addition to those that are kept."""
+        """Return the groups of the best offers in addition to the kept groups."""
         keep = self._best()
         at = 0
         for rows in self._rows:
@@ -179,13 +179,13 @@ class _Offers:
         return kept, self._variants
 
     def _best(self) -> Bools:
-        """Tell which rows are among the best for their gang at their pace, of the best gangs."""
+        """Return which rows are among the best for their gang at their pace, for the best gangs."""
         gpu_class = np.concatenate([rows.gpu_class for rows in self._rows])
         pace = np.concatenate([rows.variant.max(axis=1) for rows in self._rows]) - self._first
         jobs = self._round.jobs
         of_pace = np.array([v.job for v in self._variants[self._first :]], dtype=np.int64)
         workers = jobs.workers[of_pace]
-        # The best way of each class, then the best classes.
+        # The best row of each class, then the best classes.
         order = np.lexsort((-self._each, gpu_class, pace))
         order = order[~np.isnan(self._each[order])]
         new = np.ones(len(order), dtype=bool)

@@ -1,10 +1,10 @@
 """The round problem as a graph whose matchings are its plans.
 
-Where all GPUs are interchangeable, groups have at most two jobs, and jobs that may share use
-one GPU each or share as whole gangs of equal size, a plan is a set of disjoint *edges*: two
-jobs that share, or one job alone (an edge from a job to itself), each taking as many GPUs as
-its jobs have workers. Edges may not take more GPUs than there are; running jobs must be
-covered. Nothing else binds, so the largest matching under that capacity is the best plan.
+If all GPUs are interchangeable, groups have at most two jobs, and jobs that may share use one GPU
+each or share as whole gangs of equal size, a plan is a set of disjoint *edges*: two jobs that
+share, or one job alone (an edge from a job to itself), each taking as many GPUs as its jobs have
+workers. Edges may not take more GPUs than there are; running jobs must be covered. There are no
+other constraints, so the largest matching under that capacity is the best plan.
 
 For partial sharing this is wrong: three two-GPU gangs fit on three GPUs by sharing in a
 triangle, which no set of disjoint pairs describes (``gang-partial`` in the instance library).
@@ -21,7 +21,7 @@ from dovetail.instances.errors import UnsupportedError
 
 
 class PartialSharingError(UnsupportedError):
-    """Plans are no matchings only because gangs may share some of their GPUs."""
+    """Plans are not matchings, only because gangs may share some of their GPUs."""
 
 
 class PairGraph:
@@ -34,32 +34,32 @@ class PairGraph:
     values : JobValues
         The objective.
     restricted : bool
-        Leave out what matchings do not describe instead of refusing the round: its plans are
-        then plans of the round, but perhaps not the best.
+        Leave out groups that matchings do not describe instead of refusing the round: the matchings
+        are then plans of the round, but perhaps not the best.
 
     Attributes
     ----------
     first, second : (e,) int
-        The jobs of each edge, equal where a job is alone.
+        The jobs of each edge, equal if a job is alone.
     group : (e,) int
-        The group that the edge stands for, taken ``size`` times.
+        The group of the edge, taken ``size`` times.
     size : (e,) int
         GPUs that the edge takes.
     gain, power_w : (e,) float
-        What the edge adds to the sum of gains and the power.
+        The contribution of the edge to the sum of gains and to the power.
     weight : (jobs,) float
-        What each job adds to the placed weight.
+        The contribution of each job to the placed weight.
     required : (jobs,) bool
         The running jobs that edges must cover.
     capacity : int
-        GPUs that the edges may take together.
+        The number of GPUs that the edges may take together.
     fixed : (groups,) int
         Counts of the groups of running jobs that no job can join; they have no edges.
 
     Raises
     ------
     UnsupportedError
-        Where matchings are not plans, with the reason.
+        If plans are not matchings, with the reason.
     """
 
     def __init__(self, groups: Groups, values: JobValues, restricted: bool = False) -> None:
@@ -94,11 +94,11 @@ class PairGraph:
 
     @property
     def most_edges(self) -> int:
-        """An upper bound on the number of edges that any plan has."""
+        """An upper bound on the number of edges of any plan."""
         return min(self.jobs, self.capacity // int(self.size.min(initial=1)))
 
     def counts(self, edges: Ints) -> Ints:
-        """Return how often each group is taken when these edges are."""
+        """Return how often each group is taken with these edges."""
         counts = self.fixed.copy()
         counts[self.group[edges]] += self.size[edges]
         return counts
@@ -122,14 +122,14 @@ def require_interchangeable(groups: Groups) -> None:
 
 
 def fixed_counts(groups: Groups, usable: Bools) -> Ints:
-    """Return how often each group is taken for certain: residents that no usable group joins.
+    """Return how often each group is taken in any case: residents that no usable group joins.
 
     Parameters
     ----------
     groups : Groups
         The candidate groups.
     usable : (n,) bool
-        Which of them may be taken at all.
+        Which of them may be taken.
     """
     available = groups.round.class_sizes
     fixed = _untouched(groups) & ~_joinable(groups, usable)[groups.gpu_class]
@@ -137,12 +137,12 @@ def fixed_counts(groups: Groups, usable: Bools) -> Ints:
 
 
 def _untouched(groups: Groups) -> Bools:
-    """Tell which groups are the residents of their class without a newcomer, (n,)."""
+    """Return which groups are the residents of their class without a newcomer, (n,)."""
     return np.asarray(groups.round.class_residents[groups.gpu_class] == groups.sizes)
 
 
 def _alone_or_equals(groups: Groups) -> Bools:
-    """Tell which groups are one job, or two of as many workers, (n,)."""
+    """Return which groups are one job, or two with the same number of workers, (n,)."""
     workers = groups.round.jobs.workers
     first = workers[groups.job[groups.start[:-1]]]
     last = workers[groups.job[groups.start[1:] - 1]]
@@ -150,7 +150,7 @@ def _alone_or_equals(groups: Groups) -> Bools:
 
 
 def _joins_alike(groups: Groups) -> Bools:
-    """Tell which groups are on GPUs that are all those of their resident, or on free ones, (n,)."""
+    """Return which groups are on free GPUs, or on all the GPUs of their resident, (n,)."""
     workers = groups.round.jobs.workers
     whole = [
         not c.residents or {len(c.gpus)} == {workers[r.variant.job] for r in c.residents}
@@ -160,7 +160,7 @@ def _joins_alike(groups: Groups) -> Bools:
 
 
 def _joinable(groups: Groups, joins: Bools) -> Bools:
-    """Tell which classes have residents that one of the given groups joins, (classes,)."""
+    """Return which classes have residents that one of the given groups joins, (classes,)."""
     residents = groups.round.class_residents
     found = np.zeros(len(residents), dtype=bool)
     found[groups.gpu_class[joins & (residents[groups.gpu_class] > 0) & ~_untouched(groups)]] = True
@@ -168,9 +168,9 @@ def _joinable(groups: Groups, joins: Bools) -> Bools:
 
 
 def _require_pairs(groups: Groups) -> None:
-    """Refuse rounds in which a group is possible that matchings do not describe."""
+    """Refuse rounds with a possible group that matchings do not describe."""
     if (groups.sizes > 2).any():
-        raise UnsupportedError("groups of three and more jobs are no pairs")
+        raise UnsupportedError("groups of three or more jobs are not pairs")
     joint = (groups.sizes == 2) & ~_untouched(groups)
     workers = groups.round.jobs.workers
     gangs = np.maximum.reduceat(np.append(workers[groups.job], 0), groups.start[:-1]) > 1
@@ -180,4 +180,4 @@ def _require_pairs(groups: Groups) -> None:
     for group in np.flatnonzero(joint & ~_joins_alike(groups)):
         (resident,) = groups.round.classes[groups.gpu_class[group]].residents
         name = groups.round.jobs.ids[resident.variant.job]
-        raise UnsupportedError(f"running gang {name} is not alike on all its GPUs")
+        raise UnsupportedError(f"the GPUs of running gang {name} differ")

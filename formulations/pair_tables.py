@@ -1,10 +1,9 @@
-"""Large rounds of pairs as tables: what each workload suffers with each other, at each split.
+"""Large rounds of pairs as tables of the slowdown of each workload with each other, at each split.
 
-``groups`` lists every pair of jobs at every split, which is quadratic in the jobs. Where plans
-are matchings (see ``pair_graph``) the pairs need not be listed: jobs of one workload differ
-only in what they accept and need, and what is known of two workloads fits a table. The best
-split of every pair is then found in one pass over such tables, and groups are listed for the
-pairs that were chosen.
+``groups`` lists every pair of jobs at every split, which is quadratic in the jobs. If plans are
+matchings (see ``pair_graph``) the pairs need not be listed: jobs of one workload differ only in
+their bounds and needs, and the slowdowns of two workloads fit a table. The best split of every pair
+is then found in one pass over such tables, and groups are listed for the pairs that were chosen.
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE
 
 MOST_SPLITS = 255
-"""Splits that a table may have; they fit a byte."""
+"""Maximum number of splits of a table; their indices fit a byte."""
 
 _BASE = 256
-"""Two shares make one number to this base."""
+"""The base in which two shares form one number."""
 
 
 @dataclass(frozen=True)
 class PairTables:
     """A round of ``n`` jobs of ``k`` kinds that share at ``s`` splits.
 
-    A *kind* is a workload and, where tail latencies are known, whether the job is of priority
+    A *kind* is a workload and, if tail latencies are known, whether the job is of priority
     ``latency``. A *split* is the shares of both jobs, as seen from the first.
 
     Attributes
     ----------
     shares : (s, 2) int
-        The shares of each split, ``NO_SHARE`` where there is no cap.
+        The shares of each split, ``NO_SHARE`` for no cap.
     mirror : (s,) int
-        Each split as seen from the second job.
+        The index of each split as seen from the second job.
     slowdown, bound : (k, k, s) float
-        Slowdown of the first kind with the second, and what its gSLA is checked against;
-        NaN where the two may not share.
+        Slowdown of the first kind with the second, and the bound that its gSLA is checked against;
+        NaN if the two may not share.
     kind : (n,) int
         The kind of each job.
     gsla : (n,) float
         The largest bound that each job accepts, tolerance included; inf for any.
     memory_mib : (n,) float
-        What one worker of each job needs.
+        Memory that one worker of each job needs.
     memory_limit_mib : float
-        What two jobs may need on one GPU, tolerance included.
+        Memory that two jobs may need on one GPU, including the tolerance.
     scale : (n,) float
-        The gain of each job at slowdown 1, or what its slowdown is multiplied by.
+        The gain of each job at slowdown 1, or the factor on its slowdown.
     minimised : bool
         Whether the gain is ``-scale * slowdown`` instead of ``scale / slowdown``.
     size : (n,) int
@@ -63,11 +62,11 @@ class PairTables:
     running : (n,) bool
         Jobs that hold GPUs already; no two of them can pair.
     required : (n,) bool
-        Running jobs that another job could join. Of the others nothing is to be decided.
+        Running jobs that another job could join; for others there is no decision.
     allowed : (n, s) bool
         The splits that each job may have.
     capacity : int
-        GPUs that pairs and jobs alone may take together.
+        The number of GPUs that pairs and single jobs may take together.
     """
 
     shares: Ints
@@ -88,10 +87,10 @@ class PairTables:
 
 
 def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
-    """Return the tables of a round, None where its groups have to be listed.
+    """Return the tables of a round, or None if its groups have to be listed.
 
-    That is where plans are not matchings or might not be, where no jobs may share, and where
-    tables do not tell what a pair is worth: under ``jct`` and ``energy``, and with sub-batches.
+    That is the case if plans are not or might not be matchings, if no jobs may share, and if tables
+    do not determine the worth of a pair: under ``jct`` and ``energy``, and with sub-batches.
     """
     if values.ratio or values.grouped or values.objective == "jct" or not _in_plain_pairs(compiled):
         return None
@@ -127,7 +126,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
 
 
 def _in_plain_pairs(compiled: Round) -> bool:
-    """Tell whether jobs without sub-batches can share in pairs of equals, and not otherwise."""
+    """Return whether jobs have no sub-batches and can share only in pairs of equal size."""
     rules = compiled.machines.rules
     gangs = bool((compiled.jobs.workers > 1).any())
     return (
@@ -142,7 +141,7 @@ def _in_plain_pairs(compiled: Round) -> bool:
 
 
 def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
-    """Tell whether the GPUs of a class hold no job, one job on all its GPUs, or a full pair."""
+    """Return whether the GPUs of a class hold no job, one job on all its GPUs, or a full pair."""
     residents = gpu_class.residents
     if len(residents) == 1:
         return len(gpu_class.gpus) == int(compiled.jobs.workers[residents[0].variant.job])
@@ -213,10 +212,10 @@ def _mirror(shares: Ints) -> Ints:
 
 
 def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
-    """Return which splits each job may have, and which running jobs may be joined at all.
+    """Return the splits that each job may have, and which running jobs may be joined.
 
-    A starting job may have the cluster's shares, a running one that it can be joined on the
-    share it has.
+    A starting job may have the cluster's shares; a running job that can be joined has its own
+    share.
     """
     own = shares[:, 0]
     starting = np.isin(own, [NO_SHARE, *compiled.machines.rules.shares])

@@ -1,7 +1,7 @@
 """From counted groups to GPUs of named nodes.
 
-Formulations count GPUs of a class; which of them a group gets decides how many nodes and racks
-a gang spans. ``place`` packs gangs by a simple rule; ``node_program`` chooses exactly.
+Formulations count GPUs of a class; the choice among them decides how many nodes and racks a gang
+spans. ``place`` packs gangs by a simple rule; ``node_program`` chooses exactly.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from dovetail.formulations.groups import Groups
 def place(
     groups: Groups, counts: Ints, settled: Mapping[str, int] | None = None
 ) -> Mapping[str, int]:
-    """Return the group on each GPU in use, gangs packed on few nodes (not proven to be fewest).
+    """Return the group on each GPU in use, with gangs on few nodes (not proven fewest).
 
-    Large gangs choose first; each fills the nodes that it is on already, then those that hold
-    most of what it still needs, a rack it is in already before others, the tightest of those.
+    Large gangs choose first. Each fills the nodes that it is already on, then the nodes that have
+    most of the GPUs it still needs, preferring a rack that it is already in, then the nodes with
+    the fewest free GPUs.
 
     Parameters
     ----------
     groups : Groups
         The candidate groups.
     counts : (n,) int
-        How often each is taken.
+        How often each group is taken.
     settled : mapping, optional
-        The group on GPUs that are decided already.
+        The group on GPUs that are already decided.
     """
     return _Packer(groups, counts, settled or {}).pack()
 
@@ -39,9 +40,9 @@ def place(
 def seat(
     groups: Groups, counts: Ints, settled: Mapping[str, int] | None = None
 ) -> tuple[Groups, Mapping[str, int]]:
-    """Return the groups taken with their jobs named, and which of them is on each GPU in use.
+    """Return the taken groups with individual jobs, and which of them is on each GPU in use.
 
-    Arguments as of ``place``.
+    For the arguments see ``place``.
     """
     named, number, made_of = groups.chosen(counts)
     rows: dict[int, list[int]] = defaultdict(list)
@@ -82,14 +83,14 @@ class _Packer:
         return self._placed
 
     def _pack_singles(self) -> None:
-        """Give the groups of one GPU theirs, the tightest nodes first."""
+        """Place the groups of single-GPU jobs, on the nodes with the fewest free GPUs first."""
         spare = {index: free.tightest_first() for index, free in self._free.items()}
         for group, left in self._left.items():
             if left:
                 self._placed[next(spare[int(self._groups.gpu_class[group])])] = group
 
     def _pack(self, wanted: Sequence[int]) -> None:
-        """Give the groups of one gang their GPUs, in addition to those that some have already."""
+        """Place the groups of one gang, in addition to the GPUs that some already have."""
         nodes = set().union(*(self._nodes_of[group] for group in wanted))
         while needed := self._needed(wanted):
             node = self._best_node(needed, nodes)
@@ -98,7 +99,7 @@ class _Packer:
                 self._take(group, node)
 
     def _needed(self, wanted: Sequence[int]) -> Mapping[int, int]:
-        """Return the GPUs still wanted of each class."""
+        """Return the number of GPUs of each class that are still needed."""
         needed: dict[int, int] = defaultdict(int)
         for group in wanted:
             if self._left[group]:
@@ -133,7 +134,7 @@ class _Free:
     Attributes
     ----------
     node, number : (k,) int
-        The nodes that have such GPUs, rising, and how many of them are free.
+        The nodes that have such GPUs, ascending, and the number of free ones.
     """
 
     def __init__(self, gpus: Sequence[str], node_of: Mapping[str, int]) -> None:
@@ -145,7 +146,7 @@ class _Free:
         self._place = {node: k for k, node in enumerate(sorted(self._gpus))}
 
     def taken(self, node: int, most: int) -> Sequence[str]:
-        """Take the first free GPUs of a node, so many at most."""
+        """Take the first free GPUs of a node, at most ``most``."""
         if node not in self._place:
             return ()
         free = self._gpus[node]
@@ -154,6 +155,6 @@ class _Free:
         return found
 
     def tightest_first(self) -> Iterator[str]:
-        """Return the free GPUs, those of the nodes that have the fewest first."""
+        """Return the free GPUs, starting with the nodes that have the fewest."""
         nodes: list[list[str]] = sorted(self._gpus.values(), key=len)
         return chain.from_iterable(nodes)

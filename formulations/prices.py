@@ -1,15 +1,15 @@
-"""What a GPU is worth at every moment ahead: the price that the waiting jobs would pay.
+"""The price of a GPU at every future time: what the waiting jobs would pay for it.
 
-The queue (``completion.forecast_order``) is laid out on the GPUs as they are believed to become
+The queue (``completion.forecast_order``) is laid out on the GPUs as they are expected to become
 idle. With w the weight of a job, p its GPUs and r its seconds, a job that starts at t on this
-schedule is where it should be if a GPU costs
+schedule starts at its best time if a GPU costs
 
     price(t) = w / p + price(t + r)
 
-a second: what starting a moment earlier saves the job itself, and those that use its GPUs after
-it. These are dual prices of the time-indexed program for weighted completion times (Sousa and
-Wolsey, *Mathematical Programming* 54, 1992) along the schedule. Where no job waits the price is
-0, or what the operator says.
+per second: what an earlier start saves the job itself and the jobs that use its GPUs after it.
+These are dual prices of the time-indexed program for weighted completion times (Sousa and Wolsey,
+*Mathematical Programming* 54, 1992) along the schedule. If no job waits, the price is 0, or the
+operator's price.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from numpy.typing import ArrayLike
 from dovetail.formulations.arrays import Floats
 
 ROUNDING = 1e-9
-"""Part of a time by which two moments may differ and be the same."""
+"""Relative difference up to which two times are treated as equal."""
 
 
 class Asks(NamedTuple):
-    """What n waiting jobs ask for, (n,) each: ``workers`` GPUs for ``seconds``, at a ``weight``."""
+    """Requests of n waiting jobs, (n,) each: ``workers`` GPUs for ``seconds``, at a ``weight``."""
 
     workers: ArrayLike
     seconds: ArrayLike
@@ -43,9 +43,9 @@ class GpuPrice:
     starts : array_like of float
         When each waiting job starts on the schedule.
     asks : Asks
-        Of these jobs.
+        The requests of these jobs.
     floor : float
-        The least price, which holds for ever.
+        The least price, at any time.
     """
 
     def __init__(self, starts: ArrayLike, asks: Asks, floor: float = 0.0) -> None:
@@ -66,21 +66,21 @@ class GpuPrice:
         self._paid = np.concatenate(([0.0], np.cumsum(paid)))
 
     def until(self, seconds: ArrayLike) -> Floats:
-        """Return what a GPU costs from now until so many seconds ahead."""
+        """Return the cost of a GPU from now until ``seconds`` from now."""
         at = np.asarray(seconds, dtype=np.float64)
         return np.asarray(np.interp(at, self._times, self._paid) + self._floor * at)
 
 
 def layout(free_s: Sequence[float], asks: Asks) -> Floats:
-    """Return when each job would start if all ran alone, in the order given.
+    """Return when each job would start if all ran alone, in this order.
 
     Parameters
     ----------
     free_s : sequence of float
-        Seconds until each GPU is believed to be idle, in ascending order.
+        Seconds until each GPU is expected to be idle, in ascending order.
     asks : Asks
-        Of the jobs; a job takes the GPUs that become idle last among those that are in time for
-        it, so that others may run on the rest before.
+        The requests of the jobs; of the GPUs that are idle in time, a job takes those that become
+        idle last, so that others may run on the rest before.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""One round under one objective, in every form that a solver may ask for."""
+"""One round under one objective, in every form that a solver may need."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
 
 _LISTING = 0.3
-"""The part of the time left that listing the groups may take: solving them takes longer."""
+"""The part of the remaining time that listing the groups may take: solving takes longer."""
 
 _APART_BYTES = 200
-"""What matchings take for each member of the groups of single jobs."""
+"""Memory of matchings for each member of the groups of single jobs."""
 
 
 class Problem:
-    """A round under an objective; each form is made when asked for.
+    """A round under an objective; each form is built on first use.
 
     Parameters
     ----------
@@ -39,10 +39,10 @@ class Problem:
     values : JobValues
         The objective.
     budget : Budget
-        Of the answer. Listing the groups takes a part of what is left; the others are then
-        missing (``Groups.complete``).
+        The budget of the answer. Listing the groups takes at most a part of what is left; groups
+        may then be missing (``Groups.complete``).
     at_paces : bool
-        List gangs that share some of their GPUs at a few paces only (``paces``).
+        List gangs that share some of their GPUs at only a few paces (``paces``).
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Problem:
         objective : str or callable
             Name of the objective, or a subclass of ``JobValues``.
         book : Book, optional
-            Of an earlier round, see ``Round``.
+            The combinations of an earlier round, see ``Round``.
         budget : Budget
-            As above.
+            The budget of the answer.
 
         Raises
         ------
@@ -88,16 +88,16 @@ class Problem:
 
     @cached_property
     def kinds(self) -> Kinds:
-        """The jobs that are one in the candidate groups."""
+        """The kinds of jobs in the candidate groups."""
         return Kinds.of(self.round, self.values)
 
     @cached_property
     def apart(self) -> Problem:
-        """The same problem, its groups those of single jobs."""
+        """The same problem with groups of individual jobs."""
         return self if self.kinds.alone else _Apart(self)
 
     def merged(self, counts: Ints) -> Ints:
-        """Return how often each group is taken where those of ``apart`` are so often."""
+        """Return how often each group is taken, given the counts of the groups of ``apart``."""
         if self.kinds.alone:
             return counts
         return np.bincount(self._parted[1], counts, len(self.groups)).astype(np.int64)
@@ -108,14 +108,14 @@ class Problem:
 
     @cached_property
     def groups(self) -> Groups:
-        """The candidate groups, without those that no best plan can need or that have no room."""
+        """The candidate groups, without those that no best plan needs or that have no room."""
         budget = self._budget.part(_LISTING)
         groups = list_groups(self.round, self.values, budget, self._at_paces, self.kinds)
         return fitting(worthwhile(groups) if self.values.grouped else groups)
 
     @cached_property
     def tables(self) -> PairTables | None:
-        """The tables of a round of pairs; None where its groups have to be listed."""
+        """The tables of a round of pairs, or None if its groups have to be listed."""
         return pair_tables(self.round, self.values)
 
     @cached_property
@@ -130,7 +130,7 @@ class Problem:
         Raises
         ------
         UnsupportedError
-            Where there is no such graph, with the reason.
+            If there is no such graph, with the reason.
         """
         return PairGraph(self.groups, self.values)
 
@@ -141,7 +141,7 @@ class Problem:
 
 
 class _Apart(Problem):
-    """A problem whose groups are those of single jobs."""
+    """A problem with groups of individual jobs."""
 
     def __init__(self, merged: Problem) -> None:
         super().__init__(merged.round, merged.values, merged._budget)

@@ -1,9 +1,9 @@
-"""The groups that a waiting job could join under a plan, each with what refuses it.
+"""The groups that a waiting job could join under a plan, each with the reason against it.
 
-They are listed as candidate groups are (``groups``) and by the same rules, but for one job and
-GPUs with all jobs that the plan has placed; and a group that breaks a rule is kept, with how far
-it is from keeping it. GPUs with the same jobs are one *site*. A site that is full is listed
-without each of its jobs in turn. Jobs that start in the plan may change their shares.
+They are listed like candidate groups (``groups``) and by the same rules, but for one job, and on
+GPUs with all jobs that the plan has placed; and a group that breaks a rule is kept, with its
+distance from satisfying it. GPUs with the same jobs are one *site*. A full site is listed without
+each of its jobs in turn. Jobs that start in the plan may change their shares.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from dovetail.instances.plan import Assignment
 NO_LEAVER: Final = -1
 
 _KEPT: Final = 4
-"""Kinds of jobs whose candidates are kept: those of all do not fit the memory together."""
+"""Number of kinds of jobs whose candidates are cached: not all fit in memory together."""
 
 
 class Refusal(IntEnum):
-    """What refuses a group, the least first.
+    """The reason against a group, the weakest first.
 
-    ``NONE`` nothing; ``HOST`` the node's host has too little left; ``TAKEN`` the GPU is full;
-    ``FIGURES`` a gSLA or memory, which other figures would meet; ``OBJECTIVE`` the rule of the
-    objective (``jct``, ``completion``); ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE`` the same on a
-    GPU that is full; ``UNKNOWN`` no slowdown is known; ``APART`` gangs share only whole;
-    ``CLOSED`` no job may join (constraint 5 of the round problem).
+    ``NONE``: nothing; ``HOST``: the node's host has too little left; ``TAKEN``: the GPU is full;
+    ``FIGURES``: a gSLA or memory, which other figures would satisfy; ``OBJECTIVE``: the rule of the
+    objective (``jct``, ``completion``); ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE``: the same on a
+    full GPU; ``UNKNOWN``: no slowdown is known; ``APART``: gangs share only whole; ``CLOSED``: no
+    job may join (constraint 5 of the round problem).
     """
 
     NONE = 0
@@ -65,7 +65,7 @@ _TAKEN: Final = np.arange(Refusal.CLOSED + 1)
 _TAKEN[Refusal.NONE] = Refusal.TAKEN
 _TAKEN[Refusal.FIGURES] = Refusal.TAKEN_FIGURES
 _TAKEN[Refusal.OBJECTIVE] = Refusal.TAKEN_OBJECTIVE
-"""What refuses a group on a GPU that is full, by what else does."""
+"""The reason against a group on a full GPU, by the reason if the GPU had room."""
 
 
 class Site(NamedTuple):
@@ -78,9 +78,9 @@ class Site(NamedTuple):
     model : str
         The GPU model.
     occupants : tuple of Resident
-        The jobs on each: the running ones, then those that start.
+        The jobs on each GPU: the running jobs, then the starting jobs.
     gpus : tuple of str
-        Their ids.
+        The ids of the GPUs.
     """
 
     gpu_class: int
@@ -90,7 +90,7 @@ class Site(NamedTuple):
 
 
 def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, ...]:
-    """Return the sites of a valid plan, in the order of the first GPU of each."""
+    """Return the sites of a valid plan, in the order of their first GPU."""
     index = {name: k for k, name in enumerate(compiled.jobs.ids)}
     held: dict[str, list[Resident]] = defaultdict(list)
     for row in assignments:
@@ -109,32 +109,31 @@ def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The groups that one kind of job could join, a row each, ordered by variant and site.
+    """The groups that one kind of job could join, one per row, ordered by variant and site.
 
-    In arrays of two dimensions the job itself comes first, then those that stay in the order of
+    In arrays of two dimensions the job itself comes first, then the jobs that stay, in the order of
     the site, then zeros.
 
     Attributes
     ----------
     position : (n,) int
-        Which of the job's variants it is.
+        The position of the variant among the job's variants.
     site : (n,) int
         Index of the site.
     leaver : (n,) int
-        The position of the occupant that the job would replace; ``NO_LEAVER`` where there
-        is room.
+        The position of the occupant that the job would replace; ``NO_LEAVER`` if there is room.
     fixed : (n,) int
-        ``UNKNOWN``, ``APART`` or ``CLOSED``; ``NONE`` where the figures decide.
+        ``UNKNOWN``, ``APART`` or ``CLOSED``; ``NONE`` if the figures decide.
     size : (n,) int
-        How many would share.
+        The number of jobs that would share.
     variant, share : (n, k) int
-        As in ``Groups``; the variant of the job itself is that of one job of the kind.
+        As in ``Groups``; the first variant is of one job of the kind.
     slowdown, bound : (n, k) float
-        Slowdowns, and what the gSLAs are held against.
+        Slowdowns, and the bounds that the gSLAs are checked against.
     excess : (n, k) float
-        By how much, relative to the gSLA, each bound is above it (0 for the job itself).
+        By how much each bound exceeds the gSLA, relative to it (0 for the job itself).
     short_mib, short : (n,) float
-        Memory that is missing, and the same relative to the job's own need.
+        Missing memory, and the same relative to the job's own need.
     """
 
     position: Ints
@@ -152,7 +151,7 @@ class Candidates:
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[NDArray[Any], ...]], width: int) -> Candidates:
-        """Return the rows of all parts in their order; the columns as in the class."""
+        """Return the rows of all parts by variant and site; the columns are those of the class."""
         columns = [
             np.concatenate([_padded(c, width) for c in of]) for of in zip(*parts, strict=True)
         ]
@@ -167,15 +166,15 @@ class Candidates:
 
     @cached_property
     def lacking(self) -> Floats:
-        """By how much the co-runners' gSLAs are exceeded, and memory is missing, relatively."""
+        """The relative excess over the co-runners' gSLAs plus the relative missing memory."""
         return np.asarray(self.excess.sum(axis=1) + self.short)
 
     @cached_property
     def far(self) -> Floats:
-        """How far each row is from being the best where no figures refuse it.
+        """How far each row is from the best if no figures rule it out.
 
-        It is the job's slowdown; where nothing is known, first where the job fits, then in
-        the place of another job, then by the missing memory.
+        It is the job's slowdown; if none is known, rows where the job fits come first, then those
+        that replace another job, then those that lack memory.
         """
         unknown = 2 * (self.short > 0) + (self.leaver != NO_LEAVER)
         known = np.nan_to_num(self.slowdown[:, 0])
@@ -191,10 +190,10 @@ def _padded(column: NDArray[Any], width: int) -> NDArray[Any]:
 
 
 class _Places:
-    """Sites for one more job, as many on each GPU then, with those that stay there.
+    """Sites for one more job, with the jobs that stay there and the same number on each GPU.
 
-    Places with the same workloads at the same shares on one GPU model are one *company*: what is
-    known of them is the same.
+    Places with the same workloads at the same shares on one GPU model share one index in
+    ``companies``: the same combinations apply to them.
     """
 
     def __init__(
@@ -218,8 +217,8 @@ class _Places:
 class Refusals(RowRules):
     """Lists the groups that waiting jobs could join under a plan.
 
-    Rows are listed once a kind of job, and judged once a job: jobs of a kind differ in what they
-    accept and in what is left to do.
+    Rows are listed once per kind of job and judged once per job: jobs of a kind differ in their
+    gSLAs and in their remaining work.
 
     Parameters
     ----------
@@ -228,7 +227,7 @@ class Refusals(RowRules):
     values : JobValues
         The objective, which also decides which jobs may share.
     sites : sequence of Site
-        Who is where.
+        The jobs on the GPUs under the plan.
     """
 
     def __init__(self, compiled: Round, values: JobValues, sites: Sequence[Site]) -> None:
@@ -248,7 +247,7 @@ class Refusals(RowRules):
         self._memory_mib = np.array([each.memory_mib for each in compiled.classes])
         self._open = np.array([compiled.classes[k].open for k in of], dtype=bool)
         self._known = lru_cache(maxsize=None)(self._find)
-        # Of the job that is asked for again and again.
+        # For the job that is asked for repeatedly.
         self._judge = lru_cache(maxsize=1)(self._judged)
         self._of_kind: dict[tuple[object, ...], Candidates] = {}
 
@@ -279,10 +278,10 @@ class Refusals(RowRules):
         return self._of_kind[kind]
 
     def keys(self, job: int) -> Floats:
-        """Return what refuses each candidate of a job, by which candidates are compared.
+        """Return the key of each candidate of a job by which candidates are compared.
 
-        The whole part is a ``Refusal``. The rest says how far the candidate is from what it lacks:
-        by the sum of the relative differences of gSLAs and memory from what they must be, else by
+        The integer part is a ``Refusal``. The fraction is the distance from an allowed group: the
+        sum of the relative differences of gSLAs and memory from their required values, otherwise
         ``Candidates.far``.
         """
         return self._judge(job)
@@ -317,7 +316,7 @@ class Refusals(RowRules):
         return load[self._site_node]
 
     def host_lacks(self, job: int) -> Bools:
-        """Tell what the host of each site has too little left of for a job, (sites, resources)."""
+        """Return the resources that each site's host lacks for a job, (sites, resources)."""
         hosts = self.round.hosts
         if hosts is None:
             raise AssertionError("asked of a round with hosts only")
@@ -331,11 +330,11 @@ class Refusals(RowRules):
         return np.array([node_of[site.gpus[0]] for site in self.sites], dtype=np.int64)
 
     def own_excess(self, job: int) -> Floats:
-        """Return by how much, relative to it, the job's own gSLA is exceeded."""
+        """Return the relative excess over the job's own gSLA."""
         return _above(self.candidates(job).bound[:, 0] / self.round.jobs.gsla[job] - 1)
 
     def lacking(self, job: int) -> Floats:
-        """Return the sum of the relative differences of gSLAs and memory from what they must be."""
+        """Return the sum of the relative excess over gSLAs and the relative missing memory."""
         return self.own_excess(job) + self.candidates(job).lacking
 
     def groups_of(self, job: int, which: Ints) -> Rows:
@@ -353,7 +352,7 @@ class Refusals(RowRules):
         )
 
     def shares_of(self, site: Site, occupants: Sequence[Resident]) -> tuple[int | None, ...] | None:
-        """Return shares at which these jobs may share a GPU of the site, None if there are none."""
+        """Return shares at which these jobs may share a GPU of the site, or None."""
         if not occupants:
             return ()
         jobs = [o.variant.job for o in occupants]
@@ -368,7 +367,7 @@ class Refusals(RowRules):
         return tuple(share for _, share in best.members) if best else None
 
     def wanted(self, occupants: Iterable[Resident]) -> tuple[Wanted, ...]:
-        """Return the workloads of jobs, and which shares they may have."""
+        """Return the workloads of jobs and the shares that they may have."""
         running, names = self.round.jobs.running, self.round.names
         workload = self.round.jobs.workload
         return tuple(
@@ -377,7 +376,7 @@ class Refusals(RowRules):
         )
 
     def _with_room(self, site: Site) -> Iterator[tuple[int, Sequence[Resident]]]:
-        """Yield the jobs that would leave and those that would stay."""
+        """Yield the position of the job that would leave, and the jobs that would stay."""
         there = site.occupants
         open_ = self.round.classes[site.gpu_class].open
         if len(there) < self.round.records.most_on(site.model) or not open_:
@@ -387,7 +386,7 @@ class Refusals(RowRules):
             yield leaver, there[:leaver] + there[leaver + 1 :]
 
     def _find(self, model: str, wanted: Sequence[Wanted]) -> Sequence[Combination]:
-        """Return what is known of jobs together, or of one alone."""
+        """Return the known combinations of jobs, or of one job alone."""
         if len(wanted) > 1:
             return list(self.round.records.seats(model, wanted))
         return list(self._alone(*wanted[0]))
@@ -400,12 +399,12 @@ class Refusals(RowRules):
                 yield Combination(((name, share),), (alone or 1.0,), None, None, None)
 
     def _listed(self, job: int, size: int, places: _Places) -> tuple[NDArray[Any], ...]:
-        """Return the columns of ``Candidates`` for the places where so many would share."""
+        """Return the columns of ``Candidates`` for the places where ``size`` jobs would share."""
         own = self.round.names[self.round.jobs.workload[job]]
         known = [
             self._known(model, (*others, (own, ANY_SHARE))) for model, others in places.companies
         ]
-        # What is refused whatever the figures has one row without any.
+        # A place that is ruled out for any figures has one row without figures.
         known.append([Combination(((own, None),) * size, (np.nan,) * size, None, None, None)])
         fixed = self._fixed(job, places, np.array([bool(each) for each in known]))
         of = np.where(fixed == Refusal.NONE, places.company, len(known) - 1)
@@ -446,7 +445,7 @@ class Refusals(RowRules):
         )
 
     def _fixed(self, job: int, places: _Places, known: Bools) -> Ints:
-        """Return what refuses each place whatever the figures."""
+        """Return the reason against each place for any figures."""
         fixed = np.where(known[places.company], Refusal.NONE, Refusal.UNKNOWN)
         if self.rules.gang_sharing == "whole":
             team, size = self.teams
@@ -460,7 +459,7 @@ class Refusals(RowRules):
     def teams(self) -> tuple[Ints, Ints]:
         """The team of each site with jobs, and the GPUs of each team.
 
-        A team is jobs that have the same GPUs, all of them together; of others the size is 0.
+        A team is jobs that all have the same GPUs; the size is 0 for other jobs.
         """
         index: dict[frozenset[str], int] = {frozenset(): 0}
         team = np.zeros(len(self.sites), dtype=np.int64)
@@ -475,11 +474,11 @@ class Refusals(RowRules):
         return team, np.array(size, dtype=np.int64)
 
     def _allowed(self, job: int) -> Bools:
-        """Tell which candidates the rule of the objective allows."""
+        """Return which candidates the rule of the objective allows."""
         each, jct = self.candidates(job), self.values.objective == "jct"
         asked = each.fixed == Refusal.NONE
         if not jct:
-            # Values cost time: they are asked for where nothing else refuses a group.
+            # Values are expensive: they are computed only if nothing else rules out a group.
             asked &= self.lacking(job) == 0
         found = np.ones(len(each.site), dtype=bool)
         for size in self._places:
@@ -498,9 +497,9 @@ def _above(excess: Floats) -> Floats:
 
 
 def _each_row(count: Ints, part: Ints) -> tuple[Ints, Ints]:
-    """Return all rows of these parts in turn: the position in ``part``, and the row.
+    """Return all rows of these parts in turn: the position in ``part`` and the row of each.
 
-    ``count`` is the number of rows of each part; those of one part are one after the other.
+    ``count`` is the number of rows of each part; the rows of one part are consecutive.
     """
     first, rows = np.cumsum(count) - count, count[part]
     position = np.repeat(np.arange(len(part)), rows)

@@ -1,10 +1,10 @@
-"""The round problem compiled: jobs as columns, GPUs in classes, and what is known of slowdowns.
+"""The round problem compiled: jobs as columns, GPUs in classes, and the known slowdowns.
 
-An instance and a policy's state are compiled into the same ``Round``, so that a plan, a
-simulation and the live service solve the same problem. A *variant* of a job is the job at one
-of its sub-batches. Interchangeable GPUs (same model, memory, residents and time until
-which they are free, and the same node where its host may fall short) form a *class*; formulations
-count GPUs of a class and never name one.
+An instance and a policy's state are compiled into the same ``Round``, so that a plan, a simulation
+and the live service solve the same problem. A *variant* of a job is the job at one of its
+sub-batches. Interchangeable GPUs (same model, memory, residents and time until which they are free,
+and the same node if its host may fall short) form a *class*; formulations count GPUs of a class and
+never name one.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Variant(NamedTuple):
     job : int
         Index of the job in the round.
     sub_batch : int or None
-        Samples per accumulation step; None where the workload has no batch model.
+        Samples per accumulation step; None if the workload has no batch model.
     memory_mib : float
-        Need of one worker, the per-process overhead included.
+        Memory of one worker, including the per-process overhead.
     stretch : float
-        t(k) / t(0) of Castor's eq. 3: what every slowdown of the job is multiplied by.
+        t(k) / t(0) of Castor's eq. 3: the factor on every slowdown of the job.
     """
 
     job: int
@@ -59,29 +59,29 @@ class Variant(NamedTuple):
 
 
 class Resident(NamedTuple):
-    """A running job on a GPU: which variant it is and the share it has there."""
+    """A running job on a GPU: its variant and its share there."""
 
     variant: Variant
     share: int | None
 
 
 class GpuClass(NamedTuple):
-    """GPUs that are interchangeable for everything but their place.
+    """GPUs that are interchangeable except for their location.
 
     Attributes
     ----------
     model : str
         The GPU model.
     memory_mib : float
-        What the jobs on one such GPU may use together (the reserve taken off).
+        Memory that the jobs on one such GPU may use together (without the reserve).
     residents : tuple of Resident
         The running jobs on each of these GPUs, in the order of the round.
     gpus : tuple of str
-        Their ids, in the order of the cluster.
+        The ids of the GPUs, in the order of the cluster.
     open : bool
         Whether a job may start here (constraint 5 of the round problem).
     until_s : float
-        Seconds from now at which a job that starts here must have ended; inf for no such moment.
+        Seconds from now by which a job that starts here must have ended; inf for no limit.
     """
 
     model: str
@@ -99,21 +99,21 @@ class Jobs:
     Attributes
     ----------
     ids : sequence of str
-        Their names.
+        The names of the jobs.
     workload : (n,) int
         Index into the workloads of the round.
     workers : (n,) int
-        GPUs that each needs, all at once.
+        Number of GPUs that each needs, all at the same time.
     weight, gsla, remaining_s, arrival_s : (n,) float
-        As in an instance; ``gsla`` is inf and ``remaining_s`` NaN where there is none.
+        As in an instance; ``gsla`` is inf and ``remaining_s`` NaN if there is none.
     latency, running : (n,) bool
         Whether each is of priority ``latency``, and whether it runs.
     slowdown : (n,) float
-        At which a running job is measured to run; NaN where only the table tells.
+        The measured slowdown of a running job; NaN if only the table has one.
     held : mapping of int to (tuple of int, tuple of (int or None), int or None)
         GPUs, shares and sub-batch of each running job.
     holds : (n,) int
-        GPUs that a running job holds in all, those outside of the round included; 0 of others.
+        Number of GPUs that a running job holds, including those outside of the round; 0 for others.
     """
 
     ids: Sequence[str]
@@ -162,24 +162,24 @@ class Round:
     Attributes
     ----------
     jobs : Jobs
-        Its n jobs. Running ones stay where they are.
+        The n jobs. Running jobs stay where they are.
     machines : Machines
         The GPUs.
     workloads : sequence of Workload
-        What ``Jobs.workload`` counts.
+        The workloads that ``Jobs.workload`` indexes.
     entries : Book
-        What is known of jobs that share a GPU.
+        The known combinations of workloads.
     source : Instance or None
-        What it was compiled from; None for a policy's state.
+        The instance that it was compiled from; None for a policy's state.
     gpus : sequence of int, optional
-        The GPUs that take part; all without.
+        The GPUs that take part; all by default.
     until_s : mapping of int to float
-        Seconds from now at which a job that starts on a GPU must have ended; none for most.
+        Seconds from now by which a job that starts on a GPU must have ended, for GPUs with a limit.
     host_load : (nodes, resources) float, optional
-        The load of the hosts by running jobs, those outside of the round included; by default
-        that of the jobs in it.
+        The load of the hosts from running jobs, including those outside of the round; by default
+        the load from the jobs in it.
     host_closed : collection of int
-        Nodes on which nothing starts beyond what the host has left.
+        Nodes on which no job may start beyond what the host has left.
     """
 
     jobs: Jobs
@@ -199,10 +199,9 @@ class Round:
         Parameters
         ----------
         instance : Instance
-            Running jobs stay where they are; preempt before if they should not.
+            Running jobs stay where they are; preempt them first if they should not.
         book : Book, optional
-            Of an earlier round; used where it holds for this one too, so that nothing of what it
-            knows is worked out again.
+            The combinations of an earlier round; used again if they apply to this one too.
         """
         known = book.of(instance) if isinstance(book, SlowdownIndex) else None
         entries = known or SlowdownIndex(instance)
@@ -233,7 +232,7 @@ class Round:
 
     @cached_property
     def hosts(self) -> RoundHosts | None:
-        """The hosts, None where none can fall short whatever starts."""
+        """The hosts, or None if none can fall short."""
         nodes = self.machines.rules.nodes
         if not any(node.host for node in nodes):
             return None
@@ -243,12 +242,12 @@ class Round:
 
     @cached_property
     def gangs_wait(self) -> bool:
-        """Whether a job waits that needs several GPUs."""
+        """Whether a waiting job needs several GPUs."""
         return bool((self.jobs.workers[~self.jobs.running] > 1).any())
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name of each workload, as entries have them."""
+        """The name of each workload in the entries."""
         return self.entries.workloads
 
     @cached_property
@@ -266,13 +265,13 @@ class Round:
 
     @cached_property
     def modes(self) -> Mapping[int, tuple[Mode, ...]]:
-        """The ways to run each workload that a job has."""
+        """The modes of each workload that a job has."""
         overhead = self.machines.rules.per_process_mib
         return {k: modes(self.workloads[k], overhead) for k in set(self.jobs.workload.tolist())}
 
     @cached_property
     def variants(self) -> tuple[tuple[Variant, ...], ...]:
-        """The variants of each job: of a running one only that in which it runs."""
+        """The variants of each job; for a running job, only the variant in which it runs."""
         held = self.jobs.held
         found = []
         for k, workload in enumerate(self.jobs.workload.tolist()):
@@ -284,7 +283,7 @@ class Round:
 
     @cached_property
     def residents(self) -> Mapping[str, tuple[Resident, ...]]:
-        """The running jobs on each GPU that has any."""
+        """The running jobs on each GPU that has some."""
         ids = self.machines.gpu_ids
         on: dict[int, list[tuple[int, int | None]]] = defaultdict(list)
         for k, (gpus, shares, _) in self.jobs.held.items():
@@ -306,7 +305,7 @@ class Round:
         gpus = np.arange(len(machines)) if self.gpus is None else np.array(self.gpus, np.int64)
         held, until_s = np.zeros(len(machines), np.int64), np.full(len(machines), np.inf)
         for name, there in residents.items():
-            # GPUs with the same residents have one tuple of them.
+            # GPUs with the same residents share one tuple.
             held[machines.number[name]] = id(there)
         for gpu, moment_s in self.until_s.items():
             until_s[gpu] = moment_s
@@ -330,12 +329,12 @@ class Round:
 
     @cached_property
     def kinds(self) -> set[tuple[str, float]]:
-        """The GPU models and memories that there are."""
+        """The models and memories of the GPUs."""
         return {(c.model, c.memory_mib) for c in self.classes}
 
     @cached_property
     def interchangeable(self) -> bool:
-        """Whether it does not matter which of the GPUs without residents a starting job gets."""
+        """Whether all GPUs without residents are equal for a starting job."""
         lent_s = {c.until_s for c in self.classes if not c.residents}
         return len(self.kinds) <= 1 and len(lent_s) <= 1 and self.hosts is None
 
@@ -346,7 +345,7 @@ class Round:
 
     @cached_property
     def class_alike(self) -> Ints:
-        """The GPUs that are alike those of each class, on whichever nodes."""
+        """The number of GPUs equal to those of each class, on any node."""
         kinds = [(c.model, c.memory_mib, c.residents, c.until_s) for c in self.classes]
         count: Counter[object] = Counter()
         for kind, gpus in zip(kinds, self.class_sizes.tolist(), strict=True):
@@ -355,7 +354,7 @@ class Round:
 
     @cached_property
     def class_residents(self) -> Ints:
-        """The number of running jobs on each GPU of a class."""
+        """The number of running jobs on each GPU of each class."""
         return np.array([len(c.residents) for c in self.classes], dtype=np.int64)
 
     @cached_property
@@ -370,7 +369,7 @@ class Round:
 
     @cached_property
     def slowdown_now(self) -> Mapping[int, float]:
-        """The slowdown of each running job: measured, or the largest known on its GPUs."""
+        """The slowdown of each running job: the measured one, or the largest known on its GPUs."""
         measured = {k: float(self.jobs.slowdown[k]) for k in self.jobs.held}
         if not np.isnan(list(measured.values())).any():
             return measured
@@ -381,10 +380,10 @@ class Round:
         return of
 
     def slowdowns_alone(self, rows: Rows, job: Ints) -> Floats:
-        """Return the slowdown that each job of a group has once the others have ended.
+        """Return the slowdown of each job of a group once the others have ended.
 
-        It keeps its share and its sub-batch. Where nothing is known of the share, that is taken
-        to cost nothing.
+        It keeps its share and its sub-batch. A share without a known throughput is assumed to cost
+        nothing.
         """
         stretch = np.array([v.stretch for variants in self.variants for v in variants])
         stretch = stretch.take(rows.variant, mode="clip")
@@ -400,7 +399,7 @@ class Round:
     def at_last(self) -> Floats:
         """The slowdown of each workload after its co-runners have ended, by share.
 
-        (workloads, shares), ``NO_SHARE`` the first and ``idle`` the last.
+        The shape is (workloads, shares); ``NO_SHARE`` is the first share and ``idle`` the last.
         """
         found = np.ones((len(self.workloads), IDLE + 1))
         for k, workload in enumerate(self.workloads):
@@ -418,9 +417,9 @@ class Round:
     def resident_slowdowns(self, gpu: str) -> tuple[float, ...]:
         """Return the slowdown of each resident of a GPU that no job joins.
 
-        What was measured counts, then what is known of them together. Residents of which nothing
-        is known together count as if each were alone; the checker warns of them, and no job may
-        join them.
+        Measured slowdowns come first, then those of the residents' combination. Residents without a
+        known combination are treated as if each were alone; the checker warns about them, and no
+        job may join them.
         """
         measured = tuple(float(self.jobs.slowdown[r.variant.job]) for r in self.residents[gpu])
         if not np.isnan(measured).any():
@@ -430,10 +429,10 @@ class Round:
 
     @cached_property
     def measured(self) -> tuple[Floats, Floats]:
-        """The least slowdown of each job, and the factor on what is known of it, (n,) each.
+        """The least slowdown of each job, and the factor on its known slowdowns, (n,) each.
 
-        Both are of running jobs that were measured, at their sub-batch; empty arrays where none
-        was.
+        Both come from the measured slowdowns of running jobs, at their sub-batch; empty arrays if
+        there are none.
         """
         jobs = self.jobs
         if np.isnan(jobs.slowdown).all():
@@ -451,9 +450,9 @@ class Round:
         return least, factor
 
     def resident_power(self, gpu: str) -> float | None:
-        """Return the power of a GPU that no job joins, None where it is unknown.
+        """Return the power of a GPU that no job joins, or None if it is unknown.
 
-        Where that of its jobs together is unknown, it is the sum of what they take alone.
+        If the power of its jobs together is unknown, it is the sum of their powers alone.
         """
         residents = self.residents[gpu]
         known = self._known_together(gpu) if len(residents) > 1 else None
@@ -463,12 +462,12 @@ class Round:
         return None if None in alone else math.fsum(filter(None, alone))
 
     def alone(self, variant: Variant, share: int | None) -> float | None:
-        """Return the slowdown of a job that runs alone at a share, None where it is unknown."""
+        """Return the slowdown of a job that runs alone at a share, or None if it is unknown."""
         alone = slowdown_alone(self.workload(variant.job), share)
         return None if alone is None else alone * variant.stretch
 
     def _expected(self, gpu_class: GpuClass) -> Iterator[tuple[Resident, float]]:
-        """Yield the residents of a class, and as how slow each is known where that is known."""
+        """Yield the residents of a class that have a known slowdown, with it."""
         residents = gpu_class.residents
         if len(residents) == 1:
             alone = self.alone(residents[0].variant, residents[0].share)
@@ -485,7 +484,7 @@ class Round:
         return tuple(found)
 
     def _known_together(self, gpu: str) -> Combination | None:
-        """Return the residents' own combination, values stretched by their sub-batches."""
+        """Return the residents' combination, with values multiplied by their sub-batch factors."""
         residents = self.residents[gpu]
         members = [(self.names[self.jobs.workload[r.variant.job]], r.share) for r in residents]
         known = self.entries.find(
@@ -494,7 +493,7 @@ class Round:
         return known.stretched([r.variant.stretch for r in residents]) if known else None
 
     def _bounds(self, gpu: str) -> tuple[float, ...] | None:
-        """Return what the gSLA of each resident is checked against, None where unknown."""
+        """Return the bound that each resident's gSLA is checked against, or None if unknown."""
         residents = self.residents[gpu]
         if len(residents) == 1:
             return self._on_host(gpu, self._each_alone(gpu))
@@ -503,7 +502,7 @@ class Round:
         return self._on_host(gpu, known.bounds(latency)) if known else None
 
     def _on_host(self, gpu: str, figures: Sequence[float]) -> tuple[float, ...]:
-        """Return figures of the residents of a GPU, slowed by the host as it is loaded."""
+        """Return figures of a GPU's residents times the slowdown by the host's load."""
         if self.hosts is None:
             return tuple(figures)
         of_job = self.hosts.slowdown[self.machines.node_of[gpu]]
@@ -514,7 +513,7 @@ class Round:
         )
 
     def bound_now(self, job: int) -> float:
-        """Return what the gSLA of a running job is held against, infinity where unknown."""
+        """Return the bound that a running job's gSLA is checked against, infinity if unknown."""
         largest = 0.0
         for gpu in self.jobs.held[job][0]:
             name = self.machines.gpu_ids[gpu]
@@ -526,7 +525,7 @@ class Round:
         return largest
 
     def _closed_gpus(self, held: Iterable[str]) -> set[str]:
-        """Return the GPUs that no job may join: broken already, or of a job over its gSLA.
+        """Return the GPUs that no job may join: a rule is already broken, or a job over its gSLA.
 
         ``held`` has one GPU of each class with residents.
         """
@@ -537,7 +536,7 @@ class Round:
             bounds = self._bounds(gpu)
             if bounds is None or self._overfull(gpu):
                 closed.add(gpu)
-            # Jobs that no entry lets share count as alone, on all GPUs of their gangs.
+            # Jobs that no entry allows to share are treated as alone, on all GPUs of their gangs.
             each = self._on_host(gpu, self._each_alone(gpu)) if bounds is None else bounds
             for resident, bound in zip(self.residents[gpu], each, strict=True):
                 if bound > most_bound(float(gsla[resident.variant.job])):
@@ -555,7 +554,7 @@ class Round:
 
 
 def _running_in(ways: Sequence[Mode], batch: Batch | None, sub_batch: int | None) -> Sequence[Mode]:
-    """Return the way in which a running job runs."""
+    """Return the mode in which a running job runs."""
     if batch is None:
         return ways
     held = batch.size if sub_batch is None else sub_batch
@@ -563,7 +562,7 @@ def _running_in(ways: Sequence[Mode], batch: Batch | None, sub_batch: int | None
 
 
 def _alike(*columns: NDArray[Any]) -> list[Ints]:
-    """Return the positions at which all columns agree, in the order of the first of each."""
+    """Return the sets of positions at which all columns agree, in the order of their first."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, of = np.unique(column, return_inverse=True)

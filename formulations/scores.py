@@ -1,4 +1,4 @@
-"""What a choice of groups is worth, and what none can exceed."""
+"""The value of a choice of groups, and bounds on every choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Score:
     gain : float
         Sum of their gains (see ``JobValues``).
     power_w : float
-        Power of the GPUs in use; NaN where it is unknown.
+        Power of the GPUs in use; NaN if it is unknown.
     """
 
     weight: float
@@ -34,7 +34,7 @@ class Score:
     power_w: float
 
     def value(self, values: JobValues) -> float:
-        """Return what the last stage maximises: the gain, or its ratio to the power."""
+        """Return the objective of the last stage: the gain, or its ratio to the power."""
         if not values.ratio:
             return self.gain
         return self.gain / self.power_w if self.power_w else 0.0
@@ -58,18 +58,18 @@ def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
 
 
 def placed_jobs(groups: Groups, counts: Ints) -> Bools:
-    """Tell which jobs are placed if each group is taken ``counts[g]`` times, (jobs,).
+    """Return which jobs are placed if each group is taken ``counts[g]`` times, (jobs,).
 
-    Of each kind those are that gain most.
+    In each kind these are the jobs that gain most.
     """
     taken, jobs = counts[groups.group_of_member], len(groups.round)
     return groups.kinds.placed(np.bincount(groups.job, taken, jobs).astype(np.int64))
 
 
 def open_weight(groups: Groups, values: JobValues) -> Floats:
-    """Return the weight of each job of which it is to be decided whether it is placed, (jobs,).
+    """Return the weight of each job whose placement is to be decided, (jobs,).
 
-    That of running jobs and of those in no group is 0.
+    The weight is 0 for running jobs and for jobs in no group.
     """
     running = groups.round.jobs.running
     weight = np.zeros(len(running))
@@ -78,13 +78,13 @@ def open_weight(groups: Groups, values: JobValues) -> Floats:
 
 
 def ceiling(groups: Groups, values: JobValues) -> Score:
-    """Return bounds that no choice exceeds.
+    """Return upper bounds on every choice.
 
-    *Weight*: every job that is in some group. *Gain*: a Lagrangean bound. A worker in a group
-    of s jobs takes at least 1/s of a GPU, so with M GPUs and a price t >= 0 for one, no plan
-    gains more than t M + sum over jobs of the largest G[s] - t W / s (0 if that is less and
-    the job may wait), where G[s] is the job's best gain in groups of s jobs or more and W its
-    workers. *Power*: the least that the GPUs in use can draw (where the objective asks).
+    *Weight*: that of every job that is in some group. *Gain*: a Lagrangean bound. A worker in a
+    group of s jobs takes at least 1/s of a GPU, so with M GPUs and a price t >= 0 for one, no plan
+    gains more than t M + sum over jobs of the largest G[s] - t W / s (0 if that is negative and the
+    job may wait), where G[s] is the job's best gain in groups of s jobs or more and W its workers.
+    *Power*: the least that the GPUs in use can draw (if the objective needs it).
     """
     best = best_gains(groups)
     possible = np.isfinite(best).any(axis=1)
@@ -99,7 +99,7 @@ def best_gains(groups: Groups) -> Floats:
     """Return G[j, s - 1]: the best gain of job j in groups of s or more; -inf for none."""
     best = np.full((len(groups.round), int(groups.sizes.max(initial=1))), -np.inf)
     size = groups.sizes[groups.group_of_member]
-    # Of a group's value each job has its part; a gang as if all its workers were in such groups.
+    # Each job has its part of a group's value; a gang has the parts of all its workers.
     part = groups.value[groups.group_of_member] / size * groups.round.jobs.workers[groups.job]
     np.maximum.at(best, (groups.job, size - 1), groups.gain + part)
     best = best[groups.kinds.first] - groups.kinds.less[:, None]
@@ -107,11 +107,11 @@ def best_gains(groups: Groups) -> Floats:
 
 
 def worthwhile(groups: Groups) -> Groups:
-    """Return the groups without those that make any plan worth less than one without starts.
+    """Drop the groups that make any plan worse than a plan without starts.
 
-    That is worth 0, under an objective whose groups have a value of at most 0. A running gang
-    gains nowhere more than it can on its slowest GPUs. What no plan needs or reaches would else
-    set the scale by which solvers round.
+    A plan without starts has the value 0, under an objective whose groups have a value of at most
+    0. The gain of a running gang is capped at its largest gain on its slowest GPUs. Otherwise
+    groups that no plan needs or reaches would set the scale by which solvers round.
     """
     groups = replace(groups, gain=np.minimum(groups.gain, _most_of_running(groups)[groups.job]))
     most = np.maximum(best_gains(groups)[:, 0], 0.0)
@@ -122,12 +122,12 @@ def worthwhile(groups: Groups) -> Groups:
 
 
 def fitting(groups: Groups) -> Groups:
-    """Return the groups without those of gangs that have no room for all their workers.
+    """Drop the groups of gangs that have no room for all their workers.
 
-    Workers that can never run would take memory, and their weights would set the scale by which
-    all weights are rounded. A gang runs at one sub-batch on GPUs of one model, and where gangs
-    share whole, with the same jobs everywhere. GPUs are counted on which a group allows that; a
-    group left out may leave too few of them to another gang, so that is done until nothing changes.
+    Workers that can never run would take memory, and their weights would set the scale by which all
+    weights are rounded. A gang runs at one sub-batch on GPUs of one model and, if gangs share
+    whole, with the same jobs everywhere. The GPUs are counted on which some group allows this;
+    dropping a group may leave too few for another gang, so this repeats until nothing changes.
     """
     while groups.round.gangs_wait and not (keep := _has_room(groups)).all():
         groups = groups.take(keep)
@@ -135,7 +135,7 @@ def fitting(groups: Groups) -> Groups:
 
 
 def _has_room(groups: Groups) -> Bools:
-    """Tell which groups have no gang with too few GPUs, (n,)."""
+    """Return which groups have no gang with too few GPUs, (n,)."""
     jobs = groups.round.jobs
     pending_gang = (jobs.workers > 1) & ~jobs.running
     member = np.flatnonzero(pending_gang[groups.job])
@@ -153,7 +153,7 @@ def _has_room(groups: Groups) -> Bools:
 
 
 def _jobs(groups: Groups) -> Ints:
-    """Return a number for each group, equal exactly where the jobs are the same, (n,)."""
+    """Return a number for each group, equal exactly if the jobs are the same, (n,)."""
     place = np.arange(len(groups.job)) - groups.start[groups.group_of_member]
     jobs = np.zeros((len(groups), int(groups.sizes.max(initial=1))), dtype=np.int64)
     jobs[groups.group_of_member, place] = groups.job + 1
@@ -161,7 +161,7 @@ def _jobs(groups: Groups) -> Ints:
 
 
 def _most_of_running(groups: Groups) -> Floats:
-    """Return what each running job can gain on the GPUs where that is least, inf for others."""
+    """Return each running job's largest gain on its worst GPUs, inf for other jobs."""
     classes = len(groups.round.classes)
     gpu_class = groups.gpu_class[groups.group_of_member]
     key, place = np.unique(groups.job * classes + gpu_class, return_inverse=True)
@@ -173,14 +173,14 @@ def _most_of_running(groups: Groups) -> Floats:
 
 
 def gain_ceiling(compiled: Round, values: JobValues) -> float:
-    """Return a bound on the gain of every choice, from slowdowns alone: no group is listed.
+    """Return a bound on the gain of every choice from slowdowns alone, without listing groups.
 
-    The Lagrangean bound of ``ceiling`` where every job is slowed as little as its workload ever
-    has as many co-runners, whichever they are.
+    This is the Lagrangean bound of ``ceiling`` if every job has the least slowdown of its workload
+    with any co-runners of that number.
     """
     least = _least_slowdowns(compiled)
     if values.grouped:
-        # Each may be as fast as any share lets it be alone, once the others have ended.
+        # Once the others have ended, each may be as fast as alone at any share.
         alone = compiled.least_alone[:, None]
         for model, slowdown in least.items():
             fastest = np.minimum.accumulate(np.minimum(slowdown, alone), axis=1)
@@ -199,9 +199,9 @@ def gain_ceiling(compiled: Round, values: JobValues) -> float:
 
 
 def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
-    """Return by model the least slowdown of each job in groups of 1, 2, ... jobs, inf for none.
+    """Return by model the least slowdown of each job in groups of 1, 2, ..., inf for none.
 
-    Running jobs keep what they have, which may be known of no other job.
+    Running jobs keep their slowdowns, which may differ from those of all other jobs.
     """
     stretch = np.array([min(v.stretch for v in variants) for variants in compiled.variants])
     alone = np.array(
@@ -266,7 +266,7 @@ def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:
 
 
 def _least_power(groups: Groups) -> float:
-    """Return the least power of the GPUs with residents, or of one GPU where there are none."""
+    """Return the least power of the GPUs with residents, or of one GPU if there are none."""
     compiled = groups.round
     least = np.full(len(compiled.classes), np.inf)
     np.minimum.at(least, groups.gpu_class, groups.power_w)

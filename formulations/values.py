@@ -1,4 +1,4 @@
-"""What a placed job is worth: the objectives of the contract as numbers per job.
+"""The value of a placed job: the objectives of the contract as numbers per job.
 
 All objectives are written as a *gain* to be maximised. With weight w, slowdown s and speed v:
 
@@ -12,8 +12,8 @@ jct            w v / (s remaining)         none
 energy         w workers v / s, over power placed weight
 =============  ==========================  ======================
 
-Every gain falls with s, so a gang, which runs at the pace of its slowest worker, has the gain
-of its largest slowdown.
+Every gain decreases with s, so a gang, which runs at the pace of its slowest worker, has the gain
+at its largest slowdown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dovetail.instances.requirements import require_fields
 LEAST_SENSITIVITY = 0.01
 
 SHORTER_BY = 1e-9
-"""The part by which sharing must shorten a mean completion to count as shorter."""
+"""The relative amount by which sharing must shorten a mean completion."""
 
 
 class JobValues:
@@ -44,14 +44,14 @@ class JobValues:
     compiled : Round
         The round.
     objective : str
-        Its name.
+        Name of the objective.
 
     Attributes
     ----------
     objective : str
-        Its rules say which jobs may share and which fields are needed.
+        The objective whose rules decide which jobs may share and which fields are needed.
     name : str
-        What the objective is called: ``python:MODULE.CLASS`` where a subclass changes the gains.
+        The displayed name: ``python:MODULE.CLASS`` for a user's subclass.
     weight : (n,) float
         The weight of each job.
     two_stage : bool
@@ -59,14 +59,15 @@ class JobValues:
     ratio : bool
         Whether the gains are divided by the power of the GPUs in use (``energy``).
     outside : (float, float)
-        What jobs that run but take no part add to both terms of the ratio: gain and watts.
+        The contribution of running jobs outside of the round to both terms of the ratio: gain and
+        watts.
     minimised : bool
-        Whether users read the value with its sign turned, as a cost.
+        Whether the value is shown with the opposite sign, as a cost.
     reads_remaining : bool
         Whether a gain or a rule depends on the remaining time of a job.
     by_itself : (n,) float
-        The part of each job's gain that depends neither on its slowdown nor on its co-runners;
-        0 where it is not told from the rest.
+        The part of each job's gain that depends neither on its slowdown nor on its co-runners; 0 if
+        it is not separated from the rest.
     grouped : bool
         Whether a gain depends on the other jobs of the group, or groups have a ``value``.
 
@@ -93,7 +94,7 @@ class JobValues:
         self.by_itself = np.zeros(len(compiled))
         self._scale = self.weight / self._divisor()
         if self.ratio:
-            # A running gang counts whole where only some of its GPUs take part.
+            # A running gang counts as a whole even if only some of its GPUs take part.
             workers = np.maximum(compiled.jobs.workers, compiled.jobs.holds)
             self._scale = self.weight * workers
 
@@ -105,7 +106,7 @@ class JobValues:
         job : (m,) int
             Indices of jobs.
         slowdown : (m,) float
-            Their job slowdowns.
+            The slowdowns of the jobs.
         model : str
             The GPU model.
         """
@@ -121,7 +122,7 @@ class JobValues:
         rows : Rows
             The groups.
         job : (n, size) int
-            Their jobs.
+            The jobs of the groups.
         """
         model = self._round.class_model[rows.gpu_class]
         gain = np.empty(job.shape)
@@ -132,10 +133,10 @@ class JobValues:
         return gain
 
     def value(self, rows: Rows, job: Ints) -> Floats:
-        """Return what each group is worth besides its jobs' gains, (n,); NaN where it may not be.
+        """Return the value of each group beyond its jobs' gains, (n,); NaN if it is not allowed.
 
-        It is 0 at most: bounds, and the groups that are left out for them, rest on that. The same
-        arguments as ``gains``.
+        It is at most 0: bounds, and the groups that are left out because of them, rely on this. The
+        arguments are those of ``gains``.
         """
         return np.zeros(len(rows))
 
@@ -151,9 +152,8 @@ class JobValues:
 def sensitivities(compiled: Round) -> Floats:
     """Return how much each job's slowdown depends on its partner (TensorShare's S2).
 
-    The population standard deviation, over all other jobs, of the job's own lowest slowdown
-    over the known pairs with that job's workload; at least 0.01; 1 where fewer than two are
-    known.
+    The population standard deviation, over all other jobs, of the job's own lowest slowdown over
+    the known pairs with that job's workload; at least 0.01; 1 if fewer than two are known.
     """
     lowest = _lowest_slowdowns(compiled)
     of_job = [compiled.names[k] for k in compiled.jobs.workload]
@@ -174,7 +174,7 @@ def sensitivities(compiled: Round) -> Floats:
 def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
     lowest: dict[tuple[str, str], float] = {}
     of_models = map(compiled.entries.of_any_size, compiled.models)
-    # Models that no entry names have the same sequence.
+    # Models that no entry names share one sequence.
     for each in {id(known): known for known in of_models}.values():
         for known in each:
             if len(known.members) != 2:
@@ -189,23 +189,23 @@ def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
 def shortens_mean_completion(
     slowdown: Floats, alone: Floats, remaining: Floats, running: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Tell which pairs finish earlier on average by sharing now: Castor (2025), theorem 1.
+    """Return which pairs finish earlier on average by sharing now: Castor (2025), theorem 1.
 
-    The mean completion of sharing, where the pair shares until the first of the two ends, is
-    compared with one after the other: the running job first, of two pending ones the shorter.
-    A job keeps its sub-batch until it ends, so its factor outlasts the sharing; a pending job
+    The mean completion of sharing, until the first of the two jobs ends, is compared with the mean
+    completion if they run one after the other: the running job first, or the shorter of two pending
+    jobs. A job keeps its sub-batch until it ends, so its factor outlasts the sharing; a pending job
     that waits will start at full batch.
 
     Parameters
     ----------
     slowdown : (n, 2) float
-        Slowdown of both jobs while they share, that of the sub-batch included.
+        Slowdown of both jobs while they share, including the factor of the sub-batch.
     alone : (n, 2) float
         Slowdown of both jobs alone, at the same sub-batch.
     remaining : (n, 2) float
-        Seconds each still needs alone at full batch.
+        Seconds that each still needs alone at full batch.
     running : (n, 2) bool
-        Which of them runs already (at most one of a pair).
+        Which of them already run (at most one of a pair).
 
     Returns
     -------
@@ -223,24 +223,24 @@ def shortens_mean_completion(
 def mean_completion(
     slowdown: Sequence[Floats], alone: Sequence[Floats], remaining: Sequence[Floats]
 ) -> Floats:
-    """Return when a pair ends on average if it shares until the first of the two ends.
+    """Return the mean end of a pair if it shares until the first of the two ends.
 
-    Castor (2025), equations 16 to 19 with the sharing begun at once. Each argument has an item
-    for each of the two; arrays of any shapes that broadcast. NaN where a slowdown is.
+    Castor (2025), equations 16 to 19, with sharing from now on. Each argument has an item for each
+    of the two jobs; arrays of any shapes that broadcast. NaN where a slowdown is NaN.
 
     Parameters
     ----------
     slowdown : two float arrays
-        While they share.
+        Slowdowns while they share.
     alone : two float arrays
-        Once the other has ended.
+        Slowdowns once the other has ended.
     remaining : two float arrays
-        Seconds each still needs alone at slowdown 1.
+        Seconds that each still needs alone at slowdown 1.
 
     Returns
     -------
     float array
-        Seconds from now.
+        Mean seconds from now.
     """
     (a, b), (alone_a, alone_b), (left_a, left_b) = slowdown, alone, remaining
     end_a, end_b = a * left_a, b * left_b

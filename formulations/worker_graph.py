@@ -1,21 +1,21 @@
 """A relaxation of rounds with partial sharing: every gang split into its workers.
 
-A gang runs at the pace of its slowest worker, so what it is worth is the least of what it would
-be worth at each worker's slowdown, and never more than their mean:
+A gang runs at the pace of its slowest worker, so its worth is the least of its worths at each
+worker's slowdown, and never more than their mean:
 
     worth_j(max of s_k) = min of worth_j(s_k) <= 1/W sum of worth_j(s_k)        (W workers)
 
-Let every worker be a job of its own that is worth 1/W of the gang at its own slowdown, and may
-be placed without the others. Then a plan is a matching of workers, on as many GPUs as there
-are, and worth at least as much; so the best matching, which ``match_pairs`` proves, bounds
-every plan. Where it places every gang wholly or not at all, each at one worth, it *is* a plan
-of that value.
+Let every worker be a separate job that is worth 1/W of the gang at its own slowdown and may be
+placed without the others. Then a plan is a matching of workers on the available GPUs, and the
+matching is worth at least as much; so the best matching, which ``match_pairs`` proves, bounds every
+plan. If it places every gang completely or not at all, each at one worth, it *is* a plan of that
+value.
 
-A *box* narrows the gangs down: placed or not, worth between a floor and a cap, at one
-sub-batch. A worker below the floor may not be; one above the cap counts as the cap, because
-some worker of the gang is no better. So a box is bounded in the same way, and boxes that split
-a gang's possibilities in two make a search exact (``solver.gang_search``), and ``dominations``
-keep it from trying equal gangs in every order.
+A *box* restricts the gangs: placed or not, worth between a floor and a cap, at one sub-batch. A
+worker below the floor is not allowed; a worker above the cap is treated as at the cap, because some
+worker of the gang is no better. So a box is bounded in the same way, and boxes that split a gang's
+possibilities in two make a search exact (``solver.gang_search``), and ``dominations`` keep it from
+trying equal gangs in every order.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from dovetail.formulations.pair_graph import fixed_counts, require_interchangeab
 from dovetail.instances.errors import UnsupportedError
 
 ANY = -1
-"""In place of a sub-batch variant that is still open."""
+"""A sub-batch variant that is still open."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """What is settled of the gangs; all arrays are by job.
+    """Restrictions on the gangs; all arrays are by job.
 
     Attributes
     ----------
     floor, cap : (n,) float
-        Bounds on what the job is worth, -inf and inf where there is none.
+        Bounds on the worth of the job, -inf and inf for none.
     variant : (n,) int
-        Index of the variant that all workers must have, ``ANY`` where it is open.
+        Index of the variant that all workers must have, ``ANY`` if it is open.
     required, excluded : (n,) bool
         Whether the job must, or may not, be placed.
     """
@@ -66,7 +66,7 @@ class Box:
         return replace(self, **arrays)
 
     def differs(self, other: Box) -> Bools:
-        """Tell which jobs this box treats otherwise than another one does, (n,)."""
+        """Return which jobs have different entries in another box, (n,)."""
         names = ("floor", "cap", "variant", "required", "excluded")
         pairs = [getattr(self, name) != getattr(other, name) for name in names]
         return np.asarray(np.logical_or.reduce(pairs))
@@ -79,11 +79,11 @@ class WorkerPairs:
     Attributes
     ----------
     workers : (k,) int
-        The workers, of m in all.
+        The indices of the workers, out of m.
     pair_value : (k, m) float
-        What they are worth on one GPU with each worker, NaN where they may not share.
+        Their worth on one GPU with each worker, NaN if they may not share.
     single_value : (k,) float
-        What they are worth alone, NaN where they may not be.
+        Their worth alone, NaN if that is not allowed.
     required : (k,) bool
         Whether they must be placed.
     """
@@ -101,17 +101,16 @@ class Seats:
     Attributes
     ----------
     rows : (k,) int
-        What the matching takes, see ``WorkerGraph.counts``.
+        The rows that the matching takes, see ``WorkerGraph.counts``.
     placed : (n,) int
         How many workers of each job are placed.
     least, mean : (n,) float
-        The least worth over a job's placed workers, inf for none; and what the relaxation
-        counts for the job.
+        The least worth over a job's placed workers, inf for none; and the job's worth in the
+        relaxation.
     variant : (n,) int
-        The variant that the matched workers of the job have in common; ``ANY`` where there is
-        none.
+        The variant that the matched workers of the job have in common; ``ANY`` if there is none.
     mixed : (n,) bool
-        Whether they have several.
+        Whether the matched workers have several variants.
     """
 
     rows: Ints
@@ -123,24 +122,24 @@ class Seats:
 
 
 class WorkerGraph:
-    """The workers of a round, and what they are worth in pairs and alone.
+    """The workers of a round, and their worth in pairs and alone.
 
     Parameters
     ----------
     groups : Groups
         The candidate groups of the round.
     worth : (m,) float
-        For every member of a group, what its job would be worth at the member's slowdown; it
-        must fall with the slowdown.
+        For every member of a group, the worth of its job at the member's slowdown; it must decrease
+        with the slowdown.
     cost : (groups,) float, optional
-        What a GPU with the group costs, to be taken off the worth of its jobs.
+        The cost of a GPU with the group, subtracted from the worth of its jobs.
     budget : Budget
         When to stop looking for dominations.
 
     Attributes
     ----------
     gpus : int
-        GPUs that workers may take together.
+        The number of GPUs that workers may take together.
     workers : (n,) int
         Workers of each job.
     root : Box
@@ -149,7 +148,7 @@ class WorkerGraph:
     Raises
     ------
     UnsupportedError
-        Where GPUs differ or hold more than two jobs, with the reason.
+        If GPUs differ or hold more than two jobs, with the reason.
     """
 
     def __init__(
@@ -161,7 +160,7 @@ class WorkerGraph:
     ) -> None:
         require_interchangeable(groups)
         if (groups.sizes > 2).any():
-            raise UnsupportedError("groups of three and more jobs are no pairs")
+            raise UnsupportedError("groups of three or more jobs are not pairs")
         self.groups = groups
         self.workers = groups.round.jobs.workers
         self._available = groups.round.class_sizes
@@ -174,7 +173,7 @@ class WorkerGraph:
         self._dominations = self._compared(budget)
 
     def pairs(self, box: Box, jobs: Bools | None = None) -> WorkerPairs:
-        """Return what the workers of some jobs, by default of all, are worth in a box."""
+        """Return the worth in a box of the workers of some jobs, by default of all."""
         if jobs is None:
             kinds, rows = np.arange(len(self._job)), np.arange(len(self._key))
         else:
@@ -200,13 +199,13 @@ class WorkerGraph:
         return WorkerPairs(workers, pairs, single, required)
 
     def constant(self, box: Box) -> float:
-        """Return what the workers are worth that no matching contains."""
+        """Return the worth of the workers that no matching contains."""
         held = self._fixed_workers > 0
         worth = box.cap[held] * self._fixed_workers[held] / self.workers[held]
         return float(worth.sum()) - self._cost_of_fixed
 
     def value(self, seats: Seats) -> float:
-        """Return the value of a plan: every gang is placed wholly, or not at all."""
+        """Return the value of a plan: every gang is placed completely or not at all."""
         worth = math.fsum(seats.least[seats.placed > 0].tolist())
         return worth - float(self._cost[self._group[seats.rows]].sum()) - self._cost_of_fixed
 
@@ -216,7 +215,7 @@ class WorkerGraph:
         return np.asarray(self._fixed + taken)
 
     def worths(self, job: int) -> Floats:
-        """Return what a job may be worth at all, distinct and rising."""
+        """Return the possible worths of a job, distinct and ascending."""
         rows = self._rows_of(job)
         first = self._worth[rows, 0][self._job[self._kind[rows, 0]] == job]
         second = self._worth[rows, 1][self._job[self._kind[rows, 1]] == job]
@@ -225,15 +224,15 @@ class WorkerGraph:
 
     @property
     def job_of_worker(self) -> Ints:
-        """The job of each worker that is to be matched, (m,)."""
+        """The job of each worker in the matching, (m,)."""
         return np.asarray(self._job[self._kind_of_worker])
 
     def dominated(self, job: int) -> Ints:
-        """Return the jobs that need not be placed where this one is not; itself first."""
+        """Return the jobs that need not be placed if this one is not; itself first."""
         return self._dominations.dominated(job)
 
     def dominating(self, job: int) -> Ints:
-        """Return the jobs that may well be placed where this one is; itself first."""
+        """Return the jobs that may be placed wherever this one is; itself first."""
         return self._dominations.dominating(job)
 
     def variants(self, job: int) -> Ints:
@@ -267,10 +266,10 @@ class WorkerGraph:
         )
 
     def _list_seats(self, worth: Floats) -> None:
-        """Order the groups that are no foregone conclusion by the *kinds* of their workers.
+        """Order the groups that may or may not be taken by the *kinds* of their workers.
 
-        Workers of a job that may take each other's place are of one kind: all of a pending
-        gang, and those of a running one that are on GPUs of one class.
+        Workers of a job that may take each other's place are of one kind: all workers of a pending
+        gang, and the workers of a running gang that are on GPUs of one class.
         """
         groups = self.groups
         usable = np.flatnonzero(self._fixed == 0)
@@ -296,7 +295,7 @@ class WorkerGraph:
         return self._row_order[self._row_start[job] : self._row_start[job + 1]]
 
     def _root(self, worth: Floats) -> Box:
-        """Return the box of all plans: no gang is worth more than its workers without a choice."""
+        """Return the box of all plans, with worths capped by those of the fixed workers."""
         n = len(self.workers)
         groups = self.groups
         member = np.flatnonzero(self._fixed[groups.group_of_member] > 0)
@@ -314,7 +313,7 @@ class WorkerGraph:
         )
 
     def _compared(self, budget: Budget) -> Dominations:
-        """Compare gangs of one workload: no others take the same seats at the same worths."""
+        """Compare gangs of one workload: only they take the same seats at the same worths."""
         jobs, n = self.groups.round.jobs, len(self.workers)
         variants = np.bincount([v.job for v in self.groups.variants], minlength=n)
         open_ = (jobs.workers > 1) & ~jobs.running & (variants == 1)
@@ -343,7 +342,7 @@ class WorkerGraph:
         return self._kind[rows[first]].T, best
 
     def _values(self, rows: Ints, box: Box) -> Floats:
-        """Return what the groups of these rows count in a box, NaN where they are outside."""
+        """Return the value of the groups of these rows in a box, NaN if they are outside."""
         job = self._job[self._kind[rows]]
         worth, variant = self._worth[rows], self._variant[rows]
         inside = (worth >= box.floor[job]) & ~box.excluded[job]

@@ -73,7 +73,7 @@ def test_a_running_gang_that_is_not_alike_on_all_its_gpus():
     jobs = [running("r", "g-0", "g-1", share=[50, None]), {"id": "k", "workers": 2}]
     entry = {**AA, "share": [50, None]}
     whole = {"gang_sharing": "whole", "shares": [50]}
-    assert "gang r is not alike" in refusal(small(jobs, [entry], **whole))
+    assert "running gang r differ" in refusal(small(jobs, [entry], **whole))
 
 
 def test_running_jobs_must_be_covered_and_those_without_a_join_are_fixed():

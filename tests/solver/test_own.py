@@ -199,7 +199,7 @@ class Unsaid(Worth):
     ("kind", "message"),
     [
         (Worth, r"Worth.value must be <= 0, got 0.5: add what is gained to gains$"),
-        (Unsaid, r"Unsaid: grouped must be True where groups have a value$"),
+        (Unsaid, r"Unsaid: grouped must be True if groups have a value$"),
     ],
 )
 def test_values_that_would_make_bounds_wrong_are_refused(kind, message):
