@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rich.console import PolicyRuns as Lines
+from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.text import Text
 

@@ -41,7 +41,7 @@ from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
-from dovetail.instances.instance import NvmlGpu as Device
+from dovetail.instances.instance import Gpu as Device
 
 TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), without SM shares"
 
