@@ -226,9 +226,13 @@ def code_digest() -> str:
 
 
 def _own_code(policy: str) -> str:
-    """Return a digest of the module of a policy from outside the package."""
-    source = getsourcefile(class_named(policy))
-    return hashlib.sha256(read_bytes(source)).hexdigest() if source else ""
+    """Return a digest of the module of a policy, with those of its package if it is in one."""
+    made = class_named(policy)
+    source = getsourcefile(made)
+    if not source:
+        return ""
+    beside = Path(source).parent.glob("*.py") if "." in made.__module__ else [Path(source)]
+    return hashlib.sha256(b"".join(map(read_bytes, map(str, sorted(beside))))).hexdigest()
 
 
 @contextmanager

@@ -19,6 +19,15 @@ PAIR = [("a", "b", 1.5, 1.2)]
 SETUP = Setup(JOBS, world(gpus=2, slowdowns=PAIR))
 
 
+OWN_POLICY = """
+from made_up_policies.parts import LIMIT
+
+class Mine:
+    def decide(self, state):
+        raise NotImplementedError
+"""
+
+
 def campaign(setup, tmp_path, policies=("fifo", "ssf"), seeds=(0, 1)):
     return SimulationCampaign(setup, policies, seeds, tmp_path)
 
@@ -138,3 +147,21 @@ def test_the_code_is_identified_by_all_its_sources(tmp_path, monkeypatch):
 def test_every_room_has_sources():
     for room in campaigns._ROOMS:
         assert list(Path(str(files(f"dovetail.{room}"))).rglob("*.py"))
+
+
+def test_a_policy_in_a_package_is_run_again_after_any_module_of_it_changed(tmp_path, monkeypatch):
+    package = tmp_path / "made_up_policies"
+    package.mkdir()
+    for name, text in (("__init__", ""), ("parts", "LIMIT = 1\n"), ("mine", OWN_POLICY)):
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    policy = "python:made_up_policies.mine.Mine"
+    task = Task(policy, 0)
+
+    def fingerprint():
+        return campaign(SETUP, tmp_path, (policy,)).fingerprint(task)
+
+    before = fingerprint()
+    assert fingerprint() == before
+    (package / "parts.py").write_text("LIMIT = 2\n")
+    assert fingerprint() != before
