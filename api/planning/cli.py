@@ -116,7 +116,7 @@ COMMANDS: Final = (
     ),
     Command(
         "next",
-        "Write the instance of the next round: what the plan placed runs, what has ended is gone.",
+        "Write the instance of the next round; what the plan placed runs, what has ended is gone.",
         "dovetail.planning.next_round:next_round",
         (
             INSTANCE,
