@@ -1,4 +1,4 @@
-"""Simulations: the jobs of a trace on a cluster with a virtual clock; nothing is measured."""
+"""Simulations: the jobs of a trace on a cluster with a virtual clock."""
 
 from dovetail.executor.simulation.history import History, JobTimes, Stay
 from dovetail.executor.simulation.options import Options

@@ -1,4 +1,4 @@
-"""Slowdowns that policies believe: the true ones, these with errors, or predictions."""
+"""The slowdowns that policies believe: true slowdowns, with errors, or predicted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONFIDENCE: Final = 0.9
 
 @dataclass(frozen=True)
 class Exact:
-    """The truth."""
+    """The true slowdowns."""
 
     def of(self, world: Instance, seed: int) -> SlowdownTable:
         """Return the true slowdowns."""
@@ -37,11 +37,11 @@ class Exact:
 
 @dataclass(frozen=True)
 class LogNormalNoise:
-    """The truth times a log-normal error, one for each ordered pair of workloads.
+    """The true slowdowns times a log-normal error for each ordered pair of workloads.
 
-    A pair has the same error on every GPU model and at every caps, as a predictor that misjudges a
-    workload does so everywhere. The upper bound is the belief times the 90 % quantile of the
-    error, so that 90 % of all pairs keep it. Which pairs cannot share is known.
+    A pair has the same error on every GPU model and at all caps, because a predictor that misjudges
+    a workload does so everywhere. The upper bound is the believed slowdown times the 90 % quantile
+    of the error, so that it holds for 90 % of all pairs. Pairs that cannot share are known.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class LogNormalNoise:
     Raises
     ------
     InputError
-        When it is out of range.
+        If ``sigma`` is out of range.
     """
 
     sigma: float
@@ -73,28 +73,28 @@ class LogNormalNoise:
 
 @dataclass(frozen=True)
 class HeldOutBeliefs:
-    """Measurements of a part of the pairs, and a model fitted on these that predicts the rest.
+    """Measurements of some of the pairs, and predictions of the rest by a model fitted on them.
 
-    A pair is measured on all GPU models and at all caps or not at all. Of other pairs nothing is
-    known, not even whether they can run. Upper bounds are those of the predictor at 90 % for jobs
-    of one GPU; for measured pairs, the measurement itself.
+    A pair is measured on all GPU models and at all caps or not at all. Nothing is known about the
+    other pairs, not even whether they can run. Upper bounds are the predictor's 90 % bounds for
+    jobs of one GPU; for measured pairs, the measurement itself.
 
     Parameters
     ----------
     model : str
-        One that ``predictors.training.fit`` knows; fitting needs the extra ``train``.
+        A model that ``predictors.training.fit`` knows; fitting needs the extra ``train``.
     part : float
-        The part of the pairs that were measured, in (0, 1).
+        Fraction of the pairs that are measured, in (0, 1).
     families : bool
-        Whether all pairs within a part of the workload families are measured instead, so that the
-        other workloads are new ones, of which nothing was seen.
+        Measure all pairs within this fraction of the workload families instead, so that the other
+        workloads are entirely new.
 
     Raises
     ------
     InputError
-        When the part is out of range.
+        If the fraction is out of range.
     UnsupportedError
-        When no model has this name.
+        If no model has this name.
     """
 
     model: str
@@ -107,7 +107,7 @@ class HeldOutBeliefs:
             raise InputError(f"must be > 0 and < 1, got {self.part}", "part")
 
     def of(self, world: Instance, seed: int) -> SlowdownTable:
-        """Return what was measured, and predictions of the rest."""
+        """Return the measured slowdowns, and predictions of the others."""
         truth = SlowdownTable.of(world)
         draw = np.random.default_rng(seed)
         pick = _within_families if self.families else _among_pairs
@@ -130,7 +130,7 @@ class Model:
     Parameters
     ----------
     path : str
-        A model file, as ``dovetail train`` writes it.
+        A model file written by ``dovetail train``.
     """
 
     path: str
@@ -141,10 +141,10 @@ class Model:
 
 
 Beliefs = Exact | LogNormalNoise | HeldOutBeliefs | Model
-"""What is believed of a world.
+"""A source of beliefs about a world.
 
-``of(world, seed)`` returns the believed slowdowns, with the axes of the world's true ones; the seed
-is that of everything random.
+``of(world, seed)`` returns the believed slowdowns, with the same axes as the world's true
+slowdowns; ``seed`` determines everything random.
 """
 
 
@@ -160,9 +160,9 @@ def beliefs_named(text: str) -> Beliefs:
     Raises
     ------
     InputError
-        When a number is out of range.
+        If a number is out of range.
     UnsupportedError
-        When there are none of this name.
+        If there are no beliefs of this name.
     """
     name, _, rest = text.partition(":")
     try:
@@ -187,7 +187,7 @@ _Pairs = NDArray[np.bool_]
 
 
 def _entered(world: Instance, truth: SlowdownTable) -> _Pairs:
-    """Return which pairs have an entry, be it null."""
+    """Return which pairs have an entry, including null entries."""
     found = np.zeros((len(truth.workloads),) * 2, dtype=np.bool_)
     for entry in world.slowdowns:
         if entry.pair is not None:
@@ -218,7 +218,7 @@ def _within_families(
 
 
 def _data_set(world: Instance, truth: SlowdownTable, measured: _Pairs) -> DataSet:
-    """Return the solo profiles of a world, and the measured ones of its pairs."""
+    """Return the solo profiles of a world, and the measurements of the measured pairs."""
     profiles = (
         profile
         for model in truth.models
@@ -273,7 +273,7 @@ def _measurements(world: Instance, truth: SlowdownTable, measured: _Pairs) -> It
 
 
 def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTable) -> SlowdownTable:
-    """Return predictions of the pairs with an entry; the truth of others is unknown."""
+    """Return predictions for the pairs with an entry; the true slowdowns of others are unknown."""
     splits = [(x or UNCAPPED, y or UNCAPPED) for x, y in truth.caps]
     slowdown, upper = np.full_like(truth.slowdown, np.nan), np.full_like(truth.upper, np.nan)
     unknown = ~_entered(world, truth)

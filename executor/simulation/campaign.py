@@ -1,7 +1,7 @@
-"""Many runs of one setup, policies times seeds, in parallel processes; each is kept on disk.
+"""Many runs of one setup, policies times seeds, in parallel processes; results stay on disk.
 
-A run that exists is not repeated: the name of its folder is a digest of everything that decides
-the outcome, and the folder appears when it is complete.
+A run that exists is not repeated: the name of its folder has a digest of everything that determines
+the outcome, and the folder appears only when the run is complete.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from dovetail.solver.policies.registry import class_named, policy_label, policy_
 
 _LOCK_FILE: Final = ".lock"
 _ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
-"""The sub-packages whose code decides the outcome of a run."""
+"""The sub-packages whose code determines the outcome of a run."""
 
 
 class Task(NamedTuple):
-    """A policy, as it is named with its options, and a seed."""
+    """A policy (name and options) and a seed."""
 
     policy: str
     seed: int
@@ -57,7 +57,7 @@ class TaskFailure(NamedTuple):
 
 
 Report = Callable[[str, int, int], None]
-"""Takes the name of the last task that ended, the number of those that have, and of all."""
+"""Called with the name of the last task that ended, the number of ended tasks and of all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +67,13 @@ class SimulationCampaign:
     Attributes
     ----------
     setup : Setup
-        What is simulated.
+        The setup to simulate.
     policies : tuple of str
-        With their options, as in ``policy_named``.
+        Policies with their options, as in ``policy_named``.
     seeds : tuple of int
-        Every policy is run for each.
+        Every policy is run with each of these seeds.
     folder : Path
-        Where runs are kept, in its folder ``runs``.
+        Runs are stored in its subfolder ``runs``.
     """
 
     setup: Setup
@@ -88,7 +88,7 @@ class SimulationCampaign:
 
     @cached_property
     def setup_digest(self) -> str:
-        """A digest of the setup, whatever the policies and seeds."""
+        """A digest of the setup, independent of policies and seeds."""
         setup = self.setup
         drawn = (setup.gslas, setup.workloads, setup.sample)
         parts = (setup.trace, drawn, setup.beliefs, setup.options)
@@ -100,11 +100,11 @@ class SimulationCampaign:
 
     @cached_property
     def _code(self) -> dict[str, str]:
-        """Digest of the code behind each policy; other processes get it with the campaign."""
+        """Digest of the code of each policy; other processes get it with the campaign."""
         return {policy: f"{code_digest()}{_own_code(policy)}" for policy in self.policies}
 
     def fingerprint(self, task: Task) -> str:
-        """Return a digest of everything that decides the outcome of a run, its code included."""
+        """Return a digest of everything that determines the outcome of a run, the code included."""
         text = f"{self._code[task.policy]}\n{task.policy}\n{task.seed}\n{self.setup_digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -135,23 +135,23 @@ class SimulationCampaign:
             raise InputError(rule) from None
 
     def run(self, processes: int = 1, report: Report | None = None) -> list[TaskFailure]:
-        """Run what does not exist yet; return what failed.
+        """Run the tasks whose results do not exist yet; return those that failed.
 
         Parameters
         ----------
         processes : int
-            Number of runs at a time. Each process imports what it needs itself, so the caller's
-            main module has to be importable without side effects.
+            Number of runs at a time. Each process does its own imports, so the caller's main
+            module must be importable without side effects.
         report : callable, optional
             Called after every run.
 
         Raises
         ------
         InputError, UnsupportedError
-            Before anything is run: if a policy is unknown, the trace does not fit the world, or
-            the folder cannot be written or is being written by another campaign.
+            Before any run, if a policy is unknown, the trace does not fit the world, or the
+            folder cannot be written or is in use by another campaign.
         KeyboardInterrupt
-            With all processes ended and every run complete or absent.
+            After all processes have ended; every run is complete or absent.
         """
         for policy in self.policies:
             policy_named(policy)
@@ -175,7 +175,7 @@ class SimulationCampaign:
             return failures
 
     def _run_all(self, tasks: Sequence[Task], processes: int) -> Iterator[tuple[Task, str]]:
-        """Run tasks; yield each that has ended, and why it failed (empty: it did not)."""
+        """Run tasks; yield each as it ends, with the reason if it failed ("" if it did not)."""
         processes = min(processes, len(tasks))
         if processes <= 1:
             yield from ((task, self.run_one(task)) for task in tasks)
@@ -186,7 +186,7 @@ class SimulationCampaign:
                 yield futures[future], _reason_of(future)
 
     def run_one(self, task: Task) -> str:
-        """Run a task and keep the result; return why it failed, empty if it did not."""
+        """Run a task and store the result; return why it failed, or "" if it did not."""
         try:
             scenario = _scenario(self, task.seed)
             history = scenario.simulate(policy_named(task.policy))
@@ -209,13 +209,13 @@ class SimulationCampaign:
 
 @lru_cache(maxsize=1)
 def _scenario(campaign: SimulationCampaign, seed: int) -> Scenario:
-    """Return what a seed draws, once for all policies."""
+    """Return the scenario of a seed, drawn once for all policies."""
     return campaign.setup.scenario(seed)
 
 
 @cache
 def code_digest() -> str:
-    """Return a digest of the sources of this package, without commands and reports."""
+    """Return a digest of the sources of this package, except commands and reports."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         folder = Path(str(files(f"dovetail.{room}")))
@@ -237,7 +237,7 @@ def _own_code(policy: str) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other campaigns out of the folder: they would remove each other's unfinished runs.
+    """Lock the folder: two campaigns would remove each other's unfinished runs.
 
     The system releases the lock even if this process is killed.
     """
@@ -258,7 +258,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 _here: SimulationCampaign | None = None
-"""The campaign that this process works for."""
+"""The campaign whose tasks this process runs."""
 
 
 def _run_here(task: Task) -> str:
@@ -267,7 +267,7 @@ def _run_here(task: Task) -> str:
 
 
 def _begin(campaign: SimulationCampaign) -> None:
-    """Prepare a process for tasks; it ends at once with an interrupt or with its parent."""
+    """Prepare a process for tasks; it ends immediately on an interrupt or when its parent ends."""
     global _here
     _here = campaign
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(1))

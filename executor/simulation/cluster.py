@@ -1,7 +1,7 @@
-"""The simulated cluster: jobs on GPUs that slow each other down, under a clock moved from outside.
+"""The simulated cluster: jobs that slow each other down on GPUs, with a clock that callers advance.
 
-The simulation of a trace moves the clock from event to event (`pool.SimulatedPool`), the simulated
-pool of live mode along with the machine's clock (``pools.simulated.SimulatedNode``).
+The simulation of a trace advances it from event to event (`pool.SimulatedPool`); the simulated pool
+of live mode advances it with the machine's clock (``pools.simulated.SimulatedNode``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dovetail.solver.policies.state import Job, State
 FINISH: Final = 0
 _OBSERVE: Final = 1
 FIRST_KIND: Final = 2
-"""Kinds of events from this number on belong to the owner of the cluster."""
+"""Kinds of events from this number on are defined by the owner of the cluster."""
 
 Member = tuple[int, int | None]
 """A workload and its share on a GPU."""
@@ -38,28 +38,28 @@ Member = tuple[int, int | None]
 
 @dataclass(slots=True)
 class Residence:
-    """The present stay of a job on GPUs.
+    """The present stay of a job on its GPUs.
 
     Attributes
     ----------
     outcome : JobTimes
-        Where its times are booked; ``work_s`` is the true work of the job.
+        Record of its times; ``work_s`` is the true work of the job.
     speed : float
-        Seconds of work a second that the job does alone on these GPUs.
+        Seconds of work per second that the job does alone on these GPUs.
     delay_s : float
         Seconds without progress at the start.
     done_at_start_s : float
-        Seconds of work that were done before.
+        Seconds of work done before this stay.
     settled_s : float
-        Up to when it is booked.
+        The moment up to which its progress is recorded.
     paused : bool
-        Whether it is suspended; it slows its co-runners down nevertheless.
+        Whether it is suspended; it still slows its co-runners down.
     slowdown, shares
         Its present slowdown, and whether it has a co-runner.
     version : int
         Events of the job with another number are outdated.
     company : tuple or None
-        The (model, caps, workload, other) that ``slowdown`` is a measurement of.
+        The cell (model, caps, workload, other) that ``slowdown`` measures, if any.
     """
 
     outcome: JobTimes
@@ -75,34 +75,34 @@ class Residence:
 
 
 class SimulatedCluster:
-    """GPUs, the jobs on them, and the events that lie ahead.
+    """GPUs, the jobs on them, and the future events.
 
-    Jobs change places by `place` and `remove`; afterwards `renew_rates` has to be called once
-    with all GPUs whose residents have changed.
+    `place` and `remove` move jobs; afterwards `renew_rates` must be called once with all GPUs whose
+    residents have changed.
 
     Parameters
     ----------
     world : Instance
-        Cluster, workloads and the true slowdowns of pairs; those of three and more follow by
-        ``slowdown_at`` where there is no entry. Its jobs are not read.
+        Cluster, workloads and the true slowdowns of pairs; slowdowns of three or more jobs without
+        an entry follow by ``slowdown_at``. Its jobs are not read.
     predicted : SlowdownTable, optional
-        What policies see in ``state`` instead of the true slowdowns.
+        Slowdowns that policies see in ``state`` instead of the true ones.
     observe_s : float
         Seconds after which the slowdown of a pair that runs together enters ``state.seen``, unless
-        its host slows one of them then.
+        the host slows either job at that time.
     hosts_known : bool
-        Whether policies see what hosts have and what workloads ask of them.
+        Whether policies see the resources of hosts and the demands of workloads on them.
 
     Attributes
     ----------
     state : State
         Jobs and GPUs; its ``now`` is the clock.
     residences : dict of int to Residence
-        Of the running jobs, by number.
+        The stays of the running jobs, by job number.
     busy, shared : int
-        GPUs with at least one job, and with several.
+        Number of GPUs with at least one job, and with several.
     pace : float
-        Seconds of work a second, summed over workers.
+        Seconds of work per second, summed over workers.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class SimulatedCluster:
         heappush(self._events, (at_s, self._order, kind, which, version))
 
     def next_s(self) -> float:
-        """Return when the next event happens, infinity for never."""
+        """Return when the next event happens; infinity if there is none."""
         while self._events:
             at_s, _, kind, which, version = self._events[0]
             if kind >= FIRST_KIND or self._is_present(which, version):
@@ -150,10 +150,10 @@ class SimulatedCluster:
         return math.inf
 
     def advance(self, until_s: float) -> Iterator[tuple[int, int, int]]:
-        """Move the clock on, and yield kind, number and version of each event that it reaches.
+        """Advance the clock, and yield kind, number and version of each event on the way.
 
-        `FINISH` is the end of the work of the job with this number; other kinds, and what is
-        yielded with them, are those of ``push``.
+        `FINISH` is the end of the work of the job with this number; other kinds are yielded as they
+        were given to ``push``.
         """
         while (at_s := self.next_s()) <= until_s:
             *_, kind, which, version = heappop(self._events)
@@ -164,13 +164,13 @@ class SimulatedCluster:
             if kind == FINISH:
                 job = self.state.running[which]
                 self.settle(job)
-                # Without the rounding of many small steps.
+                # Avoid the rounding errors of many small steps.
                 job.done_s = self.residences[which].outcome.work_s
             yield kind, which, version
         self.state.now = until_s
 
     def kinds_ahead(self) -> set[int]:
-        """Return the kinds of the events that lie ahead."""
+        """Return the kinds of the future events."""
         return {event[2] for event in self._events}
 
     def _is_present(self, which: int, version: int) -> bool:
@@ -222,7 +222,7 @@ class SimulatedCluster:
     # Progress.
 
     def renew_rates(self, gpus: Iterable[int]) -> None:
-        """Renew the rates of all jobs on the given GPUs, whose residents have changed."""
+        """Recompute the rates of all jobs on GPUs whose residents have changed."""
         residents = self.state.residents
         affected: dict[int, Job] = {}
         changed = set(gpus)
@@ -252,7 +252,7 @@ class SimulatedCluster:
             self.push(at_s, _OBSERVE, job.number, stay.version)
 
     def settle(self, job: Job) -> None:
-        """Book a running job's progress up to now at the rate that it has had."""
+        """Record a running job's progress up to now at the rate it has had."""
         now = self.state.now
         stay = self.residences[job.number]
         if now > job.since_s:
@@ -266,20 +266,20 @@ class SimulatedCluster:
             stay.outcome.breach_s += passed_s
 
     def end_s(self, job: Job) -> float:
-        """Return when a running job ends at its present rate, or alone before it has one."""
+        """Return when a running job ends at its present rate (alone if it has no rate yet)."""
         now, stay = self.state.now, self.residences[job.number]
         left_s = max(0.0, stay.outcome.work_s - job.done(now))
         return max(now, job.since_s) + left_s / (job.rate or stay.speed)
 
     def _observe(self, job: Job) -> None:
-        """Let a slowdown that a job has had for long enough be known."""
+        """Enter a slowdown that has lasted long enough into the state as measured."""
         stay = self.residences[job.number]
         if stay.company is not None:
             stretch = self.state.modes[job.workload][job.mode].stretch
             self.state.seen[stay.company] = stay.slowdown / stretch
 
     def _company(self, job: Job) -> tuple[int, int, int, int] | None:
-        """Return the pair that a job's slowdown is a measurement of, if it is of just one."""
+        """Return the pair whose slowdown a job's slowdown measures; None unless it is one pair."""
         machines, residents = self.state.machines, self.state.residents
         found = None
         for gpu in job.gpus:
@@ -296,7 +296,7 @@ class SimulatedCluster:
     # What truly happens on GPUs.
 
     def _slowdown(self, job: Job) -> float:
-        """Return the job slowdown: the largest over its GPUs, times that of its sub-batch."""
+        """Return the job slowdown: the largest over its GPUs, times its sub-batch's factor."""
         state = self.state
         stretch: float = state.modes[job.workload][job.mode].stretch
         worst = 0.0
@@ -312,7 +312,7 @@ class SimulatedCluster:
         return worst * stretch
 
     def _by_host(self, job: Job, gpu: int) -> float:
-        """Return how much its host slows the worker of a job on a GPU."""
+        """Return the factor by which the host slows a job's worker on a GPU."""
         node = self.state.machines.node[gpu]
         if self._hosts is None or node not in self._short:
             return 1.0
@@ -328,7 +328,7 @@ class SimulatedCluster:
         return np.asarray(self._hosts.part(node, workload, workers).sum(axis=0))
 
     def _on_short_hosts(self, gpus: Iterable[int]) -> set[int]:
-        """Return the GPUs of the nodes of some GPUs whose hosts fall short, or did until now."""
+        """Return all GPUs of those nodes whose hosts are overloaded or were until now."""
         if self._hosts is None:
             return set()
         machines, found = self.state.machines, set[int]()
@@ -340,7 +340,7 @@ class SimulatedCluster:
         return found
 
     def obstacles(self, start: Start) -> list[tuple[int, Job]]:
-        """Return the (GPU, resident) pairs for which a starting job would run out of memory.
+        """Return the (GPU, resident) pairs with which a starting job would run out of memory.
 
         If a GPU cannot hold the job even alone, the pair names the job itself.
         """
@@ -372,7 +372,7 @@ class SimulatedCluster:
         return machines.models[machines.model[gpu]], named
 
     def _clashes(self, gpu: int, mine: Member, other: Member) -> bool:
-        """Tell whether two may not share; those that are both at ``idle`` never run at once."""
+        """Return whether two jobs may not share; jobs that are both at ``idle`` never clash."""
         both_idle = mine[1] == other[1] == IDLE
         return not both_idle and math.isnan(self._pair(gpu, mine, other))
 
@@ -395,7 +395,7 @@ class SimulatedCluster:
     # GPUs in use, and their energy.
 
     def energy_j(self, gpu: int) -> float:
-        """Return the energy of a GPU so far; NaN where a power is unknown."""
+        """Return the energy of a GPU so far; NaN if a power is unknown."""
         passed_s = self.state.now - self._power_since_s[gpu]
         return self._energy_j[gpu] + self._power_w[gpu] * passed_s
 
@@ -425,7 +425,7 @@ class SimulatedCluster:
 
 
 def _without_hosts(world: Instance) -> Instance:
-    """Return a world of which nothing is known but its GPUs."""
+    """Return a world whose nodes have no known hosts."""
     nodes = tuple(node.replace(host=None) for node in world.cluster.nodes)
     return world.altered(cluster=world.cluster.replace(nodes=nodes))
 

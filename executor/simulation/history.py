@@ -1,4 +1,4 @@
-"""History of a simulation: every stay of every job, and the pool over time."""
+"""The history of a simulation: every stay of every job, and the pool over time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ending = Literal["finished", "stopped", "failed", "out_of_memory"]
 
 
 class Stay(NamedTuple):
-    """A period of a job on GPUs, from its start until it finished or was taken off.
+    """A period of a job on GPUs, from its start until it finished or was removed.
 
     Attributes
     ----------
@@ -23,16 +23,16 @@ class Stay(NamedTuple):
     gpus : tuple of int
         Numbers of the GPUs.
     shares : tuple of (int or None), or None
-        Caps on these GPUs.
+        Its caps on these GPUs.
     mode : int
         Index into ``State.modes`` of the workload.
     delay_s : float
-        Seconds without progress at first, while the job was restored.
+        Seconds without progress at the beginning, while the job was restored.
     done_s : float
-        Seconds of work that were kept.
+        Seconds of work that were not lost.
     ending : str
         Reason of the end: ``finished``, ``stopped`` by the policy, ``failed`` with its node, or
-        ``out_of_memory`` as it started (it then never ran).
+        ``out_of_memory`` at its start (it did not run at all).
     """
 
     job: int
@@ -59,18 +59,18 @@ class JobTimes:
     held_s : float
         Seconds on GPUs.
     shared_s : float
-        Seconds of these with a co-runner on at least one GPU.
+        Part of ``held_s`` with a co-runner on at least one GPU.
     worst_slowdown : float
         Largest slowdown at any time.
     breach_s : float
         Seconds with a slowdown above the gSLA.
     solo_s : float
-        Seconds that the kept work would have taken alone on the same GPUs.
+        Seconds that the work that was not lost would have taken alone on the same GPUs.
     idle_at_s : float
         At its first start with a co-runner: when enough GPUs of one model would have been idle
-        for it if no other job had started; NaN if it never had one.
+        for it if no other job had started; NaN if it never started with a co-runner.
     left_s : float
-        Seconds of work that were left at that start; NaN likewise.
+        Seconds of work left at that start; NaN if it never started with a co-runner.
     """
 
     work_s: float
@@ -91,11 +91,11 @@ def _doubles() -> array[float]:
 
 @dataclass
 class Series:
-    """The pool after each round, one column each.
+    """The pool after each round, one column per figure.
 
-    ``pending`` jobs and the GPUs they ask for (``demanded``, those held included), ``busy`` and
-    ``shared`` GPUs, ``pace`` = sum of workers times progress in work seconds a second, and what
-    the round took: ``decide_s`` of real time, ``gap`` (NaN where nothing was proven).
+    Number of ``pending`` jobs, GPUs that pending and running jobs ask for (``demanded``), ``busy``
+    and ``shared`` GPUs, ``pace`` = sum of workers times progress in work seconds per second, and
+    the round's real time (``decide_s``) and proven ``gap`` (NaN if nothing was proven).
     """
 
     time_s: array[float] = field(default_factory=_doubles)
@@ -110,24 +110,24 @@ class Series:
 
 @dataclass
 class History:
-    """Record of a simulation: the source of metrics, charts and conservation checks.
+    """The record of a simulation, from which metrics, charts and conservation checks are made.
 
     Attributes
     ----------
     jobs : list of Job
-        As they were at the end, by number.
+        The jobs in their final state, by number.
     outcomes : list of JobTimes
-        By number.
+        Their times, by number.
     stays : list of Stay
         In the order in which they ended.
     series : Series
-        After each round.
+        The pool after each round.
     events : int
-        Arrivals, ends, failures and wake-ups that were processed.
+        Number of arrivals, ends, failures and wake-ups.
     energy_j : float
         Energy of the GPUs in use; NaN if a power is unknown.
     gpus : int
-        GPUs of the pool.
+        Number of GPUs of the pool.
     """
 
     jobs: list[Job]

@@ -1,7 +1,7 @@
-"""Metrics of a simulation: `METRICS` has names, units and meanings of all.
+"""The metrics of a simulation: `METRICS` has their names, units and meanings.
 
-``docs/reference/metrics.md`` has formulas and published sources. A metric that does not exist, as
-the gSLA violation rate of jobs without gSLAs, is NaN.
+``docs/reference/metrics.md`` has formulas and published sources. A metric that is undefined, such
+as the gSLA violation rate of jobs without gSLAs, is NaN.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Table = dict[str, NDArray[Any]]
 SIZE_CLASSES: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
     {"1": (1, 1), "2_4": (2, 4), "5_8": (5, 8), "over_8": (9, np.inf)}
 )
-"""Classes of jobs by their least and most workers."""
+"""Size classes of jobs: the least and the most workers."""
 
 _TOLERANCE = 1e-6
-"""Rounding of a slowdown that is exactly the gSLA is no violation."""
+"""Relative tolerance: a slowdown that equals the gSLA up to rounding is no violation."""
 _OUTCOME = attrgetter(
     *("first_start_s", "finish_s", "work_s", "solo_s", "held_s"),
     *("shared_s", "worst_slowdown", "breach_s", "idle_at_s", "left_s"),
@@ -44,13 +44,13 @@ class Metric(NamedTuple):
     Attributes
     ----------
     label : str
-        Its name for people.
+        Its name in reports.
     unit : str
-        ``s``, ``h``, ``%``, ...; empty for a ratio. A ``part`` is 0..1, a ``number`` is counted.
+        ``s``, ``h``, ``%``, ...; empty for a ratio. A ``part`` is in 0..1, a ``number`` is a count.
     better : str
-        ``lower`` or ``higher``; empty where neither is.
+        ``lower`` or ``higher``; empty if neither is better.
     meaning : str
-        One line.
+        Its meaning in one line.
     """
 
     label: str
@@ -60,9 +60,9 @@ class Metric(NamedTuple):
 
 
 def _spread(name: str, label: str, unit: str, meaning: str, kinds: str) -> dict[str, Metric]:
-    """Return statistics of a figure of all jobs or rounds, lower being better.
+    """Return metrics that are statistics of a figure of all jobs or rounds; lower is better.
 
-    ``kinds`` are ``mean``, ``max``, ``p90``, ..., separated by blanks.
+    ``kinds`` are ``mean``, ``max``, ``p90``, ..., separated by spaces.
     """
     names = {"mean": "mean", "max": "largest", "p999": "p99.9"}
     suffix = "_s" if unit == "s" else ""
@@ -103,14 +103,14 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "gSLA violation rate",
             "part",
             "lower",
-            "jobs with a slowdown above their gSLA, or latency-critical and taken off their GPUs, "
-            "of those with a gSLA",
+            "fraction of the jobs with a gSLA that had a slowdown above it, or were "
+            "latency-critical and taken off their GPUs",
         ),
         "violation_rate_shared": Metric(
             "gSLA violation rate of jobs that shared",
             "part",
             "lower",
-            "the same, of jobs with a gSLA that shared a GPU at any time",
+            "the same for jobs with a gSLA that shared a GPU at any time",
         ),
         **_spread(
             "excess",
@@ -123,7 +123,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "time in breach",
             "part",
             "lower",
-            "time with a current slowdown above the gSLA, of the held time of jobs with one",
+            "fraction of the held time of jobs with a gSLA with a current slowdown above it",
         ),
         **_spread(
             "service_wait",
@@ -143,7 +143,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "time of services off their GPUs",
             "part",
             "lower",
-            "the same, of the time between first start and end, summed over latency-critical jobs",
+            "the same as a fraction of the time between first start and end, over all these jobs",
         ),
         "service_interruptions": Metric(
             "interruptions of services",
@@ -155,13 +155,13 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "JCT of best-effort jobs, mean",
             "s",
             "lower",
-            "JCT of jobs that are not latency-critical, where others are",
+            "JCT of jobs that are not latency-critical, if any job is",
         ),
         "gpu_time_h": Metric(
             "GPU time", "h", "lower", "time with at least one job, summed over GPUs"
         ),
         "shared_part": Metric(
-            "shared GPU time", "part", "", "time with two jobs or more, of GPU time"
+            "shared GPU time", "part", "", "fraction of the GPU time with two jobs or more"
         ),
         "utilisation": Metric("utilisation", "part", "higher", "GPU time over GPUs x makespan"),
         "effective_utilisation": Metric(
@@ -171,7 +171,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "sum of workers x solo time over GPUs x makespan",
         ),
         "energy_kwh": Metric(
-            "energy", "kWh", "lower", "power x time of GPUs in use, where power is known"
+            "energy", "kWh", "lower", "power x time of GPUs in use, if all powers are known"
         ),
         "energy_per_job_kwh": Metric("energy a job", "kWh", "lower", "energy over jobs"),
         "throughput_per_kw": Metric(
@@ -181,13 +181,13 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "sharing benefit, mean",
             "",
             "higher",
-            "JCT by waiting for idle GPUs over JCT, of jobs that started as co-runners",
+            "JCT if it had waited for idle GPUs over JCT, for jobs that started as co-runners",
         ),
         "sharing_loss_rate": Metric(
             "sharing that did not pay",
             "part",
             "lower",
-            "jobs with a sharing benefit below 1, of those that started as co-runners",
+            "fraction of the jobs that started as co-runners with a sharing benefit below 1",
         ),
         **_spread(
             "fairness",
@@ -226,9 +226,9 @@ def summary(history: History, trace: Trace) -> dict[str, float]:
     Parameters
     ----------
     history : History
-        Of a run in which every job ended.
+        The history of a run in which every job ended.
     trace : Trace
-        The jobs that it ran.
+        The jobs of that run.
     """
     jobs = job_table(history, trace)
     found: dict[str, float] = {"jobs": len(trace.jobs)}
@@ -277,7 +277,7 @@ def job_table(history: History, trace: Trace) -> Table:
         "solo_s": solo,
         "held_s": held,
         "jct_s": jct,
-        # Sums of many stays can fall short of their whole by a rounding.
+        # Sums over many stays can be slightly too large because of rounding.
         "queueing_s": np.maximum(jct - held, 0.0),
         "first_start_delay_s": first - arrival,
         "off_s": np.maximum(finish - first - held, 0.0),
@@ -375,7 +375,7 @@ def _critical(jobs: Table) -> NDArray[np.bool_]:
 
 
 def _interrupted(stays: Sequence[Stay]) -> NDArray[np.int64]:
-    """Return the job of each stay that did not end with it."""
+    """Return the job of each stay that a policy or a failure ended."""
     return np.array([s.job for s in stays if s.ending in ("stopped", "failed")], dtype=np.int64)
 
 
@@ -402,7 +402,7 @@ def _occupied(history: History) -> tuple[float, float]:
     time = np.concatenate([stays["start_s"], stays["end_s"]])
     step = np.repeat([1, -1], stays["gpu"].size)
     order = np.lexsort((time, gpu))
-    # On every GPU as many leave as come: from one to the next the count is 0 again.
+    # Every stay ends, so the count is 0 again between the last time of a GPU and the next GPU.
     present = np.cumsum(step[order])[:-1]
     passed = np.diff(time[order])
     return float(passed[present > 0].sum()), float(passed[present > 1].sum())
@@ -419,9 +419,9 @@ def _sharing(jobs: Table) -> dict[str, float]:
 
 
 def _contention(arrival: Floats, finish: Floats, workers: NDArray[np.int64], gpus: int) -> Floats:
-    """Return the mean over each job's time in the system of the GPUs asked for over those there.
+    """Return for each job the mean contention (GPUs asked for over GPUs) during its JCT.
 
-    What is asked for changes with arrivals and ends only; its integral is linear between them.
+    The demand changes only at arrivals and ends; its integral is linear between them.
     """
     if not arrival.size:
         return arrival
@@ -462,7 +462,7 @@ def _span(jobs: Table) -> float:
 
 
 def _statistics(name: str, values: Floats) -> dict[str, float]:
-    """Return all metrics that are statistics of this figure."""
+    """Return the metrics that are statistics of this figure."""
     parts = {metric: metric.removesuffix("_s").rpartition("_") for metric in METRICS}
     return {
         metric: _statistic(values, kind)
@@ -472,7 +472,7 @@ def _statistics(name: str, values: Floats) -> dict[str, float]:
 
 
 def _statistic(values: Floats, kind: str) -> float:
-    """Return the mean, the largest or a percentile (linear between values); NaN of nothing."""
+    """Return the mean, the largest or a percentile (linear between values); NaN if empty."""
     if not values.size:
         return np.nan
     if kind == "mean":

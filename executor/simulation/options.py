@@ -15,12 +15,12 @@ class Options:
     Attributes
     ----------
     round_s : float
-        Decisions fall on multiples of this many seconds; 0 = whenever something happens.
+        Decisions are made at multiples of this many seconds; 0 = whenever something happens.
     restart_s : float
         Seconds without progress at the start of a job that ran before (checkpoint and restore).
     across_nodes, across_racks : float
-        Divisor (>= 1) of the speed of a gang that spans nodes, and another if it spans racks;
-        nodes without a rack form one together.
+        Divisor (>= 1) of the speed of a gang that spans nodes, and a further one if it spans racks;
+        all nodes without a rack form one rack.
     node_mtbf_s : float
         Mean seconds between failures of a node; infinite = none fails.
     repair_s : float
@@ -28,19 +28,19 @@ class Options:
     checkpoint_s : float
         Seconds of work between the checkpoints that a failure falls back to.
     observe_s : float
-        Seconds after which the slowdown of jobs that run together counts as measured.
+        Seconds after which the slowdown of jobs that run together is known as a measurement.
     estimate_error : float
-        Standard deviation of the natural logarithm of believed over true work; 0 = exact.
+        Standard deviation of the natural logarithm of believed work over true work; 0 = exact.
     hosts_known : bool
-        Whether policies know what hosts have and what workloads ask of them; jobs of one node slow
-        each other through it all the same.
+        Whether policies know the resources of hosts and the demands of workloads on them; jobs on
+        one node slow each other through the host in either case.
     seed : int
-        Of failures and of the errors of estimates.
+        Seed of failures and of the errors of estimates.
 
     Raises
     ------
     InputError
-        When a value is out of range.
+        If a value is out of range.
     """
 
     round_s: float = 0.0

@@ -25,11 +25,11 @@ _WAKE, _FAIL, _REPAIR = range(FIRST_KIND, FIRST_KIND + 3)
 _ALWAYS = -1
 _LEAST_KEPT_S = 1e-6
 MOST_BARREN: Final = 20_000
-"""A simulation ends after so many stays in a row without lasting work."""
+"""Stays in a row without lasting work after which a simulation is aborted."""
 
 
 class PolicyError(DovetailError):
-    """A policy asked for what cannot be done, or left jobs waiting for ever."""
+    """A policy made an impossible decision, or left jobs waiting for ever."""
 
 
 def simulate(
@@ -40,7 +40,7 @@ def simulate(
     predicted: SlowdownTable | None = None,
     report: Callable[[int], None] | None = None,
 ) -> History:
-    """Run a trace under a policy and return what happened.
+    """Run a trace under a policy and return its history.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ def simulate(
     world : Instance
         Cluster, workloads and the true slowdowns; its jobs are not read.
     policy : Policy
-        A new one: policies keep notes between rounds.
+        A new policy, since policies keep data between rounds.
     options : Options, optional
         The rules of the simulated world.
     predicted : SlowdownTable, optional
         The slowdowns that the policy sees, for the workloads and models of ``world``; by default
         the true ones.
     report : callable, optional
-        Called with the number of jobs that have ended whenever one does.
+        Called, whenever a job ends, with the number of ended jobs.
 
     Raises
     ------
@@ -77,9 +77,9 @@ class SimulatedPool:
     Attributes
     ----------
     state : State
-        What the policy sees.
+        The state that the policy sees.
     history : History
-        What has happened.
+        The record so far.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class SimulatedPool:
     # The clock.
 
     def advance(self) -> bool:
-        """Run to the next moment for a decision; False once every job has ended.
+        """Run until the next decision is due; return False once every job has ended.
 
         Raises
         ------
         PolicyError
-            If jobs wait and nothing will ever happen.
+            If jobs wait and nothing more can happen.
         """
         while self._left:
             at = self._next_event()
@@ -205,7 +205,7 @@ class SimulatedPool:
         Raises
         ------
         PolicyError
-            When the decision breaks a rule of the round problem.
+            If the decision breaks a rule of the round problem.
         """
         touched: set[int] = set()
         for job in decision.stops:
@@ -238,7 +238,7 @@ class SimulatedPool:
         self._note(decision, decide_s)
 
     def _refusals(self, start: Start) -> Iterator[str]:
-        """Yield the limits of the cluster that a start breaks, memory aside."""
+        """Yield the limits of the cluster, except memory, that a start breaks."""
         state, job = self.state, start.job
         machines = state.machines
         yield from malformed(state, start)
@@ -259,7 +259,7 @@ class SimulatedPool:
                 yield f"puts {job.id!r} on {machines.gpu_ids[gpu]}: {why}"
 
     def _crash(self, start: Start, obstacles: Iterable[tuple[int, Job]]) -> None:
-        """Let a start fail for lack of memory, and note which workloads clash."""
+        """Make a start fail for lack of memory, and record which workloads clash."""
         state, job, now = self.state, start.job, self.state.now
         for gpu, other in obstacles:
             if other is job:
@@ -304,7 +304,7 @@ class SimulatedPool:
             state.pending[job.number] = job
 
     def _speed(self, start: Start) -> float:
-        """Return the work seconds a second that a job does alone on its GPUs."""
+        """Return the seconds of work per second that a job does alone on its GPUs."""
         machines, options, gpus = self.state.machines, self._options, start.gpus
         speed = self.state.speed[machines.model[gpus[0]]][start.job.workload]
         if options.across_nodes > 1 and len({machines.node[gpu] for gpu in gpus}) > 1:
@@ -314,9 +314,9 @@ class SimulatedPool:
         return speed
 
     def _idle_at(self, job: Job) -> float:
-        """Return when enough GPUs that hold a job will be idle if no other job starts.
+        """Return when enough GPUs that can hold a job will be idle if no other job starts.
 
-        Running jobs go on at their present rates, those that start at this moment alone.
+        Running jobs continue at their present rates; jobs that start now run as if alone.
         """
         state, machines = self.state, self.state.machines
         idle_s = [state.now] * len(machines)
@@ -345,7 +345,7 @@ class SimulatedPool:
         series.gap.append(decision.proof.gap if decision.proof else math.nan)
 
     def _seen_as(self, trace: Trace) -> list[Job]:
-        """Return the jobs as the policy sees them: with believed work."""
+        """Return the jobs as the policy sees them, with believed work."""
         place = {name: k for k, name in enumerate(self.state.names)}
         error = self._draw.standard_normal(len(trace.jobs)) * self._options.estimate_error
         return [
@@ -366,12 +366,12 @@ class SimulatedPool:
         ]
 
     def _refuse_treadmill(self, kept_s: float) -> None:
-        """Give up where jobs come and go without any work that lasts: it would go on for ever."""
+        """Abort if jobs start and stop without lasting work: the simulation would never end."""
         self._barren = 0 if kept_s > _LEAST_KEPT_S else self._barren + 1
         if self._barren >= MOST_BARREN:
             rule = (
-                f"{MOST_BARREN:,} times in a row a job was stopped before it did any work that "
-                f"lasts (at {self.state.now:.0f} s): no more will ever end; restores take "
+                f"{MOST_BARREN:,} times in a row a job was stopped before it did any lasting work "
+                f"(at {self.state.now:.0f} s), so no job will ever end; restores take "
                 f"{self._options.restart_s:g} s, and failures cost the work since a checkpoint"
             )
             raise PolicyError(rule)
@@ -399,7 +399,7 @@ class SimulatedPool:
             raise self._broken(f"leaves {len(self.state.pending)} jobs waiting for ever")
 
     def _only_failures_ahead(self) -> bool:
-        """Return whether no job runs or arrives and nothing but failures of nodes lies ahead."""
+        """Return whether no job runs or will arrive, and only failures of nodes are ahead."""
         idle = not self.state.running and not self.state.down
         return (
             idle
@@ -413,5 +413,5 @@ class SimulatedPool:
 
 
 def _next_multiple(at: float, step: float) -> float:
-    """Return the first multiple that is not before ``at``, but for rounding."""
+    """Return the first multiple at or after ``at``, up to rounding."""
     return max(at, math.ceil(at / step - 1e-9) * step)

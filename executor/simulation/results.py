@@ -50,7 +50,7 @@ _KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
         "stays": {"stay": int, "job": int, "gpu": int, "mode": int, "ending": str},
     }
 )
-"""Types of the columns that are not of floats."""
+"""Types of the columns that are not floats."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class RunResult:
     Attributes
     ----------
     policy : str
-        Its name with its options.
+        Name of the policy with its options.
     seed : int
         Seed of everything random in the run.
     summary : dict of str to float
@@ -68,7 +68,7 @@ class RunResult:
     jobs, series, stays : dict of str to array
         See `metrics.job_table`, ``series_table`` and ``stay_table``.
     fingerprint : str
-        Digest of everything that decides the results; empty if it is not known.
+        Digest of everything that determines the results; empty if unknown.
     """
 
     policy: str
@@ -95,10 +95,10 @@ class RunResult:
         )
 
     def write(self, folder: str | Path) -> None:
-        """Write the run as a folder, completely or not at all; an earlier run there is replaced.
+        """Write the run as a folder, completely or not at all; replace an earlier run there.
 
-        ``summary.json``, and ``jobs``, ``series`` and ``stays`` as Parquet where pyarrow is
-        installed, else as packed CSV.
+        The folder has ``summary.json``, and ``jobs``, ``series`` and ``stays`` as Parquet if
+        pyarrow is installed, otherwise as gzipped CSV.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: str | Path, tables: bool = True) -> RunResult:
-        """Read a run that `write` wrote; with ``tables`` false, they are left empty.
+        """Read a run that `write` wrote; if ``tables`` is False, leave the tables empty.
 
         Raises
         ------
@@ -162,7 +162,7 @@ def _number(value: object) -> float:
 
 
 def prepare(folder: str | Path) -> None:
-    """Check that a run can be written as this folder.
+    """Check that a run can be written to this folder.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def prepare(folder: str | Path) -> None:
     if target.exists() and not (target / _SUMMARY_FILE).is_file():
         held = not target.is_dir() or any(target.iterdir())
         if held:
-            rule = "holds something else than a run: name a new folder"
+            rule = "holds something other than a run: name a new folder"
             raise InputError(rule, "", source_name(target))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is simulated: a trace in a world under beliefs, as one seed draws them."""
+"""Setups and scenarios: a trace in a world under beliefs, as drawn by one seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STREAMS: Final = ("jobs", "workloads", "gslas", "beliefs", "options")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A setup as one seed draws it; nothing but a policy's own draws is left to chance.
+    """A setup as drawn by one seed; only the policy itself may still draw at random.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Scenario:
     world : Instance
         Cluster, workloads, true slowdowns.
     predicted : SlowdownTable
-        What policies believe.
+        The slowdowns that policies believe.
     options : Options
         The rules of the simulated world.
     """
@@ -46,33 +46,33 @@ class Scenario:
     options: Options
 
     def require_possible(self) -> None:
-        """Raise an InputError that names the first job that can never run, if there is one."""
+        """Raise an InputError that names the first job that can never run, if any."""
         SimulatedPool(self.trace, self.world, self.predicted, self.options)
 
     def simulate(self, policy: Policy, report: Callable[[int], None] | None = None) -> History:
-        """Run it under a new policy; see ``pool.simulate``."""
+        """Run the scenario under a new policy; see ``pool.simulate``."""
         return simulate(self.trace, self.world, policy, self.options, self.predicted, report)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What is simulated, for any seed.
+    """A trace, a world and rules, from which each seed draws a scenario.
 
     Attributes
     ----------
     trace : Trace
-        The jobs; what they do not say is drawn.
+        The jobs; missing workloads and gSLAs are drawn.
     world : Instance
         Cluster, workloads, true slowdowns.
     gslas : str
         gSLAs of the jobs without one, as in ``instances.traces.draws.with_gslas``.
     workloads : tuple of str
-        The workloads that are drawn for jobs that name none of the world; empty = all. Those that
-        the cluster can hold in as many workers as the job has are equally likely.
+        Workloads to draw from for jobs that name no workload of the world; empty = all. Those that
+        the cluster can hold with the job's number of workers are equally likely.
     sample : int or None
-        Number of jobs that are drawn from the trace; None = all.
+        Number of jobs to draw from the trace; None = all.
     beliefs : Beliefs
-        What policies believe of the slowdowns.
+        The source of the slowdowns that policies believe.
     options : Options
         The rules of the simulated world; its ``seed`` is drawn.
     """
@@ -86,16 +86,16 @@ class Setup:
     options: Options = field(default_factory=Options)
 
     def scenario(self, seed: int) -> Scenario:
-        """Return what a seed draws.
+        """Return the scenario of a seed.
 
-        Jobs, workloads, gSLAs, beliefs and failures are drawn from separate streams: another
-        distribution of gSLAs leaves the workloads as they are. A scenario serves all policies;
-        drawing one may fit a predictor, which takes a while.
+        Jobs, workloads, gSLAs, beliefs and failures are drawn from separate streams, so that
+        another distribution of gSLAs does not change the workloads. A scenario serves all policies;
+        drawing it may fit a predictor, which takes a while.
 
         Raises
         ------
         InputError, UnsupportedError
-            When the beliefs or the draws do not fit the world or the trace.
+            If the beliefs or the draws do not fit the world or the trace.
         """
         seeds = {name: _seed_of(seed, k) for k, name in enumerate(_STREAMS)}
         return Scenario(
@@ -113,9 +113,10 @@ class Setup:
         return with_gslas(trace, self.gslas, seeds["gslas"])
 
     def _with_workloads(self, trace: Trace, seed: int) -> Trace:
-        """Return the trace with a workload drawn for each job without, of those it fits with.
+        """Return the trace with a workload drawn for each job without one.
 
-        A job that fits with none gets any, and is refused when it is simulated.
+        It is drawn from the workloads with which the job fits. A job that fits with none gets any
+        workload, and is refused when it is simulated.
         """
         known = self.world.workloads
         names = self.workloads or tuple(known)

@@ -1,8 +1,8 @@
 """Worlds to simulate in: instances with a cluster, workloads and their true slowdowns.
 
-The jobs of a world are not read. Its slowdowns were measured, or come from the
-synthetic contention model of ``instances.generate``, which policies never see. Two workloads
-without an entry, or with ``slowdown: null``, may not share.
+The jobs of a world are not read. Its slowdowns are measured or come from the synthetic contention
+model of ``instances.generate``, which policies never see. Two workloads without an entry, or with
+``slowdown: null``, may not share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dovetail.instances.raw_files import FilePath
 
 _SPLITS: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 _NODE_GPUS: Final = 8
-"""GPUs of a node of ``generate``: its nodes take the models in turn."""
+"""GPUs per node in ``generate``, whose nodes use the models in turn."""
 
 
 def read_source(path: FilePath) -> Instance | DataSet:
@@ -32,12 +32,12 @@ def read_source(path: FilePath) -> Instance | DataSet:
     Parameters
     ----------
     path : str or path
-        A data set, which is a folder or a repository, or an instance, which is any other file.
+        A data set (a folder or a repository) or an instance (any other file).
 
     Raises
     ------
     InputError
-        When it cannot be read or breaks a rule of its format.
+        If it cannot be read or breaks a rule of its format.
     """
     if Path(path).is_dir() or is_repository(path):
         return read_dataset(path)
@@ -53,25 +53,25 @@ def synthetic_world(
     splits: bool = False,
     seed: int = 0,
 ) -> Instance:
-    """Return a world of the synthetic contention model; nothing in it is measured.
+    """Return a world made by the synthetic contention model.
 
     Parameters
     ----------
     workloads : int
         Number of different workloads, with metrics, throughput by share, memory and power.
     nodes, gpus_per_node : int
-        Size of the cluster; the models are taken in turn by the nodes.
+        Size of the cluster; the nodes use the models in turn.
     gpu_models : sequence of str
         Keys of ``instances.generate.MODELS``; the first has speed 1.
     splits : bool
-        Whether jobs may also share at caps, of 10 to 90 % of the SMs.
+        Whether jobs may also share at caps of 10 to 90 % of the SMs.
     seed : int
-        Of the model.
+        Seed of the model.
 
     Raises
     ------
     InputError
-        When an argument is out of its range.
+        If an argument is out of range.
     """
     made = generate(
         1,
@@ -99,33 +99,32 @@ def world_of(
     Parameters
     ----------
     source : DataSet or Instance
-        Where slowdowns come from. Those of a data set are averages, as in
-        ``DataSet.instance``; the speed of a workload on a model is its solo throughput there over
-        that on the first of ``gpu_models``.
+        Source of the slowdowns. For a data set they are averages, as in ``DataSet.instance``, and
+        the speed of a workload on a model is its solo throughput there over its solo throughput on
+        the first of ``gpu_models``.
     nodes : int, optional
-        Nodes of the cluster. By default an instance keeps its own, and a data set has one for
-        each GPU model.
+        Nodes of the cluster. By default an instance keeps its own nodes, and a data set gets one
+        for each GPU model.
     gpus_per_node : int
         GPUs of each node.
     gpu_models : sequence of str, optional
-        Models of the source, taken in turn by the nodes; by default those of the instance, or the
-        first of the data set.
+        Models of the source, which the nodes use in turn; by default all models of the instance, or
+        the first model of the data set.
     workloads : sequence of str, optional
-        The workloads to take; by default all that are profiled on every model.
+        Workloads to include; by default all that are profiled on every model.
     memory_mib : float, optional
-        Memory of the GPUs of a data set; by default that of the model in
-        ``instances.generate.MODELS``.
+        Memory of the GPUs of a data set; by default the model's in ``instances.generate.MODELS``.
 
     Returns
     -------
     Instance
-        Without jobs.
+        The world, without jobs.
 
     Raises
     ------
     InputError
-        When a model or a workload is not in the source, a number is out of range, or the memory
-        of a GPU model is unknown and needed.
+        If a model or a workload is not in the source, a number is out of range, or the memory of a
+        GPU model is needed but unknown.
     """
     whole = source if isinstance(source, Instance) else _of_data(source, gpu_models, memory_mib)
     taken = _only(whole, workloads)
@@ -162,7 +161,7 @@ def _kinds(instance: Instance) -> dict[str, GpuModel]:
 
 
 def _only(instance: Instance, names: Sequence[str] | None) -> Instance:
-    """Return the instance without jobs, and without other workloads and their entries."""
+    """Return the instance without jobs, with only these workloads and their entries."""
     taken = tuple(instance.workloads) if names is None else tuple(names)
     for k, name in enumerate(taken):
         if name not in instance.workloads:
@@ -206,7 +205,7 @@ def _ran_on_all(name: str, found: Sequence[Instance]) -> bool:
 
 
 def _on_models(name: str, models: Sequence[str], found: Sequence[Instance]) -> Workload:
-    """Return a workload as on the first model, with its speed on each relative to that one."""
+    """Return a workload as on the first model, with its speed on each relative to the first."""
     on = [one.workloads[name] for one in found]
     if len(on) == 1:
         return on[0]

@@ -389,7 +389,7 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         (("--format", "excel"), "--format: must be one of csv, parquet"),
         (("--gpus-per-node", "1", "--nodes", "1"), "jobs[1].workers: must be <= 1"),
         (("-o", "trace.csv"), "trace.csv: is another file of this command, too"),
-        (("-o", "notes.txt"), "notes.txt: holds something else than a run"),
+        (("-o", "notes.txt"), "notes.txt: holds something other than a run"),
         (("-o", "trace.csv/out"), "cannot be written"),
     ],
 )

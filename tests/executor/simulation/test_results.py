@@ -53,7 +53,7 @@ def test_takes_the_place_of_a_run_and_of_nothing_else(result, kind, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("mine")
-    with pytest.raises(InputError, match="holds something else than a run"):
+    with pytest.raises(InputError, match="holds something other than a run"):
         result.write(tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "mine"
 
