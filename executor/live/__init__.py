@@ -1,1 +1,1 @@
-"""The live service: it decides every round, carries out what was decided and learns from it."""
+"""The live service: it decides every round, carries out its decisions and learns from them."""

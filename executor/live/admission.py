@@ -1,4 +1,4 @@
-"""Requests that are refused: not permitted, or of jobs that can never run."""
+"""Refusal of requests that are not permitted, or for jobs that can never run."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
 MOST_WAITING: Final = 10_000
-"""Jobs of one user that may wait, unless the administrator says otherwise."""
+"""Default limit on the waiting jobs of one user."""
 
 MOST_MIB: Final = 128.0
-"""Of commands, environments and other texts of one user's jobs that are not over, likewise."""
+"""Default limit on the texts (commands, environments, ...) of one user's jobs not over, MiB."""
 
 MOST_WEIGHT: Final = 10.0
-"""Of a job that no administrator submits."""
+"""Limit on the weight of a job, unless an administrator submits it."""
 
 MOST_WORD_BYTES: Final = 128 * 2**10
-"""The kernel's limit of an argument or a variable, with the zero at its end (MAX_ARG_STRLEN)."""
+"""The kernel's limit on an argument or a variable, including the final NUL (MAX_ARG_STRLEN)."""
 
 MOST_WORDS_BYTES: Final = 2 * 2**20 - MOST_WORD_BYTES
-"""Of all of them: the kernel's limit under the usual limit of stacks, less what the service adds
-to the environment."""
+"""Limit on all of them: the kernel's limit for the usual stack limit, less the variables that the
+service adds to the environment."""
 
 MOST_PATH_BYTES: Final = 4096
-"""The kernel's limit of a path, with the zero at its end (PATH_MAX)."""
+"""The kernel's limit on a path, including the final NUL (PATH_MAX)."""
 
 _OVERHEAD_BYTES: Final = 9
-"""Of each: the zero at its end and the pointer to it."""
+"""Additional bytes for each: the final NUL and the pointer to it."""
 
 
 MOST_GRACE_S: Final = 3600.0
-"""The longest grace that a job may have, unless the administrator allows more."""
+"""Default limit on the grace period of a job."""
 
 
 class AdmissionLimits(NamedTuple):
-    """What the administrator lets users ask for.
+    """The limits that the administrator sets for users.
 
     Attributes
     ----------
     grace_s : float
-        The longest grace that a job may have, seconds.
+        The longest grace period that a job may have, seconds.
     waiting : int
-        How many jobs of a user may wait, unless the user is an administrator.
+        Number of jobs of a user that may wait, unless the user is an administrator.
     mib : float
-        How much memory the specifications of a user's jobs that are not over may take, MiB, unless
-        the user is an administrator.
+        Memory for the specifications of a user's jobs that are not over, MiB, unless the user is an
+        administrator.
     any_user : bool, optional
-        Whether jobs may run as other users than the service's; by default if that is root.
+        Whether jobs may run as users other than the service's; by default only if that is root.
     """
 
     grace_s: float = MOST_GRACE_S
@@ -76,19 +76,19 @@ def refuse_others(job: LiveJob, by: Owner, what: str) -> None:
     Raises
     ------
     RefusedError
-        Its text says ``what`` they may not do.
+        For such a user; the text says ``what`` is refused.
     """
     if by.uid != job.spec.owner.uid and not is_administrator(by):
         raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
 
 
 def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
-    """Refuse changes of a job by other users, too late, or of fields that cannot be edited.
+    """Refuse an edit by another user, of a job that no longer waits, or of a fixed field.
 
     Raises
     ------
     RefusedError, InputError
-        When they are refused.
+        If the edit is refused.
     """
     own = by.uid == job.spec.owner.uid
     if not own and not (is_administrator(by) and changes.keys() <= {"nice"}):
@@ -101,12 +101,12 @@ def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
 
 
 def refuse_values(job: LiveJob, spec: JobSpec) -> None:
-    """Refuse an edited specification that what a job has run so far contradicts.
+    """Refuse an edited specification that contradicts the job's earlier runs.
 
     Raises
     ------
     InputError
-        When it is refused.
+        If it is refused.
     """
     if job.runs and spec.workers != job.spec.workers:
         raise InputError(f"must be {job.spec.workers}, as {job.id} has run", "workers")
@@ -115,14 +115,14 @@ def refuse_values(job: LiveJob, spec: JobSpec) -> None:
 
 
 def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
-    """Refuse a request under the key of an earlier one for other jobs.
+    """Refuse a request that has the key of an earlier request but submits different jobs.
 
     Raises
     ------
     InputError
-        When it is refused.
+        If it is refused.
     """
-    # Of jobs that are over no more is known.
+    # Jobs that are over have no more words than this.
     asked = [spec.without_words() for spec in specs]
     if asked != [job.spec.without_words() for job in jobs]:
         names = f"{jobs[0].id} to {jobs[-1].id}" if len(jobs) > 1 else jobs[0].id
@@ -130,12 +130,12 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
 
 
 def refuse_too_many(more: int, by: Owner, machine: StateMachine, most: int) -> None:
-    """Refuse jobs if too many of the user would wait; administrators have no limit.
+    """Refuse jobs if too many jobs of the user would wait; administrators have no limit.
 
     Raises
     ------
     RefusedError
-        When they are refused.
+        If they are refused.
     """
     barred = sum(job.spec.owner.uid == by.uid for job in machine.barred.values())
     waiting = machine.waiting[by.uid] + barred
@@ -147,12 +147,12 @@ def refuse_too_many(more: int, by: Owner, machine: StateMachine, most: int) -> N
 def refuse_too_much(more_bytes: int, by: Owner, machine: StateMachine, most_mib: float) -> None:
     """Refuse jobs if the user's specifications would take too much memory.
 
-    Words that several jobs have in common count once. Administrators have no limit.
+    Words that several jobs share count once. Administrators have no limit.
 
     Raises
     ------
     RefusedError
-        When they are refused.
+        If they are refused.
     """
     has = machine.charges.of_user[by.uid]
     if has + more_bytes > most_mib * 2**20 and not is_administrator(by):
@@ -162,12 +162,12 @@ def refuse_too_much(more_bytes: int, by: Owner, machine: StateMachine, most_mib:
 
 
 def refuse_after(spec: JobSpec, machine: StateMachine, path: str) -> None:
-    """Refuse a job that is to start after one that is not known, or did not finish.
+    """Refuse a job that depends on a job that is unknown, or did not finish.
 
     Raises
     ------
     InputError
-        When it is refused.
+        If it is refused.
     """
     for name, awaited in (("after", spec.after), ("after_any", spec.after_any)):
         for k, job in enumerate(awaited):
@@ -192,16 +192,16 @@ def refuse_hopeless(
     by : Owner
         The user who submits it.
     cluster : Cluster or None
-        The pool's devices; None if more may join, so that jobs too large for these may wait.
+        The pool's devices; None if more devices may join, so that larger jobs may wait.
     limits : AdmissionLimits
-        What users may ask for.
+        The limits for users.
     path : str
         Path of the job in the request.
 
     Raises
     ------
     InputError
-        When it is refused.
+        If it is refused.
     """
     if spec.owner.uid != by.uid and not is_administrator(by):
         rule = f"must be {by.uid} (a user submits for himself), got {spec.owner.uid}"
@@ -223,7 +223,7 @@ def refuse_hopeless(
 
 
 def _refuse_unstartable(spec: JobSpec, path: str) -> None:
-    """Refuse what the kernel could start on no machine (execve(2))."""
+    """Refuse a job that the kernel could not start on any machine (execve(2))."""
     if not os.path.isabs(spec.cwd):
         raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
     if "\0" in spec.cwd:

@@ -1,6 +1,6 @@
-"""Beliefs about two workloads that share a device, and the source of each number.
+"""Beliefs about pairs of workloads that share a device, and the source of each number.
 
-Measured pairs come first, then a fitted model, then the analytic predictor on solo profiles.
+Measurements come first, then a fitted model, then the analytic predictor on solo profiles.
 ``docs/internals/live-beliefs.md`` has the rules and their reasons.
 """
 
@@ -35,15 +35,15 @@ from dovetail.predictors.trained import TrainedPredictor
 Codes = NDArray[np.int64]
 
 CONFIDENCE: Final = 0.9
-"""Of the upper bounds of measured pairs."""
+"""Confidence of the upper bounds of measured pairs."""
 
 MEMORY_CONFIDENCE: Final = 0.95
-"""With which a run stays within the memory that was learned from earlier ones."""
+"""Confidence that a run stays within the memory learned from earlier runs."""
 
 WHOLE: Final = 100
 
 _OVER: Final = 1 + 1e-6
-"""Beyond the rounding with which bounds are held against gSLAs."""
+"""Factor that exceeds the rounding tolerance when bounds are compared with gSLAs."""
 
 
 class Source(IntEnum):
@@ -58,11 +58,11 @@ class Source(IntEnum):
     BROKEN = 6
     ISOLATED = 7
     UNBOUNDED = 8
-    """A fitted model that has no bounds."""
+    """A fitted model without bounds."""
 
 
 WITHOUT_BOUND: Final = (Source.ANALYTIC, Source.UTILISATION, Source.UNBOUNDED)
-"""Estimates of which nothing bounds the error; what counts as their bound is the figure itself."""
+"""Sources of estimates without an error bound; their upper bound is the estimate itself."""
 
 ORIGINS: Final[Mapping[Source, Origin]] = {
     Source.MEASURED: "measured",
@@ -74,7 +74,7 @@ ORIGINS: Final[Mapping[Source, Origin]] = {
     Source.ISOLATED: "estimate",
     Source.UNBOUNDED: "estimate",
 }
-"""What a plan calls them."""
+"""Names of the sources in a plan."""
 
 
 class Belief(NamedTuple):
@@ -83,13 +83,13 @@ class Belief(NamedTuple):
     Attributes
     ----------
     slowdown, upper : float
-        As believed, and an upper bound; NaN = they may not share.
+        The believed slowdown and its upper bound; NaN = the two may not share.
     source : str
-        Where it comes from, in words.
+        The source in words.
     origin : {"measured", "model", "estimate"}
-        What a plan calls that.
+        The source as named in a plan.
     bounded : bool
-        Whether ``upper`` bounds an error; if not, it is the figure itself.
+        Whether ``upper`` bounds the error; otherwise it equals ``slowdown``.
     """
 
     slowdown: float
@@ -100,7 +100,7 @@ class Belief(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return where it comes from; of an estimate, that it is one."""
+        """The source in words; an estimate is marked as such."""
         if self.origin != "estimate":
             return self.source
         return f"estimate{'' if self.bounded else ' without a bound'}: {self.source}"
@@ -108,18 +108,18 @@ class Belief(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BeliefTable(SlowdownTable):
-    """Beliefs of every two workloads, and where they are from; ``p99`` is as measured.
+    """Beliefs about all pairs of workloads, and their sources; ``p99`` is as measured.
 
     Attributes
     ----------
     prior : SlowdownTable
         The predictions, without any measurement.
     source : (M, K, W, W) int
-        ``Source``.
+        The ``Source`` of each cell.
     repeats : (M, K, W, W) int
-        How often it was measured.
+        How often each cell was measured.
     words : mapping of Source to str
-        What the sources are called.
+        The sources in words.
     """
 
     prior: SlowdownTable
@@ -142,13 +142,13 @@ class BeliefTable(SlowdownTable):
         )
 
     def after(self, broken: Sequence[Separated]) -> BeliefTable:
-        """Return the table with no belief better than what broke a gSLA."""
+        """Return the table with the slowdowns that broke a gSLA as lower limits."""
         if not broken:
             return self
         slowdown, upper, source = self.slowdown.copy(), self.upper.copy(), self.source.copy()
         p99 = self.p99.copy()
         for pair in broken:
-            # A workload that stood still may not share with the other: NaN spreads.
+            # A workload that made no progress may not share with the other: NaN spreads.
             least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
             cell = self.cell(pair.gpu_model, pair.shares, *pair.workloads)
             if cell is None:
@@ -164,7 +164,7 @@ class BeliefTable(SlowdownTable):
     def cell(
         self, model: str, caps: Caps, own: str, other: str
     ) -> tuple[int, int, int, int] | None:
-        """Return the cell of one workload sharing with another, None if there is none."""
+        """Return the cell of a workload that shares with another; None if there is none."""
         place, known = self.place, own in self.place and other in self.place
         if not known or model not in self.models or caps not in self.caps_place:
             return None
@@ -188,16 +188,16 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, eq=False)
 class Beliefs:
-    """What a repository and a predictor say; immutable.
+    """Beliefs from a repository and a predictor; immutable.
 
     Parameters
     ----------
     data : DataSet
-        Everything that was measured.
+        All profiles and measurements.
     model : TrainedPredictor, optional
-        Fitted on this data or on other.
+        A model fitted on this or on other data.
     model_source : str
-        What it is, in words.
+        The model in words.
     """
 
     data: DataSet
@@ -206,11 +206,11 @@ class Beliefs:
     _workloads: dict[str, dict[str, Workload]] = field(default_factory=dict, init=False)
 
     def workload(self, name: str, models: Sequence[str]) -> Workload | None:
-        """Return a workload as it was profiled on these models, None if on none of them.
+        """Return a workload as profiled on these device models; None if it was on none of them.
 
-        Metrics and throughput are those of the first model on which it was; the speed on another
-        is its throughput there over this one. Memory is what the next run stays within with
-        ``MEMORY_CONFIDENCE``, 0 where it is not known.
+        Metrics and throughput are from the first model on which it was profiled; the speed on
+        another is its throughput there over this throughput. The next run stays within the memory
+        with ``MEMORY_CONFIDENCE``; 0 if the memory is unknown.
         """
         found = {model: self.on(model)[name] for model in models if name in self.on(model)}
         if not found:
@@ -246,16 +246,16 @@ class Beliefs:
         caps: Sequence[Caps],
         workers: Mapping[str, int] | None = None,
     ) -> BeliefTable:
-        """Return the beliefs about every two workloads.
+        """Return the beliefs about all pairs of workloads.
 
         Parameters
         ----------
         workloads, models : sequence of str
             Names in the repository.
         caps : sequence of (int or None, int or None)
-            With the mirror of each.
+            Caps of pairs, including the mirror of each.
         workers : mapping of str to int, optional
-            The largest gang of each workload: bounds of a fitted model are for gangs.
+            Size of the largest gang of each workload, for the bounds of a fitted model.
         """
         names = tuple(workloads), tuple(models), tuple(caps)
         shape = (len(models), len(caps), len(workloads), len(workloads))
@@ -304,7 +304,7 @@ class Beliefs:
     ) -> Iterator[tuple[TrainedPredictor | AnalyticPredictor, dict[str, Workload], Codes]]:
         """Yield the predictors for a device model, best first.
 
-        Each comes with the workloads that it can predict, and the source of each pair of these.
+        With each come the workloads that it can predict, and the source of each pair of them.
         """
         profiled = {name: self.on(model)[name] for name in names if name in self.on(model)}
         if self.model is not None and model in self.model.fits:
@@ -339,13 +339,13 @@ class Beliefs:
 
     @cached_property
     def _measured(self) -> Mapping[_Cell, Repeats]:
-        """What was measured of pairs, in both directions."""
+        """The measured slowdowns of pairs, in both directions."""
         found = self._of_pairs(lambda one: one.slowdown or (math.nan, math.nan))
         return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
 
     @cached_property
     def _measured_tails(self) -> Mapping[_Cell, Repeats]:
-        """What was measured of the tail latencies of pairs, in both directions."""
+        """The measured tail latencies of pairs, in both directions."""
         found = self._of_pairs(lambda one: one.p99 or (None, None))
         return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
 
@@ -375,9 +375,9 @@ def _directions(found: Measurement) -> tuple[_Cell, _Cell]:
 
 
 def _with_stand_ins(workload: Workload) -> Workload:
-    """Return the workload with utilisations in place of metrics that could not be read.
+    """Return the workload with utilisations instead of metrics that could not be read.
 
-    The busy part of the device replaces that of its SMs; unknown memory and bus traffic is 0.
+    The device's utilisation replaces its SMs'; unknown memory and bus traffic is 0.
     """
     metrics = workload.metrics or Metrics()
     busy = next(
@@ -405,22 +405,22 @@ def _fill(
     known: Mapping[str, Workload],
     codes: Codes,
 ) -> None:
-    """Predict the cells of known workloads that have no slowdown yet.
+    """Fill the cells of known workloads that have no slowdown yet with predictions.
 
     Parameters
     ----------
     values : tuple of arrays
-        Slowdown, upper bound, source and power on the device model, which are filled.
+        Slowdown, upper bound, source and power on the device model, changed in place.
     names, caps : sequence
-        What their axes stand for.
+        The workloads and the caps of their axes.
     model : str
         The device model.
     predictor
-        Predicts the pairs.
+        The predictor of the pairs.
     known : mapping of str to Workload
         The workloads that it can predict, in the order of ``names``.
     codes : array
-        The source of each pair of these.
+        The source of each pair of known workloads.
     """
     if not known:
         return

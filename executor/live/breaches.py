@@ -1,4 +1,4 @@
-"""Runs that share and are over their gSLA: which run is stopped, and which are separated."""
+"""Runs over their gSLA because of sharing: which run is stopped, and which are separated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.tracks import Track, Tracks
 
 _WINDOWS: Final = (1, 4, 16)
-"""A breach that one window does not prove is looked for in so many."""
+"""Numbers of windows over which a breach is looked for, in this order."""
 
 _Excess = tuple[float, bool]
 """A slowdown above a gSLA, and whether it is the growth of the p99."""
@@ -28,11 +28,11 @@ class Breach(NamedTuple):
     gsla : float
         Its gSLA.
     still_s : float
-        For how long it has done no iteration.
+        Seconds since its last iteration.
     slowdown : float or None
-        Its slowdown; None if it is over its gSLA because it stands still.
+        Its slowdown; None if it is over its gSLA because it makes no progress.
     tail : bool
-        Whether that is the growth of its p99.
+        Whether ``slowdown`` is the growth of its p99.
     """
 
     track: Track
@@ -44,12 +44,12 @@ class Breach(NamedTuple):
 
     @property
     def newest(self) -> Track:
-        """The run that started last, which is stopped."""
+        """The run that started last, which is the one to stop."""
         return max(self.residents, key=_started)
 
     @property
     def culprits(self) -> tuple[Track, ...]:
-        """The runs that may have slowed it: the newest, or all others if it is the newest."""
+        """The runs that may have slowed it: the newest run, or all others if it is the newest."""
         if self.newest is not self.track:
             return (self.newest,)
         return tuple(other for other in self.residents if other is not self.track)
@@ -107,7 +107,7 @@ def breaches(tracks: Tracks) -> Iterator[Breach]:
 
 
 def _too_slow(tracks: Tracks, track: Track, begin_s: float, gsla: float) -> _Excess | None:
-    """Return how a run is over its gSLA beyond the noise; None if it is not."""
+    """Return the slowdown of a run that exceeds its gSLA beyond the noise, else None."""
     for times in _WINDOWS:
         since_s = tracks.now_s - times * tracks.options.window_s
         if since_s < begin_s:
@@ -131,6 +131,6 @@ def _slow_on_average(tracks: Tracks, track: Track, since_s: float, gsla: float) 
 
 
 def _started(track: Track) -> tuple[float, float]:
-    """Return when a run was placed; of two placed at once, the one submitted later is newer."""
+    """Return when a run was placed, then (to break ties) when its job was submitted."""
     steps = (step.at_s for step in reversed(track.job.history) if step.state is JobState.STARTING)
     return next(steps, track.seen_s), track.job.submitted_s

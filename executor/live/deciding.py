@@ -1,4 +1,4 @@
-"""Rounds of the live service: when a decision is due, what it does, and what it would do."""
+"""Rounds of the live service: when a decision is due, how it is carried out, and previews."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dovetail.solver.policies.registry import policy_named
 from dovetail.solver.policies.services import services_kept
 
 REST: Final = 4.0
-"""For how many times the length of a decision the service's thread does other things after it."""
+"""After a decision, the service's thread does other things for this many times its length."""
 
 _SOONEST_S: Final = 0.1
 _QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
@@ -39,9 +39,9 @@ _LOG: Final = logging.getLogger("dovetail.live")
 
 
 class Decider:
-    """Prepares and carries out the decisions of a policy, and previews them.
+    """Prepares, carries out and previews the decisions of a policy.
 
-    Called from the service's thread.
+    Its methods are called from the service's thread.
 
     Parameters
     ----------
@@ -50,20 +50,20 @@ class Decider:
     view : PolicyView
         The state that the policy decides on.
     policy : GuardedPolicy
-        The policy; for previews, a new one of its name.
+        The policy; previews use a new policy of the same name.
     queue : ProfilingQueue
-        What starts before the policy's choice.
+        The jobs that start before the policy's choice, to be profiled.
     left : LeftBehind
         Runs without a job, on devices that take no start.
     directory : str
-        Nothing starts while its disk is almost full; empty: any disk will do.
+        No job starts while its disk is almost full; empty: no disk is checked.
 
     Attributes
     ----------
     due_s : float
         When the next decision is due, on the service's clock.
     took_s, gap : float or None
-        How long the last decision took, and the gap that it proved.
+        Duration of the last decision, and the gap that it proved.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class Decider:
         self._rest_until_s = -math.inf
         self._first_s = 0.0
 
-    # When.
+    # When a decision is due.
 
     def decide_now(self) -> None:
-        """Have the next decision as soon as possible."""
+        """Request the next decision as soon as possible."""
         self.due_s = -math.inf
 
     def decide_after(self, kinds: Collection[str]) -> None:
-        """Have a decision after events of these kinds, where they may change it.
+        """Request a decision after events of these kinds, if they may change it.
 
-        If only new jobs came, it waits until the thread has rested from the last one.
+        If there are only new jobs, it waits until the thread has rested from the last decision.
         """
         if not _PATIENT.issuperset(kinds):
             self.decide_now()
@@ -108,7 +108,7 @@ class Decider:
     def _decide_by(self, at_s: float) -> None:
         self.due_s = min(self.due_s, at_s)
 
-    # What a decision does.
+    # A decision.
 
     def prepare(self) -> bool:
         """Bring the policy's state up to date; return whether that succeeded."""
@@ -123,7 +123,7 @@ class Decider:
         return True
 
     def begin(self) -> bool:
-        """Start what comes before the policy's choice; return whether the policy may go on."""
+        """Start jobs that go before the policy's choice; return whether the policy may decide."""
         try:
             require_room(self._directory)
         except (DiskFullError, OSError) as error:
@@ -148,17 +148,17 @@ class Decider:
         return False
 
     def note(self, decision: Decision, decide_s: float) -> None:
-        """Take in when to decide again after a decision that took so many seconds."""
+        """Plan the next decision after one that took ``decide_s`` seconds."""
         self.took_s = decide_s + self._first_s
         self.gap = decision.proof.gap if decision.proof else None
         now_s = self._clock.now_s()
         self._rest_until_s = now_s + REST * self.took_s
         if decision.wake_s is not None:
-            # A policy that asks for the past would never let the service rest.
+            # A wake-up time in the past would never let the service rest.
             self._decide_by(max(decision.wake_s, now_s + _SOONEST_S))
 
     def carry_out(self, decision: Decision) -> None:
-        """Stop and place jobs as decided, as far as the check of starts allows."""
+        """Stop and place jobs as decided, except starts that the checker refuses."""
         try:
             decision = without_unfair_stops(decision, self._machine)
             for job in decision.stops:
@@ -168,7 +168,7 @@ class Decider:
                     stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
                     self._ledger.commit([stop])
             self._start_all(decision.starts)
-            # The state's time is before that of the starts, and the journal's never goes back.
+            # The state is older than the starts, and the journal's time never goes back.
             now_s = self._clock.now_s()
             self._ledger.commit(reservations(self._view, decision.reserved, now_s))
             self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
@@ -176,13 +176,13 @@ class Decider:
             self._failed("journal", error)
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
-        """Place jobs, and return the starts that were placed."""
+        """Place jobs, and return the starts that were carried out."""
         begun: list[Start] = []
         for group in in_groups(starts):
             if self._start(group):
                 begun += group
             elif len(group) > 1 or group[0].shares:
-                # The policy would decide the same again, and nothing would ever start.
+                # Otherwise the policy would decide the same again, and no job would ever start.
                 alone = (start._replace(shares=None) for start in group)
                 begun += [
                     one for one in alone if is_fresh(self._view.state, one) and self._start([one])
@@ -190,7 +190,7 @@ class Decider:
         return begun
 
     def _start(self, group: Sequence[Start]) -> bool:
-        """Place jobs that start together unless a rule is broken; return whether they were."""
+        """Place jobs that start together unless they break a rule; return True if placed."""
         try:
             placed = place(self._view, group, self._left.held)
         except CannotStartError as error:
@@ -201,10 +201,10 @@ class Decider:
         self._queue.begin(self._machine.jobs[start.job.id] for start in group)
         return True
 
-    # What it would do.
+    # Previews.
 
     def choose(self) -> PlannedDecision:
-        """Return what the policy would do now, and in which round."""
+        """Return the policy's decision in the present round, without carrying it out."""
         self._view.renew(self._clock.now_s())
         instance, before = self._view.instance(), Precedence.of(self._machine)
         state = self._view.state
@@ -226,7 +226,7 @@ class Decider:
         )
 
     def _entered(self, starts: Sequence[Start]) -> list[Start]:
-        """Enter starts into the state, and return those that break no rule."""
+        """Enter the starts that break no rule into the state, and return them."""
         found: list[Start] = []
         for group in in_groups(starts):
             with suppress(CannotStartError):

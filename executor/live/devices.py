@@ -1,4 +1,4 @@
-"""The devices of a pool as the service knows them; changes are journalled first."""
+"""The devices of a pool as the service knows them; changes are written to the journal first."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dovetail.instances.instance import Cluster
 
 
 class Devices:
-    """The devices of a pool that the service knows; jobs are placed on these only.
+    """The devices of a pool that the service knows; jobs are placed only on these.
 
-    A pool may change its devices at any time. The change becomes an event (``news``), and is known
-    from ``take_up`` on, once the event is durable: so journal and service know the same devices.
+    A pool may change its devices at any time. A change becomes an event (``news``) and takes effect
+    with ``take_up``, once the event is durable, so that journal and service know the same devices.
 
     Parameters
     ----------
     pool : NodePool
         The pool.
     max_jobs_per_gpu : int, optional
-        How many jobs may share a device; by default as many as the pool says.
+        Number of jobs that may share a device; by default the pool's number.
 
     Attributes
     ----------
     cluster : Cluster
         The known devices.
     models : mapping of str to str
-        The model of each, by its id; one object for life, which ``take_up`` changes.
+        The model of each, by its id; ``take_up`` changes this object in place.
     """
 
     def __init__(self, pool: NodePool, max_jobs_per_gpu: int | None = None) -> None:
@@ -41,7 +41,7 @@ class Devices:
         self.take_up()
 
     def news(self, at_s: float) -> list[AnyEvent]:
-        """Return the event of a change since the last call, if there is one."""
+        """Return the event of a change since the last call, if any."""
         cluster = self._of_pool()
         if cluster == self._offered:
             return []
@@ -57,7 +57,7 @@ class Devices:
         )
 
     def take_up(self) -> None:
-        """Know the devices of the last event."""
+        """Use the devices of the last event from now on."""
         self.cluster = self._offered
         self.models.clear()
         self.models.update(_models(self.cluster))
@@ -73,7 +73,7 @@ class Devices:
         Raises
         ------
         InputError
-            When there is none of a name.
+            If there is none of a name.
         """
         nodes = self.cluster.nodes
         of_name = {node.id: tuple(gpu.id for gpu in node.devices) for node in nodes}

@@ -1,4 +1,4 @@
-"""Why the service does not carry out a request that is well-formed."""
+"""Errors with which the service refuses well-formed requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class UnknownJobError(DovetailError):
 
 
 class TooManyError(DovetailError):
-    """Too many requests of a user wait for their answers: nothing was done."""
+    """Too many requests of a user wait for answers; nothing was done."""
 
 
 class BusyError(DovetailError):
-    """The service cannot make a request durable now (its disk is full, say): nothing was done."""
+    """The service cannot make a request durable now (its disk is full, say); nothing was done."""

@@ -1,9 +1,9 @@
-"""Fair shares: the user who has less goes first, whatever value the policy gives the jobs.
+"""Fair shares: the user with less goes first, regardless of the policy's objective.
 
 Max-min fairness: while jobs of several users wait and not all of them can start, the next idle
-device goes to the user with the fewest devices now; among equals, to the one with the least use
-since they compete (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996;
-``StateMachine.used``). The policy chooses among the user's jobs with the lowest ``nice`` first.
+device goes to the user with the fewest devices at the moment; ties go to the user with the least
+usage while they compete (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996;
+``StateMachine.used``). The policy first chooses among the user's jobs with the lowest ``nice``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dovetail.solver.policies.state import Job, State
 
 
 class Standing(NamedTuple):
-    """What a user has; the smallest comes first.
+    """The devices and usage of a user; the user with the smallest comes first.
 
     Attributes
     ----------
     devices : float
-        Devices that the user's jobs hold now; of shared ones, their part.
+        Devices that the user's jobs hold now; a shared device counts in parts.
     used_s : float
         Device seconds, comparable between users with waiting jobs (``StateMachine.used``).
     """
@@ -54,8 +54,8 @@ def _devices_of(machine: StateMachine) -> dict[int, float]:
 def without_unfair_stops(decision: Decision, machine: StateMachine) -> Decision:
     """Return a decision without unfair stops, and without the starts that need them.
 
-    Unfair are stops for a user who would then have more devices, and for a job of the same user
-    with a higher ``nice``. No latency-critical job is stopped at all.
+    A stop is unfair if it favours a user who would then have more devices, or a job of the same
+    user with a higher ``nice``. Latency-critical jobs are never stopped.
     """
     devices = _devices_of(machine)
     after = devices.copy()
@@ -88,7 +88,7 @@ class Precedence(NamedTuple):
     Attributes
     ----------
     users : dict of int to str
-        By uid, for every user but the first: which user comes first, and why.
+        By uid, for every user but the first: the user who comes first, and why.
     nice : dict of int to int
         By uid, the lowest ``nice`` of the user's jobs that wait for devices.
     """
@@ -98,7 +98,7 @@ class Precedence(NamedTuple):
 
     @classmethod
     def of(cls, machine: StateMachine) -> Self:
-        """Look at the jobs that wait for devices."""
+        """Return the order of the users whose jobs wait for devices."""
         nice: dict[int, int] = {}
         for job in machine.queued.values():
             uid = job.spec.owner.uid
@@ -106,7 +106,7 @@ class Precedence(NamedTuple):
         return cls(_users_before(machine), nice)
 
     def ahead(self, job: LiveJob) -> tuple[str, str] | None:
-        """Return the rule by which a user's jobs come before a job, and the user; or None."""
+        """Return the rule by which other jobs come before a job, and their user; or None."""
         owner = job.spec.owner
         if owner.uid in self.users:
             return "fair share", self.users[owner.uid]
@@ -136,7 +136,7 @@ def _text(standing: Standing) -> str:
 def turns(
     machine: StateMachine, state: State, decide: Callable[[State], Sequence[Start]]
 ) -> Iterator[Sequence[Start]]:
-    """Yield the starts that come before the policy's own, of one user after another.
+    """Yield the starts that come before the policy's own choice, user by user.
 
     Parameters
     ----------
@@ -144,10 +144,10 @@ def turns(
         Jobs and devices.
     state : State
         The caller enters the starts into it before it asks for the next. In a user's turn it has
-        only the user's waiting jobs, at first only those with the lowest ``nice``, and what is
-        reserved for other latency-critical jobs is open.
+        only the user's waiting jobs (at first only the jobs with the lowest ``nice``), and no
+        reservations of other latency-critical jobs.
     decide : callable
-        Returns what the policy would start in a state.
+        Returns the policy's starts in a state.
     """
     place = _places(machine, state)
     compete = False
@@ -165,13 +165,13 @@ def turns(
 
 
 def _in_order(numbers: Collection[int], place: Mapping[int, int]) -> Iterator[set[int]]:
-    """Yield the first jobs, then these and the next ones, at last all."""
+    """Yield growing sets of jobs: those of the first place, then of the first two, and so on."""
     for last in sorted({place[number] for number in numbers}):
         yield {number for number in numbers if place[number] <= last}
 
 
 def _places(machine: StateMachine, state: State) -> dict[int, int]:
-    """Return the rank of each waiting job's nice among those of its user, from 0."""
+    """Return the rank (from 0) of each waiting job's nice among its user's waiting jobs."""
     of_user: dict[int, set[int]] = defaultdict(set)
     nice = {job.number: machine.jobs[job.id].spec.nice for job in state.pending.values()}
     for job in state.pending.values():
@@ -184,7 +184,7 @@ def _places(machine: StateMachine, state: State) -> dict[int, int]:
 
 
 def _devices_for(machine: StateMachine, state: State) -> dict[int, int]:
-    """Return how many of the idle devices are for each user, in the order of users."""
+    """Return the number of idle devices that each user gets, in the order of the users."""
     idle = sum(state.idle_count)
     wanted: dict[int, list[int]] = defaultdict(list)
     for job in state.pending.values():
@@ -206,7 +206,7 @@ def _devices_for(machine: StateMachine, state: State) -> dict[int, int]:
 
 
 def _within(devices: int, starts: Sequence[Start], state: State) -> list[Start]:
-    """Return the first starts that take at most so many idle devices."""
+    """Return the first starts that together take at most this many idle devices."""
     taken: set[int] = set()
     found = []
     for start in starts:
@@ -219,7 +219,7 @@ def _within(devices: int, starts: Sequence[Start], state: State) -> list[Start]:
 
 @contextmanager
 def _only(numbers: Set[int], state: State) -> Iterator[None]:
-    """Leave only these waiting jobs in a state, and what is reserved for these or is overdue."""
+    """Hide other waiting jobs from a state, and the reservations of the latency-critical ones."""
     pending, reserved = state.pending, state.reserved
     state.pending = {n: job for n, job in pending.items() if n in numbers}
     state.reserved = {

@@ -1,4 +1,4 @@
-"""From readings of rates and devices to the records of the repository."""
+"""Make records of the repository from readings of rates and devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_SLOWDOWN: Final = 1e-3
 
 
 class Slowed(NamedTuple):
-    """How much a run was slowed, the rate that says so, and the growth of its p99 if known."""
+    """The slowdown of a run, the rate it was computed from, and the growth of its p99 if known."""
 
     slowdown: float
     rate: Rate
@@ -39,27 +39,27 @@ def solo_profile(
     latency_p99_s: float | None = None,
     neighbours: int = 0,
 ) -> SoloProfile:
-    """Return the profile of a run that was alone.
+    """Return the profile of a run that ran alone.
 
     Parameters
     ----------
     run : Run
-        What ran.
+        The run.
     workload, gpu_model : str
-        Its workload's name in the repository, and on what.
+        Its workload's name in the repository, and its device model.
     rate : Rate
-        Of its slowest rank.
+        Rate of its slowest rank.
     memory_mib : float
-        The most that a rank used.
+        The most memory that a rank used.
     devices : sequence of sequence of Usage
-        The readings of each of its devices in that time; the metrics are means over all, and
-        the variance is that of one reading.
+        The readings of each of its devices in that time; the metrics are means over all readings,
+        and the variances are per reading.
     at_s : float
         The moment, seconds since the epoch.
     latency_p99_s : float, optional
-        The 99th percentile of its latencies; None where it reported too few.
+        The 99th percentile of its latencies; None if it reported too few.
     neighbours : int
-        Other devices of its nodes with runs then, which may have slowed it through the host.
+        Number of other busy devices on its nodes, whose runs may have slowed it through the host.
     """
     readings = [reading for device in devices for reading in device]
     values = {name: list(_values(name, readings)) for name in METRICS}
@@ -91,22 +91,22 @@ def measurement(
     at_s: float,
     neighbours: int = 0,
 ) -> Measurement:
-    """Return what was measured of runs that share a device.
+    """Return the measurement of runs that share a device.
 
     Parameters
     ----------
     workloads, shares : sequence
-        What ran, and under which caps.
+        The workloads of the runs and their caps.
     gpu_model : str
-        Of the device.
+        Model of the device.
     slowed : sequence of Slowed or None
-        How much each was slowed; None where one of them stood still.
+        The slowdown of each run; None if one of them made no progress.
     readings : sequence of Usage
-        Of the device, in that time.
+        Readings of the device in that time.
     at_s : float
         The moment, seconds since the epoch.
     neighbours : int
-        As of a profile.
+        As in `solo_profile`.
     """
     return Measurement(
         workloads=tuple(workloads),
@@ -131,13 +131,13 @@ def power_w(readings: Sequence[Usage]) -> float | None:
     if len(metered) < 2:
         return None
     (begin_s, before_j), (end_s, after_j) = metered[0], metered[-1]
-    # A counter that went back was reset in between, by a new driver.
+    # A counter that went back was reset by a new driver.
     power = (after_j - before_j) / (end_s - begin_s) if end_s > begin_s else 0.0
     return power if power >= _LEAST else None
 
 
 def moment(at_s: float) -> str:
-    """Return a moment as the repository writes it, ISO 8601 in UTC."""
+    """Return a moment in the repository's format, ISO 8601 in UTC."""
     return datetime.fromtimestamp(at_s, UTC).isoformat()
 
 
@@ -158,7 +158,7 @@ def _driver(readings: Sequence[Usage]) -> str | None:
 
 
 def _source(rates: Sequence[Rate], readings: Sequence[Usage], neighbours: int) -> str:
-    """Return where figures come from, how noisy the worst rate is, and what else ran there."""
+    """Return the source of figures, the noise of the worst rate, and what else ran there."""
     noise, seconds = max(rate.noise for rate in rates), min(rate.seconds for rate in rates)
     noise_text = f"±{noise:.1%}" if noise < 1 else "noise unknown"
     metrics = dict.fromkeys(reading.source for reading in readings if reading.source)

@@ -1,7 +1,7 @@
-"""Fits a model on a repository and writes it to a file: a process of its own, at low priority.
+"""Fit a model on a repository and write it to a file, as a separate process at low priority.
 
-``python -m dovetail.executor.live.fitting KIND REPOSITORY FILE GPU_MODEL...``; a fit that fails
-prints one line and exits with status 2.
+``python -m dovetail.executor.live.fitting KIND REPOSITORY FILE GPU_MODEL...``; if the fit fails,
+it prints one line and exits with status 2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A policy whose failures leave devices idle, and do nothing else."""
+"""A policy whose failures have no other effect than idle devices."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dovetail.solver.policies.services import services_first
 from dovetail.solver.policies.state import State
 
 AGAIN_S: Final = 60.0
-"""Seconds after which a policy that failed is asked again, if nothing happens before."""
+"""Seconds after which a policy that failed is asked again, unless something happens earlier."""
 
 _LOG: Final = logging.getLogger("dovetail.live")
 
 
 class GuardedPolicy:
-    """A policy by name; a decision that fails changes nothing until the next one.
+    """A policy by name; a decision that fails changes nothing.
 
-    Policies remember things by GPU and workload of one state. When the state is another object, a
-    new policy decides.
+    Policies remember data by GPU and workload of one state object. When the state is replaced by
+    another object, the policy is replaced too.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class GuardedPolicy:
     Raises
     ------
     UnsupportedError
-        When there is no such policy.
+        If there is no such policy.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,7 @@ class GuardedPolicy:
         self._state: State | None = None
 
     def decide(self, state: State) -> Decision:
-        """Return what the policy decides."""
+        """Return the policy's decision."""
         if state is not self._state:
             self._policy, self._state = policy_named(self.name), state
         try:
@@ -58,19 +58,19 @@ class GuardedPolicy:
         return decision
 
     def starts(self, state: State) -> tuple[Start, ...]:
-        """Return what a new policy of its name would start on devices that are not reserved.
+        """Return the starts of a new policy of this name on devices that are not reserved.
 
-        Nothing if the policy would stop jobs for that.
+        There are none if the policy would stop jobs for them.
         """
         try:
             decision = services_first(state) or asked(policy_named(self.name), state)
         except Exception:
-            # It fails again when it decides, which is reported.
+            # It will fail again when it decides, and that is reported.
             return ()
         starts = (s for s in decision.starts if state.reserved_gpus.isdisjoint(s.gpus))
         return () if decision.stops else tuple(starts)
 
 
 def asked(policy: Policy, state: State) -> Decision:
-    """Return what a policy decides; nothing while the pool has no devices at all yet."""
+    """Return a policy's decision; nothing if the pool has no devices yet."""
     return decided(policy, state) if len(state.machines) else NOTHING

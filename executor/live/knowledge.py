@@ -1,4 +1,4 @@
-"""Keeps repository, beliefs and journal in step."""
+"""Synchronisation of the repository, the beliefs and the journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dovetail.instances.errors import DovetailError
 
 
 class Knowledge:
-    """Brings measurements to the repository, and what it has to the policy view and the journal.
+    """Writes measurements to the repository, and updates policy view and journal from it.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Knowledge:
     recorder : Recorder
         Writes to the repository.
     learner : Learner
-        Reads it, and fits models.
+        Reads the repository and fits models.
     learned : callable
         Called when the view has newer beliefs.
     """
@@ -50,21 +50,21 @@ class Knowledge:
 
     @property
     def trouble(self) -> str:
-        """What went wrong with the repository or a fit, and pairs that drift; empty if nothing."""
+        """Errors of the repository or a fit, and pairs that drift; empty if there are none."""
         troubles = [self._recorder.trouble, self._learner.trouble, *self._learner.drifts]
         return "; ".join(filter(None, troubles))
 
     def close(self) -> None:
-        """Wait a moment for what is being written, and end a fit."""
+        """Wait a moment for a write that is under way, and end a fit."""
         self._recorder.close()
         self._learner.close()
 
     def record(self) -> None:
-        """Begin to write what was measured to the repository."""
+        """Begin to write new measurements to the repository."""
         self._recorder.offer(self._machine.unrecorded)
 
     def recorded(self) -> list[AnyEvent]:
-        """Return that measurements are in the repository, if so, after learning from it."""
+        """Learn from new measurements in the repository, and return the events for the journal."""
         sequence = self._recorder.recorded()
         if sequence is None and not self._learner.fitting and "repository" not in self._troubles:
             return []
@@ -76,7 +76,7 @@ class Knowledge:
         return [recorded, *self.newly_known()]
 
     def learn(self) -> None:
-        """Give the view newer beliefs if the repository has some."""
+        """Give the view newer beliefs if there are any."""
         try:
             beliefs = self._learner.news()
         except DovetailError as error:
@@ -88,7 +88,7 @@ class Knowledge:
             self._learned()
 
     def newly_known(self) -> list[AnyEvent]:
-        """Return the workloads of waiting jobs whose profile has come to the repository."""
+        """Return an event for each workload of waiting jobs that now has a profile."""
         waiting = (
             job.spec
             for job in self._machine.queued.values()
@@ -97,7 +97,7 @@ class Knowledge:
         return self.known({spec.key: spec for spec in waiting}.values())
 
     def known(self, specs: Iterable[JobSpec]) -> list[AnyEvent]:
-        """Return the workloads of jobs whose profile the repository has, the journal has not."""
+        """Return an event for each workload with a profile that the journal does not know yet."""
         at_s, models = self._clock.now_s(), self._devices.offered_models
         keys = {spec.key for spec in specs if any(self._view.alone(spec, m) for m in models)}
         new = sorted(keys - self._machine.profiled)

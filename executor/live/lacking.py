@@ -1,4 +1,4 @@
-"""What waiting jobs lack besides a place in the round, as ``dovetail jobs`` has it."""
+"""What waiting jobs lack, as shown by ``dovetail queue`` and ``dovetail explain``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dovetail.executor.live.fair_share import Precedence
 from dovetail.instances._record import listed
 
 _NAMED: Final = 4
-"""Devices and jobs that are named; of more, only the number."""
+"""Devices and jobs that are listed by name; the rest are only counted."""
 
 
 def of_job(job: LiveJob, machine: StateMachine, stalled: str) -> str:
-    """Return the state of a job and, if it waits, what it waits for besides the round.
+    """Return the state of a job and, if it waits, what it lacks apart from a start in the round.
 
-    ``stalled`` is what the service lacks for any start; empty if nothing.
+    ``stalled`` is what the service lacks for any start, or empty.
     """
     lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
@@ -40,7 +40,7 @@ def of_job(job: LiveJob, machine: StateMachine, stalled: str) -> str:
 
 
 def _barred(job: LiveJob) -> str:
-    """Return what a job waits for other than devices."""
+    """Return what a job waits for, other than devices."""
     need = [name for name in job.awaits if name in job.spec.after]
     ends = [name for name in job.awaits if name not in need]
     return ", and ".join(
@@ -64,7 +64,7 @@ def _few(names: list[str]) -> str:
 
 
 def _taking_none(machine: StateMachine, devices: Iterable[str]) -> list[str]:
-    """Return which of these devices of the pool take no jobs, a line for each reason."""
+    """Return which of these devices of the pool take no jobs, one line per reason."""
     by_reason: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in devices:
         device = machine.devices[name]
@@ -85,7 +85,7 @@ def _idle(machine: StateMachine) -> list[str]:
 
 
 def _reserved_for(machine: StateMachine, job: LiveJob) -> str:
-    """Return which devices are reserved for a job, and why; empty if none are."""
+    """Return which devices are reserved for a job, and why; empty if none."""
     if job.id not in machine.reserved:
         return ""
     gpus = machine.reserved[job.id].gpus
@@ -96,7 +96,7 @@ def _reserved_for(machine: StateMachine, job: LiveJob) -> str:
 
 
 def _reserved(machine: StateMachine, idle: list[str]) -> Iterator[str]:
-    """Yield which of these idle devices are reserved for which job."""
+    """Yield which of these idle devices are reserved, and for which job."""
     for job, one in machine.reserved.items():
         if names := [name for name in one.gpus if name in idle]:
             verb = "are" if len(names) > 1 else "is"
@@ -113,13 +113,13 @@ class Lacks(NamedTuple):
     closed : bool
         Whether no device takes jobs.
     dry_run : bool
-        Whether nothing is started at all.
+        Whether no job is started at all.
     stalled : str
-        What the service lacks for any start; empty if nothing.
+        What the service lacks for any start, or empty.
     before : Precedence
         The order of users.
     unused : str
-        The idle devices that take no jobs; empty if there are none.
+        The idle devices that take no jobs, and why; empty if there are none.
     kept : str
         The idle devices that are reserved, and for which jobs; empty if there are none.
     """
@@ -134,7 +134,7 @@ class Lacks(NamedTuple):
 
     @classmethod
     def of(cls, machine: StateMachine, dry_run: bool, stalled: str = "") -> Self:
-        """Read the devices."""
+        """Return the present state of devices, reservations and users."""
         closed = all(device.trouble for device in machine.devices.values())
         idle = _idle(machine)
         unused = "; ".join(_taking_none(machine, idle))
@@ -142,7 +142,7 @@ class Lacks(NamedTuple):
         return cls(machine, closed, dry_run, stalled, Precedence.of(machine), unused, kept)
 
     def of_job(self, job: LiveJob) -> str:
-        """Return what a job lacks; empty unless it waits."""
+        """Return what a waiting job lacks; empty for other jobs."""
         if job.state not in QUEUED:
             return ""
         if job.barred:

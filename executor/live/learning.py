@@ -1,4 +1,4 @@
-"""Beliefs from a growing repository, and a model that is fitted on it."""
+"""Beliefs from a growing repository, and a model fitted on it."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from dovetail.predictors.online import Drifts, Online
 from dovetail.predictors.trained import TrainedPredictor
 
 LEAST_PAIRS: Final = 30
-"""Different pairs that must have been measured on a device model before a model is fitted.
+"""Least number of different pairs measured on a device model before a predictor is fitted.
 
-``docs/internals/live-beliefs.md`` has what fits on so many are worth."""
+``docs/internals/live-beliefs.md`` shows how good such fits are."""
 
 LEAST_WORKLOADS: Final = 8
-"""Different workloads that these must be of."""
+"""Least number of different workloads in these pairs."""
 
 NEWS: Final = 1.2
-"""By which factor they must have grown before it is fitted again."""
+"""Factor by which the number of pairs must grow before the next fit."""
 
 _GIVEN: Final = "model that was given"
 
 
 class Learner:
-    """Reads what a repository has, and has a model fitted on it where that is enough.
+    """Reads a repository, and fits a model on it once there are enough measurements.
 
     Between two fits the model is updated with each measurement.
 
-    The fit runs in a process of its own, at low priority, so that neither its time nor its memory
-    is the service's. The model stays in a file, which a service that starts again reads.
+    The fit runs in a separate process at low priority, so that it costs the service neither time
+    nor memory. The model is stored in a file, which the next service reads at its start.
 
     Parameters
     ----------
     repository : Repository
-        Its file may not exist yet.
+        The repository; its file may not exist yet.
     gpu_models : collection of str
-        The pool's device models, read anew before each fit.
+        The pool's device models, read before each fit.
     model : TrainedPredictor, optional
-        A model that is given (``--model``): then none is fitted.
+        A model given by the user (``--model``); if given, none is fitted.
     into : path, optional
-        The file of the fitted model, which the next learner begins with; without it none is
+        The file of the fitted model, with which the next learner begins; without it no model is
         fitted.
     wake : callable
-        Called, from another thread, when a fit has ended.
+        Called from another thread when a fit has ended.
     kind : str
-        What is fitted, as in ``predictors.training.fit``.
+        The kind of model, as in ``predictors.training.fit``.
 
     Attributes
     ----------
     trouble : str
-        Why there is no fitted model, or no newer one; empty where nothing went wrong.
+        Why there is no fitted model, or no newer one; empty if nothing went wrong.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class Learner:
 
     @property
     def drifts(self) -> list[str]:
-        """One line for each pair whose recent measurements lie off what was believed."""
+        """One line for each pair whose recent measurements differ from the believed slowdowns."""
         return self._drifts.texts
 
     def news(self) -> Beliefs | None:
-        """Read what is new, and return `beliefs` if they are others than before it.
+        """Read new records, and return `beliefs` if they have changed, else None.
 
         Raises
         ------
         InputError
-            When the repository cannot be read.
+            If the repository cannot be read.
         """
         self._read()
         self._collect()
@@ -116,7 +116,7 @@ class Learner:
 
     @property
     def beliefs(self) -> Beliefs:
-        """What is to be believed after what was read; nothing is before the first `news`."""
+        """The beliefs from the records read so far; before the first `news` there are none."""
         if self._online is None:
             return Beliefs(self._data, self._model, self._source)
         later = f", {self._online.learnt} learnt since" if self._online.learnt else ""
@@ -136,7 +136,7 @@ class Learner:
         return self._fit is not None
 
     def close(self) -> None:
-        """End the fit that is under way."""
+        """End a fit that is under way."""
         if self._fit is not None:
             self._fit.kill()
             self._reader.join()
@@ -153,12 +153,12 @@ class Learner:
                 self._measurements.append(found.record)
 
     def _learn(self) -> None:
-        """Update the fitted model with what was measured since, without a fit."""
+        """Update the fitted model with later measurements, without a new fit."""
         if self._online is not None:
             self._drifts.add(self._online.learn(self._data))
 
     def _collect(self) -> None:
-        """Take the model of a fit that has ended."""
+        """Use the model of a fit that has ended."""
         if self._fit is None or self._said is None:
             return
         said, status, self._fit = self._said, self._fit.returncode, None
@@ -203,12 +203,12 @@ class Learner:
         self._reader.start()
 
     def _read_out(self, fit: subprocess.Popen[str]) -> None:
-        """Read what a fit says until it ends: a pipe that is full would keep it from going on."""
+        """Read the output of a fit until it ends: a full pipe would block it."""
         _, self._said = fit.communicate()
         self._wake()
 
     def _pairs(self, measurements: Sequence[Measurement]) -> set[_Pair]:
-        """Return the different pairs that were measured on the pool's device models."""
+        """Return the different pairs measured on the pool's device models."""
         models = {*self._gpu_models}
         return {
             (found.gpu_model, frozenset(found.workloads))

@@ -1,4 +1,4 @@
-"""The journal and the state machine, changed together, and the commands that follow."""
+"""Joint updates of the journal and the state machine, and execution of the resulting commands."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _LOG: Final = logging.getLogger("dovetail.live")
 
 
 class EventLedger:
-    """Makes events durable, applies them, and carries out what they lead to, in this order.
+    """Makes events durable, applies them, and carries out the resulting commands.
 
-    Called from the service's thread.
+    Its methods are called from the service's thread.
 
     Parameters
     ----------
     journal : Journal
-        Of this service alone.
+        The journal, used by this service only.
     machine : StateMachine
-        Replayed from it.
+        The state machine replayed from it.
     lock : threading.RLock
         Held while the state machine changes.
     troubles : Troubles
-        Failures of journal and pool are reported there.
+        Where failures of journal and pool are reported.
     applied : callable
         Called with the events of each commit after they are applied.
 
     Attributes
     ----------
     news : list of AnyEvent
-        Events to be journalled before any others.
+        Events to commit before any others.
     commands : list of Command
-        To be carried out once the events that led to them are durable.
+        Commands to carry out once the events that led to them are durable.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class EventLedger:
         self.commands: list[Command] = []
 
     def commit(self, happened: Sequence[AnyEvent]) -> None:
-        """Journal the news and these events, and apply them.
+        """Write the news and these events to the journal, and apply them.
 
         Raises
         ------
         JournalError
-            When they are not journalled; the state machine does not know of them then.
+            If they cannot be written; the state machine does not see them then.
         """
         happened = [*self.news, *happened]
         if not happened:
@@ -88,7 +88,7 @@ class EventLedger:
         self.checkpoint()
 
     def commit_news(self) -> bool:
-        """Commit the news; return whether none are left."""
+        """Commit the news; return True if none are left."""
         try:
             self.commit(())
         except JournalError as error:
@@ -96,7 +96,7 @@ class EventLedger:
         return not self.news
 
     def answer(self, requests: Sequence[QueuedRequest[Any]]) -> None:
-        """Make durable what is asked, all of it at once, and answer."""
+        """Make all requests durable together, and answer them."""
         granted = []
         for request in requests:
             try:
@@ -104,7 +104,7 @@ class EventLedger:
                 if asked:
                     self.commit(asked)
             except Exception as error:
-                # Whatever is wrong with one request, the others are served.
+                # An error in one request must not affect the others.
                 request.refuse(self._reason(error))
             else:
                 granted.append((request, asked))
@@ -116,7 +116,7 @@ class EventLedger:
                 request.reply(asked)
 
     def _reason(self, error: Exception) -> Exception:
-        """Return what the asking user is answered."""
+        """Return the error with which a request is answered."""
         if isinstance(error, JournalError):
             self._troubles.report("journal", error)
             return BusyError(str(error))
@@ -125,7 +125,7 @@ class EventLedger:
         return error
 
     def _sync(self) -> JournalError | None:
-        """Wait until all events are on the disk; return why they are not, if so."""
+        """Wait until all events are on the disk; return the error if they are not."""
         try:
             self._journal.sync()
         except JournalError as error:
@@ -134,18 +134,18 @@ class EventLedger:
         return None
 
     def execute(self, pool: NodePool | None) -> bool:
-        """Carry out the commands once their events are durable; return whether these are.
+        """Carry out the commands once their events are durable; return whether they are durable.
 
         Parameters
         ----------
         pool : NodePool or None
-            None drops the commands. A command that fails is tried again at the next call.
+            The pool; None drops the commands. A command that fails is retried at the next call.
         """
         runs = [command.run for command in self.commands if isinstance(command, Launch)]
         if pool is None or not runs:
             failure = self._sync()
         else:
-            # The disk is waited for in another thread: preparing takes about as long.
+            # Another thread waits for the disk, since preparing takes about as long.
             synced = self._disk.submit(self._sync)
             for run in runs:
                 self._prelaunch(run, pool)
@@ -204,7 +204,7 @@ class EventLedger:
             return False
 
     def checkpoint(self, every: int = EVENTS_A_CHECKPOINT) -> None:
-        """Store the state if ``every`` events have come since it was stored last."""
+        """Store the state if ``every`` events have come since the last time."""
         try:
             self._journal.checkpoint(self._machine, every)
         except JournalError as error:

@@ -1,4 +1,4 @@
-"""Runs that an earlier service left: found again, lost, or without a job."""
+"""Runs left by an earlier service: found again, lost, or without a job."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, QUEUED, UNDER_WAY
 
 TRACE_S: Final = 60.0
-"""Seconds that a pool has at the start to report a run that should be there."""
+"""Seconds within which a pool must report an expected run after the start."""
 
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 
 
 class LeftBehind:
-    """Runs that an earlier service left, until all of them are accounted for.
+    """Keeps track of runs left by an earlier service until all of them are accounted for.
 
-    A *stray* is a run that no job has. Its devices take no start until it has ended.
+    A *stray* is a run without a job. No job starts on its devices until it has ended.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ class LeftBehind:
         self._machine = machine
         self._unseen: set[tuple[str, int]] = set()
         self._lost_s = math.inf
-        # With the ranks that may still run.
+        # The runs, and their ranks that may still run.
         self._strays: dict[str, tuple[Run, set[int]]] = {}
 
     @property
     def lost_s(self) -> float:
-        """When ranks that were not reported are lost; never if all were reported."""
+        """When ranks that were not reported become lost; infinity if all were reported."""
         return self._lost_s if self._unseen else math.inf
 
     @property
@@ -48,7 +48,7 @@ class LeftBehind:
         return {seat.gpu: run.id for run, _ in self._strays.values() for seat in run.seats}
 
     def adopted(self, beyond: Iterable[Run], at_s: float) -> list[AnyEvent]:
-        """Return the starts that the journal has lost, of runs beyond it that fit their jobs."""
+        """Return starts that the journal has lost: of unknown runs that fit their jobs."""
         return [
             events.Placed(
                 at_s=at_s,
@@ -73,7 +73,7 @@ class LeftBehind:
         }
 
     def end_strays(self, beyond: Iterable[Run]) -> list[Command]:
-        """Return the commands that end strays, and those that release runs of ended jobs."""
+        """Return commands that stop strays, and that release runs of ended jobs."""
         found: list[Command] = []
         for run in beyond:
             job = self._machine.jobs.get(run.job)
@@ -102,7 +102,7 @@ class LeftBehind:
         return ours, over
 
     def lost(self, at_s: float) -> list[AnyEvent]:
-        """Return the losses of ranks that the pool has not reported in time."""
+        """Return the loss events of ranks that the pool has not reported in time."""
         if at_s < self.lost_s:
             return []
         unseen, self._unseen = sorted(self._unseen), set()

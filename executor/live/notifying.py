@@ -1,4 +1,4 @@
-"""Runs the administrator's command for every job that is over; the service never waits for it."""
+"""Run the administrator's command for every job that is over; the service never waits for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 from dovetail.executor.jobs.live_jobs import LiveJob
 
 LONGEST_S: Final = 30.0
-"""Seconds after which a command is killed that has not ended."""
+"""Seconds after which a command that has not ended is killed."""
 
 MOST_WAITING: Final = 10_000
 """Notifications that may wait; further ones are dropped."""
@@ -24,11 +24,11 @@ _LOG: Final = logging.getLogger("dovetail.live")
 
 
 class Notifier:
-    """Runs a command for each job that is over, one after the other, in a thread of its own.
+    """Runs a command for each job that is over, one after the other, in a separate thread.
 
-    It runs as the service's user, without a shell. The job is described in its environment, as
-    names and reasons are texts of other users: ``DOVETAIL_JOB``, ``_NAME``, ``_USER``, ``_STATE``
-    and ``_WHY``.
+    The command runs as the service's user, without a shell. The job is described only in the
+    environment, because names and reasons are other users' texts: ``DOVETAIL_JOB``, ``_NAME``,
+    ``_USER``, ``_STATE`` and ``_WHY``.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Notifier:
     Attributes
     ----------
     trouble : str
-        What went wrong with the last job; empty where nothing did.
+        What went wrong with the last notification; empty if nothing did.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ class Notifier:
         self._thread.start()
 
     def notify(self, job: LiveJob) -> None:
-        """Queue the notification of a job; returns at once."""
+        """Queue the notification of a job, without waiting."""
         spec = job.spec
         variables = {
             "DOVETAIL_JOB": job.id,
@@ -64,7 +64,7 @@ class Notifier:
             self._fail("too many jobs are over: not all are notified")
 
     def close(self) -> None:
-        """Notify of no more jobs; does not wait for the command that runs."""
+        """Stop notifying; do not wait for a running command."""
         with suppress(queue.Full):
             self._ended.put_nowait(None)
 
@@ -72,7 +72,7 @@ class Notifier:
         while (variables := self._ended.get()) is not None:
             try:
                 self._run(variables)
-            except Exception as error:  # the next job is notified all the same
+            except Exception as error:  # later jobs must still be notified
                 self._fail(str(error))
 
     def _run(self, variables: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Samples the runs and devices of a pool."""
+"""Samples of the runs and devices of a pool."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from dovetail.instances._record import IDLE
 
 
 class Observer:
-    """Samples progress and usage for the watch; called from one thread.
+    """Samples progress and usage for the watch; used by one thread.
 
     Parameters
     ----------
     machine : StateMachine
-        Is read only.
+        Jobs and devices; only read.
     pool : NodePool
-        Where the runs are.
+        The pool that runs the jobs.
     devices : Devices
-        Of the pool.
+        Devices of the pool.
     view : PolicyView
-        Takes in how far jobs are.
+        Updated with the progress of jobs.
     options : WatchOptions
-        How long runs are watched before anything follows from it.
+        How long runs are watched before conclusions are drawn.
     every_s : float
         Seconds between two samples.
 
     Attributes
     ----------
     usage : mapping of str to Usage
-        Of each device.
+        The last usage of each device.
     power_w : mapping of str to float
-        Of each device, where it is known.
+        Power of each device for which it is known.
     last : LastReading
-        What runs show, and what those that are over showed last.
+        Readings of the present runs, and the last readings of runs that are over.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Observer:
 
     @property
     def next_s(self) -> float:
-        """When the next sample is due; never while nothing runs.
+        """When the next sample is due; infinity while nothing runs.
 
-        One more is taken after the last run has ended, to draw conclusions from it.
+        One more sample is taken after the last run has ended, to draw conclusions from it.
         """
         runs = watched(self._machine) or self.last.now
         return self._sampled_s + self._every_s if runs else math.inf
@@ -82,12 +82,12 @@ class Observer:
             self.last.note_end(run, self._pool.progress(run))
 
     def sample(self, now_s: float, boot_s: float) -> list[AnyEvent]:
-        """Take a sample and return what follows from it.
+        """Take a sample and return the resulting events.
 
         Parameters
         ----------
         now_s, boot_s : float
-            The moment on the service's clock, and on that of the pool's figures.
+            The moment on the service's clock, and on the clock of the pool's figures.
         """
         self._sampled_s = now_s
         runs = watched(self._machine)
@@ -130,9 +130,9 @@ class Observer:
         }
 
     def _libraries(self, runs: Sequence[str], at_s: float) -> Iterator[AnyEvent]:
-        """Yield the libraries that runs have loaded, and the stops of runs that compute wrong.
+        """Yield the libraries that runs loaded, and stops of runs whose share is wrong for them.
 
-        A workload's jobs may change their library from one run to the next.
+        The library of a workload may change from one run to the next.
         """
         self._library_seen &= set(runs)
         for name in runs:

@@ -1,4 +1,4 @@
-"""A policy's decision as a plan, and why jobs wait, as ``dovetail explain`` has it."""
+"""A policy's decision as a plan, and why jobs wait, for ``dovetail plan`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ from dovetail.solver.policies.state import State
 
 
 class PlannedDecision(NamedTuple):
-    """A decision with all that its plan and its reasons depend on; nothing of it changes.
+    """A decision with all the data that its plan and its reasons depend on; immutable.
 
     Attributes
     ----------
     instance : Instance
         The round.
     assigned : tuple of Assignment
-        Of running jobs that stay, and of starts.
+        Assignments of the running jobs that stay, and of the starts.
     preempt : bool
         Whether jobs are stopped.
     policy : str
-        Its name.
+        Name of the policy.
     objective : ObjectiveName
-        What it optimises. A decision that breaks a rule of the objective is valued as throughput.
+        Objective of the policy. If the decision breaks a rule of the objective, its value is the
+        throughput.
     proof : RoundProof or None
-        Of the policy.
+        The policy's proof.
     notice : str
         A caveat about the pool's figures.
     alone : frozenset of str
         Jobs that may start alone only.
     before : mapping of str to (str, str)
-        For jobs of users who do not come first, the rule and the user who does.
+        For jobs that do not come first: the rule, and the user whose jobs do.
     """
 
     instance: Instance
@@ -69,9 +70,9 @@ class PlannedDecision(NamedTuple):
         before: Callable[[str], tuple[str, str] | None],
         notice: str,
     ) -> Self:
-        """Return the choice of a policy that decided on the state of a round.
+        """Return the decision of a policy on the state of a round.
 
-        ``alone`` and ``before`` return what the attributes have, for the job of an id.
+        ``alone`` and ``before`` return the values of these attributes for a job's id.
         """
         stopped = {job.id for job in decision.stops}
         stay = [row for row in staying(instance) if row.job not in stopped]
@@ -90,19 +91,19 @@ class PlannedDecision(NamedTuple):
         )
 
     def for_user(self, name: str) -> Self:
-        """Return the choice with names of one user's workloads only; others are numbered."""
+        """Return the decision with the names of one user's workloads only; others are numbered."""
         others = (label for label in self.instance.workloads if not _is_shown(label, name))
         new = {label: f"another's ({k})" for k, label in enumerate(others, 1)}
         return self._replace(instance=_renamed(self.instance, new))
 
 
 def _is_shown(label: str, name: str) -> bool:
-    """Return whether a label (``Kind.label``) names no workload, or one of this user."""
+    """Return whether a label (``Kind.label``) names no workload, or a workload of this user."""
     return "/" not in label or label.startswith(f"{name}/")
 
 
 def _renamed(instance: Instance, new: Mapping[str, str]) -> Instance:
-    """Return a round with other names of workloads."""
+    """Return a round with renamed workloads."""
 
     def named(entry: SlowdownEntry) -> SlowdownEntry:
         names = tuple(new.get(name, name) for name in entry.workloads)
@@ -119,9 +120,9 @@ def _renamed(instance: Instance, new: Mapping[str, str]) -> Instance:
 
 
 def plan_of(choice: PlannedDecision, budget: Budget = UNLIMITED) -> Plan:
-    """Return the plan of a choice: running jobs, starts, and why the others wait.
+    """Return the plan of a decision: running jobs, starts, and why the others wait.
 
-    Jobs that the budget does not suffice for have no reason but that.
+    If the budget does not suffice for a job, its reason says only that.
     """
     instance, assigned = choice.instance, choice.assigned
     problem = instance.preempted() if choice.preempt else instance
@@ -153,7 +154,7 @@ def plan_of(choice: PlannedDecision, budget: Budget = UNLIMITED) -> Plan:
 
 
 def _with_facts(row: Assignment, report: CheckReport) -> Assignment:
-    """Return an assignment with its job's slowdown and where that is from."""
+    """Return an assignment with its job's slowdown and the source of that."""
     origin = report.job_origin.get(row.job)
     return row.replace(
         slowdown=report.job_slowdown.get(row.job),
@@ -163,7 +164,7 @@ def _with_facts(row: Assignment, report: CheckReport) -> Assignment:
 
 
 def _judged(instance: Instance, plan: Plan, objective: ObjectiveName) -> CheckReport:
-    """Return a plan's report under an objective, or under throughput where it breaks its rules."""
+    """Return a plan's report for an objective, or for throughput if it breaks that one's rules."""
     with suppress(InputError):
         report = check(instance, plan, objective)
         if report.valid:
@@ -172,7 +173,7 @@ def _judged(instance: Instance, plan: Plan, objective: ObjectiveName) -> CheckRe
 
 
 def _proven(proof: RoundProof | None) -> str:
-    """Return what a policy proved about the starts that it weighed, which need not be all."""
+    """Return the gap that a policy proved for the jobs it considered; empty if none."""
     if proof is None or math.isnan(proof.gap):
         return ""
     jobs = f"{proof.jobs} waiting job{'s' * (proof.jobs != 1)}"
@@ -183,8 +184,8 @@ def _proven(proof: RoundProof | None) -> str:
 def _live_reason(reason: str, job: str, choice: PlannedDecision) -> str:
     """Return a reason of ``dovetail explain`` in terms of live mode.
 
-    A job that may start alone only lacks an idle device, not predictions. A job too large for
-    the pool waits for devices that may join. If devices are short, the users before it count.
+    A job that may start only alone lacks an idle device, not predictions. A job too large for the
+    pool waits for devices that may join. If devices are short, the order of users is the reason.
     """
     alone = job in choice.alone
     if reason.startswith("size: "):
@@ -216,12 +217,12 @@ def of_choice(job: str, choice: PlannedDecision, plan: Plan, budget: Budget = UN
     """Return why a job waits and what would let it start, or where it runs."""
     if job not in choice.instance.jobs_by_id:
         return (
-            "it has no part in the round: it holds devices that the pool does not have, or very "
-            f"many jobs wait, of which the first {MOST_IN_ROUND:,} or so take part, as many of "
-            "each user"
+            "it is not in the round: it holds devices that the pool does not have, or very many "
+            f"jobs wait, of which about the first {MOST_IN_ROUND:,} are in the round, an equal "
+            "share for each user"
         )
     try:
-        # The policy decides, perhaps otherwise: nothing is solved.
+        # The policy may decide differently, so nothing is solved here.
         found = explain(choice.instance, plan, job, budget, trials_s=0.0)
     except DovetailError as error:
         return f"no more can be said: {error}"

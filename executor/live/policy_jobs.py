@@ -1,4 +1,4 @@
-"""A live job as policies see it, and its runs as its history has them."""
+"""A live job as policies see it, and its runs according to its history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.executor.live.sharing_classes import ALONE, SharingClass, workload
 from dovetail.solver.policies.state import Job
 
 UNKNOWN_WORK_S: Final = 3600.0
-"""Assumed work of a job for which there is neither an estimate nor an earlier run."""
+"""Assumed work of a job without an estimate or a finished job of its workload."""
 
 
 class RunHistory(NamedTuple):
@@ -22,16 +22,16 @@ class RunHistory(NamedTuple):
     Attributes
     ----------
     started_s : float
-        When its present run was placed; NaN unless it holds devices.
+        When its present run was placed; NaN if it holds no devices.
     ran_from_s : float
         When every rank of its present or last run first ran; NaN before that.
     last_ran_s : float
-        For how long its last run ran, once that has ended.
+        Duration of its last run, once that has ended.
     held_s : float
-        Seconds it held devices in the runs before the present one.
+        Seconds for which it held devices in earlier runs.
     done_s : float
-        Seconds of work that those runs are assumed to have completed: all the time they ran if
-        the job resumes from checkpoints (``requeue``), otherwise 0.
+        Seconds of work that earlier runs are assumed to have done: all the time they ran if the job
+        resumes from checkpoints (``requeue``), otherwise 0.
     waiting_since_s : float
         When it last began to wait.
     """
@@ -73,24 +73,24 @@ class RunHistory(NamedTuple):
 
 @dataclass
 class TrackedJob:
-    """A job that is not over, with the record of it in a policy's state.
+    """A job that is not over, with its record in a policy's state.
 
     Attributes
     ----------
     live : LiveJob
         The job.
     spec : JobSpec
-        Its specification when it was taken up; an edited job is taken up anew.
+        Its specification when the track was made; an edited job gets a new track.
     job : Job
         Its record in the policy's state.
     kind : SharingClass
-        Its workload there.
+        Its workload in the policy's state.
     past : RunHistory
         Its runs.
     steps : int
-        Length of the history that ``past`` was read from.
+        Length of the history from which ``past`` was read.
     alone_only : str
-        ``live.alone_only`` when ``kind`` was derived.
+        The value of ``live.alone_only`` from which ``kind`` was derived.
     """
 
     live: LiveJob
@@ -103,7 +103,7 @@ class TrackedJob:
 
     @classmethod
     def of(cls, live: LiveJob) -> Self:
-        """Begin with a job whose history has not been read."""
+        """Return a track of a job whose history has not been read."""
         spec = live.spec
         job = Job(
             number=live.sequence,
@@ -127,7 +127,7 @@ class TrackedJob:
 
     @property
     def changed(self) -> bool:
-        """Whether its place or its kind may have changed since it was read."""
+        """Whether its devices or its kind may have changed since it was read."""
         live = self.live
         read = self.steps == len(live.history) and self.alone_only == live.alone_only
         return not read or self.job.phase == "running"

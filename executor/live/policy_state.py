@@ -1,4 +1,4 @@
-"""From beliefs about workloads to the state of policies, whose workloads are kinds."""
+"""Make the state that policies see, whose workloads are kinds, from beliefs about workloads."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _STRONGEST_FIRST: Final = (None, "measured", "model", "estimate")
 
 
 def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
-    """Return the caps of two jobs that may be used, the mirror of each among them.
+    """Return the caps that two jobs may have, including the mirror of each.
 
-    Both uncapped, one of them, two caps that sum to all that may be given or to the whole device,
-    what was measured, and ``idle`` of one.
+    Both jobs uncapped, one of them, two caps that sum to the largest allowed sum or to the whole
+    device, all measured caps, and one job at ``idle``.
     """
     found = [UNCAPPED]
     if IDLE in rules.shares:
@@ -42,20 +42,20 @@ def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
 
 @dataclass(frozen=True)
 class KindState:
-    """What a state is made of, while devices, kinds and beliefs stay the same.
+    """The parts of a state that stay the same until devices, kinds or beliefs change.
 
     Attributes
     ----------
     kinds : tuple of SharingClass
         The workloads of the state.
     table : BeliefTable
-        Of their workloads.
+        Beliefs about their workloads.
     profile : callable
-        What is known of a workload by its name.
+        Returns the profiled workload of a name, or None.
     apart : mapping of bool to bool
-        Whether jobs of two users (False), and of one (True), may never share a device.
+        Whether jobs of two users (False) or of one user (True) may never share a device.
     separated : collection of (str, str)
-        Jobs that may not be put together any more.
+        Jobs that may no longer share a device.
     allowed : mapping of (SharingClass, str) to collection of int
         The shares that jobs of a kind may have on a device model.
     """
@@ -70,8 +70,8 @@ class KindState:
     def state(self, cluster: Cluster, layout: Layout) -> State:
         """Return the state of a pool without jobs.
 
-        Devices that take no jobs are on nodes that are down; kinds that may share with no shares at
-        all are clashes, so that no policy puts them together.
+        Devices that take no jobs are on nodes that are down. Kinds that may not share at any caps
+        are clashes, so that no policy puts them together.
         """
         whole, down = layout.cluster(cluster)
         view = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
@@ -87,9 +87,9 @@ class KindState:
         return state
 
     def origins(self, models: Sequence[str]) -> NDArray[Any]:
-        """Return what a plan calls the sources of beliefs of every two kinds, None for nothing.
+        """Return the sources of the beliefs about all pairs of kinds as named in a plan, or None.
 
-        Shape (models, caps, kinds, kinds), of pairs: the weaker of both directions.
+        Shape (models, caps, kinds, kinds); a pair has the weaker source of both directions.
         """
         rank = np.zeros(len(Source), dtype=np.int64)
         for source, origin in ORIGINS.items():
@@ -99,7 +99,7 @@ class KindState:
         return np.asarray(names[np.maximum(of_one, self._mirrored(of_one))])
 
     def _mirrored(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of kinds, by caps, as the co-runner has them."""
+        """Return values of kinds, by caps, from the co-runner's point of view."""
         caps = self.table.caps_place
         turned = [caps[theirs, mine] for mine, theirs in self.table.caps]
         return values[:, turned].transpose(0, 1, 3, 2)
@@ -137,14 +137,14 @@ class KindState:
     def _expanded(
         self, models: Sequence[str], values: NDArray[Any], nothing: float
     ) -> NDArray[Any]:
-        """Return values of the table by kinds, ``nothing`` for those that it does not have."""
+        """Return values of the table by kinds; ``nothing`` for kinds that it does not have."""
         padded = np.pad(values, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=nothing)
         there = [self.table.place.get(kind.workload, -1) for kind in self.kinds]
         on = [self.table.models.index(model) for model in models]
         return padded[np.ix_(on, range(len(self.table.caps)), there, there)]
 
     def _struck(self, models: Sequence[str]) -> NDArray[np.bool_]:
-        """Return where a kind may not have its share on a model, or keeps apart from the other."""
+        """Return the cells where a kind may not have its share, or may not share with the other."""
         count = len(self.kinds)
         struck = np.zeros((len(models), len(self.table.caps), count, count), dtype=np.bool_)
         for m, model in enumerate(models):
@@ -160,10 +160,10 @@ class KindState:
         return struck | self._in_doubt(models)
 
     def _in_doubt(self, models: Sequence[str]) -> NDArray[np.bool_]:
-        """Return where nothing but an estimate without a bound stands for a gSLA of one of two.
+        """Return the cells where one of two has a gSLA and the belief is an unbounded estimate.
 
-        Without caps, that is not enough for sharing, unless both leave SMs free for each other:
-        the rule of ``predictors.analytic.safe_without_bound``, as for plans.
+        Without caps, such an estimate does not allow sharing unless both leave SMs free for each
+        other: the rule of ``predictors.analytic.safe_without_bound``, which plans use too.
         """
         source = self._expanded(models, self.table.source, Source.NONE)
         unbounded = np.isin(source, WITHOUT_BOUND)
@@ -181,7 +181,7 @@ class KindState:
         return separated or self.apart[one.uid == other.uid]
 
     def _note_measured(self, state: State) -> None:
-        """Enter into the state which slowdowns were measured, and their bounds."""
+        """Enter the measured slowdowns and their bounds into the state."""
         table = state.predicted
         source = self._expanded(table.models, self.table.source, Source.NONE)
         measured = (source == Source.MEASURED) & ~np.isnan(table.slowdown)
@@ -191,6 +191,6 @@ class KindState:
 
 
 def _isolates(caps: Caps, *kinds: SharingClass) -> bool:
-    """Return whether one kind may run in the idle time of another, as a scheduler serves a user."""
+    """Return whether one kind may run in the idle time of another of the same user."""
     parts = tuple("best-effort" if share == IDLE else "latency" for share in caps)
     return parts == tuple(kind.isolation for kind in kinds) and len({k.uid for k in kinds}) == 1

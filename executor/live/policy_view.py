@@ -1,8 +1,8 @@
-"""The pool as policies and plans see it, kept in step with the state machine and the beliefs.
+"""The pool as policies and plans see it, synchronised with the state machine and the beliefs.
 
-A policy's ``State`` knows workloads only. So jobs are sorted into *kinds*
+A policy's ``State`` knows only workloads. Jobs are therefore sorted into *kinds*
 (``sharing_classes.SharingClass``): jobs of one user's workload that need equal memory, and jobs
-that run alone, whatever they run. The latter have no slowdowns, so they get no co-runners.
+that run alone, of any workload. The latter have no slowdowns, so they get no co-runners.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, Reservation
 
 MEMORY_STEP_MIB: Final = 64.0
-"""Memory that owners name is rounded up to a multiple of this, so that kinds are few."""
+"""Memory given by owners is rounded up to a multiple of this, to keep the number of kinds low."""
 
 _KEPT_ALONE: Final = frozenset(
     {JobState.PROFILING, JobState.PAUSED, JobState.STOPPING, JobState.LOST}
@@ -45,22 +45,22 @@ class PolicyView:
     Parameters
     ----------
     machine : StateMachine
-        Read only.
+        Jobs and devices; only read.
     cluster : Cluster
-        The pool's devices and the shares that may be used on them (``NodePool.cluster``).
+        The pool's devices and the allowed shares (``NodePool.cluster``).
     beliefs : Beliefs
-        Replaced by ``learn``.
+        The first beliefs; ``learn`` replaces them.
     sharing : callable, optional
-        Returns why runs of one user (True) or of two (False) may never share a device, None if
-        they may (``NodePool.sharing``). Default: all may.
+        Returns why runs of one user (True) or of two users (False) may never share a device, or
+        None if they may (``NodePool.sharing``). Default: all may.
     allowed : callable, optional
-        Returns the shares of a device model that compute right with a library
+        Returns the shares of a device model at which a library computes correctly
         (``NodePool.allowed``). Default: the cluster's shares.
 
     Attributes
     ----------
     state : State
-        What policies decide on; ``renew`` says when it is another object.
+        The state that policies decide on; ``renew`` returns True when it is a new object.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PolicyView:
         self._allowed = allowed
         self.equip(cluster)
         self._tracked: dict[str, TrackedJob] = {}
-        # Of finished jobs: how many of each workload, and their seconds in all.
+        # Number of finished jobs of each workload, and their total seconds.
         self._finished: Counter[WorkloadKey] = Counter()
         self._lasted_s: defaultdict[WorkloadKey, float] = defaultdict(float)
         self._place: dict[SharingClass, int] = {}
@@ -109,7 +109,7 @@ class PolicyView:
         self._stale = True
 
     def note_progress(self, job: str, iterations: float, total: float | None, now_s: float) -> None:
-        """Update the work done of a job from its iterations in this run, and its total of these.
+        """Update a job's completed and total work from its iterations in this run.
 
         Ignored unless the job runs and its rate alone is known.
         """
@@ -128,8 +128,8 @@ class PolicyView:
     def renew(self, now_s: float) -> bool:
         """Bring ``state`` up to date with the state machine.
 
-        Policies that remember something by GPU or by workload must forget it when the state is
-        another object. Jobs keep their numbers, and the objects that they are, for life.
+        Policies must forget everything they remember by GPU or by workload when the state is a new
+        object. Jobs keep their numbers and their objects until they are over.
 
         Parameters
         ----------
@@ -139,9 +139,9 @@ class PolicyView:
         Returns
         -------
         bool
-            Whether ``state`` is another object now: devices, workloads or beliefs have changed.
+            True if ``state`` is a new object, because devices, workloads or beliefs have changed.
         """
-        # Work done until now, at the rates until now.
+        # Add the work done until now at the previous rates.
         for job in (track.job for track in self._tracked.values()):
             if job.phase == "running":
                 job.done_s, job.since_s = job.done(now_s), max(job.since_s, now_s)
@@ -150,7 +150,7 @@ class PolicyView:
         basis = (layout.troubled, self.machine.apart, self.machine.broken)
         if basis != self._basis:
             self._basis, self._stale = basis, True
-        # Most jobs wait unchanged.
+        # Most waiting jobs have not changed.
         changed = [t for t in self._tracked.values() if self._stale or t.changed]
         for track in changed:
             track.kind = self._kind(track, layout)
@@ -163,7 +163,7 @@ class PolicyView:
     # Starts and beliefs.
 
     def enter(self, start: Start) -> None:
-        """Enter a start into the state, as if it was carried out."""
+        """Enter a start into the state as if it were carried out."""
         state, job = self.state, start.job
         del state.pending[job.number]
         state.reserved.pop(job.number, None)
@@ -184,12 +184,12 @@ class PolicyView:
         return self._gpus[gpu].model
 
     def neighbours(self, gpus: Collection[str]) -> set[str]:
-        """Return the other devices of the nodes of some devices."""
+        """Return the other devices on the nodes of these devices."""
         nodes = [{gpu.id for gpu in node.devices} for node in self.cluster.nodes]
         return set().union(*(there for there in nodes if not there.isdisjoint(gpus))) - {*gpus}
 
     def allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
-        """Return the shares of a device model that a job may have, by its workload's library."""
+        """Return the shares of a device model that a job may have with its workload's library."""
         shares = set(self.cluster.shares) - {IDLE}
         if shares and self._allowed:
             shares.intersection_update(self._allowed(self.machine.library(spec), model))
@@ -197,9 +197,9 @@ class PolicyView:
         return shares | {IDLE} if behind else shares
 
     def isolation(self, live: LiveJob) -> Literal["", "latency", "best-effort"]:
-        """Return which part a job can have in an isolated pair; empty: none.
+        """Return the role that a job can have in an isolated pair; empty if none.
 
-        A running job has one only if it was started with it.
+        A running job has a role only if it was started with it.
         """
         running = live.run if live.state in HOLDING else None
         if live.spec.isolation is None or live.unisolated or IDLE not in self.cluster.shares:
@@ -209,18 +209,18 @@ class PolicyView:
         return "latency" if live.spec.priority == "latency" else "best-effort"
 
     def alone(self, spec: JobSpec, model: str) -> SoloProfile | None:
-        """Return the newest profile of a job's workload alone and uncapped, with its workers."""
+        """Return the newest profile of a job's workload, alone and uncapped, for its gang size."""
         return self.beliefs.alone.get((workload_name(spec), model, spec.workers))
 
     def belief(self, job: str, other: str, gpu: str) -> Belief | None:
-        """Return the belief about a job that shares a device with another; None: nothing known.
+        """Return the belief about a job that shares a device with another; None if unknown.
 
         Parameters
         ----------
         job, other : str
             Ids of jobs that hold the device.
         gpu : str
-            Its id.
+            Id of the device.
         """
         live, their = self.machine.jobs[job], self.machine.jobs[other]
         mine, theirs = (each.run and each.run.share_on(gpu) for each in (live, their))
@@ -238,7 +238,7 @@ class PolicyView:
     def upper(self, job: str) -> float | None:
         """Return the bound on a running job's slowdown with its present co-runners.
 
-        None if it runs alone, or if one of them has no bound.
+        None if it runs alone, or if there is no bound for one of them.
         """
         found = self._with_co_runners(job)
         bounds = [one.upper for one in found if one and one.bounded and not math.isnan(one.upper)]
@@ -258,9 +258,9 @@ class PolicyView:
         return self._made.table.belief(model, caps, *names)
 
     def instance(self) -> Instance:
-        """Return the round that ``state`` poses: its jobs, and all beliefs.
+        """Return ``state`` as an instance, with its jobs and all beliefs.
 
-        Kinds are its workloads. Devices that take no jobs and hold none are left out.
+        Its workloads are the kinds. Devices that take no jobs and hold none are left out.
         """
         alone = [k for k, kind in enumerate(self._made.kinds) if kind.alone]
         origins = self._made.origins(self.state.predicted.models)
@@ -269,7 +269,7 @@ class PolicyView:
     # Kinds.
 
     def _follow(self) -> set[WorkloadKey]:
-        """Take up new jobs and drop ended ones; return the workloads of which one finished."""
+        """Track new jobs and drop ended ones; return the workloads of the jobs that finished."""
         finished: set[WorkloadKey] = set()
         queued = self.machine.queued
         part = taking_part(queued, self.machine.reserved, most_of(len(self._gpus)))
@@ -293,7 +293,7 @@ class PolicyView:
         return finished
 
     def _note_duration(self, live: LiveJob) -> bool:
-        """Note how long a job ran if it finished; return whether it did."""
+        """Record the duration of a job if it finished; return whether it did."""
         if live.state is not JobState.FINISHED:
             return False
         self._finished[live.spec.key] += 1
@@ -301,7 +301,7 @@ class PolicyView:
         return True
 
     def _estimate_anew(self, finished: Collection[WorkloadKey]) -> None:
-        """Update the estimated work of the waiting jobs of workloads of which one finished."""
+        """Update the estimated work of waiting jobs whose workload had a job finish."""
         for track in self._tracked.values() if finished else ():
             if track.spec.key in finished and track.job.phase == "pending":
                 track.job.work_s = self._work_s(track.live)
@@ -310,7 +310,7 @@ class PolicyView:
         live, name = track.live, track.name
         given, known = live.spec.memory_mib, self._known(name)
         if given is None:
-            # What ran once fits, however wide the bound on its next run is.
+            # A workload that ran once fits, however large the bound on its next run is.
             need = min(known.memory_mib, self._most_mib) if known else 0.0
         else:
             need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
@@ -329,7 +329,7 @@ class PolicyView:
         return SharingClass(-1, "", self._least_device_mib(need))
 
     def _known(self, name: str) -> Workload | None:
-        """Return a workload that was profiled on one of the pool's models, else None."""
+        """Return a workload as profiled on the pool's device models; None if it is not profiled."""
         if name not in self._profiles:
             self._profiles[name] = self.beliefs.workload(name, self._models)
         return self._profiles[name]
@@ -337,7 +337,7 @@ class PolicyView:
     def _least_device_mib(self, need_mib: float) -> float:
         """Return the largest memory need that fits on the same devices as this one.
 
-        Of jobs that run alone nothing else matters.
+        This is all that distinguishes jobs that run alone.
         """
         enough = [size for size in self._sizes_mib if size >= need_mib]
         if need_mib == 0 or len(enough) == len(self._sizes_mib):
@@ -376,7 +376,7 @@ class PolicyView:
     def _shares_of(
         self, specs: Mapping[SharingClass, JobSpec]
     ) -> Mapping[tuple[SharingClass, str], Collection[int]]:
-        """Return the shares that jobs of each kind may have on each model, by an example each."""
+        """Return the shares that jobs of each kind may have on each model, from one job of each."""
         return {
             (kind, model): set() if kind.alone else self.allowed_for(spec, model)
             for kind, spec in specs.items()
@@ -386,7 +386,7 @@ class PolicyView:
     # Jobs in a state.
 
     def _fill(self, changed: Sequence[TrackedJob], layout: Layout) -> None:
-        """Enter changed jobs, among them all that hold devices, into the state."""
+        """Enter changed jobs, which include all jobs that hold devices, into the state."""
         state = self.state
         shown = [track for track in changed if track.live.id not in layout.hidden]
         for track in changed:
@@ -409,7 +409,7 @@ class PolicyView:
         state.reserved = self._reserved()
 
     def _reserved(self) -> dict[int, Reservation]:
-        """Return the reservations of jobs in the state, on devices in the state."""
+        """Return the reservations whose jobs and devices are in the state."""
         place = self._gpu_place
         return {
             number: Reservation(tuple(place[gpu] for gpu in kept.gpus), kept.until_s)
@@ -450,20 +450,20 @@ class PolicyView:
             job.since_s = now
 
     def _work_s(self, live: LiveJob) -> float:
-        """Return what a job is believed to need alone, in all."""
+        """Return the estimated total work of a job, in seconds alone."""
         if live.spec.estimate_s is not None:
             return live.spec.estimate_s
         finished = self._finished[live.spec.key]
         return self._lasted_s[live.spec.key] / finished if finished else UNKNOWN_WORK_S
 
     def _rate(self, job: Job) -> float:
-        """Return the seconds of work that a running job is believed to do in a second."""
+        """Return the believed rate of a running job, in seconds of work per second."""
         state = self.state
         speed = state.speed[state.machines.model[job.gpus[0]]][job.workload]
         return speed / max(self._slowdown(job, gpu) for gpu in job.gpus)
 
     def _slowdown(self, job: Job, gpu: int) -> float:
-        """Return a slowdown on one GPU; where nothing is known, as if its jobs took turns."""
+        """Return a job's slowdown on one GPU; if unknown, as if the jobs there took turns."""
         residents = self.state.residents[gpu]
         in_turn, found = float(len(residents)), math.nan
         if in_turn == 1:

@@ -1,4 +1,4 @@
-"""Views of jobs and devices, made from what the state machine knows and what is measured."""
+"""Views of jobs and devices, made from the state machine and the readings."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def listed(
     now_s: float,
     named: Callable[[LiveJob], str | None],
 ) -> list[LiveJob]:
-    """Return the jobs that a list is to have: those not over, or all, of those chosen.
+    """Return the chosen jobs: only jobs that are not over, or all.
 
-    ``named`` returns the name of a job, as far as it is shown.
+    ``named`` returns the name of a job if it may be shown.
 
     Raises
     ------
     InputError
-        When a job is named that never was.
+        If ``before`` names a job that never existed.
     """
     before = math.inf
     if chosen.before is not None:
@@ -79,13 +79,13 @@ def job_views(
     Parameters
     ----------
     lacks : Lacks
-        Of the state machine that has the jobs.
+        What waiting jobs lack, and the state machine that has the jobs.
     jobs : iterable of LiveJob
         The jobs.
     readings, last : mapping of str to Reading
-        What is seen of runs, and what was seen last of runs that are over.
+        Readings of the present runs, and the last readings of runs that are over.
     history : bool
-        Whether the views have the jobs' histories.
+        Whether the views include the jobs' histories.
     """
     residents = lacks.machine.residents()
     found = []
@@ -155,10 +155,10 @@ def _job_view(
 
 
 def for_others(job: JobView) -> JobView:
-    """Return a job of a private service as other users see it.
+    """Return the view of a job for other users of a private service.
 
-    That is what they need to see why devices are busy, and for how long: fields that are named
-    here. What a job is, and texts that may speak of it, are not.
+    It has only the fields named below, which show why devices are busy and for how long. It does
+    not show what the job is, nor texts that might say so.
     """
     return JobView(
         id=job.id,

@@ -1,8 +1,8 @@
-"""What the service would do now and why jobs wait, computed for users outside its own thread.
+"""Previews of what the service would do and why jobs wait, mostly computed outside its thread.
 
-The service's thread only chooses, at most one part in ``REST`` of its time. Plans and explanations
-follow from that choice in the thread of the user who asks, one at a time in all, and are kept for
-the next who asks.
+The service's thread only makes the decision, in at most one part in ``REST`` of its time. Plans and
+explanations are computed from it in the threads of the requests, one at a time, and are cached for
+later requests.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TIME_LIMIT_S: Final = 5.0
 
 _COSTLY_S: Final = 0.1
 _FRESH_S: Final = 60.0
-"""For how long a choice is shown while nothing happens; only work done changes meanwhile."""
+"""Seconds for which a preview is valid if nothing happens; only the work done changes meanwhile."""
 
 
 @dataclass
 class _Preview:
-    """A choice, and what has followed from it."""
+    """A decision, with the plan and the texts computed from it so far."""
 
     choice: PlannedDecision
     sequence: int
@@ -41,7 +41,7 @@ class _Preview:
     texts: dict[str, str] = field(default_factory=dict)
 
     def is_shown(self, job: str, sequence: int, now_s: float) -> bool:
-        """Return whether this says enough of the present state of a job, empty: of all."""
+        """Return whether this is recent enough for a job (empty: for all jobs)."""
         if self.sequence == sequence:
             return now_s < self.made_s + _FRESH_S
         known = not job or job in self.choice.instance.jobs_by_id
@@ -49,17 +49,17 @@ class _Preview:
 
     @property
     def rest_until_s(self) -> float:
-        """Until when the service's thread does not choose for users again."""
+        """When the service's thread may make a decision for a preview again."""
         return self.made_s + REST * self.took_s
 
 
 class Previews:
-    """Answers what the service would do; from any thread.
+    """Answers requests for previews; thread-safe.
 
     Parameters
     ----------
     machine : StateMachine
-        Only its sequence is read.
+        Jobs and devices; only its sequence is read.
     clock, requests, decider
         The service's.
     """
@@ -73,15 +73,15 @@ class Previews:
         self._last: _Preview | None = None
         self._of_audience: dict[str, _Preview] = {}
 
-    # ``audience`` names the user whose workloads alone may be named; empty: all may.
+    # ``audience``: the only user whose workloads may be named; empty: all users' may.
 
     def instance(self, audience: str = "") -> Instance:
-        """Return the round as it is now."""
+        """Return the present round."""
         with self._one:
             return self._now(audience).choice.instance
 
     def plan(self, audience: str = "") -> Plan:
-        """Return what the policy would do now."""
+        """Return a plan of the policy's present decision."""
         with self._one:
             return self._plan(self._now(audience))
 

@@ -1,4 +1,4 @@
-"""Profiles of runs that are alone: the first of a workload, and newer ones."""
+"""Profiles of runs that run alone: the first of a workload, and newer ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dovetail.executor.live.tracks import PART, Track, Tracks
 from dovetail.instances.datasets.records import SoloProfile
 
 OUTDATED: Final = 0.1
-"""A run alone is profiled again if its rate is off by more than this part of its profile's."""
+"""Relative difference to the profile's rate at which a run alone is profiled again."""
 
 _MEMORY_GROWTH: Final = 1.02
 
 
 def profiles(tracks: Tracks) -> Iterator[AnyEvent]:
-    """Yield profiles of runs that are measured alone, and failures of those that take too long."""
+    """Yield profiles of runs that are measured alone, and failures if a profile takes too long."""
     found = (track for track in tracks.runs.values() if track.to_profile)
     return _one_of_each(tracks, found, _profile)
 
@@ -29,7 +29,7 @@ def _one_of_each(
     candidates: Iterable[Track],
     profile: Callable[[Tracks, Track], Iterator[AnyEvent]],
 ) -> Iterator[AnyEvent]:
-    """Yield profiles, and of equal jobs that are ready together the first: it serves all."""
+    """Yield profiles, but only one if several equal jobs are ready: it serves all of them."""
     known = set()
     for track in candidates:
         key = track.name, tracks.model(track), track.run.spec.workers
@@ -58,7 +58,7 @@ def _profile(tracks: Tracks, track: Track) -> Iterator[AnyEvent]:
 
 
 def ended_profiles(tracks: Tracks) -> Iterator[AnyEvent]:
-    """Yield the profiles of runs that ended well before their time was up."""
+    """Yield profiles of runs that finished before their profile was complete."""
     found = (track for track in tracks.runs.values() if track.present and _ended_alone(track))
     return _one_of_each(tracks, found, _ended_profile)
 
@@ -114,7 +114,7 @@ def _too_few(tracks: Tracks, track: Track) -> str:
 
 
 def grown_profiles(tracks: Tracks) -> Iterator[AnyEvent]:
-    """Yield the profiles of runs that use more memory than was known."""
+    """Yield profiles of runs that use more memory than their profile says."""
     for track in tracks.runs.values():
         known = tracks.alone(track) if track.job.state is JobState.RUNNING else None
         used, most = track.memory_mib, known.memory_mib if known else None
@@ -125,7 +125,7 @@ def grown_profiles(tracks: Tracks) -> Iterator[AnyEvent]:
 
 
 def renewed_profiles(tracks: Tracks) -> Iterator[AnyEvent]:
-    """Yield new profiles of runs alone whose rate is not that of their profile."""
+    """Yield new profiles of runs alone whose rate differs from their profile."""
     since_s = tracks.now_s - tracks.options.profile_s
     for track in tracks.runs.values():
         begin_s = tracks.begin_s(track) if _may_renew(track) else None
@@ -139,7 +139,7 @@ def renewed_profiles(tracks: Tracks) -> Iterator[AnyEvent]:
 
 
 def _outdated(known: SoloProfile, track: Track, rate: Rate) -> bool:
-    """Return whether a run has another rate than its profile, or a p99 that this one lacks."""
+    """Return whether a run's rate differs from its profile, or the profile lacks its p99."""
     solo = known.throughput
     new_tail = known.latency_p99_s is None and track.tail_over(rate) is not None
     return solo is not None and (new_tail or abs(rate.per_s - solo) > OUTDATED * solo)
@@ -153,5 +153,5 @@ def _may_renew(track: Track) -> bool:
 
 
 def _tail_known(track: Track, rate: Rate) -> bool:
-    """Return whether a run that reports latencies reported enough in the time of a rate."""
+    """Return False if a run reports latencies, but too few in the time of a rate."""
     return not track.tails.reported or track.tail_over(rate) is not None

@@ -1,7 +1,7 @@
-"""Which jobs start first so that their workloads are measured, whatever the policy decides.
+"""Jobs that start before the policy's choice so that their workloads are profiled.
 
-Until a workload has a profile none of its jobs may share, and their length is unknown. So the first
-job of a workload is worth more than it is to a policy that compares lengths.
+Until a workload has a profile, none of its jobs may share and their length is unknown. The first
+job of a workload is therefore worth more than a policy that compares lengths can see.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import State
 
 PART: Final = 4
-"""At most one part in so many of the devices' time is given to first looks out of turn."""
+"""At most one part in ``PART`` of the devices' time is used for such profiles."""
 
 
 def first_starts(
     machine: StateMachine, state: State, looks: ProfilingQueue, policy: GuardedPolicy
 ) -> Generator[tuple[Sequence[Start], bool]]:
-    """Yield the starts before the policy decides, with whether they are made to measure the job.
+    """Yield the starts that come before the policy's choice; True marks starts for a profile.
 
-    The caller enters all starts into the state before it asks for the next.
+    The caller enters the starts into the state before it asks for the next.
     """
     due: list[Start] = []
 
@@ -47,19 +47,19 @@ def first_starts(
 
 
 class ProfilingQueue:
-    """Finds the job that is profiled next, if any.
+    """Finds the job to profile next, if any.
 
-    That is the one submitted first among jobs of workloads of which no job has been started, if its
-    whole gang has idle devices that are not reserved, and more ranks wait than devices are idle. A
-    profile closes its devices for up to ``look_s``; the next one waits until this is at most one
-    ``PART`` of the time of all devices since then.
+    It is the first submitted job among workloads without a started job, if there are idle devices
+    that are not reserved for its whole gang, and more ranks wait than devices are idle. A profile
+    closes its devices to other jobs for up to ``look_s``; the next profile waits until this is at
+    most one part in ``PART`` of the time of all devices since then.
 
     Parameters
     ----------
     machine : StateMachine
-        Is read only.
+        Jobs and devices; only read.
     look_s : float
-        The longest that a profile takes, in seconds.
+        The longest duration of a profile, in seconds.
     """
 
     def __init__(self, machine: StateMachine, look_s: float) -> None:
@@ -69,7 +69,7 @@ class ProfilingQueue:
         self._begun = {job.spec.key for job in machine.jobs.values() if job.runs}
 
     def due(self, state: State) -> Iterator[Start]:
-        """Yield the start of the job to be profiled next, at most one."""
+        """Yield at most one start, of the job to profile next."""
         self.begin(self._machine.holding.values())  # an earlier service may have started them
         idle = sum(state.idle_count)
         if not idle or state.now < self._next_s or not _more_wait(state, idle):
@@ -83,7 +83,7 @@ class ProfilingQueue:
                 return
 
     def begin(self, jobs: Iterable[LiveJob]) -> None:
-        """Note that jobs were started, to be profiled or by the policy."""
+        """Note that jobs were started, for a profile or by the policy."""
         self._begun.update(job.spec.key for job in jobs)
 
     def note(self, start: Start, state: State) -> None:

@@ -1,4 +1,4 @@
-"""Iteration rates from readings of a counter, and how far they can be trusted."""
+"""Iteration rates from readings of a counter, and their noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median, stdev
 from typing import Final, NamedTuple
 
 PIECES: Final = 8
-"""A stretch of time is cut into so many pieces of about equal length."""
+"""Number of pieces of about equal length into which a time span is cut."""
 
 _LEAST_PIECES: Final = 4
 _MEDIAN_OVER_MEAN: Final = math.sqrt(math.pi / 2)
@@ -19,25 +19,26 @@ _at_s = attrgetter("at_s")
 
 
 class Sample(NamedTuple):
-    """A counter was at ``iterations`` when the last of them ended at ``at_s``."""
+    """A reading: ``iterations`` had been counted when the last of them ended at ``at_s``."""
 
     at_s: float
     iterations: float
 
 
 class Rate(NamedTuple):
-    """Iterations per second over a stretch of time.
+    """Iterations per second over a time span.
 
     Attributes
     ----------
     per_s : float
-        The median over the pieces, which a pause (an evaluation, a checkpoint) does not move.
+        The median over the pieces, which pauses (an evaluation, a checkpoint) do not change.
     noise : float
-        Standard error of ``per_s`` relative to it; infinite if there are too few pieces.
+        Relative standard error of ``per_s``; infinite if there are too few pieces.
     drift : float
-        The median of the second half over that of the first, less 1; infinite likewise.
+        The median of the second half over the median of the first, less 1; infinite if there are
+        too few pieces.
     iterations, seconds : float
-        What was counted, and how long that took.
+        Number of counted iterations, and the time they took.
     """
 
     per_s: float
@@ -48,17 +49,18 @@ class Rate(NamedTuple):
 
 
 def rate_of(samples: Sequence[Sample], since_s: float) -> Rate | None:
-    """Return the rate over the samples from ``since_s`` on; None where they show none.
+    """Return the rate over the samples from ``since_s`` on; None if they show no progress.
 
     The noise is the standard error of a median of independent pieces (batch means: Law and
-    Kelton, Simulation Modeling and Analysis), ``sqrt(pi / 2) s / sqrt(n)`` for normal ones.
+    Kelton, Simulation Modeling and Analysis), ``sqrt(pi / 2) s / sqrt(n)`` for a normal
+    distribution.
 
     Parameters
     ----------
     samples : sequence of Sample
-        In order of time, no two of one time.
+        Samples in strict order of time.
     since_s : float
-        What came before does not count.
+        Earlier samples are ignored.
     """
     ends = _ends(samples, since_s)
     rates = [
@@ -72,9 +74,9 @@ def rate_of(samples: Sequence[Sample], since_s: float) -> Rate | None:
 
 
 def _ends(samples: Sequence[Sample], since_s: float) -> list[Sample]:
-    """Return the samples between which pieces lie: the first at or after each equal step.
+    """Return the samples that delimit the pieces: the first at or after each of equal steps.
 
-    Where iterations are longer than a step, there are fewer pieces.
+    If iterations are longer than a step, there are fewer pieces.
     """
     first, last = bisect_left(samples, since_s, key=_at_s), len(samples) - 1
     if first >= last:

@@ -1,4 +1,4 @@
-"""What is seen of runs, and what was seen last of those that are over."""
+"""Readings of the present runs, and the last readings of runs that are over."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Final, NamedTuple
 from dovetail.executor.pools.pool import Progress
 
 MOST: Final = 10_000
-"""Runs that are kept; those noted longest ago are forgotten first."""
+"""Number of runs whose readings are kept; the oldest are forgotten first."""
 
 
 class RunReading(NamedTuple):
-    """What is seen of a run now; None for what is unknown.
+    """The present figures of a run; None if unknown.
 
     Attributes
     ----------
     iterations, total : float or None
-        Done in this run by its slowest rank, and in all if the job reports it.
+        Iterations that its slowest rank has done in this run, and all iterations if the job reports
+        them.
     rate, solo_rate : float or None
-        Iterations per second now, and alone and uncapped as its workload's profile says.
+        Iterations per second now, and alone and uncapped according to its workload's profile.
     slowdown : float or None
         ``solo_rate / rate``.
     predicted, upper : float or None
-        The largest slowdown that was believed with its present co-runners, and the bound on it.
+        The largest slowdown believed with its present co-runners, and its upper bound.
     predicted_by : str
-        Where ``predicted`` is from, in words.
+        The source of ``predicted``, in words.
     memory_used_mib : float or None
-        The most that a rank of it was seen to use.
+        The most memory that one of its ranks was seen to use.
     launches, escapes : mapping
-        As of ``Usage``, of the devices on which it is isolated.
+        As in ``Usage``, of the devices on which it is isolated.
     """
 
     iterations: float | None = None
@@ -49,14 +50,14 @@ NOTHING: Final = RunReading()
 
 
 class LastReading:
-    """The last reading of each run, in memory only: a service that starts again has none.
+    """The last reading of each run, only in memory: lost when the service ends.
 
     Attributes
     ----------
     now : mapping of str to RunReading
-        What the last sample showed of each run that is watched.
+        The last sample of each watched run.
     readings : dict of str to RunReading
-        By run, without rates; ``slowdown`` and ``predicted`` are the last while it shared.
+        By run, without rates; ``slowdown`` and ``predicted`` are the last values while it shared.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -65,7 +66,7 @@ class LastReading:
         self._most = most
 
     def note(self, run: str, now: RunReading, shares: bool) -> None:
-        """Keep what a run shows; ``shares`` says whether it has co-runners."""
+        """Record the reading of a run; ``shares`` says whether it has co-runners."""
         before = self.readings.get(run, NOTHING)
         slowed = now if shares and now.slowdown is not None else before
         self._keep(
@@ -81,7 +82,7 @@ class LastReading:
         )
 
     def note_end(self, run: str, ranks: Iterable[Progress | None]) -> None:
-        """Keep how far a run came, by what its ranks reported last."""
+        """Record the final progress of a run from the last reports of its ranks."""
         reporting = [rank for rank in ranks if rank is not None]
         if reporting:
             slowest = min(reporting, key=lambda rank: rank.iterations)

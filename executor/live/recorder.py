@@ -1,8 +1,8 @@
-"""Brings profiles and measurements from the journal to the repository, each exactly once.
+"""Copies profiles and measurements from the journal to the repository, each exactly once.
 
-The journal is the outbox: what is in ``StateMachine.unrecorded`` is appended to the repository, and
-only then journalled as ``Recorded``. A service that was killed in between finds the records in the
-repository when it starts again, and does not append them a second time.
+The journal is the outbox: records in ``StateMachine.unrecorded`` are appended to the repository,
+and only then is ``Recorded`` written to the journal. If the service is killed in between, the next
+service finds the records in the repository and does not append them again.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _Record = SoloProfile | Measurement
 _MOST: Final = 1000
 
 LEAVE_S: Final = 5.0
-"""Seconds that an append has at the end; the next service appends what is missing."""
+"""Seconds to wait for an append at the end; the next service appends missing records."""
 
 
 class Recorder:
-    """Appends in a thread of its own, since other processes may hold a repository for a minute.
+    """Appends in a separate thread, since other processes may lock a repository for a minute.
 
     Parameters
     ----------
     repository : Repository
-        Where records go.
+        The repository.
     wake : callable
-        Called from that thread when an append has ended, well or not.
+        Called from that thread when an append has succeeded or failed.
     rest_s : float
-        Seconds that an append takes longer if it fails, so that it is not tried without a break.
+        Pause in seconds after an append that failed.
 
     Attributes
     ----------
     trouble : str
-        Why the last append failed, empty if it did not; it is tried again at the next offer.
+        Why the last append failed, empty if it did not; the next offer tries again.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Recorder:
         self._caught_up = False
 
     def offer(self, unrecorded: Mapping[int, Profiled | Measured]) -> None:
-        """Begin to append what is new of it, unless an append is under way; returns at once."""
+        """Begin to append new records, unless an append is under way; do not wait."""
         if self._under_way is not None:
             return
         new = sorted(sequence for sequence in unrecorded if sequence > self._last)[:_MOST]
@@ -66,13 +66,13 @@ class Recorder:
             chosen = {sequence: unrecorded[sequence] for sequence in new}
             done = self._under_way = Future()
             done.add_done_callback(lambda _: self._wake())
-            # A daemon, as another process may hold the repository for a minute at the end.
+            # A daemon thread, as another process may lock the repository for a minute at the end.
             threading.Thread(
                 target=self._run, args=(done, chosen), name="recorder", daemon=True
             ).start()
 
     def recorded(self) -> int | None:
-        """Return, once, the number up to which all is in the repository; None if not new."""
+        """Return once per append the number up to which all is in the repository, else None."""
         if self._under_way is None or not self._under_way.done():
             return None
         done, self._under_way = self._under_way, None
@@ -82,13 +82,13 @@ class Recorder:
         return sequence
 
     def close(self) -> None:
-        """Wait for the append that is under way, ``LEAVE_S`` at most."""
+        """Wait for an append that is under way, at most ``LEAVE_S``."""
         self._closed.set()
         if self._under_way is not None:
             wait([self._under_way], LEAVE_S)
 
     def _run(self, done: Future[int | None], events: Mapping[int, Profiled | Measured]) -> None:
-        """Append; the result is the last number, or None if that failed."""
+        """Append; the result is the last event's number, or None if the append failed."""
         try:
             self._append(events)
         except DovetailError as error:
@@ -103,7 +103,7 @@ class Recorder:
 
     def _append(self, events: Mapping[int, Profiled | Measured]) -> None:
         records = [_record(event) for event in events.values()]
-        # An append that failed may have been made all the same: look again after it.
+        # An append that reported a failure may still have been made: look again after it.
         caught_up, self._caught_up = self._caught_up, False
         if not caught_up:
             records = self._absent(records)
@@ -114,7 +114,7 @@ class Recorder:
         self._caught_up = True
 
     def _absent(self, records: list[_Record]) -> list[_Record]:
-        """Return the records that an earlier service has not appended before it was killed."""
+        """Return the records that are not in the repository yet."""
         self._repository.append()  # makes the file
         there = {_text(found.record) for found in self._repository.since(0)}
         return [record for record in records if _text(record) not in there]
@@ -125,5 +125,5 @@ def _record(event: Profiled | Measured) -> _Record:
 
 
 def _text(record: _Record) -> str:
-    """Return a text that identifies a record: it has the moment of the record."""
+    """Return a text that identifies a record, since it includes the time of the record."""
     return record.model_dump_json()

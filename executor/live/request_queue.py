@@ -1,4 +1,4 @@
-"""Requests of many threads, served by one; and the signal that wakes it."""
+"""Requests of many threads, served by one thread, and the signal that wakes it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class QueuedRequest(Generic[_Answer]):
     Attributes
     ----------
     events : callable
-        Returns the events that carry it out, none if it only reads; raises why it is refused.
+        Returns the events that carry it out (none if it only reads); raises if it is refused.
     answer : callable
         Returns the answer once these events are durable.
     answered : Future
-        The asking thread waits for it.
+        The requesting thread waits for it.
     """
 
     events: Callable[[], Sequence[AnyEvent]]
@@ -36,7 +36,7 @@ class QueuedRequest(Generic[_Answer]):
     answered: Future[_Answer] = field(default_factory=Future)
 
     def reply(self, events: Sequence[AnyEvent]) -> None:
-        """Answer, now that its events are durable."""
+        """Answer, after its events have become durable."""
         try:
             self.answered.set_result(self.answer(events))
         except Exception as error:
@@ -48,7 +48,7 @@ class QueuedRequest(Generic[_Answer]):
 
 
 class RequestQueue:
-    """Requests in the order in which they came."""
+    """Requests in the order of arrival."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,9 +72,9 @@ class RequestQueue:
         Raises
         ------
         BusyError
-            When no more requests are served.
+            If no more requests are served.
         DovetailError
-            Whatever the request was answered with.
+            The error with which the request was answered.
         """
         request = QueuedRequest(events, answer)
         with self._lock:
@@ -85,26 +85,26 @@ class RequestQueue:
         return request.answered.result()
 
     def read(self, answer: Callable[[], _Answer]) -> _Answer:
-        """Return what a function returns in the thread that serves; raises as ``ask`` does."""
+        """Call a function in the serving thread and return its result; raise as ``ask`` does."""
         return self.ask(lambda: (), lambda _: answer())
 
     def ring(self) -> None:
-        """Wake the thread that serves; from any thread."""
+        """Wake the serving thread; thread-safe."""
         self._signal.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until ``ring`` is called or the time is over."""
+        """Sleep until ``ring`` is called or the timeout has passed."""
         self._signal.wait(timeout_s)
         self._signal.clear()
 
     def take(self) -> list[QueuedRequest[Any]]:
-        """Return the requests that have come since the last call."""
+        """Return the requests that arrived since the last call."""
         with self._lock:
             self._taken, self._waiting = self._waiting, []
         return self._taken
 
     def close(self) -> None:
-        """Refuse waiting and future requests; those taken are still answered."""
+        """Refuse waiting and future requests; requests already taken are still answered."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
@@ -112,7 +112,7 @@ class RequestQueue:
         self.ring()
 
     def abandon(self) -> None:
-        """Close, and refuse the requests that were taken and not answered."""
+        """Close, and refuse the requests that were taken but not answered."""
         self.close()
         _refuse(self._taken, _ABANDONED)
 

@@ -1,4 +1,4 @@
-"""Whether a disk has room for what the start of a job writes."""
+"""Check that a disk has room for the files that a start of a job writes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Final
 from dovetail.instances.errors import DovetailError
 
 LEAST_BYTES: Final = 8 * 2**20
-"""For the journal's log, and for specification, claim, exit status and first output of a run."""
+"""Space for the journal's log, and for a run's specification, claim, exit status and output."""
 
 _LEAST_FILES: Final = 100
 
 
 class DiskFullError(DovetailError):
-    """A disk has too little room for jobs to be started."""
+    """A disk has too little room to start jobs."""
 
 
 def require_room(directory: str) -> None:
-    """Refuse a directory whose disk is almost full; empty: do nothing.
+    """Refuse a directory whose disk is almost full; do nothing if the name is empty.
 
     Raises
     ------
     DiskFullError
-        One line.
+        If it is almost full.
     OSError
-        When the disk cannot be examined.
+        If the disk cannot be examined.
     """
     if not directory:
         return

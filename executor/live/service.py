@@ -1,9 +1,10 @@
-"""The service: it joins the journal, the state machine, a pool and a policy, and loses no job.
+"""The service: it connects the journal, the state machine, a pool and a policy, and loses no job.
 
-One thread serves (``Service.run``); any thread may ask (``Service.api``). What happens is
-journalled, applied by the state machine, and decided on; before anything is answered or carried
-out, all of it is durable. While the journal cannot be written, requests are refused and nothing is
-carried out; jobs run on, and what happens to them is kept until it can be written.
+One thread serves (``Service.run``); any thread may make requests (``Service.api``). Events are
+written to the journal and applied by the state machine, and the policy decides. All of this is
+durable before requests are answered or commands carried out. While the journal cannot be written,
+requests are refused and no command is carried out; jobs keep running, and their events are kept in
+memory until they can be written.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ from dovetail.solver.policies.state import State
 _LOG: Final = logging.getLogger("dovetail.live")
 
 PRUNE_FIRST_S: Final = 60.0
-"""Seconds after the start that old events are removed from the journal for the first time, and
-after which more of them are."""
+"""Seconds from the start to the first removal of old events from the journal, and to the next
+removal if more are left."""
 
 PRUNE_S: Final = 3600.0
-"""Seconds between two times that they are."""
+"""Seconds between removals of old events otherwise."""
 
 _LONGEST_IDLE_S: Final = 3600.0
 _MODEL: Final = "fitted.dovetail"
@@ -70,51 +71,51 @@ class Service:
     Parameters
     ----------
     journal : Journal
-        Of this service alone.
+        The journal, used by this service only.
     pool : NodePool
-        Where jobs run; not resumed yet.
+        The pool that runs the jobs; not resumed yet.
     repository : Repository
-        Profiles and measurements, to which new ones are added.
+        Profiles and measurements; new ones are added.
     policy : str
         Name and options, as in ``policy_named``.
     model : TrainedPredictor, optional
-        Predicts what was not measured. Default: the analytic predictor.
+        Predicts slowdowns that were not measured. Default: the analytic predictor.
     watching : WatchOptions, optional
-        How long runs are watched before anything follows from it.
+        How long runs are watched before conclusions are drawn.
     sample_s : float
         Seconds between two samples of the runs.
     directory : path
-        The state directory; empty: none.
+        The state directory; empty = none.
     dry_run : bool
-        Start and stop nothing; ``plan`` returns what would be started.
+        Start and stop no job; ``plan`` shows the jobs that would start.
     limits : AdmissionLimits, optional
-        What users may ask for.
+        The limits for users.
     keep_s : float
         Seconds for which events and logs of ended jobs are kept.
     max_jobs_per_gpu : int, optional
-        How many jobs may share a device; by default as many as the pool says.
+        Number of jobs that may share a device; by default the pool's number.
     boot_s : callable
-        Returns seconds since the machine booted, also to the pool.
+        Returns seconds since the machine booted; the pool uses the same clock.
     notify : sequence of str, optional
-        Command that is run for each job that is over (``Notifier``).
+        Command to run for each job that is over (``Notifier``).
     private : bool
-        Show of a job to others than its user and administrators only that it is there.
+        Show a job's details only to its user and to administrators.
 
     Attributes
     ----------
     api : ServiceApi
-        Answers users, from any thread.
+        Answers requests; thread-safe.
     ready : threading.Event
-        Set once ``run`` has taken up what an earlier service left. If the journal cannot be
-        written yet, requests are refused until it can.
+        Set once ``run`` has recovered the jobs of an earlier service. If the journal cannot be
+        written yet, it is also set, and requests are refused until it can.
 
     Raises
     ------
     UnsupportedError
-        When there is no such policy.
+        If there is no such policy.
     JournalError
-        When the journal cannot be read. A repository that cannot be read is tried again while
-        the service runs; until then nothing is known of any pair.
+        If the journal cannot be read. A repository that cannot be read is tried again while the
+        service runs; until then nothing is known about any pair.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Service:
         self._requests = RequestQueue()
         self._policy = GuardedPolicy(policy)
         self._machine = machine = journal.replay()
-        # An earlier service has notified of these.
+        # An earlier service has sent notifications for these.
         machine.ended.clear()
         self._notifier = None if notify is None or dry_run else Notifier(notify)
         self._clock = ServiceClock(machine.now_s, boot_s)
@@ -208,19 +209,19 @@ class Service:
 
     @property
     def state(self) -> State:
-        """What the policy sees."""
+        """The state that the policy sees."""
         return self._view.state
 
     # The life of a service.
 
     def run(self) -> None:
-        """Serve until ``stop``; every job runs on afterwards."""
+        """Serve until ``stop`` is called; jobs keep running afterwards."""
         try:
             self._take_up()
             if not self._dry_run:
                 threading.Thread(target=self._make_room, name="room", daemon=True).start()
             run_rounds(self, self._policy)
-            # So that the next start reads no events.
+            # A checkpoint, so that the next start reads no events.
             self._ledger.checkpoint(every=1)
         finally:
             self._closing.set()
@@ -231,11 +232,11 @@ class Service:
             self._knowledge.close()
 
     def stop(self) -> None:
-        """Let ``run`` return; from any thread."""
+        """Make ``run`` return; thread-safe."""
         self._requests.close()
 
     def _take_up(self) -> None:
-        """Take up what an earlier service left; nothing is done before all of it is known."""
+        """Recover the runs of an earlier service; carry out no command before all are known."""
         held = list(self._machine.holding.values())
         beyond = self._pool.resume([job.run for job in held if job.run is not None])
         adopted = self._left.adopted(beyond, self._clock.now_s())
@@ -254,7 +255,7 @@ class Service:
         self.ready.set()
 
     def _is_durable(self, happened: Sequence[AnyEvent]) -> bool:
-        """Journal what a start rests on, however long that takes; False if the service stops."""
+        """Commit events of the recovery, retrying as needed; return False if the service stops."""
         self._ledger.news = [*happened]
         while not self._ledger.commit_news() and not self._requests.closed:
             self.ready.set()
@@ -274,7 +275,7 @@ class Service:
     # The round loop (``rounds.Pool``).
 
     def advance(self) -> bool:
-        """Serve until a decision is due; False once the service stops."""
+        """Serve until a decision is due; return False if the service stops."""
         while not self._requests.closed:
             self._troubles.try_again()
             self._serve()
@@ -286,7 +287,7 @@ class Service:
         return False
 
     def _prepared(self) -> bool:
-        """Prepare a decision; return whether the policy is to be asked."""
+        """Prepare a decision; return whether the policy should decide."""
         if not self._decider.prepare():
             return False
         if not self._dry_run:
@@ -296,14 +297,14 @@ class Service:
         return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
-        """Place and stop jobs as decided, as far as the check of starts allows."""
+        """Place and stop jobs as decided, except starts that the checker refuses."""
         self._decider.note(decision, decide_s)
         if not self._dry_run:
             self._decider.carry_out(decision)
             self._execute_commands()
 
     def _idle_s(self) -> float:
-        """Return for how long nothing is due unless a request or a report comes."""
+        """Return the seconds until something is due, unless a request or a report comes."""
         moments = [self._troubles.again_s, self._prune_s]
         if not self._ledger.news:
             moments += [self._decider.due_s, self._left.lost_s]
@@ -312,7 +313,7 @@ class Service:
                 moments.append(self._observer.next_s)
         return min(max(0.0, min(moments) - self._clock.now_s()), _LONGEST_IDLE_S)
 
-    # One turn: what has happened, what is asked, and what follows.
+    # One turn: new events, requests, and commands.
 
     def _serve(self) -> None:
         requests = self._requests.take()
@@ -339,13 +340,13 @@ class Service:
             self._prune()
 
     def _prune(self) -> None:
-        """Remove what is old from the journal."""
+        """Remove old events from the journal."""
         now_s = self._clock.now_s()
         more = self._ledger.compact(now_s - self._keep_s)
         self._prune_s = now_s + (PRUNE_FIRST_S if more else PRUNE_S)
 
     def _make_room(self) -> None:
-        """Remove what runs have left, by age and as the disk demands, until the service ends."""
+        """Remove files of ended runs, by age and when the disk fills, until the service ends."""
         while not self._closing.wait(ROOM_S):
             try:
                 self._pool.prune(self._keep_s)
@@ -356,7 +357,8 @@ class Service:
         reported: list[AnyEvent] = []
         try:
             reported = self._stamped(self._pool.poll())
-            # Devices are asked for after the reports and journalled before: these may be of them.
+            # Devices are read after the reports and committed before them: reports may be about new
+            # devices.
             return [*self._others(), *reported]
         except Exception as error:
             self._troubles.report("pool", error)
@@ -372,7 +374,7 @@ class Service:
         return found
 
     def _of_jobs(self, reported: Sequence[AnyEvent]) -> list[AnyEvent]:
-        """Return the events without those of strays, which are released as they end."""
+        """Return the events of jobs; strays are released as they end."""
         found, over = self._left.sort(reported)
         self._ledger.commands += over
         if over:
@@ -380,7 +382,7 @@ class Service:
         return found
 
     def _overdue(self) -> list[AnyEvent]:
-        """Return the stops of runs that have had their walltime."""
+        """Return stops of the runs whose walltime is over."""
         at_s = self._clock.now_s()
         return [
             events.StopDecided(
@@ -394,7 +396,7 @@ class Service:
         ]
 
     def _measured(self) -> list[AnyEvent]:
-        """Sample the runs if a sample is due, and return what follows from it."""
+        """Sample the runs if a sample is due, and return the resulting events."""
         now_s = self._clock.now_s()
         if self._dry_run or now_s < self._observer.next_s:
             return []
@@ -407,7 +409,7 @@ class Service:
         return found
 
     def _applied(self, happened: Sequence[AnyEvent]) -> None:
-        """Follow events that were applied: know new devices, and decide if that may matter."""
+        """React to applied events: use new devices, and request a decision if needed."""
         kinds = {event.kind for event in happened}
         if "devices_changed" in kinds:
             with self._lock:
@@ -416,12 +418,12 @@ class Service:
         self._decider.decide_after(kinds)
 
     def _others(self) -> list[AnyEvent]:
-        """Return that the pool's devices have changed, if so, and workloads known on them."""
+        """Return the events of changed devices, if any, and of workloads known on them."""
         news = self._devices.news(self._clock.now_s())
         return [*news, *self._knowledge.newly_known()] if news else []
 
     def _execute_urgent_commands(self) -> None:
-        """Carry out all commands if any cannot wait for a decision; releases of runs can."""
+        """Carry out all commands if any is urgent; only releases can wait for a decision."""
         if any(not isinstance(command, Release) for command in self._ledger.commands):
             self._execute_commands()
 
@@ -433,7 +435,7 @@ class Service:
                     self._notifier.notify(job)
 
     def _shown(self) -> ServiceView:
-        """Return the service and its devices."""
+        """Return the view of the service and its devices."""
         awaited, seen = awaited_text(self._pool), self._observer
         with self._lock:
             return ServiceView(
@@ -457,7 +459,7 @@ class Service:
             )
 
     def _stalled(self) -> str:
-        """Return what every waiting job waits for, whatever devices are idle; empty if nothing."""
+        """Return what prevents any start, even on idle devices; empty if nothing."""
         if "disk" in self._troubles:
             return "room on the disk of the service, which is full"
         if "journal" in self._troubles:
@@ -472,7 +474,7 @@ class Service:
 
 
 def _deadline_s(job: LiveJob) -> float:
-    """Return when a run has had its walltime; never if it has none, or is being stopped.
+    """Return when a job's walltime is over; infinity if it has none, or is being stopped.
 
     It counts from the first process: after a restart, a run may be launched long after its start.
     """

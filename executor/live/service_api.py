@@ -1,4 +1,4 @@
-"""The requests that a service answers, over whatever transport."""
+"""The requests that a service answers, independent of the transport."""
 
 from __future__ import annotations
 
@@ -48,43 +48,43 @@ from dovetail.instances.plan import Plan
 
 
 class ServiceApi:
-    """Answers requests; every method may be called from any thread.
+    """Answers requests; every method is thread-safe.
 
-    Methods that change something return once the change is durable, and raise BusyError if it
-    cannot be. ``by`` is the requesting user, known from the connection, or None for the service
-    itself; root and the service's own user are administrators. Methods that take the id of a job
-    raise UnknownJobError if there is none, and RefusedError if the user may not do this to it.
+    Methods that change something return once the change is durable, and raise BusyError if that
+    fails. ``by`` is the requesting user, known from the connection, or None for the service itself;
+    root and the service's own user are administrators. Methods that take a job's id raise
+    UnknownJobError if there is no such job, and RefusedError if the user lacks the right.
 
     Parameters
     ----------
     machine : StateMachine
-        Jobs and devices. The service's thread alone changes them, holding ``lock``.
+        Jobs and devices. Only the service's thread changes them, holding ``lock``.
     lock : threading.RLock
         Held while the state machine is read.
     clock : ServiceClock
         The service's.
     requests : RequestQueue
-        Brings requests to the service's thread.
+        Passes requests to the service's thread.
     pool, devices
-        Where jobs run.
+        The pool that runs the jobs, and its devices.
     seen : LastReading
-        What was seen of them.
+        Readings of the runs.
     decider : Decider
-        Its decisions; here it only previews them.
+        Makes decisions; used only for previews here.
     known : callable
-        Returns the events by which the profiles of these jobs' workloads become known.
+        Returns the events by which profiles of these jobs' workloads become known.
     show : callable
         Returns the view of the service and its devices.
     stalled : callable
-        Returns what the service lacks for any start; empty if nothing.
+        Returns what the service lacks for any start, or an empty text.
     limits : AdmissionLimits
-        What users may ask for.
+        The limits for users.
     directory : str
-        The state directory; empty: none.
+        The state directory; empty = none.
     dry_run : bool
-        Whether nothing is started.
+        Whether no job is started.
     private : bool
-        Whether users are to see of the jobs of others only that they are there.
+        Whether users see no details of the jobs of others.
     """
 
     def __init__(
@@ -119,16 +119,16 @@ class ServiceApi:
     # Requests that change something.
 
     def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
-        """Accept jobs, all or none, and return their ids.
+        """Accept all jobs or none, and return their ids.
 
         A key makes it safe to repeat a request that got no answer: the same user's next request
-        with it returns the same ids, as long as the service knows these jobs.
+        with the key returns the same ids, as long as the service knows these jobs.
 
         Raises
         ------
         InputError
-            When a job can never run here, or may not run as its owner, or the key was used for
-            other jobs.
+            If a job can never run here, or may not run as its owner, or the key was used for other
+            jobs.
         """
         paths = [f"jobs[{k}]." if len(specs) > 1 else "" for k in range(len(specs))]
         for spec, path in zip(specs, paths, strict=True):
@@ -165,10 +165,10 @@ class ServiceApi:
         refuse_hopeless(spec, by, cluster, self._limits, path)
 
     def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
-        """Begin to end a job; one that is over stays as it is.
+        """Begin to end a job; do nothing if it is over.
 
-        ``grace_s`` (seconds from now to the kill) may shorten the job's own grace, also while the
-        job is being stopped.
+        ``grace_s`` (seconds from now to the kill) may shorten the job's own grace period, even
+        while the job is being stopped.
         """
 
         def cancelled(live: LiveJob, at_s: float) -> list[AnyEvent]:
@@ -180,7 +180,7 @@ class ServiceApi:
         return self._changed(job, cancelled)
 
     def hold(self, job: str, on: bool, by: Owner) -> JobView:
-        """Hold a waiting job, which then starts only once it is released; or release it."""
+        """Hold a waiting job, so that it does not start until it is released; or release it."""
 
         def held(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_others(live, by, "hold" if on else "release")
@@ -201,7 +201,7 @@ class ServiceApi:
         Raises
         ------
         InputError
-            When a field breaks a rule, or cannot be changed (any more).
+            If a field breaks a rule, or cannot be changed (any more).
         """
 
         def edited(live: LiveJob, at_s: float) -> list[AnyEvent]:
@@ -220,7 +220,7 @@ class ServiceApi:
         return self._changed(job, edited)
 
     def pause(self, job: str, on: bool, by: Owner) -> JobView:
-        """Stop the processes of a running job where they are, or continue them."""
+        """Suspend the processes of a running job, or resume them."""
 
         def paused(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_others(live, by, "pause" if on else "resume")
@@ -234,7 +234,7 @@ class ServiceApi:
         return self._changed(job, paused)
 
     def requeue(self, job: str, by: Owner, hold: bool = False) -> JobView:
-        """Stop a job's run, so that it waits for devices again; ``hold`` it then, if asked."""
+        """Stop a job's run so that the job waits again; with ``hold``, it is also held."""
 
         def requeued(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_others(live, by, "requeue")
@@ -255,18 +255,18 @@ class ServiceApi:
     def _changed(self, job: str, change: Callable[[LiveJob, float], Sequence[AnyEvent]]) -> JobView:
         """Make a change of a job durable in the service's thread, and return the job.
 
-        Only its user and administrators may change it, who see all of it.
+        Only its user and administrators may change it, and they see all of it.
         """
         self._requests.ask(lambda: change(self._job(job), self._clock.now_s()), lambda _: None)
         return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
-        """Drain devices, or all of a node (none named: all), or take them back.
+        """Drain devices, or all devices of nodes (all if none is named), or end the drain.
 
         Raises
         ------
         InputError
-            When there is no such device.
+            If there is no such device.
         """
         if not is_administrator(by):
             raise RefusedError("only an administrator may drain devices")
@@ -284,15 +284,15 @@ class ServiceApi:
     def jobs(
         self, over: bool = False, chosen: Chosen = EVERY, by: Owner | None = None
     ) -> Sequence[JobView]:
-        """Return the jobs that are not over, or all, in the order of submission.
+        """Return the jobs that are not over, or all jobs, in the order of submission.
 
-        Jobs that are over are also returned if they are chosen by state or end. Views of many jobs
-        have no history.
+        Jobs that are over are also returned if ``chosen`` selects a state or an end. Views of
+        several jobs have no history.
 
         Raises
         ------
         InputError
-            When a job is named that there never was.
+            If ``chosen.before`` names a job that never existed.
         """
         with self._lock:
             now_s = self._clock.now_s()
@@ -320,7 +320,7 @@ class ServiceApi:
         return [for_others(view) if self._hides(view.uid, by) else view for view in views]
 
     def _hides(self, uid: int, by: Owner | None) -> bool:
-        """Return whether a user is not to see what the jobs of another are."""
+        """Return whether details of the jobs of ``uid`` are hidden from a user."""
         mine = by is None or by.uid == uid or is_administrator(by)
         return self._private and not mine
 
@@ -340,18 +340,18 @@ class ServiceApi:
         return str(log) if log.exists() else ""
 
     def is_over(self, job: str) -> bool:
-        """Return whether a job is over; cheap."""
+        """Return whether a job is over (cheap)."""
         return self._job(job).state in OVER
 
     def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
-        """Return the newest log file of a rank in the last run, or in that of a number.
+        """Return the newest log file of a rank in the last run, or in run number ``run``.
 
-        None if it has none yet.
+        None if there is no log file yet.
 
         Raises
         ------
         InputError
-            When the job has no such rank or run.
+            If the job has no such rank or run.
         """
         with self._lock:
             live = self._job(job)
@@ -372,11 +372,11 @@ class ServiceApi:
         return self._previews.instance(self._audience(by))
 
     def plan(self, by: Owner | None = None) -> Plan:
-        """Return what the service's policy would do now, without doing it."""
+        """Return a plan of the policy's present decision, without carrying it out."""
         return self._previews.plan(self._audience(by))
 
     def _audience(self, by: Owner | None) -> str:
-        """Return the user whose workloads alone are named in a round; empty: all are."""
+        """Return the only user whose workloads are named in a round; empty if all are."""
         return by.name if by is not None and self._hides(-1, by) else ""
 
     def explain(self, job: str, by: Owner | None = None) -> str:
@@ -385,7 +385,7 @@ class ServiceApi:
             live = self._job(job)
             self._require_shown(live, by)
             text, over = of_job(live, self._machine, self._stalled()), live.state in OVER
-            # While no device takes jobs, other remedies are of no use.
+            # While no device takes jobs, other remedies are useless.
             waits = live.state in QUEUED
             lacks = self._lacks()
             closed = waits and lacks.closed
@@ -399,7 +399,7 @@ class ServiceApi:
         return "\n".join(lines)
 
     def _lacks(self) -> Lacks:
-        """Return what waiting jobs lack, looked at anew after an event, and each second."""
+        """Return what waiting jobs lack, recomputed after an event and each second."""
         now = self._machine.sequence, self._stalled(), int(self._clock.now_s())
         if self._lacked is None or self._lacked[0] != now:
             self._lacked = now, Lacks.of(self._machine, self._dry_run, now[1])

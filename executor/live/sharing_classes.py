@@ -1,4 +1,4 @@
-"""What distinguishes jobs and devices of live mode in the state of policies."""
+"""Classes of jobs and devices of live mode in the state that policies see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_NAME: Final = 160
 def workload_name(spec: JobSpec) -> str:
     """Return the name of a job's workload in the repository: ``OWNER/WORKLOAD``.
 
-    Two users' ``train`` are two workloads. A name that is too long ends in a digest of it.
+    The same name of two users is two workloads. A name that is too long ends in a digest.
     """
     name = f"{spec.owner.name}/{spec.workload}"
     if len(name) <= _LONGEST_NAME:
@@ -25,7 +25,7 @@ def workload_name(spec: JobSpec) -> str:
 
 
 class SharingClass(NamedTuple):
-    """The class of a job: jobs of one kind differ for policies in their own figures only.
+    """The class of a job; for policies, jobs of one kind differ only in their own figures.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class SharingClass(NamedTuple):
     need_mib : float
         Memory of one worker.
     job : str
-        The id of the only job of this kind, if that is separated from some other; else empty.
+        Id of the only job of this kind, if that is separated from another job; otherwise empty.
     isolation : {"", "latency", "best-effort"}
-        Whether others may run in the idle time of its jobs, or its jobs in that of others.
+        Whether other jobs may run in the idle time of its jobs, or its jobs in theirs.
     promised : bool
-        Whether its jobs have a gSLA, so that estimates without a bound are not enough.
+        Whether its jobs have a gSLA, so that estimates without a bound do not suffice.
     """
 
     uid: int
@@ -56,7 +56,7 @@ class SharingClass(NamedTuple):
         return not self.workload
 
     def label(self, usual_mib: float) -> str:
-        """Return its name in an instance; ``usual_mib`` is what the workload needs as learned."""
+        """Return its name in an instance; ``usual_mib`` is the learned memory of the workload."""
         if self.alone:
             return f"alone ({self.need_mib:.15g} MiB)" if self.need_mib else "alone"
         special = [self.job] if self.job else []
@@ -79,11 +79,11 @@ class Layout(NamedTuple):
     Attributes
     ----------
     troubled : frozenset of str
-        Devices that take no job: sick, drained, not journalled, or held by a hidden job.
+        Devices that take no job: sick, drained, not in the journal, or held by a hidden job.
     closed : frozenset of str
-        Jobs that hold one of these; no job may join them on any device.
+        Jobs that hold such a device; no job may join them on any device.
     hidden : frozenset of str
-        Jobs that hold a device which the pool does not have any more.
+        Jobs on a device that the pool no longer has, and jobs that share devices with them.
     """
 
     troubled: frozenset[str]
@@ -94,7 +94,7 @@ class Layout(NamedTuple):
     def of(
         cls, known: Mapping[str, DeviceState], gpus: Iterable[str], jobs: Iterable[LiveJob]
     ) -> Layout:
-        """Return the layout of a pool's devices, of which some are held by these jobs.
+        """Return the layout of a pool's devices with the jobs that hold some of them.
 
         ``known`` are the devices of the state machine.
         """
@@ -114,7 +114,7 @@ class Layout(NamedTuple):
         return cls(frozenset(troubled), frozenset(closed), frozenset(hidden))
 
     def cluster(self, whole: Cluster) -> tuple[Cluster, frozenset[int]]:
-        """Return the cluster with troubled devices on nodes of their own, and which are these."""
+        """Return the cluster with troubled devices on separate nodes, and the numbers of these."""
         nodes: list[Node] = []
         down: set[int] = set()
         for node in whole.nodes:

@@ -1,8 +1,8 @@
-"""From a policy's decision to journal events: every start is checked before it is placed.
+"""Turn a policy's decision into journal events; every start is checked before it is placed.
 
-The checker of ``dovetail check`` judges what a plan contains (``second_opinion``), on the policy's
-state. What no plan contains is checked here against the state machine and the pool: whether the
-devices are free, and whether the shares compute right on them. Unknown counts as busy.
+The checker of ``dovetail check`` checks the parts that are in a plan (``second_opinion``), on the
+policy's state. The rest is checked here against the state machine and the pool: whether the devices
+are free, and whether the shares compute correctly on them. Unknown devices are treated as busy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LEAVING: Final = frozenset({JobState.STOPPING, JobState.LOST})
 
 
 class CannotStartError(DovetailError):
-    """Starts break a rule: nothing was changed, and the jobs wait."""
+    """Starts break a rule; nothing was changed, and the jobs wait."""
 
 
 def in_groups(starts: Sequence[Start]) -> list[tuple[Start, ...]]:
-    """Return starts in groups that have no device in common."""
+    """Return the starts in groups that share no device with each other."""
     group_of: dict[int, list[Start]] = {}
     for start in starts:
         met = {id(group_of[gpu]): group_of[gpu] for gpu in start.gpus if gpu in group_of}
@@ -50,21 +50,21 @@ def place(
 ) -> list[events.Placed]:
     """Return the events for one group of starts, and enter the starts into the view's state.
 
-    The next ``renew`` of the view reverts starts whose events are not applied.
+    The next ``renew`` of the view reverts starts whose events were not applied.
 
     Parameters
     ----------
     view : PolicyView
-        Of whose state the starts are.
+        The view on whose state the policy decided.
     starts : sequence of Start
-        As ``in_groups`` returns them.
+        A group from ``in_groups``.
     strays : mapping of str to str
-        Devices that runs without a job may still hold, and these runs.
+        Devices that runs without a job may still hold, with the run.
 
     Raises
     ------
     CannotStartError
-        When one of them would break a rule (``refusal``), or the check itself fails.
+        If one of them would break a rule (``refusal``), or the check itself fails.
     """
     names = ", ".join(start.job.id for start in starts)
     try:
@@ -85,7 +85,7 @@ def place(
 
 
 def refusal(view: PolicyView, starts: Sequence[Start], strays: Mapping[str, str]) -> str | None:
-    """Return which rule starts of one group would break; None if they break none."""
+    """Return the rule that a group of starts would break; None if they break none."""
     unreadable = [why for start in starts for why in malformed(view.state, start)]
     if unreadable:
         return unreadable[0]
@@ -104,7 +104,7 @@ def _busy(
     residents: Mapping[str, Sequence[LiveJob]],
     strays: Mapping[str, str],
 ) -> str | None:
-    """Return why a run may not have its devices now; None if all are known to be free for it."""
+    """Return why a run may not have its devices now; None if all are known to be free."""
     for gpu in (seat.gpu for seat in run.seats):
         device = view.machine.devices.get(gpu)
         if device is None or device.trouble:
@@ -113,14 +113,14 @@ def _busy(
         holder = strays.get(gpu) or next(iter(leaving), None)
         if holder:
             return f"{holder} may still be on {gpu}"
-    # Events of a stray would be taken for those of a run of the same name.
+    # Events of a stray would be mistaken for events of a run with the same id.
     return f"{run.id} is another run until that has ended" if run.id in strays.values() else None
 
 
 def _refused_by_pool(
     view: PolicyView, run: Run, residents: Mapping[str, Sequence[LiveJob]]
 ) -> str | None:
-    """Return why the pool cannot run a job with its shares, or with its co-runners."""
+    """Return why the pool cannot run a job with its shares or its co-runners; None if it can."""
     for seat in run.seats:
         allowed = view.allowed_for(run.spec, view.model(seat.gpu))
         if seat.share is not None and seat.share not in allowed:
@@ -153,7 +153,7 @@ def _run(view: PolicyView, start: Start) -> Run:
 def reservations(
     view: PolicyView, wanted: Mapping[int, Reservation], now_s: float
 ) -> list[events.Reserved]:
-    """Return the events by which the journalled reservations become those of a decision."""
+    """Return the events that change the reservations in the journal to those of a decision."""
     jobs, ids = view.state.pending, view.state.machines.gpu_ids
     kept = {
         jobs[number].id: (tuple(ids[gpu] for gpu in one.gpus), one.until_s)

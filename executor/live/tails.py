@@ -1,4 +1,4 @@
-"""Tail latencies of a run over a stretch of time, from the histograms that it reports."""
+"""Tail latencies of a run over a time span, from the histograms that it reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.executor.pools.pool import Progress
 from dovetail.executor.pools.progress_hook.dovetail_progress import BUCKETS, latency_at
 
 LEAST: Final = 500
-"""The fewest latencies that make a 99th percentile: five are above it."""
+"""The fewest latencies that give a 99th percentile: five are above it."""
 
 _QUANTILE: Final = 0.99
 _MOST_READINGS: Final = 256
@@ -43,7 +43,7 @@ class _TailReading(NamedTuple):
 
 
 class Tails:
-    """The histograms of a run as it reported them; the difference of two is a stretch of time."""
+    """The histograms that a run has reported; the difference of two covers a time span."""
 
     def __init__(self) -> None:
         self._readings: list[_TailReading] = []
@@ -54,10 +54,10 @@ class Tails:
         return bool(self._readings and self._readings[-1].counts)
 
     def note(self, at_s: float, ranks: Sequence[Progress | None]) -> None:
-        """Take in what the ranks of a run report, later than before; all of them count.
+        """Add a later report of all ranks of a run.
 
-        Nothing is kept while a rank reports nothing: its latencies would later seem to come at
-        once.
+        It is ignored if a rank reports nothing: that rank's earlier latencies would later seem to
+        arrive all at the same time.
         """
         if any(rank is None for rank in ranks):
             return
@@ -69,11 +69,11 @@ class Tails:
             del self._readings[1:-1:2]
 
     def clear(self) -> None:
-        """Forget all: another process begins to count."""
+        """Forget all reports, because another process begins to count."""
         self._readings.clear()
 
     def since(self, since_s: float) -> LatencyTail | None:
-        """Return the tail of the latencies reported from then on; None where they are too few."""
+        """Return the tail of the latencies reported since then; None if they are too few."""
         first = bisect_left(self._readings, since_s, key=_at_s)
         if first >= len(self._readings):
             return None
@@ -83,12 +83,12 @@ class Tails:
 
 
 def tail_of(counts: Mapping[int, int]) -> LatencyTail | None:
-    """Return the tail of a histogram; None where it has too few latencies, or cannot be.
+    """Return the tail of a histogram; None if it has too few latencies or is invalid.
 
-    The bound holds for latencies of any distribution: of n independent ones, those below the
-    quantile p are binomial, n p with a standard deviation of sqrt(n p (1 - p)) (Conover, Practical
-    Nonparametric Statistics, section 3.2). Within a bucket, latencies are taken to be spread
-    evenly on the logarithmic scale.
+    The bound holds for any distribution of latencies: the number of n independent latencies below
+    the quantile p is binomial, with mean n p and standard deviation sqrt(n p (1 - p)) (Conover,
+    Practical Nonparametric Statistics, section 3.2). Within a bucket, latencies are assumed to be
+    spread evenly on a logarithmic scale.
     """
     total = sum(counts.values())
     if total < LEAST or min(counts.values()) < 0 or not counts.keys() <= _BUCKETS:

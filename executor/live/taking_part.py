@@ -1,7 +1,7 @@
-"""Which of the waiting jobs take part in a round: so many that its cost has a bound, of all users.
+"""The waiting jobs that take part in a round: a limited number, from all users.
 
-A user who submits very many jobs, all different, would otherwise delay the starts of others: a
-round weighs every job that takes part.
+Otherwise a user who submits very many different jobs would delay the starts of other users' jobs,
+because a round considers every job that takes part.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Final
 from dovetail.executor.jobs.live_jobs import LiveJob
 
 MOST_IN_ROUND: Final = 1000
-"""Waiting jobs that take part in a round, in all; more where there are more devices than half."""
+"""Waiting jobs that take part in a round, unless twice the number of devices is more."""
 
 _OLDEST: Final = 10
-"""One part in so many of a user's share is for those that wait longest, whatever their nice."""
+"""One part in this many of a user's share is for the longest-waiting jobs, whatever their nice."""
 
 
 def most_of(devices: int) -> int:
-    """Return how many waiting jobs take part in a round on so many devices."""
+    """Return the number of waiting jobs that take part in a round on this many devices."""
     return max(MOST_IN_ROUND, 2 * devices)
 
 
 def taking_part(
     queued: Mapping[str, LiveJob], reserved: Iterable[str], most: int
 ) -> Collection[str]:
-    """Return the ids of the jobs that take part, all or about ``most``.
+    """Return the ids of the jobs that take part: all jobs, or about ``most``.
 
-    Each user has an equal share; what one does not need is for the others. Of a user's jobs, those
-    with the lowest ``nice`` come first, then those that wait longest.
+    Each user has an equal share; unused parts go to the others. A user's jobs are ordered by
+    ``nice``, lowest first, then by waiting time, longest first.
 
     Parameters
     ----------
     queued : mapping of str to LiveJob
         The jobs that wait for devices.
     reserved : iterable of str
-        Those that have a reservation, which take part in any case.
+        The jobs that have a reservation, which always take part.
     most : int
-        About how many.
+        The approximate number of jobs.
     """
     if len(queued) <= most:
         return queued.keys()

@@ -1,4 +1,4 @@
-"""What the last minutes showed of running jobs and of their devices."""
+"""Recent observations of running jobs and their devices."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances.datasets.records import SoloProfile
 
 Residents = tuple[tuple[str, bool], ...]
-"""The runs on a device in the order in which they came, each with whether it is under way."""
+"""The runs on a device in order of arrival, each with whether it is under way."""
 
 PART: Final = 4
-"""What there is of a window at its end counts if it is at least one part of so many."""
+"""An interrupted window is used if at least one part in this many of it has passed."""
 
 _MOST_SAMPLES: Final = 2048
 
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """How long runs are watched before anything follows from it; all times in seconds.
+    """How long runs are watched before conclusions are drawn; all times in seconds.
 
     Attributes
     ----------
     warm_up_s : float
-        Time after a run's first iteration that does not count (compilation, caches, tuning).
+        Time after a run's first iteration that is ignored (compilation, caches, tuning).
     settle_s : float
-        Time that does not count after a run came to a device or left it.
+        Time after a run started on a device or left it that is ignored.
     profile_s, profile_most_s : float
-        A profile takes at least the first, and at most about the second with its warm-up.
+        Least duration of a profile, and approximate limit on it including the warm-up.
     window_s, window_most_s : float
-        The first measurement of runs together takes ``window_s``, each further one of the same
-        runs twice as long as the one before, up to ``window_most_s``. A gSLA is broken when it
-        was for ``window_s``.
+        The first measurement of runs together takes ``window_s``, and each further measurement of
+        the same runs takes twice as long, up to ``window_most_s``. A gSLA is broken if it was
+        exceeded for at least ``window_s``.
     stall_s : float
-        A run with a gSLA that shares and has done no iteration for so long is over its gSLA.
+        A run with a gSLA that shares and has done no iteration for this long is over its gSLA.
     tolerance : float
-        A rate is steady when its relative standard error is at most this, and it moves by at
-        most twice this from the first half of the time to the second.
+        A rate is steady if its relative standard error is at most this, and it changes by at most
+        twice this between the first and the second half of the time.
     iterations : int
-        The fewest that make a rate.
+        The fewest iterations that give a rate.
     """
 
     warm_up_s: float = 10.0
@@ -64,12 +64,12 @@ class WatchOptions:
 
 @dataclass
 class Track:
-    """A run that holds devices, since it was first seen; times on the service's clock.
+    """A run that holds devices, since it was first seen; times are on the service's clock.
 
-    ``phase`` are the residents of its devices, the same since ``phase_s``; ``first_s`` is when its
-    first iteration was seen, ``total`` its iterations in all if it reports them, and ``memory_mib``
-    the most that a rank was seen to use. ``profiled`` and ``renewed``: its profile, or a newer
-    one, has been made.
+    ``phase`` has the residents of its devices, unchanged since ``phase_s``; ``first_s`` is when its
+    first iteration was seen, ``total`` its total iterations if it reports them, and ``memory_mib``
+    the most memory that a rank was seen to use. ``profiled`` and ``renewed``: its profile, or a
+    newer profile, has been made.
     """
 
     job: LiveJob
@@ -106,7 +106,7 @@ class Track:
         return self.tails.since(self.samples[-1].at_s - rate.seconds)
 
     def advance(self, ranks: Sequence[Progress | None], shift_s: float) -> None:
-        """Take in how far the ranks are; ``shift_s`` is the service's clock less theirs."""
+        """Add the progress of the ranks; ``shift_s`` is the service's clock minus theirs."""
         reporting = [rank for rank in ranks if rank is not None]
         if not reporting:
             return
@@ -115,7 +115,7 @@ class Track:
         last = self.samples[-1] if self.samples else None
         self.total = slowest.total
         if last is not None and sample.iterations < last.iterations:
-            # Another process of the job counts now, and warms up first.
+            # Another process of the job counts now, and must warm up first.
             self.samples.clear()
             self.tails.clear()
             self.first_s = None
@@ -133,9 +133,9 @@ class Track:
 class TrackedDevice:
     """A device while its residents are the same.
 
-    ``since_s`` is when the present window began, after ``windows`` others. ``verdict`` says that
-    one of the runs was over its gSLA: this has to be measured, or the policy would put them
-    together again.
+    ``since_s`` is when the present window began, after ``windows`` earlier windows. ``verdict``
+    says that one of the runs was over its gSLA: this must be recorded as a measurement, or the
+    policy would put the runs together again.
     """
 
     residents: Residents = ()
@@ -147,7 +147,7 @@ class TrackedDevice:
 
     @property
     def predicted(self) -> tuple[float, ...]:
-        """The slowdowns that are believed of its runs, if all are known."""
+        """The believed slowdowns of its runs; empty unless all are known."""
         return tuple(belief.slowdown for belief in self.beliefs)
 
     @property
@@ -190,7 +190,7 @@ class Tracks:
         self.found: dict[tuple[str, str, int], SoloProfile] = {}
 
     def changed(self, holding: Sequence[tuple[LiveJob, Run]]) -> dict[str, Residents]:
-        """Return the new residents of devices that had others; ``holding`` are all runs there."""
+        """Return the new residents of devices with changes; ``holding`` has all present runs."""
         residents: dict[str, Residents] = {}
         for job, run in holding:
             for seat in run.seats:
@@ -203,13 +203,13 @@ class Tracks:
         }
 
     def residents(self, gpu: str) -> Residents:
-        """Return the runs on a device, as tracked."""
+        """Return the tracked runs on a device."""
         return self.devices[gpu].residents if gpu in self.devices else ()
 
     def follow(
         self, holding: Sequence[tuple[LiveJob, Run]], changed: Mapping[str, Residents]
     ) -> None:
-        """Track these runs, and begin anew with devices whose residents have changed."""
+        """Track these runs, and start over with the devices whose residents have changed."""
         self.runs = {
             run.id: self.runs.get(run.id) or Track(job, run, self.now_s) for job, run in holding
         }
@@ -225,7 +225,7 @@ class Tracks:
                 del track.samples[:-1]
 
     def use(self, gpu: str, usage: Usage, shift_s: float) -> None:
-        """Take in the usage of a device; ``shift_s`` is the service's clock less its own."""
+        """Add the usage of a device; ``shift_s`` is the service's clock minus the device's."""
         device = self.devices[gpu]
         if not device.residents:
             return
@@ -235,20 +235,20 @@ class Tracks:
         for run, _ in device.residents:
             used, track = usage.memory_by_run.get(run), self.runs[run]
             if used is None and track.to_profile and self.begin_s(track) is not None:
-                # The run has the device for itself; what the driver takes there is counted in.
+                # The run has the device to itself; this includes the driver's memory.
                 used = usage.memory_mib
             if used is not None:
                 track.memory_mib = max(used, track.memory_mib or 0.0)
 
     def busy_neighbours(self, *runs: Run) -> int:
-        """Return on how many other devices of their nodes there are runs now."""
+        """Return the number of other devices with runs on the nodes of these runs."""
         others = self._view.neighbours({seat.gpu for run in runs for seat in run.seats})
         return sum(bool(self.residents(gpu)) for gpu in others)
 
-    # What is known of one run.
+    # Figures of one run.
 
     def begin_s(self, track: Track) -> float | None:
-        """Return from when on a run's rate counts; None while it does not."""
+        """Return the moment from which a run's rate is valid; None if it is not valid yet."""
         under_way = all(way for residents in track.phase for _, way in residents)
         if track.first_s is None or not under_way:
             return None
@@ -257,7 +257,7 @@ class Tracks:
         return begin_s if begin_s <= self.now_s else None
 
     def rate(self, track: Track, since_s: float) -> Rate | None:
-        """Return a run's rate since a moment; None if that is too few iterations."""
+        """Return a run's rate since a moment; None if there are too few iterations."""
         rate = rate_of(track.samples, since_s)
         return rate if rate and rate.iterations >= self.options.iterations else None
 
@@ -278,9 +278,9 @@ class Tracks:
         return known.throughput if known else None
 
     def tail_growth(self, track: Track, since_s: float) -> tuple[float, float] | None:
-        """Return by which factor a run's p99 has grown, and a lower bound on it beyond the noise.
+        """Return the factor by which a run's p99 has grown, and a lower bound on it.
 
-        None if that is unknown.
+        None if it is unknown.
         """
         known, tail = self.alone(track), track.tails.since(since_s)
         alone_s = known.latency_p99_s if known else None
@@ -288,11 +288,11 @@ class Tracks:
 
     def model(self, track: Track) -> str:
         """Return the model of a run's devices."""
-        # A device may have left the pool with a run on it that is lost.
+        # The device of a lost run may have left the pool.
         return self.models.get(track.run.seats[0].gpu, "unknown")
 
     def predicted(self, run: str) -> Belief | None:
-        """Return the largest slowdown that was believed of a run with its present co-runners."""
+        """Return the largest slowdown believed for a run with its present co-runners."""
         beliefs = [
             belief
             for device in self.devices.values()

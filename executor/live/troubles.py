@@ -1,4 +1,4 @@
-"""What goes wrong while a service runs, and when it is tried again."""
+"""Failures while a service runs, and when the failed actions are retried."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 from dovetail.instances.errors import DovetailError
 
 AGAIN_S: Final = 2.0
-"""Seconds after which what the disk, a pool or a policy refused is tried again."""
+"""Seconds after which a failed action of the disk, the pool or the policy is retried."""
 
 _LOG: Final = logging.getLogger("dovetail.live")
 
 
 class Troubles:
-    """The present troubles, one of each kind; each is logged once.
+    """The present failures, one of each kind; each is logged once.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Troubles:
     Attributes
     ----------
     again_s : float
-        When what failed is to be tried again, on that clock; infinite if nothing failed lately.
+        When the failed actions are retried, on that clock; infinity if nothing failed recently.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -35,7 +35,7 @@ class Troubles:
         self.again_s = math.inf
 
     def report(self, kind: str, error: Exception) -> None:
-        """Take in that something failed, and have it tried again."""
+        """Record a failure, and plan a retry."""
         text = str(error) or type(error).__name__
         if self._texts.get(kind) != text:
             unforeseen = None if isinstance(error, DovetailError) else error
@@ -44,11 +44,11 @@ class Troubles:
         self.again_s = min(self.again_s, self._now_s() + AGAIN_S)
 
     def clear(self, kind: str) -> None:
-        """Take in that something succeeded."""
+        """Record a success."""
         self._texts.pop(kind, None)
 
     def try_again(self) -> None:
-        """Begin another try of everything if it is due."""
+        """Begin a retry of everything if it is due."""
         if self.again_s <= self._now_s():
             self.again_s = math.inf
 
@@ -57,5 +57,5 @@ class Troubles:
 
     @property
     def texts(self) -> list[str]:
-        """One line for each, from any thread."""
+        """One line for each failure; thread-safe."""
         return [*self._texts.copy().values()]

@@ -1,6 +1,6 @@
-"""Views of the service, its jobs and its devices, as the HTTP API has them.
+"""Views of the service, its jobs and its devices, as returned by the HTTP API.
 
-Plain data classes: a client need not check again what the service has checked, and starts faster.
+They are plain data classes: a client need not repeat the service's checks, and starts faster.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Chosen(NamedTuple):
     Attributes
     ----------
     user, name, state : str or None
-        Jobs of this user, of this name, in this state.
+        Only jobs of this user, of this name, in this state.
     within_s : float or None
-        Jobs that ended in the last so many seconds.
+        Only jobs that ended in the last ``within_s`` seconds.
     before : str or None
-        Jobs submitted before this one.
+        Only jobs submitted before this job.
     limit : int or None
-        At most so many, those submitted last.
+        At most this many jobs, the last submitted ones.
     """
 
     user: str | None = None
@@ -38,10 +38,10 @@ class Chosen(NamedTuple):
 EVERY: Final = Chosen()
 
 LISTED_CHARACTERS: Final = 200
-"""Of the command of a job in lists; that of a single job is whole while it is not over."""
+"""Characters of a job's command in lists; a single job that is not over shows all of it."""
 
 MOST_LISTED: Final = 1000
-"""Jobs in a list; the client reads more page by page."""
+"""Jobs in a list; the client reads longer lists page by page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class StepView:
 class JobView:
     """A job as its owner sees it; times are in seconds since the epoch.
 
-    ``launches`` and ``escapes`` are those of all isolated jobs on its devices.
+    ``launches`` and ``escapes`` count all isolated jobs on its devices.
     """
 
     id: str

@@ -1,11 +1,11 @@
-"""Conclusions from what running jobs show. Pure logic, no I/O.
+"""Conclusions from observations of running jobs. Pure logic, no I/O.
 
-`Watch.observe` takes what a pool reports of progress and usage, and returns the events that follow:
+`Watch.observe` takes a pool's reports of progress and usage, and returns the resulting events:
 
-- of a run that is being profiled: ``Profiled`` once its rate is steady, ``ProfileFailed`` if it
+- for a run that is being profiled: ``Profiled`` once its rate is steady, ``ProfileFailed`` if it
   cannot be measured (``profiles``);
-- of runs that share a device: ``Measured`` for each window (``windows``);
-- of a run over its gSLA for longer than a window: ``StopDecided`` for the newest of those that
+- for runs that share a device: ``Measured`` for each window (``windows``);
+- for a run over its gSLA for longer than a window: ``StopDecided`` for the newest of the runs that
   share, and ``Separated`` for the pairs that may not share again (``breaches``).
 """
 
@@ -32,19 +32,19 @@ from dovetail.executor.pools.pool import Progress, Usage
 
 
 def watched(machine: StateMachine) -> list[str]:
-    """Return the runs whose progress `Watch.observe` takes in."""
+    """Return the runs whose progress `Watch.observe` needs."""
     return [job.run.id for job in machine.holding.values() if job.state in WATCHED and job.run]
 
 
 class RunWatch:
-    """Remembers what the last minutes showed; after a restart, a new one begins anew.
+    """Draws conclusions from recent observations, which are lost when the service ends.
 
     Its methods are called from one thread.
 
     Parameters
     ----------
     models : mapping of str to str
-        The model of every device, by its id; read anew at each `observe`.
+        The model of every device, by its id; read at each `observe`.
     view : PolicyView
         Profiles and beliefs.
     options : WatchOptions, optional
@@ -64,14 +64,14 @@ class RunWatch:
         now_s: float,
         boot_s: float,
     ) -> tuple[AnyEvent, ...]:
-        """Take in what a pool reports, and return what follows from it.
+        """Add the reports of a pool, and return the resulting events.
 
         Parameters
         ----------
         machine : StateMachine
-            Jobs and devices; it is only read.
+            Jobs and devices; only read.
         progress : mapping of str to sequence of Progress or None
-            ``pool.progress(run)`` of each of the `watched` runs.
+            ``pool.progress(run)`` for each of the `watched` runs.
         usage : mapping of str to Usage
             ``pool.usage()``.
         now_s, boot_s : float
@@ -100,7 +100,7 @@ class RunWatch:
         )
 
     def reading(self, run: str) -> RunReading:
-        """Return what was seen of a run at the last `observe`; empty if it is not watched."""
+        """Return the reading of a run at the last `observe`; empty if it is not watched."""
         tracks = self._tracks
         track = tracks.runs.get(run)
         if track is None:

@@ -1,7 +1,7 @@
-"""Measurements of runs that share a device, a window of time at a time.
+"""Measurements of runs that share a device, one time window after another.
 
-Each slowdown is the rate alone over the rate now; each p99 is the 99th percentile of latency now
-over that alone.
+A slowdown is the rate alone over the rate now; a p99 is the 99th percentile of latency now over the
+99th percentile alone.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dovetail.executor.live.findings import Slowed, measurement
 from dovetail.executor.live.tracks import PART, Residents, Track, TrackedDevice, Tracks
 
 LEAST_CREDIBLE: Final = 0.8
-"""A smaller slowdown means that the rate alone is wrong, not that sharing helps."""
+"""A smaller slowdown means that the rate alone is wrong, not that sharing helps the run."""
 
 _PATIENCE: Final = 4
-"""How many times as long a window may become until its rates are steady."""
+"""Factor by which a window may be extended until its rates are steady."""
 
 
 def measurements(tracks: Tracks, ended: Iterable[str] | None = None) -> Iterator[AnyEvent]:
-    """Yield the measurements of devices whose window is over.
+    """Yield measurements of the devices whose window is over.
 
     Parameters
     ----------
     tracks : Tracks
         Runs and devices.
     ended : iterable of str, optional
-        Devices whose residents part now: these are measured with what there is of a window.
+        Devices whose residents are about to change, which are measured with an incomplete window.
         Default: all devices, with full windows.
     """
     # Gangs that share several devices are measured on the first.
@@ -77,7 +77,7 @@ def _measured(tracks: Tracks, gpu: str, device: TrackedDevice, ended: bool) -> A
 
 
 def _slowed(tracks: Tracks, runs: Sequence[Track], since_s: float) -> list[Slowed] | None:
-    """Return the slowdown of each run; None unless all are known."""
+    """Return the slowdown of each run; None if any is unknown."""
     found = []
     for track in runs:
         rate, solo = tracks.rate(track, since_s), tracks.solo_rate(track)
@@ -102,10 +102,10 @@ def _window_over(
 
 
 def _attributable(tracks: Tracks, track: Track, gpu: str) -> bool:
-    """Return whether a run is slowed by its co-runners on this device, and by nothing else.
+    """Return whether a run is slowed only by its co-runners on this device.
 
-    A gang runs at the pace of its slowest worker: its other devices must be its own, or
-    shared in the same way.
+    A gang is as slow as its slowest worker, so it must have its other devices to itself or share
+    them with the same workloads.
     """
     run, here = track.run, _workloads(tracks, gpu)
     if run.sub_batch is not None or not track.present:
