@@ -194,7 +194,7 @@ SETS = {"gangs": False, "models": False, "running": True, "sets": True}
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param(Shape(jobs=5, gpus=2, **SETS), id="short"),
+        pytest.param(Shape(jobs=4, gpus=2, **SETS), id="short"),
         pytest.param(Shape(jobs=6, gpus=3, **SETS), id="long", marks=pytest.mark.long),
     ],
 )
@@ -239,7 +239,7 @@ from dovetail.solver.rounds import solve
 from tests.solver.test_kinds import two_hundred_kinds
 instance = two_hundred_kinds()
 before = time.process_time()
-budget = Budget.of(4.0, WorkClock())
+budget = Budget.of(2.0, WorkClock())
 result = solve(instance, "throughput", "auto", budget, explain=False)
 seconds = time.process_time() - before
 mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -252,8 +252,8 @@ def test_two_hundred_kinds_ten_to_a_gpu():
     asked = [sys.executable, "-c", MANY_KINDS]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     gap, seconds, mib, noted = map(float, done.stdout.split())
-    assert 0 <= gap < 0.2
-    assert seconds < 100  # 4 s
+    assert 0 <= gap < 0.25
+    assert seconds < 100  # 2 s
     assert mib < 1024
     assert noted == 1
 

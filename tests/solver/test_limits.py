@@ -25,8 +25,9 @@ from dovetail.solver.pairing.matching import compile_kernels
 from dovetail.solver.rounds import solve
 from dovetail.solver.stages import PLACED
 
-LIMIT_S, MOST_S = 1.0, 1.5
-"""What a solve is given, and what it may take in all."""
+LIMIT_S, MOST_S = 1.0, 3.0
+"""What a solve is given, and what it may take in all: half a second more, and much more processor
+time for the same where cores are shared."""
 
 LONG = pytest.mark.long
 
