@@ -1,8 +1,8 @@
-"""Named texts and arrays in one file: a zip that holds data and is trusted in nothing.
+"""Named texts and arrays in one file: a zip that holds data only and is never trusted.
 
 Arrays are ``.npy`` files, version 1.0, of the kinds in ``KINDS``. Their headers are matched
 against the one shape that numpy writes for these; nothing is evaluated or unpickled, no name in
-the file becomes a path, and no more is unpacked than the file is allowed to hold.
+the file becomes a path, and no more than the allowed size is unpacked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS: Final = {
     "<f4": np.float32,
     "<f8": np.float64,
 }
-"""What arrays may hold, by the name that ``.npy`` files have for it; uint8 is for texts."""
+"""The types that arrays may have, by their name in ``.npy`` files; uint8 is for texts."""
 
 _NAMES = "bool, uint8, int64, float32 or float64"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
@@ -67,7 +67,7 @@ def packed(entries: Mapping[str, str | NDArray[np.generic]]) -> bytes:
     Raises
     ------
     InputError
-        When an array holds anything else than is in ``KINDS``.
+        When an array has a type that is not in ``KINDS``.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -86,7 +86,7 @@ def unpacked(raw: bytes) -> dict[str, bytes]:
     Raises
     ------
     InputError
-        When it is none, is damaged, or would unpack to more than `MOST_BYTES`.
+        When it is no such file, is damaged, or would unpack to more than `MOST_BYTES`.
     """
     _check_directory(raw)
     try:
@@ -104,7 +104,7 @@ def array(name: str, data: bytes) -> NDArray[Any]:
     Raises
     ------
     InputError
-        When it is not such an array, or not as long as it says.
+        When it is not such an array, or its length is not the one in its header.
     """
     header = _HEADER.match(data)
     if header is None or int.from_bytes(header["length"], "little") != len(header["text"]):
@@ -136,7 +136,7 @@ def _npy(name: str, values: NDArray[np.generic]) -> bytes:
 
 
 def _check_directory(raw: bytes) -> None:
-    """Refuse what is no zip, and directories that would take long to read."""
+    """Refuse files that are not zip archives, and directories that would take long to read."""
     if not raw.startswith(_BEGINS):
         raise InputError("is not a model file")
     ends = len(raw) - _ENDS.size

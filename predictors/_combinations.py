@@ -12,11 +12,11 @@ from dovetail.instances.instance import Cluster, EntryKey, Instance, Workload
 from dovetail.predictors.predictor import UNCAPPED, Split
 
 Members = tuple[tuple[str, int], ...]
-"""Sorted workloads with their shares: the second part of an entry's key."""
+"""Sorted workloads with their shares, the second part of an entry's key."""
 
 
 class PairAtShares(NamedTuple):
-    """A pair of workloads at shares on a GPU model (None: on all of them)."""
+    """A pair of workloads at shares on a GPU model (None: on every model)."""
 
     pair: tuple[str, str]
     shares: Split
@@ -24,12 +24,12 @@ class PairAtShares(NamedTuple):
 
     @property
     def key(self) -> EntryKey:
-        """The key of an entry for it."""
+        """The key of its entry."""
         return self.gpu_model, members_of(self.pair, self.shares)
 
 
 def used(instance: Instance) -> dict[str, Workload]:
-    """Return the workloads that jobs run, in the order of the file; all where it has no jobs."""
+    """Return the workloads that jobs run, in the order of the file; all if there are no jobs."""
     jobs = jobs_of(instance)
     return {name: w for name, w in instance.workloads.items() if jobs[name]}
 
@@ -37,7 +37,7 @@ def used(instance: Instance) -> dict[str, Workload]:
 def jobs_of(instance: Instance) -> Counter[str]:
     """Return how many jobs run each workload.
 
-    An instance without jobs is a world, in which any number may come.
+    An instance without jobs is a world for simulations, in which any number may arrive.
     """
     if not instance.jobs:
         return Counter(dict.fromkeys(instance.workloads, instance.cluster.max_jobs_per_gpu))
@@ -45,7 +45,7 @@ def jobs_of(instance: Instance) -> Counter[str]:
 
 
 def gang_sizes(instance: Instance) -> dict[str, int]:
-    """Return the workers of the largest job of each workload."""
+    """Return the number of workers of the largest job of each workload."""
     sizes: dict[str, int] = {}
     for job in instance.jobs:
         sizes[job.workload] = max(job.workers, sizes.get(job.workload, 1))
@@ -58,7 +58,7 @@ def unknown_rows(
     gpu_models: Sequence[str | None],
     mixed: bool,
 ) -> Iterator[PairAtShares]:
-    """Yield the rows of known workloads for which the instance has no entry."""
+    """Yield the pairs of known workloads, at every split, for which the instance has no entry."""
     splits = wanted_splits(instance.cluster, mixed)
     for gpu_model in gpu_models:
         settled = settled_keys(instance, gpu_model)
@@ -78,7 +78,7 @@ def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[st
 
 
 def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
-    """Return the shares of two jobs to predict: none, caps that sum up, and maybe one cap."""
+    """Return the splits to predict: no caps, caps that sum to ``share_sum``, and maybe one cap."""
     allowed = sorted(share for share in cluster.shares if share != IDLE)
     both = [(p, cluster.share_sum - p) for p in allowed if cluster.share_sum - p in allowed]
     one = [split for p in allowed for split in ((UNCAPPED, p), (p, UNCAPPED))]
@@ -86,7 +86,7 @@ def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
 
 
 def settled_keys(instance: Instance, gpu_model: str | None) -> set[Members]:
-    """Return the combinations that need no entry: known for the GPU model, or for all present."""
+    """Return the combinations that need no entry: known for the GPU model, or for all."""
     models: dict[Members, set[str | None]] = {}
     for entry in instance.slowdowns:
         model, members = entry.key
@@ -97,5 +97,5 @@ def settled_keys(instance: Instance, gpu_model: str | None) -> set[Members]:
 
 
 def members_of(pair: tuple[str, str], shares: Split) -> Members:
-    """Return a pair as the key of its entry has it."""
+    """Return a pair in the form of its entry's key."""
     return tuple(sorted(zip(pair, shares, strict=True)))

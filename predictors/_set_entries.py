@@ -1,4 +1,4 @@
-"""Entries of three workloads and more, made from those of their pairs."""
+"""Entries of three and more workloads, made from the entries of their pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETS_AT_ONCE: Final = 4096
 
 
 def set_entries(instance: Instance, gpu_models: Sequence[str | None]) -> Iterator[SlowdownEntry]:
-    """Yield an entry for each set that jobs can make, that is unknown, and whose pairs are not."""
+    """Yield an entry for each unknown set that jobs can form and whose pairs are known."""
     jobs = jobs_of(instance)
     names = list(used(instance))
     largest = min(instance.cluster.max_jobs_per_gpu, LARGEST)
@@ -34,9 +34,9 @@ def set_entries(instance: Instance, gpu_models: Sequence[str | None]) -> Iterato
 
 
 def entries_behind(instance: Instance, gpu_models: Sequence[str | None]) -> Iterator[SlowdownEntry]:
-    """Yield an entry for each unknown set of a job and of several that run in its idle time.
+    """Yield an entry for each unknown set of a job and several others that run in its idle time.
 
-    Its pairs are known, and the instance's jobs can make it.
+    Its pairs are known, and the instance's jobs can form it.
     """
     jobs, largest = jobs_of(instance), min(instance.cluster.max_jobs_per_gpu, LARGEST)
     if IDLE not in instance.cluster.shares or largest < 3:
@@ -56,7 +56,7 @@ def entries_behind(instance: Instance, gpu_models: Sequence[str | None]) -> Iter
 def _behind(
     instance: Instance, gpu_model: str | None, first: str, behind: str
 ) -> SlowdownEntry | None:
-    """Return the entry of a workload behind another, None where they may not share."""
+    """Return the entry of a workload behind another, or None if they may not share."""
     key = members_of((first, behind), (UNCAPPED, int(IDLE)))
     entry = instance.entries.get((gpu_model, key)) or instance.entries.get((None, key))
     return entry if entry and entry.slowdown else None
@@ -88,9 +88,9 @@ def _with_idle(
 
 
 def rounded_up(values: FloatArray) -> FloatArray:
-    """Return slowdowns as entries have them, rounded upward to 1/10,000."""
-    # The inner rounding keeps 1.3 at 1.3 when the sum came out as 1.3000000000000003. A bound
-    # that could not be given is infinite: no gSLA is kept against the largest number there is.
+    """Return slowdowns rounded upward to 1/10,000, as in entries."""
+    # The inner rounding keeps 1.3 at 1.3 when the sum came out as 1.3000000000000003. A bound that
+    # could not be given is infinite: it becomes the largest number, which keeps no gSLA.
     finite = np.where(np.isposinf(values), _LARGEST_SLOWDOWN, values)
     return np.divide(np.ceil(np.round(finite * 1e4, 3)), 1e4)
 
@@ -99,8 +99,8 @@ def rounded_up(values: FloatArray) -> FloatArray:
 class _PairValues:
     """The entries of uncapped pairs on a GPU model as matrices over workloads.
 
-    ``upper`` is the slowdown where an entry has no upper bound, ``tail`` is ``upper`` where it has
-    no p99; ``bounded`` and ``tailed`` tell where there is one.
+    ``upper`` is the slowdown if an entry has no upper bound, ``tail`` is ``upper`` if it has no
+    p99; ``bounded`` and ``tailed`` say which entries have them.
     """
 
     gpu_model: str | None
@@ -141,16 +141,15 @@ class _PairValues:
     def entries(
         self, size: int, jobs: Mapping[str, int], settled: set[Members]
     ) -> Iterator[SlowdownEntry]:
-        """Yield the sets of so many workloads that jobs can make and that are not settled."""
+        """Yield entries for sets of this size that jobs can form and that are not settled."""
         sets = (s for s in self._sets(size, jobs) if self._key(s) not in settled)
         while block := list(islice(sets, _SETS_AT_ONCE)):
             yield from self._predicted(np.array(block, dtype=np.int64))
 
     def _sets(self, size: int, jobs: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of which every pair is known, grown one workload at a time.
+        """Yield the sets with every pair known, grown by one workload at a time.
 
-        Every set on the way is one that has been yielded as a smaller set, so that their number
-        bounds the work.
+        Every intermediate set was also yielded as a smaller set, so their number bounds the work.
         """
         if size == 0:
             yield ()

@@ -1,4 +1,4 @@
-"""What a fitted predictor says of itself: where it comes from and how wrong it was."""
+"""Metadata of a fitted predictor: its training data and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.instances.datasets.records import Date
 
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
 _Split = Annotated[str, Field(strict=True, min_length=1, max_length=300, pattern=ONE_LINE)]
-"""A GPU model and what was held out there, so longer than a name."""
+"""A GPU model and the kind of split, so longer than a name."""
 
 _Amount = Annotated[StrictInt, Field(ge=0)]
 
@@ -21,8 +21,8 @@ _Amount = Annotated[StrictInt, Field(ge=0)]
 class TrainingData(Record):
     """The data set that a predictor was fitted on.
 
-    ``sha256`` is the fingerprint of its records, see ``DataSet.fingerprint``. ``licence`` says
-    what the data allow, as given at the fit.
+    ``sha256`` is the fingerprint of its records, see ``DataSet.fingerprint``. ``licence`` is the
+    licence of the data, as given to the fit.
     """
 
     name: Name
@@ -56,8 +56,8 @@ class TrainingData(Record):
 class About(Record):
     """Origin and errors of a fitted predictor.
 
-    ``held_out`` has figures measured on what the fit had not seen, by the name of the split
-    (``random``, ``workload``) and the figure (``mae``, ``coverage``).
+    ``held_out`` has errors on held-out pairs, by GPU model and split (``NVIDIA H200: random``,
+    ``NVIDIA H200: family``) and by the name of the figure (``mae``).
     """
 
     created: Date | None = None

@@ -15,31 +15,31 @@ with job j::
     slowdown_i = alone_i + min(1, sum over shared resources r of demand_ir * busy_jr)
     busy_jr    = min(1, demand_jr / alone_j)
 
-``alone`` is the slowdown that the job's own cap costs it, 1 without a cap. ``busy_jr`` is the
-part of its time that j, alone, keeps r busy: a job slowed by its cap asks less of the memory.
-Where portions overlap in time they add up to more than an iteration, and ``min(1, ...)``
-holds: a co-runner never costs more than the two taking turns. Uncapped jobs share all three
-resources. Caps that fit together give each job its own SMs, so compute leaves the
-sum.
+``alone`` is the slowdown by the job's own cap, 1 without a cap. ``busy_jr`` is the fraction of its
+time for which j, alone, keeps r busy: a job slowed by its cap asks less of the memory. Portions
+that overlap in time can add up to more than an iteration; ``min(1, ...)`` then applies: a
+co-runner never costs more than the two taking turns. Uncapped jobs share all three resources. Caps
+that fit together give each job its own SMs, so compute drops out of the sum.
 
-At a cap p (a fraction of the SMs) ``alone`` is ``throughput[100] / throughput[p]`` where both
-are given, and otherwise::
+At a cap p (a fraction of the SMs) ``alone`` is ``throughput[100] / throughput[p]`` if both are
+given, and otherwise::
 
     1 + compute * (max(1, sm_active / p) - 1)
       + dram * (max(1, saturating_sms / p) - 1)
 
-since a job computes on ``sm_active`` of the SMs on average, and part of the SMs can saturate
-the memory.
+since a job computes on ``sm_active`` of the SMs on average, and a part of the SMs is enough to
+saturate the memory.
 
-What a monitoring system does not keep is assumed. ``gpu_util`` or ``graphics_active``, the part of
-the time in which any kernel runs, stands in for ``sm_active``, which it is never below. Unknown
-``dram_active`` is ``mem_util`` or else all of the active time, which then counts as compute, too.
-An unknown rate of PCIe keeps the bus as long as the SMs are active, but no longer
-than the rest of the iteration. ``assumed`` names what was assumed of a workload.
+Metrics that a monitoring system does not record are assumed. ``gpu_util`` or ``graphics_active``,
+the fraction of time in which any kernel runs, replaces ``sm_active``, which is never above it. An
+unknown ``dram_active`` is replaced by ``mem_util``, or else by all of the active time, which then
+counts as compute, too. With an unknown PCIe rate, the bus is taken to be busy as long as the SMs
+are, but no longer than the rest of the iteration. ``assumed`` names the assumptions for a
+workload.
 
-The resources are those whose metrics go with the slowdown in TensorShare, section 3.2 (after
-which PCIe transmission is left out) and in Castor, section 6.3. ``sm_occupancy`` is not used:
-a matrix product can fill an SM at an eighth of its warps, so few warps do not mean room.
+The resources are those whose metrics correlate with the slowdown in TensorShare, section 3.2
+(which then drops PCIe transmission) and in Castor, section 6.3. ``sm_occupancy`` is not used: a
+matrix product can fill an SM at an eighth of its warps, so few warps do not mean room.
 ``docs/internals/predictor-analytic.md`` has the limits and the measured errors.
 """
 
@@ -69,7 +69,7 @@ PCIE_3_X16_BYTES_S: Final = 8e9 * 16 * (128 / 130) / 8
 _EVERY_CAP: Final = np.arange(101)
 
 ACTIVITY: Final = ("sm_active", "gpu_util", "graphics_active")
-"""Metrics that say how busy the SMs are, the best first: the others are never below it."""
+"""Metrics of how busy the SMs are, the best first; the others are never below it."""
 
 _MEMORY: Final = ("dram_active", "mem_util")
 
@@ -78,14 +78,13 @@ _MEMORY: Final = ("dram_active", "mem_util")
 class AnalyticPredictor:
     """The contention model of this module.
 
-    It says nothing (NaN) where one job has a cap and the other has none, or where two caps
-    sum to more than 100, as SMs are then neither shared by all nor divided. It gives no
-    upper bound.
+    The slowdown is NaN if one job has a cap and the other has none, or if two caps sum to more
+    than 100, as SMs are then neither shared by all nor divided. There are no upper bounds.
 
     Parameters
     ----------
     pcie_bytes_s : float
-        What the bus carries towards the GPU, in bytes/s; PCIe 3.0 x16 by default.
+        Bandwidth of the bus towards the GPU, in bytes/s; PCIe 3.0 x16 by default.
     saturating_sms : float
         Fraction of the SMs, in (0, 1], that together saturate the GPU's memory.
 
@@ -105,11 +104,11 @@ class AnalyticPredictor:
             raise InputError(f"must be in (0, 1], got {self.saturating_sms}", "saturating_sms")
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
-        """Return what says how busy the SMs are, where the workload has nothing that does."""
+        """Return the missing metrics of SM activity, empty if the workload has one."""
         return () if activity(workload) is not None else (" or ".join(ACTIVITY[:2]),)
 
     def assumed(self, workload: Workload) -> tuple[str, ...]:
-        """Return, in words, what is assumed of a workload in place of metrics that it lacks."""
+        """Return, in words, the assumptions for a workload in place of metrics that it lacks."""
         metrics = workload.metrics or Metrics()
         found = []
         for name, *stand_ins in (ACTIVITY, _MEMORY, ("pcie_rx_bytes_s",)):
@@ -159,8 +158,8 @@ class AnalyticPredictor:
         Returns
         -------
         ndarray of float, shape (n, k)
-            The measured value where the workload's throughput is given at the cap and at
-            100, and the model's elsewhere.
+            The measured value if the workload's throughput is given at the cap and at 100,
+            otherwise the model's.
         """
         demand = self._demand(workloads)
         each = Demand(*(part[:, np.newaxis] for part in demand))
@@ -169,19 +168,19 @@ class AnalyticPredictor:
     def on_node(
         self, node: Node, workloads: Sequence[Workload], workers: Sequence[int]
     ) -> FloatArray:
-        """Return how much jobs of one node slow each other through its host, on no common GPU.
+        """Return how much jobs on one node slow each other through its host, without a common GPU.
 
-        It multiplies what they cost each other on GPUs. For the model, see
-        ``dovetail.instances.hosts``; what is unknown of the node or a workload slows no job.
+        It multiplies their slowdowns on shared GPUs. For the model, see
+        ``dovetail.instances.hosts``; unknown figures of the node or a workload slow no job.
 
         Parameters
         ----------
         node : Node
-            The node with what its host has.
+            The node with the resources of its host.
         workloads : sequence of Workload
-            That of each of the k jobs; no metrics are needed.
+            The workload of each of the k jobs; no metrics are needed.
         workers : sequence of int
-            How many workers each has on the node; they are all that it has.
+            How many workers each job has, all of them on the node.
 
         Returns
         -------
@@ -202,7 +201,7 @@ class AnalyticPredictor:
 
 
 class Demand(NamedTuple):
-    """SMs in use on average, and the portions of the solo iteration; all of one shape."""
+    """SMs in use on average, and the portions of the solo iteration, all of one shape."""
 
     active: FloatArray
     compute: FloatArray
@@ -213,7 +212,7 @@ class Demand(NamedTuple):
     def of(
         cls, active: FloatArray, dram: FloatArray, received: FloatArray, pcie_bytes_s: float
     ) -> Self:
-        """Return what jobs ask for that have these metrics without a cap."""
+        """Return the demand of jobs with these metrics, which were measured without a cap."""
         compute = np.maximum(0.0, active - dram)
         return cls(active, compute, dram, np.minimum(1.0, received / pcie_bytes_s))
 
@@ -229,14 +228,14 @@ class States(NamedTuple):
 def alone(
     demand: Demand, caps: IntArray, measured: FloatArray, saturating_sms: float
 ) -> FloatArray:
-    """Return the slowdown at a cap of jobs that run alone: as measured, or else modelled.
+    """Return the slowdown at a cap of jobs that run alone, measured or else modelled.
 
     Parameters
     ----------
     demand : Demand
-        What they ask for.
+        Their demand.
     caps : ndarray of int
-        Their caps, ``UNCAPPED`` for none, of a shape that goes with that of the demand.
+        Their caps, ``UNCAPPED`` for none, of a shape that broadcasts with the demand.
     measured : ndarray of float
         ``throughput[100] / throughput[cap]``, NaN where unknown.
     saturating_sms : float
@@ -254,7 +253,7 @@ def alone(
 def contended(states: States, own: IntArray, other: IntArray) -> FloatArray:
     """Return the slowdown of the own state with the other, for each row.
 
-    NaN where one of them has a cap and the other has none, or two caps sum to more than 100.
+    NaN if one of them has a cap and the other has none, or two caps sum to more than 100.
     """
     demand, lone, cap = states
     uncapped = (cap[own] == UNCAPPED) & (cap[other] == UNCAPPED)
@@ -272,27 +271,27 @@ def _wait(portion: FloatArray, lone: FloatArray, own: IntArray, other: IntArray)
 
 
 def activity(workload: Workload) -> float | None:
-    """Return the part of the SMs that a workload alone keeps active, or a bound of it from above.
+    """Return the fraction of the SMs that a workload alone keeps active, or an upper bound of it.
 
-    None where no metric tells.
+    None if no metric gives it.
     """
     return _first(workload.metrics or Metrics(), ACTIVITY)
 
 
 def safe_without_bound(first: Workload, second: Workload, shares: Split) -> bool:
-    """Tell whether a gSLA may rest on an estimate of two workloads that has no bound.
+    """Return whether a gSLA may rest on an estimate of two workloads that has no bound.
 
-    Without caps, MPS is a queue of kernels: a client waits at its launches for kernels of the
-    other, however short its own. Where both leave SMs free for each other this hardly happens:
-    of the pairs that were measured on an H200 without caps, none whose activity alone sums to at
-    most 1 broke a gSLA of 1.5; of the others that the estimate accepted two of three did. A cap on
-    each bounds what a co-runner can do.
+    Without caps, MPS is a queue of kernels: a client's launches wait for kernels of the other,
+    however short its own are. This hardly happens if both leave SMs free for each other: among the
+    pairs measured on an H200 without caps, none whose solo activities sum to at most 1 broke a
+    gSLA of 1.5; of the others that the estimate accepted, two of three did. A cap on each job
+    bounds the effect of a co-runner.
     """
     return UNCAPPED not in shares or bool(leave_room([first, second])[0, 1])
 
 
 def leave_room(workloads: Sequence[Workload]) -> BoolArray:
-    """Tell of every two workloads whether they leave SMs free for each other: (n, n).
+    """Return whether every two workloads leave SMs free for each other, shape (n, n).
 
     That is, whether the activity of both is known and sums to at most 1.
     """

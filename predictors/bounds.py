@@ -1,38 +1,37 @@
-"""Upper bounds of predicted slowdowns that hold on the pairs an optimiser picks.
+"""Upper bounds of predicted slowdowns that hold for the pairs an optimiser picks.
 
 The bound of a job is ``prediction + level * spread``; the spread grows with the prediction and
-depends on what the model had seen of the pair (``standing.STANDINGS``). For a model that gives
+depends on how much of the pair the model had seen (``standing.STANDINGS``). For a model that gives
 standard errors of the logarithms of its predictions it is ``prediction * exp(level * error)``. One
-number is left to choose, the level; where a workload is new it is never below the quantile of the
-normal distribution that a standard error claims. It is chosen by conformal risk control
+number is left to choose, the level; for a new workload it is never below the quantile of the
+normal distribution that a standard error implies. It is chosen by conformal risk control
 (Angelopoulos, Bates, Fisch, Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with
-a family of workloads as the unit, as workloads of a family err alike, even where both of a pair
-were seen: with the misses ``l_g`` of K families (the part of a family's jobs whose slowdown was
-above its bound), the smallest level is taken with
+a family of workloads as the unit, since errors within a family are alike, even if both workloads
+of a pair were seen: with the misses ``l_g`` of K families (the fraction of a family's jobs whose
+slowdown was above its bound), the level is the smallest with
 
     (l_1 + ... + l_K + worst) / (K + 1) <= 1 - confidence
 
-For a further group that is exchangeable with these and misses no more than the part ``worst``
-of its bounds, the expected part of misses is then at most 1 - confidence. The group is the
-family of the workload that is new, the job's own where none is. Of a family that was never
-measured nothing is assumed, ``worst = 1``: 10 families support no more than 90.9 %. A new pair or
-a new workload of a measured family is thought to break a quarter of its bounds at most, with
-which 10 families support 97.7 %. That is the price of few families, and more is refused rather
-than promised.
+For a further group that is exchangeable with these and breaks at most the fraction ``worst`` of
+its bounds, the expected fraction of misses is then at most 1 - confidence. The group is the family
+of the new workload, or of the job's own if none is new. Nothing is assumed of a family that was
+never measured (``worst = 1``): 10 families support no more than 90.9 %. A new pair or a new
+workload of a measured family is assumed to break at most a quarter of its bounds, so that 10
+families support 97.7 %. That is the price of few families; a higher confidence is refused.
 
-Jobs are not any jobs, but those that share in rounds as an optimiser plans them (``planned``), so
-that the luck of the best-looking pairs is in the misses; the level must hold for each way of
-picking in ``SETTINGS``. A gang is one job: its slowest worker against the largest of its bounds.
+The jobs are those that share in rounds as an optimiser plans them (``planned``), so that the
+misses include the luck of the best-looking pairs; the level must hold for each way of picking in
+``SETTINGS``.
 
-What is guaranteed and what is only measured: the inequality holds for groups exchangeable with
-those of the data, in rounds drawn like these, for a level that does not change which pairs are
-picked, and for predictions made by one model; the predictions of several folds and gSLAs
-that the bound itself is held against make it an approximation, checked on held-out families by
-``benchmarks/bounds.py``.
+A gang is one job: its slowest worker is compared with the largest of its bounds. The inequality is
+guaranteed for groups exchangeable with those of the data, in rounds drawn like these, for a level
+that does not change which pairs are picked, and for predictions made by one model; predictions of
+several folds, and gSLAs that are compared with the bound itself, make it an approximation, checked
+on held-out families by ``benchmarks/bounds.py``.
 
 MAPIE (1.6) is not used: its conformal intervals and its risk control take rows as the unit, not
-groups of them, nor jobs that a plan picks, and its objects keep the estimator, where a model file
-here is numbers only.
+groups of them, nor jobs that a plan picks, and its objects keep the estimator, whereas a model
+file here has numbers only.
 """
 
 from __future__ import annotations
@@ -67,18 +66,18 @@ from dovetail.predictors.rows import DirectedRows, HeldOut
 from dovetail.predictors.standing import KNOWN, OF_CO_RUNNERS, OF_NEW_FAMILIES, STANDINGS
 
 SETTINGS: Final = (BLIND, Setting(np.inf, 1.0), Setting(1.5, 0.8), Setting(1.2, 0.8))
-"""The ways of picking pairs of which each must keep the promise."""
+"""The ways of picking pairs; the promise must hold for each."""
 
 _LEVELS = np.concatenate([np.arange(0, 3, 1 / 16), np.geomspace(3, 24, 16)])
-_STEP = 4  # Neighbouring levels that share the pairs which a gSLA lets be picked,
-_TURNS = 4  # and the rounds in which each of these steps has its turn once.
+_STEP = 4  # Neighbouring levels that share the pairs picked under a gSLA,
+_TURNS = 4  # and the rounds in which each of these steps is used once.
 _WORTH = 10.0
 _HEAVIEST = 3.0
 _LEAST_SPLITS = 3
 
 
 class BrokenBounds(NamedTuple):
-    """How often the bounds of each group were broken, in one standing.
+    """How often the bounds of each group were broken, for one standing.
 
     Attributes
     ----------
@@ -87,8 +86,8 @@ class BrokenBounds(NamedTuple):
     misses : ndarray of float, shape (gang sizes, groups, levels)
         Jobs whose slowdown was above the bound of that level.
     jobs : ndarray of float, shape (gang sizes, groups, levels)
-        Jobs in all. What was simulated counts as at most 10 jobs of a group on average, so that
-        what is measured later is heard.
+        All jobs. Simulated jobs count as at most 10 per group on average, so that later
+        measurements carry weight.
     """
 
     groups: tuple[str, ...]
@@ -98,10 +97,11 @@ class BrokenBounds(NamedTuple):
     def risk(self, worst: float) -> FloatArray:
         """Return the controlled risk, shape (gang sizes, levels).
 
-        Jobs count, so a group that shares more often counts for more, up to threefold, and one
-        of fewer than 10 jobs for less; the group never seen has 10 and misses ``worst``. Where no
-        job shares, none is broken. The risk never rises with the level: a level that keeps the
-        promise by luck, below one that does not, is not taken.
+        Groups are weighted by their jobs: a group that shares more often weighs more, up to
+        threefold, one of fewer than 10 jobs less; the unseen group has weight 1 and misses
+        ``worst``. If no job shares at some size, no bound is broken there. The risk never rises
+        with the level: a level that keeps the promise by luck, below one that does not, is not
+        chosen.
         """
         weight = np.minimum(_HEAVIEST, self.jobs / _WORTH)
         part = np.divide(self.misses, self.jobs, out=np.zeros_like(weight), where=self.jobs > 0)
@@ -117,23 +117,23 @@ class BrokenBounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is needed to bound a prediction at any confidence that the data support.
+    """The data to bound a prediction at any confidence that they support.
 
     Attributes
     ----------
     spread : ndarray of float, shape (5, 2)
-        For each standing, a and b of ``spread = a + b * max(0, prediction - 1)``; both are 0
-        where the spread is the standard error of the prediction's logarithm.
+        For each standing, a and b of ``spread = a + b * max(0, prediction - 1)``; both are 0 if
+        the spread is the standard error of the prediction's logarithm.
     levels : ndarray of float, shape (levels,)
-        Bounds that were tried, in spreads above the prediction.
+        The levels that were tried, in spreads above the prediction.
     evidence : tuple of BrokenBounds
-        One for each standing; gang sizes are those of ``planned.GANGS``.
+        One for each standing; the gang sizes are ``planned.GANGS``.
     worst : float
-        The largest part of broken bounds that is thought possible in a group never seen, where
-        no family is new; it is 1 where one is.
+        The largest fraction of broken bounds that is assumed in an unseen group if no family is
+        new; it is 1 if one is.
     splits : ndarray of float, shape (splits, 100)
-        For each split that was hidden in turn, the 1, 2, ..., 100 % quantiles of measured over
-        predicted slowdown.
+        For each split, hidden in turn, the 1, 2, ..., 100 % quantiles of measured over predicted
+        slowdown.
     """
 
     spread: FloatArray
@@ -152,23 +152,23 @@ class Calibration:
     def at_new_split(self, confidence: float) -> float:
         """Return the bound at a split that was not measured, as a multiple of the prediction.
 
-        Of each measured split, hidden in turn, as large a part of the jobs kept it: the multiple
-        is that of the split with the largest. NaN with fewer than three splits.
+        Each measured split was hidden in turn, and has a multiple that this fraction of its jobs
+        kept; the result is the largest of them. NaN with fewer than three splits.
         """
         if len(self.splits) < _LEAST_SPLITS:
             return np.nan
         return float(self.splits[:, math.ceil(100 * confidence) - 1].max())
 
     def largest_confidence(self, standing: int, workers: int = 1) -> float:
-        """Return the highest confidence that can be promised (0 where there are no data)."""
+        """Return the highest confidence that can be promised (0 if there are no data)."""
         size, parts = _size(workers)
         return max(0.0, 1 - parts * float(self.risk[standing, size].min()))
 
     def level(self, standing: int, confidence: float, workers: int = 1) -> float:
         """Return how many spreads the bound lies above the prediction.
 
-        A gang larger than the largest in the table is taken as several of those, whose risks add
-        up at most (union bound).
+        A gang larger than the largest in the table is treated as several of that size, whose risks
+        at most add up (union bound).
 
         Raises
         ------
@@ -197,8 +197,8 @@ class Calibration:
     def _needed(self, standing: int, confidence: float) -> str:
         """Say how many families would support the confidence for jobs of one worker.
 
-        They are taken to break the same part of their bounds at the highest level, ``m``: the K
-        in ``(K m + worst) / (K + 1) <= 1 - confidence``.
+        They are assumed to break the same fraction m of their bounds at the highest level: the
+        number is the K of ``(K m + worst) / (K + 1) <= 1 - confidence``.
         """
         known = len(self.evidence[standing].groups)
         least = float(self.risk[standing, 0].min())
@@ -215,7 +215,7 @@ class Calibration:
     ) -> FloatArray:
         """Return the spread of each prediction; the arrays are broadcast.
 
-        ``error`` is the standard error of each logarithm, which is needed ``by_error``.
+        ``error`` is the standard error of each logarithm, required if ``by_error``.
         """
         if self.by_error:
             return np.broadcast_arrays(np.nan if error is None else error, slowdown)[0]
@@ -233,17 +233,17 @@ class Calibration:
     ) -> FloatArray:
         """Return upper bounds, elementwise >= ``slowdown``; NaN stays NaN.
 
-        They are NaN where the data cannot support the confidence, see ``largest_confidence``.
-        They never fall when the confidence or the number of workers rises.
+        They are NaN if the data cannot support the confidence, see ``largest_confidence``. They
+        never fall when the confidence or the number of workers rises.
 
         Parameters
         ----------
         slowdown : array of float
-            What is predicted for a job in a pair.
+            The prediction for a job in a pair.
         standing : array of int
-            What had been measured of the pair, one of ``standing.STANDINGS``; broadcast.
+            The standing of the pair, a position in ``standing.STANDINGS``; broadcast.
         confidence : float
-            The promised part of jobs that stay below their bound.
+            The promised fraction of jobs that stay below their bound.
         workers : int
             Workers of the job: the promise is for the slowest of them.
         error : ndarray of float, optional
@@ -259,7 +259,7 @@ class Calibration:
         return self.above(value, level[index], self.spreads(value, index, error))
 
     def above(self, slowdown: FloatArray, level: ArrayLike, spread: FloatArray) -> FloatArray:
-        """Return what lies so many spreads above each slowdown; the arrays are broadcast."""
+        """Return the value ``level`` spreads above each slowdown; the arrays are broadcast."""
         far: FloatArray = np.multiply(level, spread)
         return slowdown * np.exp(far) if self.by_error else slowdown + far
 
@@ -278,19 +278,18 @@ class Calibration:
         workers: int = 1,
         error: FloatArray | None = None,
     ) -> Self:
-        """Return the calibration with what has been measured since.
+        """Return the calibration with measurements that were made since.
 
         Parameters
         ----------
         prediction, truth : array of float, shape (jobs,)
-            What had been predicted of the jobs and what came of them; in gangs, the highest
-            prediction of a worker and the slowdown of the slowest. Rows with a NaN are passed
-            over.
+            Predicted and measured slowdowns of the jobs; for gangs, the highest prediction of a
+            worker and the slowdown of the slowest. Rows with a NaN are skipped.
         standing : array of int, shape (jobs,)
-            What was known of their pairs when it was predicted.
+            The standing of their pairs at the time of the prediction.
         groups : sequence of str
-            The co-runner's family where only the co-runner was new, else the job's own. A
-            family never seen before begins with what is measured here.
+            The co-runner's family if only the co-runner was new, else the job's own. A family that
+            was never seen before starts with these measurements.
         workers : int
             Workers of the jobs.
         error : ndarray of float, optional
@@ -308,7 +307,7 @@ class Calibration:
         return replace(self, evidence=tuple(evidence))
 
     def arrays(self) -> Arrays:
-        """Return everything as arrays of numbers; names as UTF-8, one a line."""
+        """Return everything as arrays of numbers; names as UTF-8, one per line."""
         found: dict[str, np.ndarray] = {
             "spread": self.spread,
             "levels": self.levels,
@@ -329,7 +328,7 @@ class Calibration:
         Raises
         ------
         InputError
-            When the arrays cannot be one: nothing they hold is trusted.
+            When the arrays are no valid calibration; their content is not trusted.
         """
         worst = _numbers(arrays, "worst", (1,))
         levels = _numbers(arrays, "levels", (None,))
@@ -356,19 +355,19 @@ def calibrate(
     Parameters
     ----------
     rows : DirectedRows
-        What was measured.
+        The measurements.
     known, new : HeldOut
         Predictions of pairs hidden at random (``random_folds``), and of workloads hidden with
-        their family (``family_folds``) and without (``variant_folds``). NaN where the model has
-        no answer.
+        their family (``family_folds``) and without (``variant_folds``). NaN if the model has no
+        answer.
     settings : sequence of Setting
-        The ways of picking pairs; ``(BLIND,)`` gives bounds that know nothing of picking.
+        The ways of picking pairs; ``(BLIND,)`` gives bounds that ignore picking.
     rounds : int
-        Rounds drawn for each hidden family, and four times as many with none.
+        Rounds drawn for each hidden family, and four times as many without one.
     worst : float
         See ``Calibration``.
     seed : int
-        Of the rounds.
+        Seed of the rounds.
     """
     found = tables(rows, known, new)
     spread = np.zeros((len(STANDINGS), 2))
@@ -390,7 +389,7 @@ def calibrate(
 class _Tally:
     """Misses and jobs, shape (ways, standings, gang sizes, families, levels).
 
-    The ways are the settings among known workloads, then the same where all workloads are new.
+    The ways are the settings with known workloads, then the same with all workloads new.
     """
 
     def __init__(self, rows: DirectedRows, begun: Calibration, settings: Sequence[Setting]) -> None:
@@ -401,7 +400,7 @@ class _Tally:
         self._misses, self._jobs = np.zeros((2, 2 * len(settings), *shape))
 
     def plan(self, table: HeldOutSlowdowns, number: int, draw: np.random.Generator) -> None:
-        """Draw rounds, pair their jobs in every setting and count what came of them."""
+        """Draw rounds, pair their jobs in every setting and count the outcomes."""
         spread = self._spreads(table)
         for jobs in draw_rounds(table, draw):
             for way, setting in enumerate(self._settings):
@@ -411,10 +410,10 @@ class _Tally:
                     self._count(way, levels, table, came)
 
     def plan_all_new(self, found: Sequence[HeldOutSlowdowns], draw: np.random.Generator) -> None:
-        """The same in rounds without known workloads, without a gSLA.
+        """Do the same in rounds without known workloads and without a gSLA.
 
-        Of two families, each was hidden once; pairs are picked by the mean of what was predicted
-        then, and each of the two predictions has its bound judged.
+        Each of two families was hidden once; pairs are picked by the mean of the two predictions,
+        and the bound of each prediction is checked.
         """
         table = all_new(found)
         hidden = [one for one in found if one.standing.max() >= OF_NEW_FAMILIES]
@@ -434,10 +433,10 @@ class _Tally:
     def _limits(
         self, table: HeldOutSlowdowns, spread: FloatArray, setting: Setting, number: int
     ) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield bounds that a gSLA is held against, with the levels they are for.
+        """Yield bounds to compare with a gSLA, and the levels they are used for.
 
-        Without a gSLA all levels pick the same pairs. With one, few neighbouring levels are
-        taken to pick those of the lowest of them.
+        Without a gSLA all levels pick the same pairs. With one, a few neighbouring levels use the
+        pairs of the lowest of them.
         """
         if np.isinf(setting.gsla):
             yield slice(None), table.prediction
@@ -449,7 +448,7 @@ class _Tally:
     def _count(
         self, way: int, levels: slice, table: HeldOutSlowdowns, found: SharedOutcome
     ) -> None:
-        """Count the jobs whose pairs have a hidden workload; all, where none is hidden."""
+        """Count the jobs whose pairs have a hidden workload, or all if none is hidden."""
         which = (found.standing != KNOWN) == table.new.any()
         own_new = ~np.isin(found.standing, OF_CO_RUNNERS)
         group = table.family[np.where(own_new, found.workload, found.co_runner)[which]]
@@ -463,7 +462,8 @@ class _Tally:
         return tuple(self._of_worst_way(code, worst) for code in range(len(STANDINGS)))
 
     def _of_worst_way(self, code: int, worst: float) -> BrokenBounds:
-        # Where no job ever shares, nothing is known; that is no reason to distrust the others.
+        # If no job ever shares in a way, nothing is known of it; that does not discredit the
+        # others.
         ways = np.flatnonzero(self._jobs[:, code].any(axis=(1, 2, 3)))
         misses, jobs = self._misses[ways, code], self._jobs[ways, code]
         if not len(ways):
@@ -477,9 +477,9 @@ class _Tally:
 
 
 def _scaled(misses: FloatArray, jobs: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the counts, shape (gang sizes, groups, levels), as if of ``_WORTH`` jobs a group.
+    """Return (gang sizes, groups, levels) counts scaled to ``_WORTH`` jobs a group on average.
 
-    The groups keep their parts: one that is picked more often has more of the jobs.
+    The groups keep their proportions: one that is picked more often has more of the jobs.
     """
     present = np.maximum(1, (jobs > 0).sum(axis=1, keepdims=True))
     scale = _WORTH / np.maximum(jobs.sum(axis=1, keepdims=True) / present, _WORTH)
@@ -489,7 +489,7 @@ def _scaled(misses: FloatArray, jobs: FloatArray) -> tuple[FloatArray, FloatArra
 def _fit_spread(found: Sequence[HeldOutSlowdowns], code: int) -> FloatArray:
     """Return a and b >= 0 of the spread, fitted to absolute errors by least squares.
 
-    They are scaled to make nine of ten errors of the pairs at hand less than one spread.
+    They are scaled so that nine of ten errors of these pairs are below one spread.
     """
     among = found[:1] if code == KNOWN else found[1:]
     masks = [(table.standing == code) & ~np.isnan(table.prediction) for table in among]
@@ -508,7 +508,7 @@ def _fit_spread(found: Sequence[HeldOutSlowdowns], code: int) -> FloatArray:
 
 
 def _worst(code: int, of_known_families: float) -> float:
-    """Return the largest part of broken bounds that is thought possible in a group never seen."""
+    """Return the largest fraction of broken bounds that is assumed in an unseen group."""
     return 1.0 if code >= OF_NEW_FAMILIES else of_known_families
 
 
@@ -517,7 +517,7 @@ def _families(count: int) -> str:
 
 
 def _size(workers: int) -> tuple[int, int]:
-    """Return the column for so many workers, and how many gangs of that size it takes."""
+    """Return the column for this number of workers, and how many gangs of its size cover them."""
     if workers < 1:
         raise InputError(f"must be >= 1, got {workers}", "workers")
     column = min(int(np.searchsorted(GANGS, workers)), len(GANGS) - 1)
@@ -568,18 +568,18 @@ def _check(holds: bool, path: str, rule: str) -> None:
 
 
 class PromiseCoverage(NamedTuple):
-    """How a promise was kept.
+    """How well a promise was kept.
 
     Attributes
     ----------
     jobs : float
-        Part of the jobs whose slowdown was at most its bound.
+        Fraction of the jobs whose slowdown was at most its bound.
     pairs : float
-        Part of the pairs of which both were.
+        Fraction of the pairs in which both were.
     width : float
         Median of bound / prediction.
     tested : int
-        Pairs that were looked at; with none, the other numbers are NaN.
+        Number of pairs; if 0, the other numbers are NaN.
     """
 
     jobs: float
@@ -601,8 +601,7 @@ def coverage(
     slowdown, upper, truth : ndarray of float, shape (pairs, 2)
         Predictions, bounds and measurements of both jobs of each pair.
     chosen : ndarray of bool or int, optional
-        The pairs that a plan has, as a mask or as positions (a pair may be there twice); all
-        by default.
+        The pairs of a plan, as a mask or as positions (a pair may appear twice); all by default.
     """
     rows = slice(None) if chosen is None else chosen
     kept = truth[rows] <= upper[rows]
@@ -615,12 +614,12 @@ def coverage(
 
 
 def gang_coverage(upper: Iterable[float], truth: Iterable[float], job: Iterable[str]) -> float:
-    """Return the part of jobs whose slowest worker was at most the largest of its bounds.
+    """Return the fraction of jobs whose slowest worker was at most the largest of their bounds.
 
     Parameters
     ----------
     upper, truth : iterable of float
-        Of each worker that shares.
+        Bound and measured slowdown of each worker that shares.
     job : iterable of str
         The job of each of these workers.
     """

@@ -1,19 +1,18 @@
-"""Tells when bounds are broken more often than was promised.
+"""Detection of bounds that are broken more often than promised.
 
 Every outcome is a bet against the promise that a bound is broken with a probability of at most
-``alpha = 1 - confidence``. For a rate p above alpha, a broken bound multiplies the stake by
-``p / alpha`` and a kept one by ``(1 - p) / (1 - alpha)``: as long as the promise is kept, the
-expected factor is at most 1. The stake is spread over several rates p, and over every moment at
-which a drift may begin: ``1 / (s (s + 1))`` of it is first bet on outcome s. So the capital is
-at most 1 in expectation at any time, and by Ville's inequality it ever reaches ``1 / delta`` with
-a probability of at most delta, however often one looks (Ramdas, Grünwald, Vovk and Shafer:
-*Game-theoretic statistics and safe anytime-valid inference*, Statistical Science 38(4), 2023;
-Waudby-Smith and Ramdas: *Estimating means of bounded random variables by betting*, JRSS B 86(1),
-2024).
+``alpha = 1 - confidence``. For a rate p above alpha, a broken bound multiplies the stake by ``p /
+alpha`` and a kept one by ``(1 - p) / (1 - alpha)``: as long as the promise is kept, the expected
+factor is at most 1. The stake is spread over several rates p, and over every moment at which a
+drift may begin: ``1 / (s (s + 1))`` of it is first bet on outcome s. So the expected capital is at
+most 1 at any time, and by Ville's inequality the probability that it ever reaches ``1 / delta`` is
+at most delta, however often it is checked (Ramdas, Grünwald, Vovk and Shafer: *Game-theoretic
+statistics and safe anytime-valid inference*, Statistical Science 38(4), 2023; Waudby-Smith and
+Ramdas: *Estimating means of bounded random variables by betting*, JRSS B 86(1), 2024).
 
-The promise that is tested is one for every outcome, whatever came before it. The bounds promise
-an average over workloads; so a finding for one workload says that it does worse than promised,
-and need not contradict the promise for all.
+The tested promise is made for every outcome, given any earlier ones. The bounds promise an average
+over workloads; so a finding for one workload says that it does worse than promised, and need not
+contradict the promise for all of them.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _HIGHEST_RATE = 0.9
 
 
 class BoundOutcome(NamedTuple):
-    """A bound and what came of it.
+    """A bound and the measured slowdown.
 
     Attributes
     ----------
     workload : str
-        Whose slowdown it is.
+        The workload that was slowed down.
     upper, measured : float
-        The bound, and the slowdown that was measured.
+        The bound, and the measured slowdown.
     confidence : float
         The probability with which the bound was promised to hold.
     """
@@ -52,22 +51,22 @@ class BoundOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class DriftFinding:
-    """How the promise was kept by the whole model or for one workload.
+    """How well the promise was kept, by the whole model or for one workload.
 
     Attributes
     ----------
     workload : str or None
         None for the whole model.
     outcomes, broken : int
-        Bounds that were tested, and those that were broken.
+        Tested bounds, and how many were broken.
     promised : float
-        Broken bounds expected at most.
+        The largest expected number of broken bounds.
     evidence : float
-        The largest capital reached; 1 is none.
+        The largest capital reached; 1 is no evidence.
     threshold : float
-        The capital from which on the promise counts as broken.
+        The capital at which the promise is considered broken.
     noticed : int or None
-        After how many of these outcomes that was first so.
+        The number of outcomes after which it was first reached.
     """
 
     workload: str | None
@@ -80,7 +79,7 @@ class DriftFinding:
 
     @property
     def drifted(self) -> bool:
-        """Whether the promise counts as broken."""
+        """Whether the promise is considered broken."""
         return self.noticed is not None
 
     def __str__(self) -> str:
@@ -93,7 +92,7 @@ class DriftFinding:
 
 @dataclass(frozen=True)
 class Drift:
-    """What was found of the model and of each workload, in order of first appearance."""
+    """The findings for the model and for each workload, in order of first appearance."""
 
     model: DriftFinding
     workloads: tuple[DriftFinding, ...]
@@ -101,7 +100,7 @@ class Drift:
 
     @property
     def drifted(self) -> bool:
-        """Whether any promise counts as broken."""
+        """Whether any promise is considered broken."""
         return self.model.drifted or any(found.drifted for found in self.workloads)
 
     def __str__(self) -> str:
@@ -114,18 +113,18 @@ class Drift:
 
 
 def drift(outcomes: Iterable[BoundOutcome], false_alarms: float = 0.01) -> Drift:
-    """Return whether bounds are broken more often than promised.
+    """Test whether bounds are broken more often than promised.
 
-    While the promise is kept for every outcome, the probability that anything is ever reported is
-    at most ``false_alarms``. Half of it is for the model; the j-th workload to appear has
-    ``1 / (j (j + 1))`` of the other half.
+    If the promise is kept for every outcome, the probability that a drift is ever reported is at
+    most ``false_alarms``. Half of it is for the model; the j-th workload to appear has ``1 / (j (j
+    + 1))`` of the other half.
 
     Parameters
     ----------
     outcomes : iterable of BoundOutcome
-        In the order in which they were measured.
+        The outcomes, in the order of measurement.
     false_alarms : float
-        Above 0 and below 1.
+        The probability of a false alarm, above 0 and below 1.
 
     Raises
     ------
@@ -173,7 +172,7 @@ def _finding(workload: str | None, outcomes: Sequence[BoundOutcome], chance: flo
 
 
 def _capital(broken: np.ndarray, alpha: FloatArray) -> FloatArray:
-    """Return the capital after each outcome: what was bet so far, and what is still kept."""
+    """Return the capital after each outcome: the bets so far, and the part not yet bet."""
     capital = np.empty(len(alpha))
     at_stake = np.zeros(len(_TIMES_PROMISED))
     for t, (miss, promised) in enumerate(zip(broken, alpha, strict=True)):

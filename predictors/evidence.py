@@ -1,4 +1,4 @@
-"""What a model was fitted on, carried along: measured pairs are not predicted, they are known."""
+"""The training data kept with a model: measured pairs are looked up, not predicted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dovetail.predictors.predictor import CAPS, UNCAPPED, FloatArray, IntArray
 from dovetail.predictors.repeats import repeats_of
 
 MOST_RECORDS: Final = 50_000
-"""Profiles and measurements that a model carries along; of more, it carries none."""
+"""The most profiles and measurements kept with a model; if there are more, none are kept."""
 
 _Cell = tuple[str, int, str, int]
 """A workload at its cap, with a co-runner at its cap."""
 
 _CURVE: Final = 2
-"""Shares at which a workload ran alone that make a solo curve."""
+"""The fewest shares of solo runs that make a solo curve."""
 
 
 class MeasuredCells(NamedTuple):
@@ -34,8 +34,8 @@ class MeasuredCells(NamedTuple):
     code : ndarray of int, shape (cells,)
         ``codes`` of the own workload, its cap, the co-runner and its cap, ascending.
     slowdown, upper : ndarray of float, shape (cells,)
-        The mean of what was measured and what the next measurement stays below; NaN where the
-        two did not run together.
+        The mean of the measurements and an upper bound of the next one; NaN if the two failed to
+        run together.
     """
 
     code: IntArray
@@ -43,7 +43,7 @@ class MeasuredCells(NamedTuple):
     upper: FloatArray
 
     def found(self, code: IntArray) -> tuple[IntArray, IntArray]:
-        """Return which of these codes, of any shape, were measured, and the cells that they are."""
+        """Return the positions of the codes, of any shape, that were measured, and their cells."""
         if not len(self.code):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         flat = code.ravel()
@@ -55,7 +55,7 @@ class MeasuredCells(NamedTuple):
 def codes(
     own: ArrayLike, cap: ArrayLike, other: ArrayLike, its_cap: ArrayLike, count: int
 ) -> IntArray:
-    """Return a number for workloads, as positions of so many, at caps; the arrays are broadcast."""
+    """Return a number for two of ``count`` workloads (positions) at caps, broadcast."""
     mine = np.asarray(own, np.int64) * CAPS + np.asarray(cap, np.int64)
     theirs = np.asarray(other, np.int64) * CAPS + np.asarray(its_cap, np.int64)
     return np.asarray(mine * count * CAPS + theirs)
@@ -63,7 +63,7 @@ def codes(
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured on one GPU model.
+    """The profiles and measurements of one GPU model.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Evidence:
 
     @classmethod
     def of(cls, data: DataSet, gpu_model: str) -> Self | None:
-        """Return what a data set has of a GPU model; None where that is too much to carry."""
+        """Return the part of a data set for a GPU model, or None if it is too large to keep."""
         profiles = tuple(p for p in data.profiles if p.gpu_model == gpu_model)
         measured = tuple(m for m in data.measurements if m.gpu_model == gpu_model)
         if len(profiles) + len(measured) > MOST_RECORDS:
@@ -84,14 +84,14 @@ class Evidence:
 
     @cached_property
     def profiles(self) -> Mapping[str, Workload]:
-        """What is known of each workload that ran alone."""
+        """The profile of each workload that ran alone."""
         gpu_models = self.data.gpu_models
         return self.data.workloads(gpu_models[0]) if gpu_models else {}
 
     def described(self, name: str, workload: Workload) -> Workload:
-        """Return a workload with its profile where it has no figures of its own.
+        """Return a workload, with missing figures taken from its profile.
 
-        A workload with a name from the data is that workload. A curve of one share is none.
+        A workload with a name from the data is that workload. A curve of one share is no curve.
         """
         profile = self.profiles.get(name)
         if profile is None:
@@ -108,17 +108,17 @@ class Evidence:
     def cells(
         self, workloads: Sequence[str], workers: Mapping[str, int], confidence: float
     ) -> MeasuredCells:
-        """Return what was measured of every two of these workloads.
+        """Return the measurements of every two of these workloads.
 
         Parameters
         ----------
         workloads : sequence of str
-            Names, at whose positions codes count.
+            Names; codes use their positions.
         workers : mapping of str to int
-            The GPUs that jobs of a workload take, where they take several: as many measurements
-            have to stay below the bound.
+            The GPUs that jobs of a workload take, if more than one: that number of measurements
+            must stay below the bound.
         confidence : float
-            With which they do.
+            The probability that they do.
         """
         place = {name: k for k, name in enumerate(workloads)}
         found = [
@@ -134,7 +134,7 @@ class Evidence:
 
     @cached_property
     def _measured(self) -> Mapping[_Cell, Sequence[float]]:
-        """What was measured of each job with its co-runner; NaN where they did not run together."""
+        """The measured slowdowns of each job with its co-runner; NaN if they failed to run."""
         found: dict[_Cell, list[float]] = {}
         for one in self.data.measurements:
             if len(one.workloads) != 2 or IDLE in one.shares:
@@ -151,4 +151,4 @@ _DESCRIBING: Final = (
     *("metrics", "metrics_variance", "metrics_by_share", "throughput", "power_w"),
     *("family", "batch_size", "memory_mean_mib", "duration_s"),
 )
-"""The fields of a workload that its profile fills in: all that say how it runs."""
+"""The fields of a workload that its profile fills in."""

@@ -1,4 +1,4 @@
-"""What a model sees of a workload at a cap: a row of numbers for each state.
+"""The features of a workload at a cap: a row of numbers for each state.
 
 A *state* is a workload at a cap. A model of a pair sees two states, the job's own and its
 co-runner's, so a round of n workloads at k caps has n * k states however many pairs there are.
@@ -19,13 +19,13 @@ from dovetail.instances.instance import METRICS, Metrics, Workload
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
 WORKLOAD: Final = "workload"
-"""The feature that is a workload's position among those that the model knows by name."""
+"""The feature that is a workload's position among the workloads that the model knows by name."""
 
 FAMILY: Final = "family"
-"""The feature that is the position of a known workload's family among those families."""
+"""The feature that is the position of a workload's family among the known families."""
 
 ABSENT: Final = "absent"
-"""The feature that is 0: what a model takes for a resource that it leaves out, ``a|absent``."""
+"""The feature that is 0, in place of a resource that is left out: ``a|absent``."""
 
 CODES: Final = (WORKLOAD, FAMILY)
 """The features that number workloads instead of describing them."""
@@ -39,17 +39,17 @@ _OR = "|"
 class Features:
     """The features of a state, by name.
 
-    Names are those of metrics (``sm_active``; ``sm_active.variance`` for the variance over
-    time), those in ``DERIVED``, and ``workload`` and ``family``, which number what the model
-    was fitted on and are unknown of what it has never met. At a cap a metric is that of
-    ``metrics_by_share`` where given, and of the uncapped run otherwise.
+    Names are those of metrics (``sm_active``; ``sm_active.variance`` for the variance over time),
+    those in ``DERIVED``, and ``workload`` and ``family``, which number the workloads and families
+    of the training data and are unknown for new ones. At a cap, a metric is taken from
+    ``metrics_by_share`` if given there, and from the uncapped run otherwise.
 
     Parameters
     ----------
     names : tuple of str
-        The features, one a column.
+        The features, one per column.
     known : tuple of str
-        The workloads that ``workload`` counts, in order.
+        The workloads that ``workload`` numbers, in order.
     families : tuple of str
         The family of each of them.
     """
@@ -84,7 +84,7 @@ class Features:
         Returns
         -------
         ndarray of float, shape (states, features)
-            NaN where nothing is known.
+            NaN for unknown features.
         """
         names = list(workloads)
         rows = [
@@ -94,20 +94,20 @@ class Features:
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.names))
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
-        """Return the features that are needed and unknown of the workload without a cap."""
+        """Return the needed features that are unknown for the workload without a cap."""
         row = self.states({name: workload}, np.array([0]), np.array([UNCAPPED]))[0]
         return tuple(self.names[k] for k in np.flatnonzero(np.isnan(row) & self._needed))
 
     def complete(self, states: FloatArray) -> BoolArray:
-        """Tell of which states, shape (states, features), all is known that is needed."""
+        """Return which states, shape (states, features), have all needed features."""
         return np.asarray(~np.isnan(states[:, self._needed]).any(axis=1))
 
     @cached_property
     def _needed(self) -> BoolArray:
         """The features without which there is no answer.
 
-        What describes a workload stands for what it was measured to be: where there are both,
-        the codes of a new workload may be unknown.
+        If there are features that describe a workload, its codes may be unknown, as they are for a
+        new one.
         """
         describes = [name not in (*CODES, "share", ABSENT) for name in self.names]
         return np.array([True if not any(describes) else name not in CODES for name in self.names])
@@ -140,18 +140,18 @@ class Features:
 
 
 def is_feature(name: str) -> bool:
-    """Tell whether a feature has this name."""
+    """Return whether a feature has this name."""
     return name in CODES or name in DERIVED or name.removesuffix(_VARIANCE) in METRICS
 
 
 def resolved(
     candidates: Sequence[str], workloads: Mapping[str, Workload], partial: bool = False
 ) -> tuple[str, ...]:
-    """Return the candidates that are known of every one of the workloads.
+    """Return the candidates that are known for every workload.
 
-    A candidate ``a|b`` stands for that of a and b which is known of more workloads, a where both
-    are of as many: a finer metric or, where a data set lacks it, a coarser one. With ``partial``
-    every candidate is returned, however few it is known of.
+    A candidate ``a|b`` means the one of a and b that is known for more workloads, a in a tie: a
+    finer metric or, if a data set lacks it, a coarser one. With ``partial`` every candidate is
+    returned, even if it is known for few.
     """
     chosen = []
     for candidate in candidates:
@@ -163,7 +163,7 @@ def resolved(
 
 
 def alternatives(candidate: str) -> list[str]:
-    """Return the features that a candidate may stand for, the best first."""
+    """Return the features that a candidate may mean, the best first."""
     return candidate.split(_OR)
 
 
@@ -215,8 +215,8 @@ def _log_alone(workload: Workload, cap: int) -> float:
 def _log_rate(workload: Workload, share: int) -> float:
     """Return the logarithm of the throughput at a share, by the solo curve.
 
-    The curve is a line between measured shares on logarithmic axes, and beyond them goes on as
-    between the last two, neither falling nor faster than the share; two shares are needed.
+    The curve is a line between measured shares on logarithmic axes, continued beyond them with the
+    slope of the last two, limited to 0 to 1; at least two shares are needed.
     """
     if len(workload.throughput) < 2 or share in workload.throughput:
         return float(np.log(workload.throughput.get(share, np.nan)))
@@ -232,7 +232,7 @@ def _log_rate(workload: Workload, share: int) -> float:
 
 
 def _log_memory(workload: Workload, _: int) -> float:
-    """Return the logarithm of the memory; 0 MiB is what is written where it is not known."""
+    """Return the logarithm of the memory; 0 MiB means unknown."""
     return float(np.log(workload.memory_mib)) if workload.memory_mib > 0 else np.nan
 
 
@@ -257,7 +257,7 @@ def _absent(_: Workload, __: int) -> float:
 
 
 def _rate(workload: Workload, cap: int) -> float:
-    """Return the throughput alone at the cap, that of the whole GPU being 1."""
+    """Return the throughput alone at the cap, relative to the whole GPU."""
     return 1 / _alone(workload, cap)
 
 
@@ -294,4 +294,4 @@ DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
     "power_w": _optional("power_w"),
     "duration_s": _optional("duration_s"),
 }
-"""Features made of other fields of a workload: function of the workload and the cap."""
+"""Features derived from other fields of a workload, as functions of the workload and the cap."""

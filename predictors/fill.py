@@ -1,4 +1,4 @@
-"""Fill an instance with predicted slowdowns where it has none."""
+"""Fill an instance with predictions of its missing slowdowns."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from dovetail.predictors.predictor import Prediction, Predictor, Split
 from dovetail.predictors.trained import TrainedPredictor
 
 PREDICTORS: Mapping[str, Callable[[], Predictor]] = {"analytic": AnalyticPredictor}
-"""The predictors that a name stands for, with their default parameters."""
+"""The predictors that can be given by name, with their default parameters."""
 
 MOST_ENTRIES: Final = 1_000_000
-"""The most entries that are made at once; ``predict_table`` has no such limit."""
+"""The most entries that one call makes; ``predict_table`` has no such limit."""
 
 _T = TypeVar("_T")
 
@@ -46,41 +46,42 @@ def predict(
 ) -> Instance:
     """Return the instance with an entry for every pair of its jobs that can be predicted.
 
-    The combinations are those that ``dovetail-instance/1`` allows to start: any two
-    workloads that two jobs of the instance run (of an instance without jobs, which is a world for
-    simulations, any two workloads), uncapped and at every two allowed caps that
-    sum to ``share_sum``. Entries that exist stay as they are, ``slowdown: null`` among them.
-    A fitted predictor gives an entry for each GPU model of the cluster; those of others hold
-    for every GPU model, and none is made where each model has its own. Numbers are rounded
-    upward to 1/10,000. Where ``idle`` is a share of the cluster, a latency-critical workload with
-    another that can be isolated has the entry of ``isolated_entry``, whatever the predictor.
+    The combinations are those that ``dovetail-instance/1`` allows to start: any two workloads that
+    two jobs of the instance run (in an instance without jobs, a world for simulations, any two
+    workloads), uncapped and at every two allowed caps that sum to ``share_sum``. Existing entries
+    are kept, including ``slowdown: null``. A fitted predictor gives an entry for each GPU model of
+    the cluster; other predictors give one for all GPU models, and none if each model already has
+    its own. Numbers are rounded upward to 1/10,000. If ``idle`` is a share of the cluster, a
+    latency-critical workload with another that can be isolated gets the entry of
+    ``isolated_entry``, with any predictor.
 
-    Each entry says in ``source`` what it is. One without ``upper`` is an estimate, and nothing
-    bounds its error: a pair that is not capped, of which a job has a gSLA, gets none unless
-    ``safe_without_bound``, so that it does not share, see ``in_doubt``.
+    Each entry gives its ``source``. One without ``upper`` is an estimate whose error is not
+    bounded: a pair without caps, in which a job has a gSLA, gets no entry unless
+    ``safe_without_bound``, and so does not share; see ``in_doubt``.
 
-    A fitted predictor also gives ``upper`` and, where it was fitted on power, ``power_w``. The
-    bound of a workload is that of its largest gang, which feels the worst of its co-runners. A
-    pair gets no entry, so that it does not share, where the measurements are too few for a bound
-    at this confidence, see ``unsupported``.
+    A fitted predictor also gives ``upper`` and, if it was fitted on power, ``power_w``. The bound
+    of a workload is that of its largest gang, whose rate is set by the worst of its co-runners. A
+    pair gets no entry, and so does not share, if the measurements are too few for a bound at this
+    confidence; see ``unsupported``.
 
     Parameters
     ----------
     instance : Instance
-        The problem; workloads without the needed metrics are passed over, see ``missing``.
+        The problem; workloads without the needed metrics are skipped, see ``missing``.
     predictor : str or Predictor
         A name in ``PREDICTORS``, or any predictor.
     mixed : bool
-        Also one uncapped workload with a capped one, at every allowed cap.
+        Also predict one uncapped workload with a capped one, at every allowed cap.
     sets : bool
-        Also sets of three to ``max_jobs_per_gpu`` workloads without caps, made from the entries
-        of their pairs, measured or predicted, by ``set_slowdown``. Their ``upper`` and ``p99``
-        are made of those of the pairs in the same way: the confidence is not one for sets.
+        Also add sets of three to ``max_jobs_per_gpu`` workloads without caps, made by
+        ``set_slowdown`` from the entries of their pairs, measured or predicted. Their ``upper``
+        and ``p99`` are made from those of the pairs in the same way: the confidence is not one for
+        sets.
     confidence : float, optional
-        Of ``upper``, in (0, 1); default: the predictor's own.
+        The confidence of ``upper``, in (0, 1); default: the predictor's own.
     previous : Instance, optional
-        What this function returned for an earlier round with the same predictor and options:
-        entries of workloads that have not changed are taken from there.
+        The result of this function for an earlier round with the same predictor and options;
+        entries of workloads that have not changed are reused.
 
     Raises
     ------
@@ -144,12 +145,12 @@ def missing(
 def in_doubt(
     filled: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Return the pairs that ``predict`` gave no entry as it has no bound of their slowdowns.
+    """Return the pairs without an entry from ``predict`` because their slowdowns have no bound.
 
     Parameters
     ----------
     filled : Instance
-        What ``predict`` returned.
+        The result of ``predict``.
     predictor : str or Predictor
         A name in ``PREDICTORS``, or any predictor.
     mixed : bool
@@ -177,7 +178,7 @@ def in_doubt(
 def assumed(
     instance: Instance, predictor: str | Predictor = "analytic"
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return what the analytic predictor assumes, in words, in place of metrics that are missing.
+    """Return, in words, the analytic predictor's assumptions in place of missing metrics.
 
     Parameters
     ----------
@@ -205,7 +206,7 @@ def _promised(instance: Instance) -> frozenset[str]:
 
 
 def _may_share(row: PairAtShares, known: Mapping[str, Workload], promised: frozenset[str]) -> bool:
-    """Tell whether a pair may share by an estimate of which nothing bounds the error."""
+    """Return whether a pair may share by an estimate whose error is not bounded."""
     first, second = (known[name] for name in row.pair)
     return promised.isdisjoint(row.pair) or safe_without_bound(first, second, row.shares)
 
@@ -213,14 +214,14 @@ def _may_share(row: PairAtShares, known: Mapping[str, Workload], promised: froze
 def unanswered(
     instance: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
 ) -> tuple[Split, ...]:
-    """Return the shares of two jobs that a fitted predictor cannot bound on some GPU model.
+    """Return the splits at which a fitted predictor has no bounds on some GPU model.
 
-    Of others this is not known beforehand.
+    For other predictors this is not known beforehand, and the result is empty.
 
     Parameters
     ----------
     instance : Instance
-        The problem: the shares that it allows are asked for.
+        The problem; its allowed shares are looked at.
     predictor : str or Predictor
         A name in ``PREDICTORS``, or any predictor.
     mixed : bool
@@ -245,7 +246,7 @@ def unanswered(
 def unsupported(
     instance: Instance, predictor: str | Predictor = "analytic", confidence: float | None = None
 ) -> Mapping[str, float]:
-    """Return the kinds of jobs that share with nobody, as the confidence is too high for them.
+    """Return the kinds of jobs that cannot share, as the confidence is too high for them.
 
     Parameters
     ----------
@@ -274,7 +275,7 @@ def unsupported(
 
 
 def _supported(instance: Instance, predictor: TrainedPredictor) -> Mapping[str, float]:
-    """Return the largest confidence of each kind of job, the least of the GPU models."""
+    """Return the largest confidence for each kind of job, the smallest over the GPU models."""
     known = {n: w for n, w in used(instance).items() if not predictor.lacks(n, w)}
     found: dict[str, float] = {}
     for gpu_model in _gpu_models(instance, predictor):
@@ -284,7 +285,7 @@ def _supported(instance: Instance, predictor: TrainedPredictor) -> Mapping[str, 
 
 
 def _require_support(instance: Instance, predictor: Predictor) -> None:
-    """Refuse a confidence at which no job at all could share."""
+    """Refuse a confidence at which no job could share."""
     if not isinstance(predictor, TrainedPredictor):
         return
     most = max(_supported(instance, predictor).values(), default=1.0)
@@ -314,7 +315,7 @@ def _adapted(predictor: Predictor, instance: Instance, confidence: float | None)
 
 
 def _gpu_models(instance: Instance, predictor: Predictor) -> tuple[str | None, ...]:
-    """Return the GPU models to predict for; None stands for all at once."""
+    """Return the GPU models to predict for; None means all at once."""
     if not isinstance(predictor, TrainedPredictor):
         return (None,)
     present = tuple(dict.fromkeys(place.gpu.model for place in instance.places.values()))
@@ -335,7 +336,7 @@ def _limited(things: Iterable[_T]) -> list[_T]:
 
 
 def _carried(instance: Instance, previous: Instance) -> dict[EntryKey, SlowdownEntry]:
-    """Return the entries of an earlier round between workloads that are still the same."""
+    """Return the entries of an earlier round between workloads that have not changed."""
     sizes, earlier = gang_sizes(instance), gang_sizes(previous)
     same = {
         name

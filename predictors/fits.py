@@ -1,4 +1,4 @@
-"""What was fitted for one GPU model: a form, its bound, and where it holds."""
+"""The fit for one GPU model: a form, its bound, and the range where it holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_MEASURED = "measured pairs"
 
 
 class Bound(Protocol):
-    """What makes an upper confidence bound of a prediction."""
+    """A source of upper confidence bounds of predictions."""
 
     def upper(
         self,
@@ -38,24 +38,24 @@ class Bound(Protocol):
         workers: int = 1,
         error: FloatArray | None = None,
     ) -> FloatArray:
-        """Return the bound of each slowdown, for jobs of so many workers.
+        """Return the bound of each slowdown, for jobs with this number of workers.
 
-        ``standing`` says what was measured of each pair, see ``standing.STANDINGS``; ``error`` is
-        the standard error of the logarithm of each, where the model has one. NaN where the
-        confidence is more than the data support.
+        ``standing`` says how much of each pair was measured, see ``standing.STANDINGS``; ``error``
+        is the standard error of the logarithm of each, if the model has one. NaN if the confidence
+        is higher than the data support.
         """
 
     def at_new_split(self, confidence: float) -> float:
         """Return the bound of a split that was not measured, as a multiple of the prediction.
 
-        NaN where the splits that were measured are too few to tell.
+        NaN if too few splits were measured.
         """
 
     def largest_confidence(self, standing: int, workers: int = 1) -> float:
-        """Return the highest confidence that the data support; 0 where there are none."""
+        """Return the highest confidence that the data support; 0 without data."""
 
     def arrays(self) -> Arrays:
-        """Return everything it is made of, as arrays of numbers."""
+        """Return its whole content as arrays of numbers."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Member:
     model : str
         The name it was fitted under.
     features : Features
-        What it sees of a state.
+        The features of a state that it uses.
     form : Form
         The fitted model.
     """
@@ -78,7 +78,7 @@ class Member:
 
     @property
     def partial(self) -> bool:
-        """Whether it answers whatever is unknown of a state, shares that were not measured too."""
+        """Whether it answers for incomplete states and for shares that were not measured."""
         return getattr(self.form, "partial", False)
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Member:
         return tuple(_NOT_MEASURED if feature == WORKLOAD else feature for feature in lacks)
 
     def complete(self, states: FloatArray) -> BoolArray:
-        """Tell which states, shape (states, features), it has an answer for."""
+        """Return which states, shape (states, features), it has an answer for."""
         if self.partial:
             return np.ones(len(states), dtype=np.bool_)
         return self.features.complete(states)
@@ -95,7 +95,7 @@ class Member:
 
 @dataclass(frozen=True)
 class ModelFit:
-    """What was fitted for one GPU model.
+    """The fit for one GPU model.
 
     Parameters
     ----------
@@ -104,21 +104,21 @@ class ModelFit:
     measured : tuple of str
         The workloads that were measured in pairs.
     splits : tuple of Split
-        The caps at which pairs were measured; see ``answered``.
+        The pairs of caps at which pairs were measured; see ``answered``.
     limits : tuple of float
-        The lowest and the highest slowdown seen; no prediction lies outside, but those of a
-        form that is ``partial``, which keeps the ratio of the slowdown to that of the job alone
-        within what was seen.
+        The lowest and the highest measured slowdown; no prediction lies outside, except from a
+        form that is ``partial``, which instead keeps the ratio to the slowdown of the job alone
+        within the measured range.
     bound : Bound, optional
-        Makes upper bounds; without it there are none.
+        The source of upper bounds; without it there are none.
     power : Member, optional
-        A form whose answer is the power of the GPU with both on it, in W.
+        A model of the power of the GPU with both jobs on it, in W.
     pairs : tuple of (int, int)
         The workloads that were measured together, as positions in ``measured``.
     families : tuple of str
-        The family of each of ``measured``; by default each is its own.
+        The family of each workload in ``measured``; by default each is its own family.
     evidence : Evidence, optional
-        What it was fitted on: pairs that were measured are not predicted.
+        The training data: measured pairs are looked up, not predicted.
 
     Raises
     ------
@@ -146,7 +146,7 @@ class ModelFit:
             raise InputError(f"must be 0 < lowest <= highest, got {lowest}, {highest}", "limits")
 
     def described(self, workloads: Mapping[str, Workload]) -> dict[str, Workload]:
-        """Return workloads with what the data say of those that they name."""
+        """Return the workloads, with missing figures filled in from the training data."""
         if self.evidence is None:
             return dict(workloads)
         return {name: self.evidence.described(name, one) for name, one in workloads.items()}
@@ -156,9 +156,9 @@ class ModelFit:
         return self.member.lacks(name, self.described({name: workload})[name])
 
     def novelty(self, workloads: Mapping[str, Workload]) -> IntArray:
-        """Return what is new of each workload, see ``standing.novelty``.
+        """Return how new each workload is, see ``standing.novelty``.
 
-        A workload without a family is its own.
+        A workload without a family is a family of its own.
         """
         known = dict(zip(self.measured, self.families or self.measured, strict=True))
         own = (w.family or known.get(name, name) for name, w in workloads.items())
@@ -180,14 +180,14 @@ class ModelFit:
     def answered(self) -> BoolArray:
         """Which caps of the two jobs are answered, shape (101, 101), by cap.
 
-        Those that are ``near`` what was measured; of a model that is ``partial`` all of a kind
-        that was measured. MPS without caps is a queue of kernels, which a cap takes apart: pairs
-        of one kind tell nothing of another.
+        Those ``near`` the measured ones or, for a model that is ``partial``, all of a measured
+        kind. MPS without caps is a queue of kernels, which caps separate: pairs of one kind say
+        nothing about another.
         """
         return self.measured_kinds if self.member.partial else self.near
 
     def bounded(self, confidence: float) -> BoolArray:
-        """Return at which caps of the two jobs bounds can be given, shape (101, 101)."""
+        """Return which caps of the two jobs have bounds, shape (101, 101), by cap."""
         if not self.member.partial:
             return self.near
         if self.bound is None or np.isnan(self.bound.at_new_split(confidence)):
@@ -214,8 +214,8 @@ class ModelFit:
     def near(self) -> BoolArray:
         """Which caps of the two jobs are near measured ones, shape (101, 101), by cap.
 
-        Those of a kind that was measured, where each cap and their sum lie within the range that
-        was measured of this kind.
+        Those of a measured kind for which each cap and their sum lie within the measured range of
+        this kind.
         """
         first, second = np.indices((CAPS, CAPS))
         inside = np.zeros((CAPS, CAPS), dtype=np.bool_)
@@ -231,7 +231,7 @@ class ModelFit:
 
     @property
     def _kinds(self) -> Iterator[tuple[IntArray, BoolArray]]:
-        """The splits of each measured kind in either order, and all caps that are of the kind."""
+        """The splits of each measured kind in either order, and all caps of that kind."""
         seen = np.array(self.splits, dtype=np.int64).reshape(-1, 2)
         seen = np.vstack([seen, seen[:, ::-1]])
         capped = np.indices((CAPS, CAPS)) != UNCAPPED

@@ -22,11 +22,10 @@ class Fold(NamedTuple):
 
 
 def random_folds(rows: DirectedRows, count: int = 5, seed: int = 0) -> Iterator[Fold]:
-    """Yield folds that part the unordered pairs of workloads at random.
+    """Yield folds that split the unordered pairs of workloads at random.
 
-    All rows of two workloads stay together. Both workloads are seen in training in other pairs,
-    so this tells how well the pairs *between known workloads* are predicted and nothing of new
-    ones.
+    All rows of two workloads stay together. Both workloads are seen in training in other pairs, so
+    this tests predictions *between known workloads*, not of new ones.
     """
     pairs, of_row = np.unique(rows.workload_pair, return_inverse=True)
     part = np.empty(len(pairs), dtype=np.int64)
@@ -39,7 +38,7 @@ def random_folds(rows: DirectedRows, count: int = 5, seed: int = 0) -> Iterator[
 def family_folds(rows: DirectedRows) -> Iterator[Fold]:
     """Yield a fold for each family: tested on the pairs that have it, fitted on all others.
 
-    The rows of a pair of two families are tested twice.
+    The rows of a pair from two families are tested twice.
     """
     numbers = {family: k for k, family in enumerate(dict.fromkeys(rows.families))}
     group = np.array([numbers[family] for family in rows.families])
@@ -47,7 +46,7 @@ def family_folds(rows: DirectedRows) -> Iterator[Fold]:
 
 
 def workload_folds(rows: DirectedRows) -> Iterator[Fold]:
-    """Yield a fold for each workload, as ``family_folds`` for each family.
+    """Yield a fold for each workload, like ``family_folds`` for families.
 
     Other workloads of its family may be seen in training.
     """
@@ -55,9 +54,9 @@ def workload_folds(rows: DirectedRows) -> Iterator[Fold]:
 
 
 def variant_folds(rows: DirectedRows) -> Iterator[Fold]:
-    """Yield up to five folds, each of about a fifth of the workloads, whose families stay known.
+    """Yield up to five folds that each hide about a fifth of the workloads but no whole family.
 
-    Workloads that are alone in their family are never hidden.
+    The only workload of a family is never hidden.
     """
     families = np.unique(np.array(rows.families), return_inverse=True)[1]
     alone = (np.bincount(families) == 1)[families]
@@ -73,7 +72,7 @@ def variant_folds(rows: DirectedRows) -> Iterator[Fold]:
 
 
 def split_folds(rows: DirectedRows) -> Iterator[Fold]:
-    """Yield a fold for each split of the SMs, which is the same as its mirror."""
+    """Yield a fold for each split of the SMs; a split and its mirror are the same."""
     yield from group_folds(rows.split, rows.split)
 
 

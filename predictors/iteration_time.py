@@ -7,8 +7,8 @@ overlaps with the exchange (eq. 3)::
 
     t = (s - 1) * t_comp(b / s) + (t_comp(b / s)^delta + t_comm^delta)^(1 / delta)
 
-Profiles are taken without accumulation, s = 1. The paper does not say how it fits the
-parameters, and that delta may vary with the batch size; here one delta holds for all, as in
+Profiles are taken without accumulation, s = 1. The paper does not say how it fits the parameters,
+or whether delta may vary with the batch size; here one delta holds for all batch sizes, as in
 ``instance.Batch``.
 """
 
@@ -32,16 +32,16 @@ _STARTS: Final = ((0.1, 1.5), (0.5, 1.5), (0.5, 4.0))
 
 
 class BatchFit(NamedTuple):
-    """What was fitted, and how far it is from what was measured.
+    """A fitted batch model and its errors.
 
     Attributes
     ----------
     batch : Batch
-        Its size is the largest batch measured, its ``min`` the smallest.
+        The model; its size is the largest batch measured, its ``min`` the smallest.
     time_error : ndarray of float, shape (timed profiles,)
-        Fitted by measured iteration time, less 1; in the order of the profiles.
+        Fitted over measured iteration time, minus 1, in the order of the profiles.
     memory_error_mib : ndarray of float, shape (profiles with a mark,)
-        Fitted less measured memory, never below 0.
+        Fitted minus measured memory, never below 0.
     """
 
     batch: Batch
@@ -52,12 +52,12 @@ class BatchFit(NamedTuple):
 def fit_batch(profiles: Sequence[SoloProfile]) -> BatchFit:
     """Fit the iteration time and the memory of a workload from profiles at several batch sizes.
 
-    ``batch_size`` is that of one worker, ``throughput`` in iterations/s. Relative errors are
-    squared and summed. alpha and beta, neither below 0, come from the profiles of one worker.
-    ``comm_s`` and ``overlap`` come from those of several, whatever their number; where these
-    have one batch size only, overlap is 1 (none), and without any ``comm_s`` is 0 too. The line
-    of memory lies above every mark, as low as possible in sum; with marks at one batch size
-    only it is level, so that smaller batches promise nothing.
+    ``batch_size`` is the batch size of one worker, ``throughput`` is in iterations/s. The sum of
+    squared relative errors is minimised. alpha and beta, both at least 0, come from the profiles
+    of one worker. ``comm_s`` and ``overlap`` come from profiles of several workers, regardless of
+    their number; if these have one batch size only, overlap is 1 (none), and without any,
+    ``comm_s`` is 0 as well. The memory line lies above every mark, with the least total distance;
+    with marks at one batch size only it is level, so that smaller batches promise no saving.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ def fit_batch(profiles: Sequence[SoloProfile]) -> BatchFit:
     Raises
     ------
     InputError
-        When the profiles are not of one workload and GPU model, are capped, or lack a batch
+        When the profiles are of different workloads or GPU models, are capped, or lack a batch
         size; when fewer than two batch sizes of one worker were timed; when no profile has a
-        mark of memory.
+        memory mark.
     """
     _check(profiles)
     timed = np.array(
@@ -105,17 +105,17 @@ def fit_batch(profiles: Sequence[SoloProfile]) -> BatchFit:
 
 
 def with_sub_batches(instance: Instance, data: DataSet, gpu_model: str) -> Instance:
-    """Return the instance with ``batch`` of the workloads that a data set tells enough of.
+    """Return the instance with ``batch`` for the workloads with enough profiles in a data set.
 
-    These are workloads of which one worker was timed at two batch sizes or more, and whose
-    memory was measured; their jobs may then start at a sub-batch. The others stay as they are.
+    One worker must have been timed at two or more batch sizes, and memory must have been measured;
+    jobs of these workloads may then start at a sub-batch. The others stay as they are.
 
     Parameters
     ----------
     instance : Instance
         The problem.
     data : DataSet
-        Its newest profiles count; their throughput must be in iterations/s.
+        The newest profiles are used; their throughput must be in iterations/s.
     gpu_model : str
         Take the profiles of this GPU model, uncapped ones only.
     """
@@ -177,14 +177,14 @@ def _exchange(gangs: FloatArray, compute: FloatArray) -> tuple[float, float]:
 
 
 def _gang_s(compute: FloatArray, comm_s: float, overlap: float) -> FloatArray:
-    """Return eq. 3 for s = 1; the longer part is factored out, or a power could overflow."""
+    """Return eq. 3 for s = 1; the longer part is factored out, as a power could overflow."""
     longer, shorter = np.maximum(compute, comm_s), np.minimum(compute, comm_s)
     seconds: FloatArray = longer * (1 + (shorter / longer) ** overlap) ** (1 / overlap)
     return seconds
 
 
 def _memory(marks: FloatArray) -> tuple[float, float]:
-    """Return the line that is above all marks and, in sum, least above them."""
+    """Return the line above all marks with the least total distance to them."""
     batch, mib = marks[:, 0], marks[:, 1]
     if len(np.unique(batch)) < 2:
         return float(mib.max()), 0.0

@@ -1,11 +1,11 @@
 """How much GPU memory a job may need, and whether two fit together, from profiles.
 
 A profile gives the high-water mark of one run. The next run of the same workload may need more:
-frameworks choose algorithms by timing them and cache what they once had. The marks of a workload
-are taken for draws from a normal distribution, of whose spread we know beforehand what five
-runs with a spread of a tenth of their mean would tell (``SPREAD``, ``WORTH``: an assumption,
-checked below). With the conjugate prior on the variance the next mark of a workload with n marks
-x and mean m then follows Student's t distribution::
+frameworks choose algorithms by timing them and cache freed memory. The marks of a workload are
+modelled as draws from a normal distribution. The prior on its spread is worth five runs with a
+spread of a tenth of their mean (``SPREAD``, ``WORTH``: an assumption, checked below). With the
+conjugate prior on the variance the next mark of a workload with n marks x and mean m then follows
+Student's t distribution::
 
     freedom = WORTH + n - 1
     s^2     = (WORTH * (SPREAD * m)^2 + sum of (x - m)^2) / freedom
@@ -13,13 +13,13 @@ x and mean m then follows Student's t distribution::
 
 One mark alone gives a margin of 28 % at a confidence of 0.95, and 48 % at 0.99.
 
-Two processes need the sum of theirs, as if both peaked at once; the spread of the sum is that of
-independent runs, its freedom Welch's. Co-scheML (2021, sections 2 and 5.2) avoids pairs that run
-out of memory by what was profiled and monitored of both; how it decides is not given there.
+Two processes need the sum of their memory, as if both peaked at the same time; the spread of the
+sum is that of independent runs, its freedom Welch's. Co-scheML (2021, sections 2 and 5.2) avoids
+pairs that run out of memory by profiling and monitoring both; it does not say how it decides.
 
 Checked on the 1,388 pairs of Lucid (RTX 3090; one mark of each configuration alone, one of each
 pair together) by ``tests/predictors/test_memory.py``: at 0.8, 0.9, 0.95 and 0.99 the sum of the
-two bounds, which is what ``with_memory`` makes of it, holds for more than these parts.
+two bounds, as ``with_memory`` uses it, holds for more than these fractions of the pairs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 
 SPREAD: Final = 0.1
-"""The spread of the marks of one workload that is expected before any is seen, by their mean."""
+"""The prior spread of the marks of one workload, relative to their mean."""
 
 WORTH: Final = 5
-"""How many runs that expectation is worth."""
+"""How many runs the prior is worth."""
 
 
 class NextMark(NamedTuple):
@@ -53,7 +53,7 @@ class NextMark(NamedTuple):
     freedom : float
         Degrees of freedom of Student's t.
     largest_mib : float
-        The largest mark that has been seen.
+        The largest mark so far.
     """
 
     mean_mib: float
@@ -62,7 +62,7 @@ class NextMark(NamedTuple):
     largest_mib: float
 
     def upper(self, confidence: float) -> float:
-        """Return what it stays below with this probability, never less than has been seen.
+        """Return the memory not exceeded with this probability, at least the largest mark so far.
 
         Raises
         ------
@@ -82,17 +82,17 @@ class NextMark(NamedTuple):
 
 
 def next_mark(profiles: Iterable[SoloProfile]) -> NextMark:
-    """Return what one more run of a workload may need, from profiles of earlier ones.
+    """Return the memory that one more run of a workload may need, from profiles of earlier runs.
 
     Parameters
     ----------
     profiles : iterable of SoloProfile
-        Runs of one workload at one batch size; those without ``memory_mib`` are passed over.
+        Runs of one workload at one batch size; those without ``memory_mib`` are skipped.
 
     Raises
     ------
     InputError
-        When none has a mark.
+        When no profile has a mark.
     """
     marks = np.array([p.memory_mib for p in profiles if p.memory_mib is not None])
     if not len(marks):
@@ -120,7 +120,7 @@ def probability_out_of_memory(
     memory_mib : float
         Memory of the GPU.
     reserve_mib, per_process_mib : float
-        Kept free, and needed by each process in addition to its mark, as in an instance's cluster.
+        Memory kept free, and needed by each process in addition to its mark, as in a cluster.
 
     Raises
     ------
@@ -136,16 +136,17 @@ def with_memory(
 ) -> Instance:
     """Return the instance with ``memory_mib`` of its workloads from measured marks.
 
-    Each is the upper bound of the next mark, in whole MiB; of several batch sizes and numbers of
-    workers that of the most demanding one. Workloads without a mark stay as they are. A pair
-    within the memory of a GPU by these then runs out of it with less than 2 * (1 - confidence).
+    Each is the upper bound of the next mark, in whole MiB, for the most demanding of several batch
+    sizes and numbers of workers. Workloads without a mark stay as they are. A pair that fits into
+    the memory of a GPU by these numbers then runs out of it with a probability below 2 * (1 -
+    confidence).
 
     Parameters
     ----------
     instance : Instance
         The problem.
     data : DataSet
-        Its profiles, old ones too: every run tells something.
+        Its profiles are used, including old ones.
     gpu_model : str
         Take the profiles of this GPU model.
     confidence : float

@@ -1,8 +1,7 @@
 """Model files: a fitted predictor as data (``dovetail-model/2``).
 
-A zip with ``model.json``, which says what there is, one ``.npy`` array for each thing that a form
-or a bound is made of, and the data set that each was fitted on. Reading one runs nothing that the
-file brings along.
+A zip with ``model.json``, which describes the content, one ``.npy`` array for each part of a form
+or a bound, and the data set that each was fitted on. Reading a file runs no code from it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from dovetail.predictors.trained import TrainedPredictor
 MODEL_FORMAT: Final = "dovetail-model/2"
 
 _READ: Final = ("dovetail-model/1", MODEL_FORMAT)
-"""Formats that are read; the first had nothing of the data."""
+"""Formats that are read; the first had no training data."""
 
 UNITS: Final[Mapping[str, str]] = {
     "slowdown": "iteration time together / iteration time alone on the whole GPU",
@@ -47,7 +46,7 @@ UNITS: Final[Mapping[str, str]] = {
     "share": "per cent of the SMs, 0 for no cap",
     "throughput": "iterations/s",
 }
-"""In what a model file counts; one that counts otherwise is refused."""
+"""The units of a model file; a file with other units is refused."""
 
 _HEADER = "model.json"
 
@@ -57,9 +56,9 @@ _Cap = Annotated[StrictInt, Field(ge=0, le=100)]
 
 
 class MemberRecord(Record):
-    """A fitted model: its form and what it sees.
+    """A fitted model: its form and its features.
 
-    ``families`` has the family of each of ``known``.
+    ``families`` has the family of each workload in ``known``.
     """
 
     model: Name
@@ -71,9 +70,9 @@ class MemberRecord(Record):
 
 
 class FitRecord(Record):
-    """What was fitted for one GPU model; see ``ModelFit``.
+    """The fit for one GPU model; see ``ModelFit``.
 
-    ``data`` tells whether there is a part with what it was fitted on.
+    ``data`` says whether the file has its training data.
     """
 
     gpu_model: Name
@@ -89,7 +88,7 @@ class FitRecord(Record):
 
 
 class ModelRecord(Record):
-    """``model.json``: everything about a fitted predictor but its arrays."""
+    """``model.json``: everything about a fitted predictor except its arrays."""
 
     format: Literal["dovetail-model/1", "dovetail-model/2"] = MODEL_FORMAT
     dovetail: Name
@@ -100,14 +99,14 @@ class ModelRecord(Record):
 
 
 def save_model(predictor: TrainedPredictor, path: FilePath) -> None:
-    """Write a fitted predictor to a file from which `load_model` makes one that predicts the same.
+    """Write a fitted predictor to a file; `load_model` reads it back with the same predictions.
 
-    The same predictor gives the same bytes. The file appears whole or not at all.
+    The same predictor gives the same bytes. The file is written atomically.
 
     Parameters
     ----------
     predictor : TrainedPredictor
-        What to write; the sizes of gangs in it belong to an instance and are left out.
+        The predictor to write; its gang sizes belong to an instance and are left out.
     path : str or path
         By convention it ends in ``.dovetail``; ``-`` is standard output.
 
@@ -122,7 +121,7 @@ def save_model(predictor: TrainedPredictor, path: FilePath) -> None:
 
 
 def load_model(path: FilePath) -> TrainedPredictor:
-    """Read a fitted predictor from a file that anybody may have made.
+    """Read a fitted predictor from a file, which is not trusted.
 
     Parameters
     ----------
@@ -132,8 +131,8 @@ def load_model(path: FilePath) -> TrainedPredictor:
     Raises
     ------
     InputError
-        One line: it is no model file, of a newer format, damaged, too large, lacks a part or
-        has one too many, or a part cannot be what it says.
+        When the file is no model file, has a newer format, is damaged or too large, lacks a part
+        or has an extra one, or a part is invalid; the message is one line.
     """
     raw = read_bytes(path)
     try:
@@ -334,7 +333,7 @@ def _read(place: str, names: tuple[str, ...], parts: Mapping[str, bytes]) -> dic
 
 @contextmanager
 def _within(path: str) -> Iterator[None]:
-    """Say of the errors of a part which part it was."""
+    """Name the part in its errors."""
     try:
         yield
     except InputError as error:

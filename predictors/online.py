@@ -1,7 +1,7 @@
-"""A fitted ``hierarchical`` that takes in each measurement at once, with its variances as they are.
+"""A fitted ``hierarchical`` that learns each new measurement immediately, with fixed variances.
 
-The answers are those of ``training.update``, which refits; a measurement costs time quadratic in
-what was measured, not cubic (``posterior``). Bounds stay as they were until the next fit.
+The answers are those of ``training.update``, which refits; a new measurement costs time quadratic
+in the number of measurements, not cubic (``posterior``). Bounds are unchanged until the next fit.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.training import measured_fit
 
 _MOST_CELLS: Final = 2000
-"""Pairs of states from which on measurements wait for the next fit."""
+"""Pairs of states above which measurements wait for the next fit."""
 
 _JUDGED: Final = 100
-"""Of as many new measurements at once each is compared with what was believed before it."""
+"""The last new measurements of a batch that are each compared with the prediction before it."""
 
 RECENT: Final = 5
-"""As many measurements of a pair tell whether it has drifted,"""
+"""The most recent measurements of a pair that decide whether it has drifted,"""
 
 LEAST: Final = 3
-"""and no fewer than these."""
+"""and the fewest that do."""
 
 ALARM: Final = 4.0
-"""Standard errors by which their mean must lie off."""
+"""Standard errors by which their mean must deviate."""
 
 
 class Residual(NamedTuple):
-    """How far a slowdown was from what was believed before it was measured.
+    """The distance of a measured slowdown from its earlier prediction.
 
     Attributes
     ----------
     gpu_model, workload, other : str
-        Whose slowdown it is, with which co-runner.
+        The GPU model, the workload with this slowdown, and its co-runner.
     shares : (int, int)
-        In per cent of the SMs, ``UNCAPPED`` for none.
+        Their caps in per cent of the SMs, ``UNCAPPED`` for none.
     value : float
-        In standard errors of a new measurement; positive where it was slower.
+        The distance in standard errors of a new measurement; positive if it was slower.
     """
 
     gpu_model: str
@@ -59,10 +59,10 @@ class Residual(NamedTuple):
 
 
 class Drifts:
-    """Notices pairs whose recent measurements lie off what was believed, all to one side.
+    """Detects pairs whose recent measurements deviate from the predictions, all in one direction.
 
-    Residuals of measurements taken in one after the other are independent and standard normal
-    while the model holds, so the sum of n of them has the standard error ``sqrt(n)``.
+    Residuals of measurements learnt one after the other are independent and standard normal as
+    long as the model holds, so the sum of n of them has the standard error ``sqrt(n)``.
     """
 
     def __init__(self) -> None:
@@ -71,13 +71,13 @@ class Drifts:
         )
 
     def add(self, residuals: Sequence[Residual]) -> None:
-        """Take in the residuals of what was measured."""
+        """Add the residuals of new measurements."""
         for found in residuals:
             self._recent[found._replace(value=0.0)].append(found.value)
 
     @property
     def texts(self) -> list[str]:
-        """One line for each pair that drifts."""
+        """One line of text for each pair that drifts."""
         return [
             f"{pair.workload} with {pair.other} on {pair.gpu_model}{_at(pair.shares)} drifts: its "
             f"last {len(values)} slowdowns are {abs(distance):.1f} standard errors "
@@ -93,16 +93,16 @@ class Online:
     Parameters
     ----------
     predictor : TrainedPredictor
-        As it was fitted.
+        The predictor, as fitted.
     measurements : int
-        How many of the data it was fitted on, which come first in the data of ``learn``.
+        Number of measurements that it was fitted on; they come first in the data of ``learn``.
 
     Attributes
     ----------
     predictor : TrainedPredictor
-        After the last ``learn``.
+        The predictor after the last ``learn``.
     learnt : int
-        How many measurements came after those that it was fitted on.
+        Number of measurements since the fit.
     """
 
     def __init__(self, predictor: TrainedPredictor, measurements: int) -> None:
@@ -112,12 +112,12 @@ class Online:
         self._known: dict[str, _KnownPairs] = {}
 
     def learn(self, data: DataSet) -> list[Residual]:
-        """Take in what is new; return how far it was from what was believed.
+        """Learn the new measurements; return their residuals.
 
         Parameters
         ----------
         data : DataSet
-            Everything that was measured, what is new last.
+            All measurements, new ones last.
         """
         residuals: list[Residual] = []
         fits: dict[str, ModelFit] = dict(self.predictor.fits)
@@ -145,7 +145,8 @@ class Online:
         # Both slowdowns of a measurement, then those of the next.
         rows = rows.take(np.argsort(rows.pair, kind="stable"))
         table, slowdown = rows.table, rows.slowdown
-        # Where another metric is known of more workloads than before, the scales are of the old.
+        # If another metric is now known for more workloads, the fitted scales belong to the old
+        # one.
         if features.names != fit.member.features.names or _cells(rows) > _MOST_CELLS:
             return fit
         if before and np.array_equal(before.table, table[:count], equal_nan=True):
@@ -181,7 +182,7 @@ def _cells(rows: DirectedRows) -> int:
 def _residuals(
     gpu_model: str, rows: DirectedRows, start: int, distance: FloatArray
 ) -> list[Residual]:
-    """Return the residuals of the rows from one on."""
+    """Return the residuals of the rows from ``start`` on."""
     assert rows.cap is not None
     found = []
     for row, value in enumerate(distance.tolist(), start):

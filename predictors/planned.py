@@ -1,9 +1,9 @@
 """Jobs as an optimiser would pair them, in rounds drawn from measured pairs.
 
-An optimiser looks for pairs that slow each other down little, and so it picks those that were
-predicted too well more often than others. Whoever wants to know how far a prediction is off
-*where it is used* has to look at the pairs that are picked. This module draws rounds of jobs
-from workloads that were measured, pairs them by what was predicted, and tells what came of it.
+An optimiser looks for pairs with small slowdowns, and so it picks pairs whose slowdowns were
+predicted too low more often than others. The error of a prediction *where it is used* is therefore
+the error on the pairs that are picked. This module draws rounds of jobs from measured workloads,
+pairs them by the predictions, and returns the outcomes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dovetail.predictors.rows import DirectedRows, HeldOut
 from dovetail.predictors.standing import KNOWN, NEW_FAMILY, OF_NEW_FAMILIES, novelty, standings
 
 GANGS: Final = (1, 2, 4, 8)
-"""The numbers of workers that jobs of a drawn round have."""
+"""The numbers of workers of jobs in a drawn round."""
 
 _JOBS_OF = (16, 4, 2, 2)
 _FORBIDDEN = -1e6
@@ -30,13 +30,13 @@ class HeldOutSlowdowns(NamedTuple):
     Attributes
     ----------
     prediction, truth : ndarray of float, shape (workloads, workloads)
-        Slowdown of the row's workload with the column's; NaN where nothing was measured.
+        Slowdown of the row's workload with the column's; NaN if not measured.
     error : ndarray of float, shape (workloads, workloads)
-        Standard error of the prediction's logarithm; NaN where the model has none.
+        Standard error of the prediction's logarithm; NaN if the model has none.
     standing : ndarray of int, shape (workloads, workloads)
-        What the model had seen when it predicted, one of ``STANDINGS``.
+        The standing of the pair at the prediction, a position in ``STANDINGS``.
     new : ndarray of bool, shape (workloads,)
-        The workloads that the model had never seen.
+        The workloads that are new to the model.
     family : ndarray of int, shape (workloads,)
         The family of each workload, as a number.
     """
@@ -55,10 +55,10 @@ class Setting(NamedTuple):
     Attributes
     ----------
     gsla : float
-        The slowdown that no job's bound may exceed.
+        The largest slowdown that a job's bound may reach.
     price : float or None
-        What a GPU costs in units of a job's full speed: near 1 where GPUs are scarce, less
-        where many jobs could run alone. None pairs jobs blindly.
+        The price of a GPU in units of a job's full rate: near 1 if GPUs are scarce, lower if many
+        jobs could run alone. None pairs jobs at random.
     """
 
     gsla: float
@@ -66,11 +66,11 @@ class Setting(NamedTuple):
 
 
 BLIND: Final = Setting(np.inf, None)
-"""Any job with any other: no choice, so no luck."""
+"""Random pairs: no choice, so no luck."""
 
 
 class WorkerRound(NamedTuple):
-    """Workers that are to be paired; those of one gang share a job and a workload.
+    """Workers to pair; those of one gang share a job and a workload.
 
     Attributes
     ----------
@@ -83,19 +83,19 @@ class WorkerRound(NamedTuple):
 
 
 class SharedOutcome(NamedTuple):
-    """What came of the jobs that share, one entry a job.
+    """Outcomes of the jobs that share, one entry per job.
 
     Attributes
     ----------
     workload, workers : ndarray of int
-        The job's workload, and how many workers it has.
+        The job's workload, and its number of workers.
     co_runner : ndarray of int
         The co-runner's workload in its least known pair.
     standing : ndarray of int
-        That of its least known pair, one of ``STANDINGS``.
+        The standing of its least known pair, a position in ``STANDINGS``.
     needed : ndarray of float
-        How many spreads its bound must lie above the prediction to cover the job's slowdown,
-        which is that of its slowest worker, as the bound is the largest of its workers'.
+        How many spreads its bound must lie above the prediction to cover the job's slowdown; that
+        is the slowdown of its slowest worker, and the bound is the largest of its workers' bounds.
     """
 
     workload: IntArray
@@ -110,13 +110,12 @@ def tables(
 ) -> list[HeldOutSlowdowns]:
     """Return a table without new workloads, then one for each fold that hides some.
 
-    A plan runs two workloads at one split, so what was measured of them at several is not
-    averaged.
+    A plan runs two workloads at one split, so measurements at several splits are not averaged.
 
     Parameters
     ----------
     rows : DirectedRows
-        What was measured.
+        The measurements.
     known : HeldOut
         Predictions of pairs whose workloads were seen in other pairs (``random_folds``).
     new : HeldOut
@@ -137,12 +136,12 @@ def tables(
 
 
 def measured_once(rows: DirectedRows) -> bool:
-    """Tell whether there is one measurement of every two workloads."""
+    """Return whether every two measured workloads have exactly one measurement."""
     return len(np.unique(rows.workload_pair)) == len(np.unique(rows.pair))
 
 
 def _one_of_each(rows: DirectedRows, draw: np.random.Generator | None) -> BoolArray:
-    """Return the rows of one measurement of each two workloads, as a mask."""
+    """Return the rows of one measurement of every two workloads, as a mask."""
     pairs, place = np.unique(rows.pair, return_inverse=True)
     order = np.arange(len(pairs)) if draw is None else draw.permutation(len(pairs))
     sequence = np.argsort(order[place], kind="stable")
@@ -153,9 +152,9 @@ def _one_of_each(rows: DirectedRows, draw: np.random.Generator | None) -> BoolAr
 def _of_pairs(
     rows: DirectedRows, found: HeldOut, taken: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return slowdown and error of each ordered pair of workloads, NaN without any.
+    """Return slowdown and error of each ordered pair of workloads, NaN if there is none.
 
-    A workload with itself has two rows: the mean.
+    A workload with itself has two rows, of which this is the mean.
     """
     shape = (len(rows.names), len(rows.names))
     inside = found.take(taken[found.row])
@@ -187,9 +186,9 @@ def _hidden(
 
 
 def all_new(found: Sequence[HeldOutSlowdowns]) -> HeldOutSlowdowns:
-    """Return what would be predicted if every family were new, as nearly as is known.
+    """Return an estimate of the predictions if every family were new.
 
-    The mean of what was predicted for a pair whenever a family of it was hidden.
+    It is the mean of the predictions for a pair with one of its families hidden.
 
     Parameters
     ----------
@@ -207,9 +206,9 @@ def all_new(found: Sequence[HeldOutSlowdowns]) -> HeldOutSlowdowns:
 def draw_rounds(table: HeldOutSlowdowns, draw: np.random.Generator) -> Iterator[WorkerRound]:
     """Draw a round with gangs, then one of single workers with half to all of the workloads.
 
-    An optimiser picks harder the more co-runners there are to pick from, so the second is large;
-    not always of all workloads, as it would pick the same few pairs again and again. There is
-    none where nothing was predicted.
+    An optimiser is more selective the more co-runners there are, so the second round is large, but
+    not always of all workloads, as it would then pick the same few pairs again and again. There
+    are no rounds if nothing was predicted.
     """
     predicted = np.flatnonzero(~np.isnan(table.prediction).all(axis=1))
     if len(predicted):
@@ -221,8 +220,8 @@ def draw_rounds(table: HeldOutSlowdowns, draw: np.random.Generator) -> Iterator[
 def draw_round(table: HeldOutSlowdowns, draw: np.random.Generator) -> WorkerRound:
     """Draw jobs of every number of workers in ``GANGS``.
 
-    Half of the jobs are of new workloads where the table has any. Families are drawn first,
-    then their workloads, so that a family with many variants does not rule the round.
+    Half of the jobs are of new workloads if the table has any. Families are drawn first, then
+    their workloads, so that a family with many variants does not dominate the round.
     """
     size = np.repeat(GANGS, _JOBS_OF)
     measured = ~np.isnan(table.prediction).all(axis=1)
@@ -249,26 +248,26 @@ def partners(
     setting: Setting,
     draw: np.random.Generator,
 ) -> IntArray:
-    """Return the worker that each worker is paired with; itself where it does not share.
+    """Return the worker that each worker is paired with, or itself if it does not share.
 
-    With ``rate = 1 / prediction``, the sum of ``rate_ij + rate_ji - price`` over pairs and of
-    ``max(0, 1 - price)`` over workers that do not share becomes as large as it can, over
-    the pairs whose two bounds keep the gSLA. It is solved as an assignment, the relaxation of
-    the matching whose pairs are those of the best matching but for odd cycles, in which a worker
-    has one neighbour as its partner and is the partner of the other.
+    With ``rate = 1 / prediction``, this maximises the sum of ``rate_ij + rate_ji - price`` over
+    pairs and of ``max(0, 1 - price)`` over workers that do not share, over the pairs whose two
+    bounds keep the gSLA. It is solved as an assignment, a relaxation of the matching. Its pairs
+    are those of the best matching except for odd cycles, in which a worker has one neighbour as
+    its partner and is the partner of the other.
 
     Parameters
     ----------
     jobs : WorkerRound
         The workers.
     table : HeldOutSlowdowns
-        What was predicted of their workloads.
+        Predictions for their workloads.
     upper : ndarray of float, shape (workloads, workloads)
-        The bounds that the gSLA is held against; NaN where two may not share.
+        The bounds that are compared with the gSLA; NaN if two may not share.
     setting : Setting
         How pairs are picked.
     draw : Generator
-        For pairing blindly.
+        For pairing at random.
 
     Returns
     -------
@@ -291,7 +290,7 @@ def partners(
 def _gains(
     prediction: FloatArray, price: float | None, draw: np.random.Generator
 ) -> tuple[FloatArray, float]:
-    """Return half of what each worker gains with each other one, and what it gains alone."""
+    """Return half of the gain of each worker with each other one, and its gain alone."""
     if price is None:
         return draw.random(prediction.shape), 0.0
     return (1 / prediction - price / 2) / 2, max(0.0, 1 - price)
@@ -304,9 +303,9 @@ def outcome(
     spread: FloatArray,
     logarithms: bool = False,
 ) -> SharedOutcome:
-    """Return what came of the jobs of which at least one worker shares.
+    """Return the outcomes of the jobs with at least one worker that shares.
 
-    With ``logarithms``, spreads are of the logarithms of slowdowns.
+    With ``logarithms``, spreads refer to the logarithms of slowdowns.
     """
     if logarithms:
         table = table._replace(prediction=np.log(table.prediction), truth=np.log(table.truth))

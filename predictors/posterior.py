@@ -1,9 +1,8 @@
-"""The posterior of the hierarchical process: moments of any pairs, and what one more teaches.
+"""The posterior of the hierarchical process: moments of any pairs, and updates by measurements.
 
-A fitted ``Hierarchy`` has the answer for every pair but not how sure it is of several at once,
-and nothing that a further measurement could be added to. A ``Posterior`` keeps the inverse of the
-covariance K of what was measured, and with it both: with the prior covariance k of asked pairs
-and what was measured,
+A fitted ``Hierarchy`` has the answer for every pair but not the joint covariance of several, and
+no way to add a further measurement. A ``Posterior`` keeps the inverse of the covariance K of the
+measurements, which gives both: with the prior covariance k of queried pairs and measured pairs,
 
     mean = m + k K^-1 (y - m),    covariance = k_asked - k K^-1 k'
 
@@ -40,7 +39,7 @@ class JobsWithCoRunners(NamedTuple):
     states : ndarray of float, shape (states, 10)
         As in ``forms.hierarchy.FEATURES``.
     own, other : ndarray of int, shape (pairs,)
-        The state of the job whose slowdown it is, and that of its co-runner.
+        The state of the slowed-down job and the state of its co-runner.
     """
 
     states: FloatArray
@@ -55,15 +54,15 @@ class JobsWithCoRunners(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """What is believed of the logarithms of slowdowns.
+    """Mean and covariance of the logarithms of slowdowns.
 
     Attributes
     ----------
     mean : ndarray of float, shape (pairs,)
     covariance : ndarray of float, shape (pairs, pairs)
-        Without the noise of a measurement.
+        The covariance, without measurement noise.
     noise : float
-        Variance of a single measurement around the truth.
+        Variance of a single measurement around the true value.
     """
 
     mean: FloatArray
@@ -71,9 +70,9 @@ class Moments(NamedTuple):
     noise: float
 
     def of_truth(self, measured: IntArray, slowdown: FloatArray) -> Self:
-        """Return the moments if what is measured of a pair is taken for the truth from then on.
+        """Return the moments if the measurement of a pair is treated as its true value.
 
-        What the process calls noise is then the pair's own: pairs that were measured are known,
+        The noise of the process is then a property of the pair: measured pairs are known exactly,
         and the variance of others is that of a measurement.
 
         Parameters
@@ -81,7 +80,7 @@ class Moments(NamedTuple):
         measured : ndarray of int, shape (m,)
             The pairs that were measured.
         slowdown : ndarray of float, shape (m,)
-            As measured.
+            Their measured slowdowns.
         """
         mean, covariance = self.mean.copy(), self.covariance.copy()
         covariance[np.diag_indices_from(covariance)] += self.noise
@@ -99,11 +98,11 @@ class Posterior:
     like : Hierarchy
         Variances and scales of the process.
     pairs : JobsWithCoRunners
-        What was measured, each pair of states once.
+        The measured pairs, each pair of states once.
     value : ndarray of float, shape (pairs,)
-        The mean logarithm of the slowdowns of each, less that of the job alone.
+        The mean logarithm of the slowdowns of each, minus that of the job alone.
     repeats : ndarray of float, shape (pairs,)
-        How often each was measured.
+        Number of measurements of each.
     inverse : ndarray of float, shape (pairs, pairs)
         K^-1.
     """
@@ -123,9 +122,9 @@ class Posterior:
         like : Hierarchy
             The process.
         pairs : JobsWithCoRunners
-            What was measured; repeated measurements are rows of their own.
+            The measured pairs; repeated measurements are separate rows.
         slowdown : ndarray of float, shape (pairs,)
-            As measured.
+            Their measured slowdowns.
         """
         nothing = JobsWithCoRunners(np.empty((0, len(FEATURES))), *(np.empty(0, np.int64),) * 2)
         empty = np.empty(0)
@@ -134,16 +133,16 @@ class Posterior:
     def updated(self, pairs: JobsWithCoRunners, slowdown: FloatArray) -> Self:
         """Return the posterior after further measurements, in time quadratic in their number.
 
-        A pair that was measured before lowers its own noise, which changes one entry of K
-        (Sherman-Morrison); new pairs border K with a block (inverse of a partitioned matrix). The
-        result is that of all measurements at once but for rounding.
+        Another measurement of a known pair lowers its noise, which changes one entry of K
+        (Sherman-Morrison); new pairs add a block to K (inverse of a partitioned matrix). Except
+        for rounding, the result is that of all measurements together.
 
         Parameters
         ----------
         pairs : JobsWithCoRunners
-            What was measured since.
+            The newly measured pairs.
         slowdown : ndarray of float, shape (pairs,)
-            As measured.
+            Their measured slowdowns.
         """
         known, cell = self._placed(pairs)
         logarithm = np.log(np.maximum(slowdown, np.finfo(float).tiny))
@@ -168,12 +167,12 @@ class Posterior:
 
     @property
     def mean(self) -> float:
-        """The mean of the process: the median of what the contention model leaves."""
+        """The mean of the process: the median residual of the contention model."""
         return float(np.median(self.value - contention(*self.pairs)))
 
     @cached_property
     def form(self) -> Hierarchy:
-        """The process as a form, which gives the same means."""
+        """The process as a form with the same means."""
         states, own, other = self.pairs
         said = contention(*self.pairs)
         dual = self.inverse @ (self.value - said - self.mean)
@@ -190,7 +189,7 @@ class Posterior:
         )
 
     def moments(self, asked: JobsWithCoRunners) -> Moments:
-        """Return what is believed of some pairs, and how they depend on each other."""
+        """Return the means and the joint covariance of some pairs."""
         cross = self._prior(asked, self.pairs)
         explained = cross @ self.inverse
         left = self.value - contention(*self.pairs) - self.mean
@@ -201,7 +200,7 @@ class Posterior:
         return Moments(mean, covariance, float(self.like.noise[0]))
 
     def each(self, asked: JobsWithCoRunners) -> tuple[FloatArray, FloatArray]:
-        """Return mean and variance of some pairs, each by itself: in memory linear in them."""
+        """Return mean and variance of each of some pairs, in memory linear in their number."""
         mean, variance = np.empty(len(asked.own)), np.empty(len(asked.own))
         for start in range(0, len(mean), _BLOCK):
             rows = slice(start, start + _BLOCK)
@@ -210,7 +209,7 @@ class Posterior:
         return mean, variance
 
     def residuals(self, asked: JobsWithCoRunners, slowdown: FloatArray) -> FloatArray:
-        """Return how far new measurements lie from what was believed, in standard errors."""
+        """Return how far new measurements lie from the predictions, in standard errors."""
         mean, variance = self.each(asked)
         error = np.sqrt(np.maximum(variance, 0.0) + self.like.noise[0])
         return np.asarray((np.log(slowdown) - mean) / error)
@@ -227,10 +226,10 @@ class Posterior:
         return found
 
     def _placed(self, new: JobsWithCoRunners) -> tuple[JobsWithCoRunners, IntArray]:
-        """Return the pairs of states that are known with new ones, and where each new row is."""
+        """Return the known pairs of states with new ones, and the position of each new row."""
         states, own, other = self.pairs
         stacked = np.vstack([states, new.states])
-        # One NaN does not equal another among rows, so it is taken as a number.
+        # NaN does not equal NaN in a comparison of rows, so it is replaced by a number.
         known = np.where(np.isnan(stacked), np.inf, stacked)
         _, first, place = np.unique(known, axis=0, return_index=True, return_inverse=True)
         # In the order of their first appearance, so that those known keep their places.
@@ -252,7 +251,7 @@ def _taken(pairs: JobsWithCoRunners, which: slice) -> JobsWithCoRunners:
 
 
 def _bordered(inverse: FloatArray, border: FloatArray, block: FloatArray) -> FloatArray:
-    """Return the inverse of K with further rows, from that of K."""
+    """Return the inverse of K with further rows, from the inverse of K."""
     explained = border @ inverse
     corner = np.linalg.inv(block - explained @ border.T)
     corner = (corner + corner.T) / 2

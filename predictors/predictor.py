@@ -1,4 +1,4 @@
-"""What a predictor is: pairs of workloads at given shares in, slowdowns out."""
+"""The interface of predictors: pairs of workloads at given shares in, slowdowns out."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ UNCAPPED = 0
 """The share, in an array, of a job without a cap."""
 
 CAPS: Final = 101
-"""How many caps there are, from ``UNCAPPED`` to 100."""
+"""The number of caps, from ``UNCAPPED`` to 100."""
 
 
 class Prediction(NamedTuple):
-    """What a predictor says of each row.
+    """The predictions for each row.
 
     Attributes
     ----------
     slowdown : ndarray of float, shape (rows, 2)
-        Slowdown of the first and of the second workload; NaN where the predictor has no
-        answer for the row.
+        Slowdown of the first and of the second workload; NaN if the predictor has no answer for
+        the row.
     upper : ndarray of float, shape (rows, 2), or None
-        Upper confidence bounds, elementwise >= ``slowdown``; None from a predictor that
-        knows nothing of its own error.
+        Upper confidence bounds, elementwise >= ``slowdown``; None from a predictor without bounds.
     power_w : ndarray of float, shape (rows,), or None
-        Power of the GPU with both on it, in W; NaN where the predictor has no answer, None
-        from a predictor that knows nothing of power.
+        Power of the GPU with both on it, in W; NaN if the predictor has no answer, None from a
+        predictor without power.
     error : ndarray of float, shape (rows, 2), or None
-        Standard error of the logarithm of ``slowdown``, as a single new measurement would show
-        it; None from a predictor that has none.
+        Standard error of the logarithm of ``slowdown`` for a single new measurement; None from a
+        predictor that has none.
     measured : ndarray of bool, shape (rows,), or None
-        Which rows were measured, so that ``slowdown`` is no prediction; None where none was.
+        Which rows were measured, so that ``slowdown`` is no prediction; None if none was.
     """
 
     slowdown: FloatArray
@@ -50,21 +49,21 @@ class Prediction(NamedTuple):
 
 
 class Predictor(Protocol):
-    """Tells how much two workloads slow each other down on one GPU.
+    """Predicts how much two workloads slow each other down on one GPU.
 
     Every predictor is deterministic and gives the mirrored row the mirrored answer, bit for
     bit; a workload with itself at equal shares gets two equal numbers.
     """
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
-        """Return what the predictor needs of the workload and does not find.
+        """Return what the predictor needs and the workload lacks.
 
         Parameters
         ----------
         name : str
-            What the workload is called in the instance.
+            The name of the workload in the instance.
         workload : Workload
-            The workload with what is known of its solo run.
+            The workload with the known figures of its solo run.
         """
 
     def predict(
@@ -85,7 +84,7 @@ class Predictor(Protocol):
         shares : ndarray of int, shape (rows, 2)
             Their caps in per cent of the SMs, ``UNCAPPED`` (0) for none.
         gpu_model : str, optional
-            The GPU that they share; None: whichever the profiles were taken on.
+            The GPU that they share; None: the GPU that the profiles were taken on.
         """
 
 

@@ -1,4 +1,4 @@
-"""How far repeated measurements of one thing lie apart: their mean, and a bound of the next."""
+"""The mean of repeated measurements of a pair, and an upper bound of the next one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from statistics import harmonic_mean
 from typing import Final, NamedTuple
 
 SPREAD: Final = 0.05
-"""The spread of repeated measurements of a pair that is expected before any is seen."""
+"""The prior spread of repeated measurements of a pair, relative to their mean."""
 
 WORTH: Final = 5
-"""How many measurements that expectation is worth."""
+"""How many measurements the prior is worth."""
 
 
 class Repeats(NamedTuple):
-    """The mean of repeated measurements, what the next one stays below, and their number."""
+    """The mean of repeated measurements, an upper bound of the next one, and their number."""
 
     mean: float
     upper: float
@@ -24,19 +24,19 @@ class Repeats(NamedTuple):
 
 
 def repeats_of(slowdowns: Sequence[float], confidence: float = 0.9) -> Repeats:
-    """Return the mean of repeated measurements, and what the next one stays below.
+    """Return the mean of repeated measurements, and an upper bound of the next one.
 
-    The mean is that of the speeds. Repeats are modelled as draws from a normal distribution whose
-    variance has a conjugate prior, as in ``predictors.memory``: the spread is expected to be
-    ``SPREAD`` of the mean, which counts as much as ``WORTH`` measurements. The next one then
-    follows Student's t distribution. One failure (NaN) is never forgotten.
+    The mean is harmonic: the mean of the rates. Repeats are modelled as draws from a normal
+    distribution whose variance has a conjugate prior, as in ``predictors.memory``: the expected
+    spread is ``SPREAD`` of the mean, worth ``WORTH`` measurements. The next measurement then
+    follows Student's t distribution. A single failure (NaN) makes the result NaN.
 
     Parameters
     ----------
     slowdowns : sequence of float
-        As measured, at least one.
+        The measured slowdowns, at least one.
     confidence : float
-        With which the next one stays below, in (0, 1).
+        The probability that the next one stays below the bound, in (0, 1).
     """
     count = len(slowdowns)
     if any(math.isnan(slowdown) for slowdown in slowdowns):

@@ -16,7 +16,7 @@ from dovetail.predictors.features import Features, resolved
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
 UNPROFILED = Workload(memory_mib=0.0)
-"""What is known of a workload that was measured in pairs and never alone."""
+"""The profile of a workload that was measured in pairs but never alone."""
 
 
 class DirectedRows(NamedTuple):
@@ -25,22 +25,22 @@ class DirectedRows(NamedTuple):
     Attributes
     ----------
     states : ndarray of float, shape (states, features)
-        What is known of each state (a workload at a cap on a GPU model).
+        The features of each state (a workload at a cap on a GPU model).
     workload : ndarray of int, shape (states,)
         The workload of each state, as a position in ``names``.
     own, other : ndarray of int, shape (rows,)
         The job's state and its co-runner's.
     pair : ndarray of int, shape (rows,)
-        The measurement that a row is from: two rows share it.
+        The measurement of each row; two rows share it.
     slowdown : ndarray of float, shape (rows,)
-        Of the own job.
+        Slowdown of the own job.
     names : tuple of str
-        The workloads by name.
+        The names of the workloads.
     families : tuple of str
         The family of each workload in ``names``.
     cap : ndarray of int, shape (states,), or None
-        The cap of each state in per cent of the SMs, ``UNCAPPED`` for none; None where no job
-        had one.
+        The cap of each state in per cent of the SMs, ``UNCAPPED`` for none; None if no job had
+        one.
     """
 
     states: FloatArray
@@ -55,7 +55,7 @@ class DirectedRows(NamedTuple):
 
     @property
     def split(self) -> IntArray:
-        """The split of each row as a number, the same for its mirror."""
+        """The split of each row as a number; a split and its mirror have the same."""
         if self.cap is None:
             return np.zeros(len(self.own), dtype=np.int64)
         ends = np.sort(np.stack([self.cap[self.own], self.cap[self.other]]), axis=0)
@@ -78,10 +78,10 @@ class DirectedRows(NamedTuple):
 
     @property
     def workload_pair(self) -> IntArray:
-        """The first measurement of the same two workloads, in either order, of each row.
+        """For each row, the first measurement of the same two workloads in either order.
 
-        What was measured of two workloads, again, turned round, at other caps or on other GPU
-        models, errs alike: rows that share this number are held out together.
+        Measurements of two workloads that are repeated, mirrored, at other caps or on other GPU
+        models have similar errors: rows with the same number are held out together.
         """
         own, other = self.own_workload, self.other_workload
         code = np.minimum(own, other) * len(self.names) + np.maximum(own, other)
@@ -118,12 +118,12 @@ def training_rows(
     gpu_models : sequence of str, optional
         Take these GPU models only; all by default.
     partial : bool
-        Take every candidate, NaN where it is not known.
+        Take every candidate, NaN if it is not known.
 
     Raises
     ------
     InputError
-        When no pair was measured there.
+        When no pair was measured on these GPU models.
     """
     found = measured_pairs(data, gpu_models)
     if not found:
@@ -152,7 +152,7 @@ def training_rows(
 
 
 def measured_pairs(data: DataSet, gpu_models: Sequence[str] | None = None) -> list[Measurement]:
-    """Return the measurements that ``training_rows`` makes rows of, in the same order."""
+    """Return the measurements that ``training_rows`` turns into rows, in the same order."""
     return [m for m in data.measurements if _usable(m, gpu_models)]
 
 
@@ -167,7 +167,7 @@ _Profiles = Mapping[str, Mapping[str, Workload]]
 
 def _usable(measurement: Measurement, gpu_models: Sequence[str] | None) -> bool:
     wanted = gpu_models is None or measurement.gpu_model in gpu_models
-    isolated = IDLE in measurement.shares  # no predictor has a place for it
+    isolated = IDLE in measurement.shares  # no predictor supports it
     return wanted and len(measurement.workloads) == 2 and not (measurement.failed or isolated)
 
 
@@ -193,13 +193,13 @@ class HeldOut(NamedTuple):
     Attributes
     ----------
     row : ndarray of int, shape (tested,)
-        The row that was predicted; a row tested by two folds is there twice.
+        The predicted row; a row tested by two folds appears twice.
     fold : ndarray of int, shape (tested,)
         The fold that tested it.
     slowdown : ndarray of float, shape (tested,)
-        What was predicted.
+        The prediction.
     error : ndarray of float, shape (tested,)
-        Standard error of its logarithm by the model; NaN from a model that has none.
+        Standard error of its logarithm; NaN from a model that has none.
     """
 
     row: IntArray

@@ -1,4 +1,4 @@
-"""What had been measured of a pair of workloads when a model predicted it."""
+"""How much of a pair of workloads had been measured when a model predicted it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from dovetail.predictors.predictor import BoolArray, IntArray
 
 KNOWN, NEW_CO_RUNNER, NEW, CO_RUNNER_OF_NEW_FAMILY, NEW_FAMILY = range(5)
-"""What had been measured of a job's pair: both workloads in other pairs; all but the co-runner,
-or all but the job's own workload, whose families were; all but the co-runner's family; or not
-even a family of the job's own."""
+"""The standing of a job's pair: both workloads were measured in other pairs; only the co-runner is
+new; the job's own workload is new, in a known family; the co-runner's family is new; or the job's
+own family is new."""
 
 STANDINGS: Final = (
     "known workloads",
@@ -23,10 +23,10 @@ STANDINGS: Final = (
 """The standings in words."""
 
 OF_NEW_FAMILIES: Final = CO_RUNNER_OF_NEW_FAMILY
-"""The first of the standings in which a family is new."""
+"""The first standing in which a family is new."""
 
 OF_CO_RUNNERS: Final = (NEW_CO_RUNNER, CO_RUNNER_OF_NEW_FAMILY)
-"""The standings in which nothing but the co-runner is new."""
+"""The standings in which only the co-runner is new."""
 
 _STANDING = np.array(
     [
@@ -38,20 +38,20 @@ _STANDING = np.array(
 
 
 def novelty(measured: BoolArray, family: IntArray) -> IntArray:
-    """Return what is new of each workload: 0 nothing, 1 it alone, 2 its whole family.
+    """Return how new each workload is: 0 known, 1 new in a known family, 2 of a new family.
 
     Parameters
     ----------
     measured : ndarray of bool, shape (workloads,)
-        Whether it was measured in any pair.
+        Whether each workload was measured in any pair.
     family : ndarray of int, shape (workloads,)
-        Its family, as a number.
+        The family of each, as a number.
     """
     known = np.isin(family, family[measured])
     return np.where(measured, 0, np.where(known, 1, 2))
 
 
 def standings(own: IntArray, other: IntArray) -> IntArray:
-    """Return the standing of pairs by the ``novelty`` of both workloads; they are broadcast."""
+    """Return the standing of pairs by the ``novelty`` of both workloads, which are broadcast."""
     found: IntArray = _STANDING[own, other]
     return found

@@ -1,7 +1,7 @@
 """A predictor that was fitted on measurements: a form and a bound for each GPU model.
 
-Nothing here needs what the forms were fitted with: a fitted predictor is arrays of numbers, and
-numpy runs it.
+The libraries that fit the forms are not needed here: a fitted predictor is arrays of numbers, and
+NumPy runs it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from dovetail.predictors.predictor import (
 from dovetail.predictors.standing import STANDINGS, standings
 
 _BLOCK_ROWS = 2**20
-"""Rows that a form is given at once: a form works on states first, so not too few."""
+"""Rows that a form gets at a time; not too few, as a form first works on states."""
 
 
 class SplitSlowdowns(NamedTuple):
-    """Slowdowns of every two workloads, as ``dovetail.solver.best_splits`` takes them.
+    """Slowdowns of every two workloads, in the shape for ``dovetail.solver.best_splits``.
 
     Attributes
     ----------
     slowdown : ndarray of float32, shape (n, n, splits)
-        ``slowdown[a, b, p]``: of workload a with b at split p; NaN where there is no answer.
+        ``slowdown[a, b, p]`` of workload a with b at split p; NaN if there is no answer.
     upper : ndarray of float32 of this shape, or None
         Upper confidence bounds; None from a fit that has none.
     """
@@ -58,16 +58,16 @@ class TrainedPredictor:
     Parameters
     ----------
     fits : mapping of str to ModelFit
-        By GPU model.
+        The fits by GPU model.
     confidence : float
         The confidence of ``upper``, in (0, 1).
     about : About, optional
-        What it was fitted on, and with what errors.
+        Its training data and its errors.
     workers : mapping of str to int
-        The GPUs that jobs of a workload take where they take more than one: a gang feels the
-        worst of as many co-runners, so its bound is higher.
+        The GPUs that jobs of a workload take, if more than one: the rate of a gang is set by the
+        worst of its co-runners, so its bound is higher.
     measured_only : bool
-        Answer for workloads that were measured together only, and at measured splits.
+        Answer only for workloads that were measured together, and at measured splits.
 
     Raises
     ------
@@ -94,14 +94,14 @@ class TrainedPredictor:
 
     @property
     def bounded(self) -> bool:
-        """Whether a fit has upper bounds."""
+        """Whether any fit has upper bounds."""
         return any(fit.bound is not None for fit in self.fits.values())
 
     def standing_in(self, stand_ins: Mapping[str, str]) -> TrainedPredictor:
-        """Return the predictor that takes one GPU model for another, wrong as that may be.
+        """Return a predictor that uses the fit of one GPU model for another.
 
-        What was measured on the one is a prediction for the other, and bounds are withdrawn:
-        on public data, those of 90 % held for 62 to 73 % of the jobs on another GPU model.
+        Measurements on one model become predictions for the other, and bounds are dropped: on
+        public data, bounds of 90 % held for 62 to 73 % of the jobs on another GPU model.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class TrainedPredictor:
         Raises
         ------
         InputError
-            When it was not fitted for a GPU model that is to stand in.
+            When it was not fitted for one of the stand-ins.
         """
         taken = {
             model: replace(self.fit(fitted), bound=None, evidence=None)
@@ -120,12 +120,12 @@ class TrainedPredictor:
         return replace(self, fits={**self.fits, **taken})
 
     def fit(self, gpu_model: str | None) -> ModelFit:
-        """Return the fit for a GPU model; None stands for the only one there is.
+        """Return the fit for a GPU model; None means the only one.
 
         Raises
         ------
         InputError
-            When there is none for it.
+            When there is no fit for it.
         """
         if gpu_model is None and len(self.fits) == 1:
             return next(iter(self.fits.values()))
@@ -136,10 +136,10 @@ class TrainedPredictor:
         return self.fits[gpu_model]
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
-        """Return what is missing for any pair of the workload to be predicted by any fit.
+        """Return what is missing to predict any pair of the workload with any fit.
 
-        Features; ``measured pairs`` where only measurements of the workload with others would
-        help.
+        These are features, or ``measured pairs`` if only measurements of the workload with others
+        would help.
         """
         return min((fit.lacks(name, workload) for fit in self.fits.values()), key=len)
 
@@ -158,8 +158,8 @@ class TrainedPredictor:
         Returns
         -------
         mapping of str to float
-            From what was known of a job's pair, and its workers, in words; nothing from a fit
-            without bounds.
+            From the standing of a job's pair and its workers, in words; empty for a fit without
+            bounds.
         """
         fit = self.fit(gpu_model)
         if fit.bound is None:
@@ -185,11 +185,10 @@ class TrainedPredictor:
     ) -> Prediction:
         """Predict every row; see ``Predictor.predict`` for the shapes.
 
-        Rows that were measured themselves have what was measured (NaN where the two did not run
-        together) and a bound of its noise, see ``repeats.repeats_of``. Of the others, those at
-        caps outside of what was measured are NaN, and so are those whose workloads lack a
-        feature. ``upper`` is also NaN where the data do not support the confidence, see
-        ``supported``.
+        Measured rows have the measured slowdowns (NaN if the two failed to run together) and a
+        bound of their noise, see ``repeats.repeats_of``. Other rows are NaN at caps outside of the
+        measured range, or if their workloads lack a feature. ``upper`` is also NaN if the data do
+        not support the confidence, see ``supported``.
 
         Raises
         ------
@@ -200,7 +199,7 @@ class TrainedPredictor:
         workloads = fit.described(workloads)
         which, caps, ends = _states_of(pairs, shares, len(workloads))
         states = self._states(fit, workloads, which, caps)
-        # Each unordered pair once: equal rows get equal numbers whatever surrounds them.
+        # Each unordered pair once: equal rows get equal numbers, independent of the other rows.
         keys = ends.min(axis=1) * len(which) + ends.max(axis=1)
         distinct, row = np.unique(keys, return_inverse=True)
         pair = np.stack(np.divmod(distinct, len(which)), axis=1) if len(keys) else ends
@@ -235,12 +234,12 @@ class TrainedPredictor:
     ) -> SplitSlowdowns:
         """Predict every two workloads at every split, as arrays.
 
-        With the answer (4 or 8 bytes a cell) it needs memory for about a million rows only.
+        In addition to the answer (4 or 8 bytes a cell) it needs memory for about a million rows.
 
         Parameters
         ----------
         workloads : mapping of str to Workload
-            Workloads by name; those of which ``lacks`` finds something missing get NaN.
+            Workloads by name; a workload for which ``lacks`` finds something missing gets NaN.
         splits : sequence of Split
             The caps of the job and of its co-runner.
         gpu_model : str, optional
@@ -280,7 +279,7 @@ class TrainedPredictor:
         return SplitSlowdowns(slowdown, upper)
 
     def _cells(self, fit: ModelFit, names: Sequence[str]) -> MeasuredCells:
-        """Return what was measured of every two workloads."""
+        """Return the measurements of every two workloads."""
         if fit.evidence is None:
             return MeasuredCells(np.empty(0, np.int64), np.empty(0), np.empty(0))
         return fit.evidence.cells(names, self.workers, self.confidence)
@@ -293,7 +292,7 @@ class TrainedPredictor:
         pairs: IntArray,
         shares: IntArray,
     ) -> Prediction:
-        """Return a prediction with what was measured in its place."""
+        """Return a prediction with measured rows replaced by their measurements."""
         cells = self._cells(fit, names)
         if not len(cells.code):
             return predicted
@@ -328,7 +327,7 @@ class TrainedPredictor:
 
 @dataclass(frozen=True)
 class _States:
-    """Workloads at caps as a fit sees them, and what it says of two of them."""
+    """The features of workloads at caps, and the fit's predictions for two of them."""
 
     fit: ModelFit
     confidence: float
@@ -340,7 +339,7 @@ class _States:
     together: BoolArray | None
 
     def slowdown(self, own: IntArray, other: IntArray) -> FloatArray:
-        """Return the slowdown of each row, block by block; NaN where there is no answer."""
+        """Return the slowdown of each row, block by block; NaN if there is no answer."""
         found = np.empty(len(own))
         for block in _blocks(len(own)):
             found[block] = self._answers(own[block], other[block])
@@ -360,7 +359,7 @@ class _States:
     def upper(
         self, slowdown: FloatArray, own: IntArray, other: IntArray, error: FloatArray
     ) -> FloatArray:
-        """Return the upper bounds of slowdowns, each by the size of its own gang."""
+        """Return the upper bounds of slowdowns, each for the size of its own gang."""
         bound = self.fit.bound
         found = np.full(len(own), np.nan)
         if bound is None:
@@ -371,7 +370,7 @@ class _States:
         return found
 
     def power_w(self, own: IntArray, other: IntArray) -> FloatArray | None:
-        """Return the power of the GPU, the mean of both orders; None from a fit without."""
+        """Return the power of the GPU, the mean of both orders; None from a fit without power."""
         power = self.fit.power
         if power is None:
             return None
@@ -434,7 +433,8 @@ class _States:
         return np.asarray(complete[own] & complete[other] & inside)
 
     def _of(self, member: Member, own: IntArray, other: IntArray) -> FloatArray:
-        # Numbers of a file may be as large as they like; beyond the limits nothing is predicted.
+        # Numbers from a file may be arbitrarily large; predictions beyond the limits are NaN or
+        # clipped.
         with np.errstate(over="ignore", invalid="ignore"):
             return member.form.predict(self.seen[member.features], own, other)
 

@@ -1,4 +1,4 @@
-"""From a data set to a predictor: the model, its errors on what it had not seen, the bound."""
+"""From a data set to a predictor: the model, its held-out errors and its bound."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Prepared(NamedTuple):
     name : str
         The model.
     spec : ModelSpec
-        How it is made; its features are those that the data have.
+        How it is made, with the features that the data have.
     features : Features
-        What it sees.
+        The features that it uses.
     rows : DirectedRows
-        What was measured.
+        The measurements.
     """
 
     name: str
@@ -86,15 +86,15 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     model : str
         The name of a model, or ``AUTO``.
     gpu_models : sequence of str, optional
-        Take the pairs measured on these only; all by default.
+        Take only the pairs measured on these; all by default.
 
     Raises
     ------
     InputError
-        When no pair was measured there, or the slowdowns are speeds or percentages.
+        When no pair was measured there, or the slowdowns are rates or percentages.
     UnsupportedError
-        When no model has this name, the data have too few of its features, or what it is fitted
-        with is not installed.
+        When no model has this name, the data have too few of its features, or the library that
+        fits it is not installed.
     """
     return _prepared(data, model, spec(model), gpu_models)
 
@@ -141,23 +141,23 @@ def fit(
     model : str
         The name of a model, or ``AUTO``.
     gpu_models : sequence of str, optional
-        Fit for these; by default for all of which a pair was measured and that no option names.
+        Fit for these; by default for all with a measured pair that no option names.
     confidence : float
-        Of the upper bounds, in (0, 1).
+        The confidence of the upper bounds, in (0, 1).
     seed : int
-        Of everything random.
+        Seed of all random draws.
     options : mapping of str to object
-        The model's own options, as its ``ModelSpec.options`` has them.
+        The model's own options, as declared in its ``ModelSpec.options``.
     licence : str, optional
-        What the data allow; written into the model file.
+        The licence of the data; written into the model file.
     progress : callable, optional
-        Told of every step.
+        Called for every step.
 
     Raises
     ------
     InputError
-        When nothing was measured on a GPU model, the value of an option cannot be, or the
-        confidence is more than the data support.
+        When nothing was measured on a GPU model, the value of an option is invalid, or the
+        confidence is higher than the data support.
     UnsupportedError
         As in ``prepared``, and when the model does not have one of the options.
     """
@@ -184,7 +184,7 @@ def fit(
 def _check_options(
     data: DataSet, model: str, wanted: ModelSpec, options: Mapping[str, object]
 ) -> None:
-    """Refuse options that the model does not have, and values of another type than they have."""
+    """Refuse options that the model does not have, and values of the wrong type."""
     for name, value in options.items():
         if name not in wanted.options:
             known = ", ".join(wanted.options)
@@ -206,7 +206,7 @@ def _chosen(
     gpu_models: Sequence[str] | None,
     options: Mapping[str, object],
 ) -> tuple[str, ...]:
-    """Return the GPU models to fit for: none that an option names as another one."""
+    """Return the GPU models to fit for, without those that an option names as another one."""
     others = {
         options[name]: name
         for name, kind in wanted.options.items()
@@ -237,14 +237,14 @@ def process(data: DataSet, gpu_model: str, seed: int = 0) -> Hierarchy:
 
 
 class Updated(NamedTuple):
-    """A predictor that has learnt, and how its promises were kept by what it learnt from.
+    """An updated predictor, and how well its earlier promises held for the new measurements.
 
     Attributes
     ----------
     predictor : TrainedPredictor
-        With new bounds and, where it is ``hierarchical``, new predictions.
+        The predictor with new bounds and, if it is ``hierarchical``, new predictions.
     drift : mapping of str to Drift
-        By GPU model: whether the bounds from before were broken more often than promised.
+        By GPU model: whether the earlier bounds were broken more often than promised.
     """
 
     predictor: TrainedPredictor
@@ -252,14 +252,14 @@ class Updated(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What was held out, and what a model says of it."""
+    """The folds, and a model's predictions of the held-out rows."""
 
     folds: tuple[Fold, ...]
     held: HeldOut
 
 
 def tried(what: Prepared, folds: Iterable[Fold], seed: int) -> Tried:
-    """Fit a model on each fold and predict what it left out; nothing where there is one fold."""
+    """Fit a model on each fold and predict its held-out rows; none if there is only one fold."""
     folds = tuple(fold for fold in folds if fold.train.any() and fold.test.any())
     if len(folds) < _LEAST_FOLDS:
         return Tried(folds, _NOTHING)
@@ -267,24 +267,24 @@ def tried(what: Prepared, folds: Iterable[Fold], seed: int) -> Tried:
 
 
 def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated:
-    """Learn what was measured since a predictor was fitted, without fitting all of it anew.
+    """Learn the measurements since a predictor was fitted, without a complete fit.
 
-    ``hierarchical`` and the bounds take in the new measurements at once; other models stay as
-    they are until the next ``fit``.
+    ``hierarchical`` and the bounds use the new measurements immediately; other models stay as they
+    are until the next ``fit``.
 
     Parameters
     ----------
     predictor : TrainedPredictor
-        As it was fitted or updated last.
+        The predictor, as it was last fitted or updated.
     data : DataSet
-        Everything that it was fitted on, then what is new: a repository grows so.
+        Its training data, followed by the new measurements, as in a growing repository.
     seed : int
-        Of what is drawn at random.
+        Seed of all random draws.
 
     Raises
     ------
     InputError
-        When the data do not begin with what the predictor was fitted on.
+        When the data do not begin with the predictor's training data.
     """
     begun = _measured_before(predictor, data)
     later = data.replace(measurements=data.measurements[begun:])
@@ -302,18 +302,18 @@ def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated
 def measured_fit(
     fit: ModelFit, member: Member, data: DataSet, gpu_model: str, rows: DirectedRows
 ) -> ModelFit:
-    """Return a fit with another member, which knows everything that was measured.
+    """Return a fit with another member and all measurements.
 
     Parameters
     ----------
     fit : ModelFit
-        As it was before.
+        The earlier fit.
     member : Member
         The model.
     data : DataSet
-        What was measured.
+        The measurements.
     gpu_model : str
-        Where.
+        The GPU model of the measurements.
     rows : DirectedRows
         Its pairs.
     """
@@ -365,7 +365,7 @@ def _fitted(
 
 
 def _split_quantiles(what: Prepared, seed: int) -> FloatArray:
-    """Return how measured and predicted slowdowns compare at splits hidden in turn."""
+    """Return quantiles of measured over predicted slowdowns at splits hidden in turn."""
     rows, held = what.rows, tried(what, split_folds(what.rows), seed).held
     ratio = rows.slowdown[held.row] / held.slowdown
     found = [
@@ -400,9 +400,9 @@ def _pairs(rows: DirectedRows) -> tuple[tuple[int, int], ...]:
 
 
 def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
-    """Return a model of the power of pairs, where some was measured and a plugin can fit one.
+    """Return a model of the power of pairs, if some was measured and a plugin can fit one.
 
-    One of another package counts before Dovetail's own: whoever installs one wants it.
+    A plugin of another package takes precedence over Dovetail's own.
     """
     if all(found.power_w is None for found in measured_pairs(data, [gpu_model])):
         return None
@@ -433,7 +433,7 @@ def _licence(predictor: TrainedPredictor) -> str | None:
 
 
 def _measured_before(predictor: TrainedPredictor, data: DataSet) -> int:
-    """Return how many of the measurements the predictor knows."""
+    """Return how many of the measurements the predictor was fitted on."""
     training = predictor.about.training
     if training is None:
         raise InputError("the model does not say what it was fitted on", "training")
@@ -458,7 +458,7 @@ def _learnt(
     said = _said(predictor, gpu_model, data, later)
     bound = fit.bound
     if isinstance(bound, Calibration):
-        # What the model was fitted on says nothing of the errors of its predictions.
+        # Errors on the training pairs do not show how good its predictions are.
         unseen = np.where(_measured_again(rows, data, later, gpu_model), np.nan, said.slowdown)
         bound = bound.updated(
             unseen, rows.slowdown, said.standing, _groups(rows, said), error=said.error
@@ -470,7 +470,7 @@ def _learnt(
 
 
 def _measured_again(rows: DirectedRows, data: DataSet, later: DataSet, gpu_model: str) -> BoolArray:
-    """Tell which rows are of two workloads that had been measured together before."""
+    """Return which rows are of two workloads that had been measured together before."""
     begun = len(data.measurements) - len(later.measurements)
     earlier = data.replace(measurements=data.measurements[:begun])
     known = {frozenset(m.workloads) for m in measured_pairs(earlier, [gpu_model])}
@@ -479,7 +479,7 @@ def _measured_again(rows: DirectedRows, data: DataSet, later: DataSet, gpu_model
 
 
 class _Said(NamedTuple):
-    """What a predictor says of directed rows; each of shape (rows,)."""
+    """A predictor's predictions for directed rows; each of shape (rows,)."""
 
     slowdown: FloatArray
     upper: FloatArray
@@ -488,7 +488,7 @@ class _Said(NamedTuple):
 
 
 def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: DataSet) -> _Said:
-    """Return what is predicted for new measurements, in the order of their directed rows."""
+    """Return the predictions for new measurements, in the order of their directed rows."""
     found = measured_pairs(later, [gpu_model])
     names = list(dict.fromkeys(name for m in found for name in m.workloads))
     profiled = data.workloads(gpu_model)
@@ -507,7 +507,7 @@ def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: Dat
 
 
 def _groups(rows: DirectedRows, said: _Said) -> list[str]:
-    """Return whose luck each row shares: see ``Calibration.updated``."""
+    """Return the family of each row: see ``Calibration.updated``."""
     of_other = np.isin(said.standing, OF_CO_RUNNERS)
     side = np.where(of_other, rows.other_workload, rows.own_workload)
     return [rows.families[k] for k in side.tolist()]
@@ -524,7 +524,7 @@ def _outcomes(rows: DirectedRows, said: _Said, confidence: float) -> list[BoundO
 
 
 def _relearnt(member: Member, data: DataSet, gpu_model: str, seed: int) -> Member:
-    """Solve the Gaussian process anew with its variances as they were; leave other models."""
+    """Solve the Gaussian process again with its variances unchanged; keep other models."""
     if not isinstance(member.form, Hierarchy):
         return member
     what = prepared(data, member.model, [gpu_model])

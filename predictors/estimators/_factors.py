@@ -1,9 +1,9 @@
-"""The matrix of slowdowns as effects and factors of low rank, from the cells that were measured.
+"""The matrix of slowdowns as effects and low-rank factors, from the measured cells.
 
 Bayesian probabilistic matrix factorisation by Gibbs sampling (Salakhutdinov and Mnih, ICML 2008),
-on the logarithm of the slowdown, with Student's t for noise and one prior for what a workload
-suffers and what it causes. Completing the matrix from few cells is what Paragon (ASPLOS 2013), the
-throughput estimator of Gavel (OSDI 2020) and Heet (Castor, section 2) do.
+on the logarithm of the slowdown, with Student's t for noise and one prior for the slowdown that a
+workload suffers and causes. Paragon (ASPLOS 2013), the throughput estimator of Gavel (OSDI 2020)
+and Heet (Castor, section 2) also complete the matrix from few cells.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _TAILS = 4.0
 """Degrees of freedom of the noise: Student's t, as single measurements can be far off."""
 
 _PRIOR_PART = 0.2
-"""Part of the variance of the cells that effects, and factors, are expected to explain."""
+"""Prior fraction of the variance of the cells that effects, and factors, each explain."""
 
 
 class Cells(NamedTuple):
-    """What was measured, every cell once.
+    """The measured cells, every cell once.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Cells(NamedTuple):
     value : ndarray of float, shape (cells,)
         The mean of the measurements.
     repeats : ndarray of float, shape (cells,)
-        Their number.
+        The number of measurements.
     """
 
     own: IntArray
@@ -44,14 +44,14 @@ class Cells(NamedTuple):
 
 @dataclass
 class Chains:
-    """Markov chains, side by side, over what explains the measured cells.
+    """Markov chains, side by side, over the effects and factors of the measured cells.
 
     Cell (i, j) is ``mean + a_i + b_j + u_i . v_j`` plus noise. Row i and column i are the same
-    thing, in the role of the one that suffers and of the one that causes; what it is like in
-    both, ``w_i = (a_i, u_i, b_i, v_i)``, is drawn around the mean of its group with one
-    covariance for all, so what a row tells of i also tells of column i. The covariances, the
-    means of the groups, the noise and the weight of each cell are drawn too: no strength of
-    regularisation is left to choose.
+    state, as the one that is slowed down and as the one that slows down; its parameters in both
+    roles, ``w_i = (a_i, u_i, b_i, v_i)``, are drawn around the mean of its group with one
+    covariance for all, so a row of measurements also informs column i. The covariances, the means
+    of the groups, the noise and the weight of each cell are drawn too: there is no regularisation
+    strength to choose.
 
     Attributes
     ----------
@@ -62,11 +62,11 @@ class Chains:
     spread, group_spread : ndarray of float, shape (chains, 2 + 2 * rank, 2 + 2 * rank)
         Covariance of w within groups, and of the means of groups.
     mean, noise : ndarray of float, shape (chains,)
-        The mean, and the squared scale of the noise.
+        The overall mean, and the squared scale of the noise.
     expected : ndarray of float, shape (2 + 2 * rank, 2 + 2 * rank)
-        The covariance expected before anything was measured.
+        The prior covariance.
     rng : Generator
-        Where the draws come from.
+        Source of the draws.
     """
 
     own: FloatArray
@@ -88,13 +88,13 @@ class Chains:
         Parameters
         ----------
         cells : Cells
-            What was measured.
+            The measured cells.
         group : ndarray of int, shape (states,)
             The group of each state.
         rank, chains : int
-            Factors, and chains.
+            Number of factors, and of chains.
         rng : Generator
-            Where the draws come from.
+            Source of the draws.
         """
         variance = max(float(np.var(cells.value)), 1e-8)
         effect = _PRIOR_PART * variance
@@ -117,12 +117,12 @@ class Chains:
         return made
 
     def sweep(self, cells: Cells, group: IntArray) -> None:
-        """Draw everything once, each given all else (Gibbs sampling).
+        """Draw every variable once, each given all others (Gibbs sampling).
 
         Parameters
         ----------
         cells : Cells
-            What was measured.
+            The measured cells.
         group : ndarray of int, shape (states,)
             The group of each state.
         """
@@ -155,7 +155,7 @@ class Chains:
         return np.asarray(self.mean[:, np.newaxis] + own[..., 0] + other[..., 0] + product)
 
     def _weight(self, residual: FloatArray, repeats: FloatArray) -> FloatArray:
-        """Draw how much each cell counts: the noise as a mixture of normal ones."""
+        """Draw the weight of each cell: the noise as a scale mixture of normals."""
         rate = (_TAILS + repeats * residual**2 / self.noise[:, np.newaxis]) / 2
         return np.asarray(repeats * self.rng.gamma((_TAILS + 1) / 2, size=rate.shape) / rate)
 
@@ -173,7 +173,7 @@ class Chains:
         precision: FloatArray,
         role: _Role,
     ) -> FloatArray:
-        """Draw effect and factors of one role given those of the other one."""
+        """Draw effect and factors of one role given those of the other role."""
         size = partner.shape[-1]
         design = partner.copy()
         design[..., 0] = 1.0
@@ -212,12 +212,12 @@ class Chains:
         return _inverse(drawn.mT @ drawn)
 
     def _drawn_from(self, precision: FloatArray, count: int) -> FloatArray:
-        """Draw normal vectors, shape (chains, count, size), of one precision a chain."""
+        """Draw normal vectors, shape (chains, count, size), with one precision per chain."""
         normal = self.rng.normal(size=(len(precision), precision.shape[-1], count))
         return np.asarray(np.linalg.solve(np.linalg.cholesky(precision).mT, normal).mT)
 
     def _drawn(self, precision: FloatArray, pull: FloatArray) -> FloatArray:
-        """Draw normal vectors of mean ``precision^-1 pull``, each of its own precision."""
+        """Draw normal vectors of mean ``precision^-1 pull``, each with its own precision."""
         half = np.linalg.cholesky(precision)
         shifted = np.linalg.solve(half, pull[..., np.newaxis])
         shifted += self.rng.normal(size=shifted.shape)
@@ -237,23 +237,24 @@ def completed(
     sweeps: int = 25,
     seed: int = 0,
 ) -> FloatArray:
-    """Return what every cell is expected to be, shape (states, states).
+    """Return the expected value of every cell, shape (states, states).
 
-    Draws are kept within the range of what was measured, as the few that run away would outweigh
-    all others (Gavel's V100: MAE 0.48 instead of 0.51).
+    Draws are clipped to the measured range, as a few outliers would outweigh all others (Gavel's
+    V100: MAE 0.48 instead of 0.51).
 
     Parameters
     ----------
     cells : Cells
-        What was measured.
+        The measured cells.
     group : ndarray of int, shape (states,)
-        The group of each state, from 0: its mean is shared.
+        The group of each state, from 0; states of a group share a mean.
     rank : int
         Number of factors; superfluous ones are shrunk away.
     chains, sweeps : int
-        Markov chains, and the sweeps of each that are thrown away; as many are kept.
+        Number of Markov chains, and of the sweeps of each that are discarded; the same number is
+        kept.
     seed : int
-        Of the draws.
+        Seed of the draws.
     """
     draws = Chains.started(cells, group, rank, chains, np.random.default_rng(seed))
     total = np.zeros((len(group),) * 2)
@@ -266,7 +267,7 @@ def completed(
 
 
 class _Role(NamedTuple):
-    """The cells from one side: the states that are drawn, and their partners."""
+    """The cells from one side: the drawn states and their partners."""
 
     row: IntArray
     column: IntArray

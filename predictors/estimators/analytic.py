@@ -18,10 +18,9 @@ from dovetail.predictors.predictor import FloatArray
 class Contention(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The model of ``dovetail.predictors.analytic``, whose docstring has its source.
 
-    X has the columns of ``forms.analytic.FEATURES`` for the job, then for its co-runner. A
-    factor on what it predicts above 1, fitted to the measured slowdowns, made it worse on
-    workloads that were left out (lucid, leave-one-model-out: MAE 0.091 against 0.089), so there
-    is none.
+    X has the columns of ``forms.analytic.FEATURES`` for the job, then for its co-runner. A fitted
+    factor on the prediction above 1 made it worse on held-out workloads (lucid,
+    leave-one-model-out: MAE 0.091 against 0.089), so there is none.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ class Contention(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.saturating_sms = saturating_sms
 
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
-        """Check the parameters, X of shape (rows, 2 * features) and the slowdowns y.
+        """Check the parameters, X of shape (rows, 2 * features), and the slowdowns y.
 
         Raises
         ------
@@ -62,7 +61,7 @@ class Contention(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
-        """Return slowdowns, shape (rows,); NaN where the model has no answer."""
+        """Return slowdowns, shape (rows,); NaN if the model has no answer."""
         check_is_fitted(self)
         table = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
         rows = np.arange(len(table))
@@ -75,7 +74,7 @@ class Contention(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self.form_
 
     def __sklearn_tags__(self) -> Tags:
-        """Say that features may be unknown and that nothing is fitted."""
+        """Declare that features may be unknown and that nothing is fitted."""
         tags: Tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.regressor_tags.poor_score = True

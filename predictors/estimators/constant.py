@@ -41,7 +41,7 @@ class Median(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return Constant(self.slowdown_)
 
     def __sklearn_tags__(self) -> Tags:
-        """Say that features may be unknown and that no good fit is to be expected."""
+        """Declare that features may be unknown and that the fit is poor."""
         tags: Tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.regressor_tags.poor_score = True

@@ -34,56 +34,55 @@ from dovetail.predictors.forms.hierarchy import (
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 _PRIOR_SPREAD: Final = 1.5
-"""Standard deviation of the logarithm of a variance before anything was measured."""
+"""Prior standard deviation of the logarithm of a variance."""
 
 _STEPS: Final = 40
 
 _FOLDS: Final = 5
 _WEIGHTS: Final = 11
-"""Folds of the pairs on which the weight of effects and factors is chosen, and weights tried."""
+"""Folds of the pairs for choosing the weight of effects and factors, and the weights tried."""
 
 _CHAINS: Final = 6
 _TRIED_CHAINS: Final = 2
-"""Markov chains of the completion that is kept, and of those on folds."""
+"""Markov chains of the final completion, and of those on folds."""
 
 _LEAST_STATES: Final = 5
-"""Fewer states than that have no effects that could be told from factors."""
+"""With fewer states, effects cannot be distinguished from factors."""
 
 
 class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian process regression of the log slowdown with a hierarchy of variances.
 
     C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine Learning*, MIT Press
-    2006, chapters 2 and 5; the covariance is that of a mixed model with random effects of
-    family, batch size, workload and profile of either side and of both (``forms.hierarchy``).
-    Each effect has a variance, which is the one of the largest marginal likelihood under a
-    log-normal prior; so what a family tells of its members, and a profile of its workload, is
-    learnt from the data. To this a completion of the matrix of workloads by effects and factors of
-    low rank is stacked (``_factors``), with the weight that errs least on folds of the pairs: a
-    product of identities knows only pairs that were measured, and workloads that are known by
-    name alone have nothing else in common. Where nothing was measured of a workload its prior
-    remains: the contention model where its metrics are known, and the mean of the GPU model
-    elsewhere.
+    2006, chapters 2 and 5; the covariance is that of a mixed model with random effects of family,
+    batch size, workload and profile of either side and of both (``forms.hierarchy``). The variance
+    of each effect maximises the marginal likelihood under a log-normal prior; so the data decide
+    how much a family says about its members, and a profile about its workload. A completion of the
+    matrix of workloads by effects and low-rank factors is stacked onto this (``_factors``), with
+    the weight of the smallest error on folds of the pairs: a product of identities knows only
+    measured pairs, and workloads that are known by name alone have nothing else in common. For a
+    workload without measurements the prior remains: the contention model if its metrics are known,
+    and otherwise the mean of the GPU model.
 
     X has the columns of ``FEATURES`` for the job, then for its co-runner.
 
     Parameters
     ----------
     most_rows : int
-        Different pairs of states that are fitted; of more, a random part.
+        The most distinct pairs of states that are fitted; if there are more, a random subset.
     searched_rows : int
-        Those on which the variances are chosen.
+        The number of pairs for choosing the variances.
     random_state : int
         Seed of both draws.
     like : Hierarchy, optional
-        Take its variances and scales instead of choosing them: an update with new measurements.
+        Use its variances and scales instead of choosing them, for an update with new measurements.
 
     Attributes
     ----------
     process_ : Hierarchy
         The process alone.
     form_ : Hierarchy
-        With effects and factors stacked to it.
+        The process with effects and factors stacked onto it.
     """
 
     process_: Hierarchy
@@ -101,7 +100,7 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.like = like
 
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
-        """Choose the variances and solve for the dual of every pair of states."""
+        """Choose the variances and solve for the dual coefficient of every pair of states."""
         table, slowdown = validate_data(
             self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite="allow-nan"
         )
@@ -122,7 +121,7 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     @cached_property
     def form_(self) -> Hierarchy:
-        """What was fitted, made when it is asked for: workloads that are new need no factors."""
+        """The fitted form, made on first use: new workloads need no factors."""
         problem, variances = self._fitted
         if self.like is None:
             return problem.stacked(self.process_, variances, self.random_state)
@@ -139,16 +138,16 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return form.predict(states, own, other)
 
     def standard_error(self, X: FloatArray) -> FloatArray:  # noqa: N803
-        """Return the standard error of the logarithm of each row, a single new measurement."""
+        """Return the standard error of the logarithm of each row for a single new measurement."""
         return self.process_.standard_error(*_states_of(X))
 
     def to_form(self) -> Hierarchy:
-        """Return what was fitted as arrays."""
+        """Return the fitted form."""
         check_is_fitted(self)
         return self.form_
 
     def __sklearn_tags__(self) -> Tags:
-        """Say that features may be unknown and that slowdowns are positive."""
+        """Declare that features may be unknown and that slowdowns are positive."""
         tags: Tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.target_tags.positive_only = True
@@ -156,7 +155,7 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Problem(NamedTuple):
-    """Different pairs of states, with the mean of their measurements.
+    """Distinct pairs of states, with the mean of their measurements.
 
     Attributes
     ----------
@@ -165,10 +164,10 @@ class _Problem(NamedTuple):
     own, other : ndarray of int, shape (cells,)
         The two states of each pair.
     value, contention : ndarray of float, shape (cells,)
-        The logarithm of the slowdown less that of the own state alone, and that of the
+        The logarithm of the slowdown minus that of the own state alone, measured and by the
         contention model.
     repeats : ndarray of float, shape (cells,)
-        How often the pair was measured.
+        The number of measurements of the pair.
     scale : ndarray of float, shape (2, 4)
         See ``Hierarchy``.
     exponent : float
@@ -188,7 +187,7 @@ class _Problem(NamedTuple):
     def of(cls, table: FloatArray, slowdown: FloatArray, like: Hierarchy | None) -> Self:
         """Collect the measurements of each pair of states."""
         stacked = np.vstack(np.hsplit(table, 2))
-        # One NaN does not equal another among rows, so it is taken as a number.
+        # NaN does not equal NaN in a comparison of rows, so it is replaced by a number.
         known = np.where(np.isnan(stacked), np.inf, stacked)
         _, first, place = np.unique(known, axis=0, return_index=True, return_inverse=True)
         states, ends = stacked[first], place.reshape(2, -1)
@@ -203,7 +202,7 @@ class _Problem(NamedTuple):
         return cls(states, own, other, value, analytic, repeats, scale, exponent)
 
     def part(self, most: int, draw: np.random.Generator) -> _Problem:
-        """Return the problem of at most so many pairs of states, drawn at random."""
+        """Return the problem with at most ``most`` pairs of states, drawn at random."""
         if len(self.own) <= most:
             return self
         kept = np.sort(draw.choice(len(self.own), most, replace=False))
@@ -217,17 +216,17 @@ class _Problem(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The mean of the process: the median of what the contention model leaves."""
+        """The mean of the process: the median residual of the contention model."""
         return float(np.median(self.value - self.contention))
 
-    # Of so few rows each step takes a millisecond: threads would wait for each other for longer.
+    # With so few rows each step takes a millisecond: threads would wait for each other for longer.
     @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
     def variances(self) -> FloatArray:
         """Return the variances of ``TERMS``, of the slope and of the noise.
 
         The negative logarithm of the marginal likelihood and its gradient are in closed form
         (Rasmussen and Williams, equations 5.8 and 5.9); the prior of each variance is log-normal
-        around an even part of the variance of the data.
+        around an equal part of the variance of the data.
         """
         left = self._left
         spread = max(float(left.var()), 1e-6)
@@ -294,10 +293,10 @@ class _Problem(NamedTuple):
         )
 
     def held_out(self, variances: FloatArray) -> FloatArray:
-        """Return what the process says of each pair by those of the other folds alone.
+        """Return the prediction of the process for each pair from the pairs of the other folds.
 
-        With the inverse G of the covariance and the dual a, this is the value less
-        ``G_BB^-1 a_B`` for a fold B (Rasmussen and Williams, section 5.4.2, of blocks).
+        With the inverse G of the covariance and the dual a, this is the value minus ``G_BB^-1
+        a_B`` for a fold B (Rasmussen and Williams, section 5.4.2, for blocks).
         """
         half = self._factored(variances)
         inverse = cho_solve(half, np.eye(len(self.value)))
@@ -325,12 +324,12 @@ class _Problem(NamedTuple):
 
     @property
     def _left(self) -> FloatArray:
-        """What the mean and the contention model leave."""
+        """The residuals of the mean and the contention model."""
         return self.value - self.contention - self.mean
 
     @property
     def fold(self) -> IntArray:
-        """The fold of each pair of states: all of two workloads are in one."""
+        """The fold of each pair of states; all pairs of two workloads are in one fold."""
         code = self.states[:, WORKLOAD]
         ends = np.sort(np.stack([code[self.own], code[self.other]]), axis=0)
         _, pair = np.unique(ends, axis=1, return_inverse=True)
@@ -339,10 +338,10 @@ class _Problem(NamedTuple):
         return np.asarray(order[pair] % _FOLDS)
 
     def stacked(self, form: Hierarchy, variances: FloatArray, seed: int) -> Hierarchy:
-        """Return the process with effects and factors stacked to it.
+        """Return the process with effects and factors stacked onto it.
 
-        Their weight is the one of the smallest mean absolute error of slowdowns on folds of the
-        pairs, each predicted by both from all others.
+        Their weight minimises the mean absolute error of slowdowns on folds of the pairs, each
+        predicted by both from all others.
         """
         named = ~np.isnan(self.states[:, WORKLOAD])
         if not named.all() or len(self.states) < _LEAST_STATES:
@@ -371,7 +370,7 @@ class _Problem(NamedTuple):
         )
 
     def _completed(self, rows: BoolArray, chains: int, seed: int) -> FloatArray:
-        """Return what effects and factors say of all pairs of states; NaN of unmeasured states."""
+        """Return the predictions of effects and factors; NaN for unmeasured states."""
         ends = np.concatenate([self.own[rows], self.other[rows]])
         used, place = np.unique(ends, return_inverse=True)
         own, other = place.reshape(2, -1)
@@ -383,7 +382,7 @@ class _Problem(NamedTuple):
     def _group(self, states: IntArray) -> IntArray:
         """Return a number for the family and the share of each state.
 
-        Where no family has two workloads, they say nothing and all are in one.
+        If no family has two workloads, families carry no information and are left out.
         """
         described = np.nan_to_num(self.states[states], nan=-1.0)
         workloads = len(np.unique(described[:, WORKLOAD]))
@@ -398,7 +397,7 @@ class _Problem(NamedTuple):
 
 
 def _scale(states: FloatArray) -> FloatArray:
-    """Return center and scale of what describes states; 0 where most do not have it."""
+    """Return center and scale of the described columns; 0 if most states lack the column."""
     profile = states[:, DESCRIBED]
     found = np.zeros((2, len(DESCRIBED)))
     for k in np.flatnonzero(np.isnan(profile).mean(axis=0) < 0.5).tolist():
@@ -408,7 +407,7 @@ def _scale(states: FloatArray) -> FloatArray:
 
 
 def _exponent(states: FloatArray) -> float:
-    """Return the mean exponent of the solo curves; 1, as if every SM counted, without any."""
+    """Return the mean exponent of the solo curves, or 1 (linear scaling) if there are none."""
     capped = (states[:, SHARE] < 1) & ~np.isnan(states[:, ALONE])
     if not capped.any():
         return 1.0

@@ -1,4 +1,4 @@
-"""The models by name: those of the core, each in a module of its own, and those of plugins."""
+"""The models by name: the core's, each in its own module, and those of plugins."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class PairEstimator(Protocol):
         """Return slowdowns, shape (rows,)."""
 
     def to_form(self) -> Form:
-        """Return what was fitted as arrays; it predicts the same."""
+        """Return the fitted model as arrays with the same predictions."""
 
 
 class GpuModelOption(str):
-    """What an option is that names another GPU model of the data, which is not fitted for."""
+    """Type of an option that names another GPU model of the data, for which no fit is made."""
 
     __slots__ = ()
 
 
 Progress = Callable[[str, int, int], None]
-"""Told the name of a step, its number and how many there are."""
+"""A function of the name of a step, its number and the number of steps."""
 
 
 class FittingTask(NamedTuple):
-    """What a model is about to be fitted for.
+    """The data and the GPU model of a fit.
 
     Attributes
     ----------
     data : DataSet
         Profiles and measurements.
     gpu_model : str
-        Where the pairs were measured.
+        The GPU model of the pairs.
     seed : int
-        Of everything random.
+        Seed of all random draws.
     progress : callable, optional
-        Told of steps that take long.
+        Called for steps that take long.
     """
 
     data: DataSet
@@ -65,21 +65,21 @@ class ModelSpec(NamedTuple):
     Attributes
     ----------
     features : tuple of str
-        The features it would like to have, see ``features.resolved``.
+        The candidate features, see ``features.resolved``.
     build : callable
-        From a seed to the estimator that is not fitted yet.
+        Makes the unfitted estimator from a seed.
     least : int
         How many of its features a data set must have for the model to make sense.
     partial : bool
-        Whether it takes all of its features, NaN where one is not known.
+        Whether it takes all of its features, NaN if one is not known.
     fit : callable, optional
-        Fits the estimator on rows, for an estimator that needs more of them than the table and the
-        slowdowns: ``fit(estimator, rows)`` returns the fitted one.
+        Fits an estimator that needs more of the rows than the table and the slowdowns:
+        ``fit(estimator, rows)`` returns the fitted estimator.
     options : mapping of str to type
         The names of its own options, and the types of their values.
     prepare : callable, optional
-        Carries the options out that are given: ``prepare(spec, task, options)`` returns the spec
-        to use for one GPU model.
+        Applies the given options: ``prepare(spec, task, options)`` returns the spec for one GPU
+        model.
     """
 
     features: tuple[str, ...]
@@ -95,13 +95,13 @@ MODELS: Final = ("constant", "analytic", "hierarchical")
 """The models of the core; plugins add more."""
 
 AUTO: Final = "auto"
-"""Another name of the best model, which is the default."""
+"""Another name for the best model, which is the default."""
 
 _BEST: Final = "hierarchical"
 
 
 def model_names() -> tuple[str, ...]:
-    """Return every model that can be fitted, ``AUTO`` left out."""
+    """Return every model that can be fitted, without ``AUTO``."""
     added = (name for name in plugins("predictor") if name not in (*MODELS, AUTO))
     return (*MODELS, *added)
 
@@ -126,7 +126,7 @@ def spec(name: str) -> ModelSpec:
     Raises
     ------
     UnsupportedError
-        When no model has this name, or what it is fitted with is not installed.
+        When no model has this name, or the library that fits it is not installed.
     """
     name = named(name)
     if name not in MODELS:

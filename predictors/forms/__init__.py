@@ -1,4 +1,4 @@
-"""Fitted models as arrays: what is saved, loaded and run, with numpy alone."""
+"""Fitted models as arrays, which are saved, loaded and run with NumPy alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FORMS: Final[Mapping[str, str]] = {
     "constant": "Constant",
     "hierarchy": "Hierarchy",
 }
-"""The core's forms by kind, each the class of this name in the module of its kind."""
+"""The core's forms: the name of the class in the module of each kind."""
 
 
 def form_class(kind: str) -> type[Form]:
-    """Return the form of a kind: one of the core, or of a plugin ``form.KIND``.
+    """Return the form class of a kind, from the core or from a plugin ``form.KIND``.
 
     Raises
     ------

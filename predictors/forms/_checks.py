@@ -10,12 +10,12 @@ from dovetail.predictors.predictor import FloatArray
 
 
 def finite(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> FloatArray:
-    """Return the array as floats if it has the shape, None being any length but 0.
+    """Return the array as floats if it has the shape; None means any length except 0.
 
     Raises
     ------
     InputError
-        When it is absent, not of numbers, of another shape, or not finite.
+        When it is missing, not numeric, of another shape, or not finite.
     """
     require(name in arrays, name, "is required")
     found = np.asarray(arrays[name])

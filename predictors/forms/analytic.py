@@ -21,9 +21,9 @@ FEATURES: Final = (
 )
 """The features of a state, in order.
 
-``gpu_util`` and ``mem_util`` of nvidia-smi are stand-ins: the part of the time in which some
-kernel ran, or memory was accessed, is an upper bound of how much of the SMs or of the bandwidth
-was in use. Where PCIe rates are unknown the bus is left out.
+``gpu_util`` and ``mem_util`` of nvidia-smi are stand-ins: the fraction of time in which some
+kernel ran, or memory was accessed, is an upper bound of the fraction of the SMs or of the
+bandwidth in use. If PCIe rates are unknown the bus is left out.
 """
 
 
@@ -31,8 +31,8 @@ was in use. Where PCIe rates are unknown the bus is left out.
 class Analytic:
     """The model of ``dovetail.predictors.analytic`` on the states of ``FEATURES``.
 
-    It gives what ``AnalyticPredictor`` gives for the same metrics. A state at a cap brings the
-    metrics at that cap where they were measured, and the predictor those without a cap.
+    It predicts the same as ``AnalyticPredictor`` for the same metrics. A state at a cap uses the
+    metrics at that cap if they were measured, the predictor those without a cap.
 
     Attributes
     ----------

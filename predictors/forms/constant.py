@@ -14,7 +14,7 @@ from dovetail.predictors.predictor import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Constant:
-    """The same slowdown for every pair, whatever is known of it."""
+    """The same slowdown for every pair."""
 
     kind: ClassVar[str] = "constant"
 

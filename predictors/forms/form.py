@@ -1,4 +1,4 @@
-"""What a fitted model of pairs is, whatever it was fitted with."""
+"""The interface of fitted models of pairs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Arrays = Mapping[str, NDArray[np.generic]]
 
 
 class Form(Protocol):
-    """A function of two states, the job's own and its co-runner's, that is data.
+    """A function of two states, the job's own and its co-runner's, stored as data.
 
-    A form is made of arrays of numbers, so it can be saved, read back and checked without
-    running anything that a file brings along. It is called for both orders of a pair, which is
-    why mirrored pairs get mirrored answers.
+    A form consists of arrays of numbers, so it can be saved, read back and checked without running
+    code from a file. It is called for both orders of a pair, so mirrored pairs get mirrored
+    answers.
     """
 
     kind: ClassVar[str]
-    """How a file names the form."""
+    """The name of the form in a file."""
 
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of the own state with the other, for each row.
@@ -30,25 +30,25 @@ class Form(Protocol):
         Parameters
         ----------
         states : ndarray of float, shape (states, features)
-            What is known of each state.
+            The features of each state.
         own, other : ndarray of int, shape (rows,)
             Positions in ``states``.
 
         Returns
         -------
         ndarray of float, shape (rows,)
-            NaN where the form has no answer.
+            The slowdowns; NaN if the form has no answer.
         """
 
     def arrays(self) -> Arrays:
-        """Return everything the form is made of, as arrays of numbers."""
+        """Return the whole form as arrays of numbers."""
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
-        """Rebuild the form for states of so many features.
+        """Rebuild the form for states with this number of features.
 
         Raises
         ------
         InputError
-            When the arrays cannot be such a form: nothing they hold is trusted.
+            When the arrays are no valid form; their content is not trusted.
         """

@@ -1,4 +1,4 @@
-"""A Gaussian process on pairs of states, from a prior to the measured pair, as arrays."""
+"""A Gaussian process on pairs of states, as arrays."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ FEATURES: Final = (
 
 ACTIVE, DRAM, OCCUPANCY, THROUGHPUT, PCIE, ALONE, SHARE, BATCH, FAMILY, WORKLOAD = range(10)
 DESCRIBED: Final = (ACTIVE, DRAM, OCCUPANCY, THROUGHPUT)
-"""The columns that make two workloads alike by profile."""
+"""The columns that compare two workloads by profile."""
 
 KERNELS: Final = 5
-"""1, and alike by family, by batch size in a family, by workload, by profile: 1, f, b, w, p."""
+"""The kernels 1, f, b, w, p: constant, family, batch size within a family, workload, profile."""
 
 TERMS: Final = (
     *((0, b) for b in range(KERNELS)),
@@ -47,15 +47,14 @@ _BATCHES: Final = 2.0
 _PROFILES: Final = 2.0
 _SHARES: Final = 0.3
 _SHARED: Final = 0.3
-"""Length scales (doublings, standard deviations, parts of the SMs); what all shares have in
-common."""
+"""Length scales in doublings, standard deviations and fractions of the SMs; the common part."""
 
 SLOPE_VARIANCE: Final = 0.25
 """Prior variance of the slope of the contention model around 1."""
 
 _BLOCK: Final = 65_536
 _DENSE: Final = 0.2
-"""Part of a grid of states from which all of it is computed as one matrix product."""
+"""Filled fraction of a grid of states from which it is computed as one matrix product."""
 
 _LARGEST: Final = 1e15
 _LARGEST_LOG: Final = float(np.log(_LARGEST))
@@ -83,19 +82,19 @@ class Hierarchy:
     """Mean and standard error of a Gaussian process on the logarithm of the slowdown.
 
     The logarithm of a slowdown is that of the job alone at its share, from its solo curve; plus
-    ``slope`` times that of the analytic contention model (0 where it does not know the metrics);
-    plus a process with the covariance::
+    ``slope`` times that of the analytic contention model (0 if the metrics are unknown); plus a
+    process with the covariance::
 
         s(own, own') s(other, other') sum over a, b of weight_ab a(own, own') b(other, other')
 
     over the kernels 1, f, b, w and p of ``kernels``, where s compares shares. A product of kernels
-    that know workloads by name tells of measured pairs only. So where both states are known by
-    name, the logarithm is ``(1 - stack)`` times that of the process plus ``stack`` times that of
-    effects and factors of low rank (``estimators._factors``). The mean for a row
-    is ``sum_ab weight_ab a(own, T) D b(other, T)'``, where T are the trained states and D gathers
-    the dual of each trained row by its two states. What is unknown of a state makes it unlike
-    all others in that respect and no more, so the answer goes from the prior over family and
-    workload to the measured pair as more is known.
+    that know workloads by name describes measured pairs only. So if both states are known by name,
+    the logarithm is ``(1 - stack)`` times that of the process plus ``stack`` times that of effects
+    and low-rank factors (``estimators._factors``). The mean for a row is ``sum_ab weight_ab a(own,
+    T) D b(other, T)'``, where T are the trained states and D gathers the dual of each trained row
+    by its two states. An unknown feature makes a state dissimilar to all others in that feature
+    only, so the answer moves from the prior over family and workload to the measured pair as more
+    is known.
 
     Attributes
     ----------
@@ -104,23 +103,23 @@ class Hierarchy:
         measurement; and the exponent of a solo curve that is not known:
         ``alone = share ** -exponent``.
     limits : ndarray of float, shape (2,)
-        Lowest and highest logarithm of a slowdown less that of the job alone; no prediction lies
+        Lowest and highest logarithm of a slowdown minus that of the job alone; no prediction lies
         outside.
     weights : ndarray of float, shape (5, 5)
         ``weight_ab``; rows are of the own state, columns of the co-runner.
     scale : ndarray of float, shape (2, 4)
         Center and scale of the columns ``DESCRIBED``; a scale of 0 leaves a column out.
     trained : ndarray of float, shape (T, 10)
-        States that were measured, as in ``FEATURES``.
+        Measured states, as in ``FEATURES``.
     dual : ndarray of float, shape (T, T)
         D.
     stack : ndarray of float, shape (1,)
-        The part of the effects and factors, in [0, 1].
+        The weight of the effects and factors, in [0, 1].
     named : ndarray of float, shape (K, 2)
-        The states of these: the code of the workload, and its share.
+        Their states: the code of the workload, and its share.
     completed : ndarray of float, shape (K, K)
-        What they say of each pair of states, the logarithm of the slowdown less that of the job
-        alone; NaN where the pair was measured, of which the process knows more.
+        Their prediction for each pair of states, the logarithm of the slowdown minus that of the
+        job alone; NaN for measured pairs, which the process predicts better.
     """
 
     kind: ClassVar[str] = "hierarchy"
@@ -158,13 +157,13 @@ class Hierarchy:
         return np.exp(np.clip(found, -_LARGEST_LOG, _LARGEST_LOG))
 
     def places(self, states: FloatArray) -> IntArray:
-        """Return the position of each state among ``named``, -1 where it is not known by name."""
+        """Return the position of each state in ``named``, or -1 if it is not known by name."""
         code = np.where(np.isnan(states[:, WORKLOAD]), -1.0, states[:, WORKLOAD])
         alike = (code[:, np.newaxis] == self.named[:, 0]) & (states[:, [SHARE]] == self.named[:, 1])
         return np.where(alike.any(axis=1), alike.argmax(axis=1) if len(self.named) else 0, -1)
 
     def without_low_rank(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-        """Return ``completed`` where these pairs were measured as well."""
+        """Return ``completed`` after these pairs were measured as well."""
         place = self.places(states)
         known = (place[own] >= 0) & (place[other] >= 0)
         left = self.completed.copy()
@@ -185,9 +184,9 @@ class Hierarchy:
     def standard_error(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the standard error of the logarithm of a single new measurement.
 
-        The variance of each side is what the trained states leave of its prior, as if the other
-        side were known; of their interaction, what neither explains. Shapes are those of
-        ``predict``.
+        The variance of each side is the part of its prior that the trained states do not explain,
+        as if the other side were known; for their interaction, the part that neither explains.
+        Shapes are those of ``predict``.
         """
         mine, theirs = self._left(states)
         one, many = self.weights[0, 0], self.weights[1:, 1:].sum()
@@ -198,7 +197,7 @@ class Hierarchy:
         return np.asarray(np.sqrt(variance + (_CURVE * unknown[own]) ** 2))
 
     def arrays(self) -> Arrays:
-        """Return the attributes by name, without factors that have no part."""
+        """Return the attributes by name, without factors of weight 0."""
         left_out = () if self.stack[0] else _LOW_RANK
         return {name: getattr(self, name) for name in _NAMES if name not in left_out}
 
@@ -226,7 +225,7 @@ class Hierarchy:
         return form
 
     def _left(self, states: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return which part of the prior variance is left of each state, as own and as other."""
+        """Return the unexplained part of each state's prior variance, as own and as other."""
         alike = kernels(states, self.trained, self.scale)
         parts = []
         for weight, inverse in zip(*self._sides, strict=True):
@@ -237,9 +236,9 @@ class Hierarchy:
 
     @cached_property
     def _sides(self) -> tuple[list[FloatArray], list[FloatArray]]:
-        """The weights of the kernels on either side, of sum 1, and inverse covariances.
+        """The weights of the kernels on either side, with sum 1, and inverse covariances.
 
-        A side's kernels are those of its own effects, and its part in those of both.
+        A side's kernels are those of its own effects, and its part in the joint effects.
         """
         alike = kernels(self.trained, self.trained, self.scale)
         noise = self.noise[0] + self.weights[1:, 1:].sum()
@@ -257,7 +256,7 @@ class Hierarchy:
 
 
 def _low_rank(arrays: Arrays) -> dict[str, FloatArray]:
-    """Read effects and factors, of which files of the first format have none."""
+    """Read effects and factors, which files of the first format lack."""
     if not set(_LOW_RANK) & set(arrays):
         return {}
     stack = finite(arrays, "stack", (1,))
@@ -276,8 +275,9 @@ _CURVE: Final = 0.5
 def kernels(first: FloatArray, second: FloatArray, scale: FloatArray) -> FloatArray:
     """Return the kernels 1, f, b, w and p between states, each times that of their shares.
 
-    f is 1 in one family; b falls with the distance of the batch sizes in a family; w is 1 for one
-    workload; p falls with the distance of the profiles, and is w where one is not known.
+    f is 1 within a family; b falls with the distance of the batch sizes within a family; w is 1
+    for the same workload; p falls with the distance of the profiles, and is w if neither profile
+    is known.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ def log_alone(states: FloatArray, exponent: float) -> FloatArray:
 
 
 def contention(states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-    """Return the logarithm of what the analytic model says of contention; 0 where nothing."""
+    """Return the logarithm of the analytic model's slowdown by contention; 0 if it has none."""
     active, dram, received, share = states[:, [ACTIVE, DRAM, PCIE, SHARE]].T
     if np.isnan(active + dram).all():
         return np.zeros(len(own))
@@ -349,7 +349,7 @@ class _Group(NamedTuple):
 def _products(
     left: FloatArray, right: FloatArray, own: IntArray, other: IntArray, share: IntArray
 ) -> FloatArray:
-    """Return ``left[own] . right[other]`` row by row, as matrix products where these pay."""
+    """Return ``left[own] . right[other]`` row by row, as matrix products if these are faster."""
     found = np.empty(len(own))
     for group in _by_shares(own, other, share):
         firsts, first = np.unique(group.own, return_inverse=True)
@@ -362,7 +362,7 @@ def _products(
 
 
 def _by_shares(own: IntArray, other: IntArray, share: IntArray) -> Iterator[_Group]:
-    """Yield the rows of every two shares: with these, tables of splits are full grids."""
+    """Yield the rows of every two shares: tables of splits are then full grids."""
     code = share[own] * (share.max(initial=0) + 1) + share[other]
     for one in np.unique(code):
         rows = np.flatnonzero(code == one)
