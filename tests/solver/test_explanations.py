@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formulations.budget import Budget, WallClock
@@ -563,7 +563,6 @@ def test_an_explanation_is_plain_data():
 # -- any instance -----------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
 @given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES), st.booleans())
 def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
     draw: Random, objective: ObjectiveName, best: bool
@@ -584,7 +583,6 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
             assert_holds(instance, running, waiting.job, remedy)
 
 
-@settings(max_examples=30)
 @given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
 def test_a_job_of_the_best_plan_waits_only_where_it_must(draw: Random, objective: ObjectiveName):
     instance = random_instance(draw, Shape(jobs=6, gpus=4))
