@@ -1,1 +1,1 @@
-"""What a service knows of its jobs: specifications, the table of states, the journal."""
+"""Jobs of live mode: their specifications, states and transitions, and the journal."""

@@ -764,7 +764,7 @@ def _faults(path: Path, done: str) -> Iterator[None]:
         raise JournalError(f"{source_name(path)}: {_rule(error, path, done)}") from None
     except UnicodeDecodeError:
         # Even SQLite's message about a damaged file may quote parts of it.
-        raise JournalError(f"{source_name(path)}: is damaged: not all is text") from None
+        raise JournalError(f"{source_name(path)}: is damaged: it has invalid text") from None
     except OSError as error:
         raise JournalError(f"{source_name(path)}: cannot be {done}: {_reason(error)}") from None
 

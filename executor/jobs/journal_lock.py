@@ -61,7 +61,7 @@ class JournalLock:
         except BlockingIOError:
             pid = self._field(0) or "unknown"
             os.close(self._file)
-            rule = f"a service runs here already (pid {pid})"
+            rule = f"a service already runs here (pid {pid})"
             raise JournalError(f"{source_name(folder)}: {rule}") from None
         self.synced = self._synced()
         # For people.

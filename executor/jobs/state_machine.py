@@ -213,7 +213,7 @@ class StateMachine:
 
     def _hold_changed(self, event: events.HoldChanged) -> None:
         job = self._job(event.job)
-        self._require(job.state not in OVER, f"{job.id} is {job.state}, and waits no more", job)
+        self._require(job.state not in OVER, f"{job.id} is {job.state}, and no longer waits", job)
         job.held = event.by if event.on else ""
         if job.state in QUEUED:
             self._unbar(job, event.at_s)
@@ -338,7 +338,7 @@ class StateMachine:
         job, _ = self._rank(event)
         trouble = "" if event.status == 0 else _status(event.rank, event.status)
         if event.asked and job is not None and job.state is not JobState.STOPPING:
-            trouble = f"rank {event.rank} was asked to end, and the journal has lost why"
+            trouble = f"rank {event.rank} was asked to end, and the journal does not say why"
         self._rank_over(event, event.status, trouble)
 
     def _rank_gone(self, event: events.RankGone) -> None:

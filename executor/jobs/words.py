@@ -102,7 +102,7 @@ class KnownWords:
         ).fetchone()
         text = row[0].encode() if row is not None else b""
         if _digest(text) != digest:
-            raise ValueError("words are damaged")
+            raise ValueError("its words are damaged")
         return text
 
     def _forget_unused(self) -> None:

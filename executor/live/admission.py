@@ -126,7 +126,7 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
     asked = [spec.without_words() for spec in specs]
     if asked != [job.spec.without_words() for job in jobs]:
         names = f"{jobs[0].id} to {jobs[-1].id}" if len(jobs) > 1 else jobs[0].id
-        raise InputError(f"must be a new one, got that of {names}, which are other jobs", "key")
+        raise InputError(f"must be new, got the key of {names}, which are different jobs", "key")
 
 
 def refuse_too_many(more: int, by: Owner, machine: StateMachine, most: int) -> None:
@@ -156,7 +156,7 @@ def refuse_too_much(more_bytes: int, by: Owner, machine: StateMachine, most_mib:
     """
     has = machine.charges.of_user[by.uid]
     if has + more_bytes > most_mib * 2**20 and not is_administrator(by):
-        rule = f"may have {most_mib:.15g} MiB of commands and environments of jobs not over"
+        rule = f"may have {most_mib:.15g} MiB for commands and environments of jobs not over"
         got = f"has {has / 2**20:.1f} MiB, and {more_bytes / 2**20:.1f} MiB more are submitted"
         raise RefusedError(f"{by.name} {rule}, {got}")
 
@@ -204,7 +204,7 @@ def refuse_hopeless(
         If it is refused.
     """
     if spec.owner.uid != by.uid and not is_administrator(by):
-        rule = f"must be {by.uid} (a user submits for himself), got {spec.owner.uid}"
+        rule = f"must be {by.uid} (users submit jobs only for themselves), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
     any_user = os.geteuid() == 0 if limits.any_user is None else limits.any_user
     if spec.owner.uid != os.geteuid() and not any_user:
@@ -227,12 +227,12 @@ def _refuse_unstartable(spec: JobSpec, path: str) -> None:
     if not os.path.isabs(spec.cwd):
         raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
     if "\0" in spec.cwd:
-        raise InputError(f"must be without NUL characters, got {shown(spec.cwd)}", f"{path}cwd")
+        raise InputError(f"must not contain NUL characters, got {shown(spec.cwd)}", f"{path}cwd")
     if len(os.fsencode(spec.cwd)) >= MOST_PATH_BYTES:
         rule = f"must have less than {MOST_PATH_BYTES} bytes, got {len(os.fsencode(spec.cwd))}"
         raise InputError(rule, f"{path}cwd")
     if not spec.command[0] or any("\0" in word for word in spec.command):
-        rule = "must name a program and be without NUL characters"
+        rule = "must name a program and not contain NUL characters"
         raise InputError(rule, f"{path}command")
     for name, value in spec.env.items():
         if not name or "=" in name or "\0" in name + value:

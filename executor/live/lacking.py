@@ -50,7 +50,7 @@ def _barred(job: LiveJob) -> str:
                 f"its release (held by {job.held}: dovetail release {job.id})" if job.held else "",
                 f"{_few(need)} to finish" if need else "",
                 f"{_few(ends)} to end" if ends else "",
-                f"others of its array, of which {job.spec.most_running} may run at once"
+                f"other jobs of its array (at most {job.spec.most_running} may run at a time)"
                 if job.crowded
                 else "",
             ],
@@ -92,7 +92,7 @@ def _reserved_for(machine: StateMachine, job: LiveJob) -> str:
     named = ", ".join(gpus) if len(gpus) <= _NAMED else f"{len(gpus)} devices"
     latency = job.spec.priority == "latency"
     why = "latency-critical jobs come first" if latency else "it has waited too long"
-    return f"{named}: reserved for it, as {why}"
+    return f"{named}: reserved for it because {why}"
 
 
 def _reserved(machine: StateMachine, idle: list[str]) -> Iterator[str]:
@@ -161,6 +161,6 @@ class Lacks(NamedTuple):
             return own
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.machine.may_share(job):
-            devices = f"{devices}, or room next to others"
+            devices = f"{devices}, or room beside other jobs"
         before = self.before.ahead(job)
         return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices

@@ -83,7 +83,7 @@ class EventLedger:
                 with self._lock:
                     self.commands += self._machine.apply(event)
             except TransitionError as error:
-                _LOG.warning("%s is passed over: %s", event.kind, error)
+                _LOG.warning("%s is ignored: %s", event.kind, error)
         self._applied(happened)
         self.checkpoint()
 

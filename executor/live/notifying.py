@@ -61,7 +61,7 @@ class Notifier:
         try:
             self._ended.put_nowait(variables)
         except queue.Full:
-            self._fail("too many jobs are over: not all are notified")
+            self._fail("too many jobs have ended: some notifications are dropped")
 
     def close(self) -> None:
         """Stop notifying; do not wait for a running command."""

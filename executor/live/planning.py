@@ -192,7 +192,7 @@ def _live_reason(reason: str, job: str, choice: PlannedDecision) -> str:
         return "capacity: too few devices take jobs"
     if job in choice.before and (alone or reason.startswith("capacity: ")):
         rule, user = choice.before[job]
-        return f"{rule}: first come jobs of {user}"
+        return f"{rule}: waits for jobs of {user}"
     if alone and reason.startswith("unknown: "):
         gang = choice.instance.jobs_by_id[job].workers > 1
         return f"capacity: {'too few devices are' if gang else 'no device is'} idle"
@@ -225,7 +225,7 @@ def of_choice(job: str, choice: PlannedDecision, plan: Plan, budget: Budget = UN
         # The policy may decide differently, so nothing is solved here.
         found = explain(choice.instance, plan, job, budget, trials_s=0.0)
     except DovetailError as error:
-        return f"no more can be said: {error}"
+        return f"no further explanation: {error}"
     reason = _live_reason(found.reason, job, choice)
     alone = job in choice.alone
     remedies = [kept for kept in found.remedies if not (alone and kept.change.measured)]

@@ -360,7 +360,7 @@ class ServiceApi:
             if not 0 <= rank < live.spec.workers:
                 raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
             if run is not None and not 1 <= run <= live.runs:
-                rule = f"must be from 1 to {live.runs}" if live.runs else "must wait for the first"
+                rule = f"must be from 1 to {live.runs}" if live.runs else "must be a run that started"
                 raise InputError(f"{rule}, got {run}", "run")
             number = run or live.runs
         return self._pool.log_path(f"{job}.{number}", rank) if number else None

@@ -70,7 +70,7 @@ def place(
     try:
         refused = refusal(view, starts, strays)
     except Exception as error:
-        failed = f"{names} cannot start, as the check failed: {type(error).__name__}"
+        failed = f"{names} cannot start because the check failed: {type(error).__name__}"
         raise CannotStartError(failed) from error
     if refused:
         raise CannotStartError(f"{names} cannot start: {refused}")
@@ -108,13 +108,13 @@ def _busy(
     for gpu in (seat.gpu for seat in run.seats):
         device = view.machine.devices.get(gpu)
         if device is None or device.trouble:
-            return f"{gpu} {device.trouble if device else 'is no device of the pool'}"
+            return f"{gpu} {device.trouble if device else 'is not a device of the pool'}"
         leaving = [job.id for job in residents[gpu] if job.state in _LEAVING]
         holder = strays.get(gpu) or next(iter(leaving), None)
         if holder:
             return f"{holder} may still be on {gpu}"
     # Events of a stray would be mistaken for events of a run with the same id.
-    return f"{run.id} is another run until that has ended" if run.id in strays.values() else None
+    return f"another run {run.id} has not ended" if run.id in strays.values() else None
 
 
 def _refused_by_pool(

@@ -131,7 +131,7 @@ class SimulationCampaign:
         try:
             return RunResult.read(folder, tables)
         except InputError as error:
-            rule = f"{error}: delete the folder {source_name(folder)}, and the run is repeated"
+            rule = f"{error}: delete the folder {source_name(folder)} to repeat the run"
             raise InputError(rule) from None
 
     def run(self, processes: int = 1, report: Report | None = None) -> list[TaskFailure]:

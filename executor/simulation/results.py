@@ -152,7 +152,7 @@ def _read_summary(folder: Path) -> tuple[str, int, dict[str, float], str]:
         raise InputError(f"must be {RUN_FORMAT!r}", "format", source_name(file))
     metrics, policy, seed = (data.get(name) for name in ("metrics", "policy", "seed"))
     if not (isinstance(metrics, dict) and isinstance(policy, str) and isinstance(seed, int)):
-        raise InputError("must hold policy, seed and metrics", "", source_name(file))
+        raise InputError("must have policy, seed and metrics", "", source_name(file))
     values = {name: _number(metrics.get(name)) for name in METRICS}
     return policy, seed, values, str(data.get("fingerprint", ""))
 

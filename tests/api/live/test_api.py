@@ -101,7 +101,7 @@ def test_a_request_may_not_name_an_owner(live):
         ({"progress_pattern": "(a{99999999999999999999})"}, r"progress_pattern: must be a regular"),
         ({"env": {"A=B": "a"}}, r"env\['A=B'\]: must be a variable's name"),
         ({"env": {"A": "a\0"}}, r"env\.A: must be a variable's name"),
-        ({"cwd": "/\0"}, r"cwd: must be without NUL characters"),
+        ({"cwd": "/\0"}, r"cwd: must not contain NUL characters"),
         ({"env": {"A": "a" * 2**17}}, r"^env\.A: must have less than 131072 bytes, got 131074$"),
         ({"env": {f"A{k}": "a" * 125_000 for k in range(16)}}, r"^env: must have at most 1966080 "),
     ],
@@ -552,7 +552,7 @@ def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_runs_twice(
 def test_a_user_s_own_key_is_used_once(live):
     with Client(live.socket) as again:
         assert live.client.submit([job()], "k") == again.submit([job()], "k") == ("j1",)
-    with pytest.raises(InputError, match="key: must be a new one"):
+    with pytest.raises(InputError, match="key: must be new"):
         live.client.submit([job(workload="bert")], "k")
     assert live.other.submit([job()], "k") == ("j2",)
 

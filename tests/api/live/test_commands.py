@@ -293,7 +293,7 @@ def test_history_is_read_page_by_page(simulated, run):
 def test_so_many_of_an_array_run_at_once(simulated, run):
     words = ("--workload", "resnet", "--array", "0-3%1", "--json", "--", "train", "work_s=0.1")
     ids = json.loads(run("submit", *words)[1])["ids"]
-    message = "waits for others of its array, of which 1 may run at once"
+    message = "waits for other jobs of its array (at most 1 may run at a time)"
     assert message in run("show", ids[3])[1]
     assert run("wait", *ids)[0] == 0
     spans = [(view(run, job)["started_s"], view(run, job)["ended_s"]) for job in ids]

@@ -127,7 +127,7 @@ class TestProductOfLimits:
             ]
             assert [status for status, _ in answers] == [201] * 19 + [403]
             assert answers[-1][1]["error"].startswith(
-                f"{OTHER} may have 32 MiB of commands and environments of jobs not over, has 31."
+                f"{OTHER} may have 32 MiB for commands and environments of jobs not over, has 31."
             )
             assert peak_mib(process) - before < MOST_GROWTH_MIB
             # Edits are charged, too.

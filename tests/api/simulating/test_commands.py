@@ -551,7 +551,7 @@ def test_a_kept_run_that_is_damaged_says_which_folder_to_delete(run, small):
     status, _, err = run(*common)
     assert (status, err.count("\n")) == (2, 1)
     assert str(damaged) in err
-    assert f"delete the folder {kept}, and the run is repeated" in err
+    assert f"delete the folder {kept} to repeat the run" in err
     shutil.rmtree(kept)
     assert run(*common)[0] == 0
 

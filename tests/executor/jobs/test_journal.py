@@ -474,7 +474,7 @@ class TestWords:
     )
     def test_that_are_damaged_are_noticed(self, folder, fault):
         change(folder, fault)
-        with pytest.raises(JournalError, match="is damaged at event 2: words are damaged"):
+        with pytest.raises(JournalError, match="is damaged at event 2: its words are damaged"):
             read_state_machine(folder)
 
 
@@ -528,7 +528,7 @@ class TestOneServiceADirectory:
             with pytest.raises(JournalError) as caught:
                 Journal(tmp_path)
             assert (
-                str(caught.value) == f"{tmp_path}: a service runs here already (pid {os.getpid()})"
+                str(caught.value) == f"{tmp_path}: a service already runs here (pid {os.getpid()})"
             )
         Journal(tmp_path).close()
 

@@ -474,14 +474,14 @@ class TestAStopThatTheJournalHasLost:
         job = story.running()
         story.ended(job, status, asked=True)
         assert job.state is JobState.WAITING
-        assert job.why == "again after: rank 0 was asked to end, and the journal has lost why"
+        assert job.why == "again after: rank 0 was asked to end, and the journal does not say why"
         assert (job.losses, job.failures) == (1, 0)
 
     def test_another_has_failed(self, story):
         job = story.running(requeue=False)
         story.ended(job, asked=True)
         assert job.state is JobState.FAILED
-        assert job.why == "rank 0 was asked to end, and the journal has lost why"
+        assert job.why == "rank 0 was asked to end, and the journal does not say why"
 
     def test_what_the_journal_knows_counts(self, story):
         cancelled, stopped = story.running("g0"), story.running("g1")
@@ -916,5 +916,5 @@ class TestWhatAJobWaitsFor:
     def test_a_job_that_is_over_is_not_held(self, story):
         job = story.running("g0")
         story.ended(job)
-        with pytest.raises(TransitionError, match="waits no more"):
+        with pytest.raises(TransitionError, match="no longer waits"):
             story.tell(events.HoldChanged, job=job.id, on=True, by="ann")

@@ -92,7 +92,7 @@ def starts_of_lower_and_higher_nice(tmp_path, policy):
         service.api.submit([live_spec(work_s=1, estimate_s=1.0, weight=9.0, nice=1)] * 4, ME)
         service.api.submit([live_spec(work_s=2, estimate_s=40.0, nice=-1)] * 4, ME)
         assert service.api.job("j2").waiting_for.endswith(", after jobs of me with a lower nice")
-        assert "order: first come jobs of me with a lower nice" in service.api.explain("j2")
+        assert "order: waits for jobs of me with a lower nice" in service.api.explain("j2")
         assert "order: " not in service.api.explain("j6")
         service.api.cancel("j1", ME)
         wait_until(lambda: not service.api.jobs())
@@ -167,7 +167,7 @@ def test_the_explanation_names_the_user_whose_jobs_come_first(tmp_path):
         reasons = {each.job: each.reason for each in service.api.plan().waiting}
         for job in service.api.jobs():
             service.api.cancel(job.id, ME)
-    first = "fair share: first come jobs of other-eva, who has 0 devices and is charged "
+    first = "fair share: waits for jobs of other-eva, who has 0 devices and is charged "
     assert any(line.startswith(first) for line in explanation)
     assert reasons["j3"].startswith(first)
     assert reasons["j5"] == "capacity: no device is idle"

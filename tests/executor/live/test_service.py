@@ -380,7 +380,7 @@ def test_a_repeated_request_with_the_same_key_gets_the_same_jobs(tmp_path):
         assert first == ("j1", "j2")
         assert service.api.submit([spec(), spec(workload="B")], ME, key="monday") == first
         assert service.api.submit([spec()], ME) == ("j3",)
-        with pytest.raises(InputError, match="key: must be a new one, got that of j1 to j2"):
+        with pytest.raises(InputError, match="key: must be new, got the key of j1 to j2"):
             service.api.submit([spec(), spec()], ME, key="monday")
         service.api.cancel("j1", ME)
     with service_in(tmp_path) as service:
@@ -509,7 +509,7 @@ def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
         service.api.submit([spec(work_s=60, estimate_s=60.0)], ME)
         wait_until(lambda: service.api.job("j1").gpus)
         service.api.submit([spec(workers=2, estimate_s=10.0)], ME)
-        reason = "n-1, n-0: reserved for it, as it has waited too long"
+        reason = "n-1, n-0: reserved for it because it has waited too long"
         wait_until(lambda: service.api.job("j2").waiting_for == reason)
         service.api.submit([spec(estimate_s=1e6)], ME)
         reason = "an idle device; n-1 is idle, and reserved for j2"
@@ -530,7 +530,7 @@ def test_what_is_reserved_for_a_service_is_named_and_taken_by_no_other(tmp_path)
         service.api.submit([spec(work_s=600, estimate_s=600.0)], ME)
         wait_until(lambda: service.api.job("j1").gpus)
         service.api.submit([spec(workers=2, estimate_s=10.0, priority="latency", gsla=1.0)], ME)
-        reason = "n-1, n-0: reserved for it, as latency-critical jobs come first"
+        reason = "n-1, n-0: reserved for it because latency-critical jobs come first"
         wait_until(lambda: service.api.job("j2").waiting_for == reason)
         service.api.submit([spec(estimate_s=1.0)], ME)
         reason = "an idle device; n-1 is idle, and reserved for j2"

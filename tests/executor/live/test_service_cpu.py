@@ -132,7 +132,7 @@ def test_a_job_that_was_asked_to_end_has_not_finished_where_the_journal_has_lost
     wait_until((directory / "runs/j1.1/rank0/exit.json").exists)
     with service_on_cores(directory) as service:
         wait_until(lambda: not service.api.jobs())
-        why = "rank 0 was asked to end, and the journal has lost why"
+        why = "rank 0 was asked to end, and the journal does not say why"
         assert [(view.state, view.why) for view in service.api.jobs(over=True)] == [
             (JobState.FAILED, why)
         ]

@@ -80,7 +80,7 @@ def test_a_summary_can_be_read_without_the_tables(result, tmp_path):
     ("text", "rule"),
     [
         ("{}", "format: must be 'dovetail-run/1'"),
-        ('{"format": "dovetail-run/1"}', "must hold policy, seed and metrics"),
+        ('{"format": "dovetail-run/1"}', "must have policy, seed and metrics"),
         ("{", "is not valid JSON"),
     ],
 )
