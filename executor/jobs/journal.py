@@ -1,4 +1,4 @@
-"""The journal: every event of live mode in a SQLite file, durable before anything is done for it.
+"""The journal: every event of live mode in a SQLite file, durable before it is acted on.
 
 An append is one transaction of SQLite's write-ahead log (``synchronous = NORMAL``): if the service
 is killed, all events of an append are there or none. ``sync`` waits until all appended events are
@@ -363,7 +363,7 @@ def read_events(directory: FilePath, after: int = 0) -> Iterator[JournalEntry]:
     Raises
     ------
     JournalError
-        As for `read_state_machine`.
+        As in `read_state_machine`.
     """
     path = Path(directory) / JOURNAL
     with _faults(path, "read"), closing(_for_reading(path)) as connection:

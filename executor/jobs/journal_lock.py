@@ -64,7 +64,7 @@ class JournalLock:
             rule = f"a service already runs here (pid {pid})"
             raise JournalError(f"{source_name(folder)}: {rule}") from None
         self.synced = self._synced()
-        # For people.
+        # Only for information.
         self._write(0, str(os.getpid()))
         self.note_synced(self.synced)
 

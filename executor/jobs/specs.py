@@ -226,7 +226,7 @@ class Seat(Record):
 
     @property
     def share_text(self) -> str:
-        """Its share, for people."""
+        """Its share as text."""
         return str(self.share) if self.share in (None, IDLE) else f"{self.share} %"
 
 
@@ -265,7 +265,7 @@ class Run(Record):
 
     @property
     def places(self) -> str:
-        """Its devices and shares, for people."""
+        """Its devices and shares as text."""
         return ", ".join(
             seat.gpu if seat.share is None else f"{seat.gpu} at {seat.share_text}"
             for seat in self.seats

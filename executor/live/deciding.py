@@ -46,7 +46,7 @@ class Decider:
     Parameters
     ----------
     machine, clock, pool, ledger, troubles
-        The service's.
+        Parts of the service.
     view : PolicyView
         The state that the policy decides on.
     policy : GuardedPolicy

@@ -21,12 +21,12 @@ from dovetail.solver.policies.state import Job, State
 
 
 class Standing(NamedTuple):
-    """The devices and usage of a user; the user with the smallest comes first.
+    """The devices and usage of a user; the user with the smallest standing comes first.
 
     Attributes
     ----------
     devices : float
-        Devices that the user's jobs hold now; a shared device counts in parts.
+        Devices that the user's jobs hold now; a shared device counts by the job's part of it.
     used_s : float
         Device seconds, comparable between users with waiting jobs (``StateMachine.used``).
     """

@@ -24,7 +24,7 @@ class Knowledge:
     Parameters
     ----------
     machine, clock, devices, view, troubles
-        The service's.
+        Parts of the service.
     recorder : Recorder
         Writes to the repository.
     learner : Learner

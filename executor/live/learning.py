@@ -19,7 +19,7 @@ from dovetail.predictors.online import Drifts, Online
 from dovetail.predictors.trained import TrainedPredictor
 
 LEAST_PAIRS: Final = 30
-"""Least number of different pairs measured on a device model before a predictor is fitted.
+"""Least number of different pairs measured on a device model before a model is fitted.
 
 ``docs/internals/live-beliefs.md`` shows how good such fits are."""
 

@@ -27,7 +27,7 @@ class LeftBehind:
     Parameters
     ----------
     machine : StateMachine
-        Read only.
+        Jobs and devices; only read.
     """
 
     def __init__(self, machine: StateMachine) -> None:

@@ -98,7 +98,7 @@ class PlannedDecision(NamedTuple):
 
 
 def _is_shown(label: str, name: str) -> bool:
-    """Return whether a label (``Kind.label``) names no workload, or a workload of this user."""
+    """Return whether a label (``SharingClass.label``) names no other user's workload."""
     return "/" not in label or label.startswith(f"{name}/")
 
 

@@ -61,7 +61,7 @@ class Previews:
     machine : StateMachine
         Jobs and devices; only its sequence is read.
     clock, requests, decider
-        The service's.
+        Parts of the service.
     """
 
     def __init__(

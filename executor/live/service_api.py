@@ -62,7 +62,7 @@ class ServiceApi:
     lock : threading.RLock
         Held while the state machine is read.
     clock : ServiceClock
-        The service's.
+        The service's clock.
     requests : RequestQueue
         Passes requests to the service's thread.
     pool, devices
@@ -360,7 +360,7 @@ class ServiceApi:
             if not 0 <= rank < live.spec.workers:
                 raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
             if run is not None and not 1 <= run <= live.runs:
-                rule = f"must be from 1 to {live.runs}" if live.runs else "must be a run that started"
+                rule = f"must be from 1 to {live.runs}" if live.runs else "no run has started"
                 raise InputError(f"{rule}, got {run}", "run")
             number = run or live.runs
         return self._pool.log_path(f"{job}.{number}", rank) if number else None

@@ -226,7 +226,7 @@ def code_digest() -> str:
 
 
 def _own_code(policy: str) -> str:
-    """Return a digest of the module of a policy, with those of its package if it is in one."""
+    """Return a digest of the module of a policy, or of all modules of its package if it has one."""
     made = class_named(policy)
     source = getsourcefile(made)
     if not source:

@@ -534,7 +534,7 @@ class TestOneServiceADirectory:
 
     def test_of_another_process_until_it_is_killed(self, tmp_path):
         with holding(tmp_path) as process:
-            with pytest.raises(JournalError, match=rf"already \(pid {process.pid}\)$"):
+            with pytest.raises(JournalError, match=rf"here \(pid {process.pid}\)$"):
                 Journal(tmp_path)
             process.send_signal(signal.SIGKILL)
             process.wait()

@@ -536,7 +536,7 @@ def test_what_is_reserved_for_a_service_is_named_and_taken_by_no_other(tmp_path)
         reason = "an idle device; n-1 is idle, and reserved for j2"
         wait_until(lambda: service.api.job("j3").waiting_for == reason)
         assert not service.api.job("j3").gpus
-        assert "n-1, n-0: reserved for it, as " in service.api.explain("j2")
+        assert "n-1, n-0: reserved for it because " in service.api.explain("j2")
         assert "n-1 is idle, and reserved for j2\n" in service.api.explain("j3")
         service.api.cancel("j1", ME)
         wait_until(is_in(service, "j3", JobState.FINISHED))
