@@ -87,13 +87,13 @@ def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
     jobs = [_record(state, start.job) for start in starts]
     jobs += [_record(state, running[number], near) for number in sorted(running)]
     used = {job.workload for job in [*running.values(), *(start.job for start in starts)]}
-    companies = _companies(state, starts, gpus)
+    found = _members_by_gpu(state, starts, gpus)
     return Instance.model_construct(
         name="starts",
         cluster=_only(machines.rules, nodes, {machines.gpu_ids[gpu] for gpu in gpus}),
         workloads=FrozenDict((state.names[k], state.workloads[k]) for k in used),
         jobs=tuple(jobs),
-        slowdowns=tuple(_entry(state, model, company) for model, company in companies),
+        slowdowns=tuple(_entry(state, model, members) for model, members in found),
     )
 
 
@@ -119,7 +119,7 @@ def starting(state: State, start: Start) -> Assignment:
     )
 
 
-def _companies(
+def _members_by_gpu(
     state: State, starts: Sequence[Start], gpus: Iterable[int]
 ) -> set[tuple[int, tuple[_Member, ...]]]:
     """Return the jobs on each GPU before and after the starts, with the model of the GPU."""

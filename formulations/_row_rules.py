@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.formulations._rows import Rows, Seatings
+from dovetail.formulations._rows import CandidateRows, Rows
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.entries import Template
 from dovetail.formulations.rounds import Round
@@ -30,8 +30,8 @@ class RowRules:
         jobs = compiled.jobs
         self.job = np.array([v.job for v in self.variants], dtype=np.int64)
         self.memory = np.array([v.memory_mib for v in self.variants])
-        self.stretch = np.array([v.stretch for v in self.variants])
-        self.stretched = bool((self.stretch != 1).any())
+        self.slowdown_factor = np.array([v.slowdown_factor for v in self.variants])
+        self.stretched = bool((self.slowdown_factor != 1).any())
         self.accepted = most_bound(jobs.gsla)[self.job]
         self.latency = jobs.latency[self.job]
         self.workers = jobs.workers[self.job]
@@ -40,11 +40,11 @@ class RowRules:
         self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
         self._host = _slowdown_on_hosts(compiled)
 
-    def seatings(
+    def candidate_rows(
         self, gpu_class: Ints, first: Ints, count: Ints, template: Template, row: Ints
-    ) -> Seatings:
-        """Return the seatings of rows of a template; for the arguments see ``Seatings``."""
-        return Seatings(
+    ) -> CandidateRows:
+        """Return the candidates of rows of a template; for the arguments see ``CandidateRows``."""
+        return CandidateRows(
             index=np.arange(len(row)),
             gpu_class=gpu_class,
             first=first,
@@ -57,31 +57,33 @@ class RowRules:
             power_w=template.power_w[row],
         )
 
-    def bound(self, seatings: Seatings, place: int, seating: Ints, variant: Ints) -> Floats:
+    def bound(
+        self, candidates: CandidateRows, place: int, candidate: Ints, variant: Ints
+    ) -> Floats:
         """Return the slowdown bound of the job in one place that its gSLA limits, for each row.
 
         Parameters
         ----------
-        seatings : Seatings
-            The seatings.
+        candidates : CandidateRows
+            The candidates.
         place : int
             The place.
-        seating, variant : (n,) int
-            The seating of each row, and the job variant in that place.
+        candidate, variant : (n,) int
+            The candidate of each row, and the job variant in that place.
         """
-        bound = seatings.upper[:, place].take(seating)
+        bound = candidates.upper[:, place].take(candidate)
         if self.latency.any():
-            tail = seatings.tail[:, place].take(seating)
+            tail = candidates.tail[:, place].take(candidate)
             bound = np.where(self.latency.take(variant), tail, bound)
         if self._host is not None:
-            node, job = self._node(seatings.gpu_class[seating]), self.job[variant]
+            node, job = self._node(candidates.gpu_class[candidate]), self.job[variant]
             bound = bound * self._host[node, job]
-        return bound * self.stretch.take(variant) if self.stretched else bound
+        return bound * self.slowdown_factor.take(variant) if self.stretched else bound
 
-    def rows(self, seatings: Seatings, seating: Ints, variant: Ints) -> Rows:
-        """Return the groups with these variants in the places of the seatings, (n, size)."""
-        gpu_class = seatings.gpu_class[seating]
-        slowdown = seatings.slowdown[seating] * self.stretch[variant]
+    def rows(self, candidates: CandidateRows, candidate: Ints, variant: Ints) -> Rows:
+        """Return the groups with these variants in the places of the candidates, (n, size)."""
+        gpu_class = candidates.gpu_class[candidate]
+        slowdown = candidates.slowdown[candidate] * self.slowdown_factor[variant]
         if self._host is not None:
             job = self.job[variant]
             # A measured slowdown already contains the effect of the host.
@@ -89,7 +91,7 @@ class RowRules:
             factor = self._host[self._node(gpu_class)[:, None], job]
             slowdown = slowdown * np.where(measured, 1.0, factor)
         return Rows(
-            gpu_class, variant, seatings.share[seating], slowdown, seatings.power_w[seating]
+            gpu_class, variant, candidates.share[candidate], slowdown, candidates.power_w[candidate]
         )
 
     def _node(self, gpu_class: Ints) -> Ints:
@@ -104,7 +106,7 @@ class RowRules:
         if job.shape[1] > 2:
             return np.zeros(len(job), dtype=bool)
         running = ~self.pending[rows.variant]
-        alone = self.stretch[rows.variant]
+        alone = self.slowdown_factor[rows.variant]
         remaining = self.round.jobs.remaining_s[job]
         return shortens_mean_completion(rows.slowdown, alone, remaining, running)
 

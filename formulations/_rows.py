@@ -64,13 +64,13 @@ class Rows(_Columns):
 
 
 @dataclass(frozen=True)
-class Seatings(_Columns):
+class CandidateRows(_Columns):
     """Ways to seat jobs on a GPU, one per row: a known combination and its candidates.
 
     Attributes
     ----------
     index : (s,) int
-        The position of each seating among all.
+        The position of each candidate among all.
     gpu_class : (s,) int
         The class of the GPU.
     first, count : (s, size) int
@@ -106,12 +106,12 @@ class Seatings(_Columns):
         return ways(self.count, self.twin)
 
     def families(self, promise: Floats | None = None) -> Ints:
-        """Return an order in which seatings of the same jobs on the same GPUs are adjacent.
+        """Return an order in which candidates of the same jobs on the same GPUs are adjacent.
 
         Parameters
         ----------
         promise : (s,) float, optional
-            Families with the most promising seating come first.
+            Families with the most promising candidate come first.
         """
         names, family = np.unique(self.family, return_inverse=True)
         if promise is not None:
@@ -128,7 +128,7 @@ class Seatings(_Columns):
         return packed(np.column_stack([self.gpu_class, self.first]))
 
     def alike(self) -> Ints:
-        """Return the first, second, ... seating of the same jobs on the same GPUs.
+        """Return the first, second, ... candidate of the same jobs on the same GPUs.
 
         There is a row for each rank and a column for each family, -1 if it has no more, (k, f).
         """
@@ -140,17 +140,17 @@ class Seatings(_Columns):
         nth[rank, family[order]] = order
         return nth
 
-    def numbered(self) -> Seatings:
-        """Return the seatings with their index numbered from 0 again."""
+    def numbered(self) -> CandidateRows:
+        """Return the candidates with their index numbered from 0 again."""
         return replace(self, index=np.arange(len(self.gpu_class)))
 
     def together(self, nth: Ints) -> Self:
-        """Return one seating per family, with twins only where all its seatings have them.
+        """Return one candidate per family, with twins only where all its candidates have them.
 
         Parameters
         ----------
         nth : (k, f) int
-            The seatings of each family, see ``alike``.
+            The candidates of each family, see ``alike``.
         """
         twin = np.ones((nth.shape[1], self.twin.shape[1]), dtype=bool)
         for each in nth:
@@ -158,58 +158,58 @@ class Seatings(_Columns):
         return replace(self.take(nth[0]), twin=twin)
 
     def product(self, begin: int = 0, end: float = np.inf) -> tuple[Ints, Ints]:
-        """Return the ways to take the places: the seating of each row, and its pool places.
+        """Return the ways to take the places: the candidate of each row, and its pool places.
 
         Parameters
         ----------
         begin, end : int
-            The range of the ways of each seating; all by default.
+            The range of the ways of each candidate; all by default.
         """
-        seating, places = products(self.count, self.twin, begin, end)
-        places += self.first[seating]
-        return seating, places
+        candidate, places = products(self.count, self.twin, begin, end)
+        places += self.first[candidate]
+        return candidate, places
 
 
 class Piece(NamedTuple):
-    """Whole families of ``seatings``, and the range of the ways of each."""
+    """Whole families of ``candidates``, and the range of the ways of each."""
 
-    seatings: Seatings
+    candidates: CandidateRows
     begin: int
     end: float
 
     @property
     def rows(self) -> float:
         """The number of rows, before any rule."""
-        return float((np.minimum(self.seatings.rows, self.end) - self.begin).sum())
+        return float((np.minimum(self.candidates.rows, self.end) - self.begin).sum())
 
 
-def in_chunks(seatings: Seatings, rows_at_once: int | None = None) -> Iterator[Piece]:
-    """Yield seatings in pieces of whole families, so that arrays of their rows stay small.
+def in_chunks(candidates: CandidateRows, rows_at_once: int | None = None) -> Iterator[Piece]:
+    """Yield candidates in pieces of whole families, so that arrays of their rows stay small.
 
     A family with more ways than that comes in several pieces. Families with more than ``MOST_RANK``
     are skipped.
     """
-    if not len(seatings.gpu_class):
+    if not len(candidates.gpu_class):
         return
-    most = rows_at_once or max(1, MEMBERS_AT_ONCE // seatings.count.shape[1])
-    key = seatings.family
+    most = rows_at_once or max(1, MEMBERS_AT_ONCE // candidates.count.shape[1])
+    key = candidates.family
     first = np.flatnonzero(np.diff(key, prepend=-1))
     size = np.diff(first, append=len(key))
-    number = np.maximum.reduceat(seatings.rows, first)
+    number = np.maximum.reduceat(candidates.rows, first)
     total, begin = 0.0, 0
     for k, work in enumerate((number * size).tolist()):
         if begin < k and total + work > most:
-            yield Piece(seatings.take(slice(first[begin], first[k])), 0, np.inf)
+            yield Piece(candidates.take(slice(first[begin], first[k])), 0, np.inf)
             total, begin = 0.0, k
         total += work
         if total > most:
             begin, total = k + 1, 0.0
-            one = seatings.take(slice(first[k], first[k] + size[k]))
+            one = candidates.take(slice(first[k], first[k] + size[k]))
             step = max(1, most // int(size[k]))
             if number[k] <= MOST_RANK:
                 yield from (Piece(one, low, low + step) for low in range(0, int(number[k]), step))
     if begin < len(first):
-        yield Piece(seatings.take(slice(first[begin], len(key))), 0, np.inf)
+        yield Piece(candidates.take(slice(first[begin], len(key))), 0, np.inf)
 
 
 def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> tuple[Ints, Ints]:

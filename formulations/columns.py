@@ -30,7 +30,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, vstack
 
 from dovetail.formulations._row_rules import RowRules
-from dovetail.formulations._rows import Rows, Seatings, enough
+from dovetail.formulations._rows import CandidateRows, Rows, enough
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.groups import Ceiling, Groups
@@ -54,7 +54,7 @@ _ROUNDING = 1e-9
 
 
 class Columns:
-    """The groups of a round with families of seatings whose groups are not all listed.
+    """The groups of a round with families of candidates whose groups are not all listed.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ class Columns:
     kinds : Kinds
         The kinds of jobs.
     pool : (p,) int
-        The variants that the ranges of the seatings index.
-    seatings : sequence of Seatings
+        The variants that the ranges of the candidates index.
+    candidates : sequence of CandidateRows
         The families, by size.
     flattened : callable
         Makes groups of rows.
@@ -77,13 +77,13 @@ class Columns:
         rules: RowRules,
         kinds: Kinds,
         pool: Ints,
-        seatings: Sequence[Seatings],
+        candidates: Sequence[CandidateRows],
         flattened: Callable[[Sequence[Rows]], Groups],
         budget: Budget,
     ) -> None:
         self._rules = rules
         self._kinds = kinds
-        self._tables = [_Candidates.of(rules, pool, each) for each in seatings]
+        self._tables = [_Candidates.of(rules, pool, each) for each in candidates]
         self._flattened = flattened
         self._budget = budget
 
@@ -131,7 +131,7 @@ class Columns:
             for table in self._tables:
                 worth = table.best(prices, self._kinds, per_gain)
                 np.maximum.at(
-                    most, table.seatings.gpu_class, worth - prices.gpu[table.seatings.gpu_class]
+                    most, table.candidates.gpu_class, worth - prices.gpu[table.candidates.gpu_class]
                 )
                 more += self._asked(table, prices, per_gain)
             bound = program.bound(prices, most)
@@ -151,16 +151,16 @@ class Columns:
         """Return groups of the combinations that gain most beyond their prices."""
         rules = self._rules
         worth = table.best(prices, self._kinds, per_gain)
-        worth = worth - prices.gpu[table.seatings.gpu_class]
+        worth = worth - prices.gpu[table.candidates.gpu_class]
         order = np.argsort(-worth, kind="stable")[:_ASKED]
         asked = order[worth[order] > _ROUNDING * (1 + np.abs(worth[order]))]
-        seating, variant = table.ways(asked, prices, per_gain)
-        job, gpu_class = rules.job[variant], table.seatings.gpu_class[seating]
+        candidate, variant = table.ways(asked, prices, per_gain)
+        job, gpu_class = rules.job[variant], table.candidates.gpu_class[candidate]
         keep = enough(job, self._kinds.copies)
         keep &= rules.memory[variant].sum(axis=1) <= rules.room[gpu_class]
         if rules.round.hosts is not None:
             keep &= rules.round.hosts.bears(gpu_class, job)
-        rows = rules.rows(table.seatings, seating[keep], variant[keep])
+        rows = rules.rows(table.candidates, candidate[keep], variant[keep])
         return [rows] if len(rows) else []
 
 
@@ -266,12 +266,12 @@ class _Master:
 class _Candidates:
     """The candidates for the places of the combinations of one size, and their gains.
 
-    A *run* is a series of interchangeable places. Runs have ``length`` places of ``seating``, (r,)
-    each; the candidate variants, (e,) each, are listed with their run.
+    A *run* is a series of interchangeable places. Runs have ``length`` places of ``candidate``,
+    (r,) each; the variants that may take them, (e,) each, are listed with their run.
     """
 
-    seatings: Seatings
-    seating: Ints
+    candidates: CandidateRows
+    candidate: Ints
     length: Ints
     run: Ints
     variant: Ints
@@ -280,31 +280,33 @@ class _Candidates:
     weight: Floats
 
     @classmethod
-    def of(cls, rules: RowRules, pool: Ints, seatings: Seatings) -> _Candidates:
-        columns = (seatings.slowdown, seatings.upper, seatings.tail)
-        same = seatings.twin.copy()
+    def of(cls, rules: RowRules, pool: Ints, candidates: CandidateRows) -> _Candidates:
+        columns = (candidates.slowdown, candidates.upper, candidates.tail)
+        same = candidates.twin.copy()
         for column in columns:
             same &= np.diff(column, axis=1, prepend=np.nan) == 0
-        seating, place = np.nonzero(~same)
-        length = np.diff(seating * same.shape[1] + place, append=same.size)
-        number = seatings.count[seating, place]
-        run = np.repeat(np.arange(len(seating)), number)
+        candidate, place = np.nonzero(~same)
+        length = np.diff(candidate * same.shape[1] + place, append=same.size)
+        number = candidates.count[candidate, place]
+        run = np.repeat(np.arange(len(candidate)), number)
         nth = np.arange(len(run)) - np.repeat(np.cumsum(number) - number, number)
-        variant = pool[seatings.first[seating[run], place[run]] + nth]
+        variant = pool[candidates.first[candidate[run], place[run]] + nth]
         bound, slowdown = np.empty((2, len(run)))
         for k in range(same.shape[1]):
             here = np.flatnonzero(place[run] == k)
-            bound[here] = rules.bound(seatings, k, seating[run[here]], variant[here])
-            slowdown[here] = seatings.slowdown[seating[run[here]], k] * rules.stretch[variant[here]]
+            bound[here] = rules.bound(candidates, k, candidate[run[here]], variant[here])
+            slowdown[here] = (
+                candidates.slowdown[candidate[run[here]], k] * rules.slowdown_factor[variant[here]]
+            )
         able = np.flatnonzero(bound <= rules.accepted[variant])
         run, variant, slowdown = run[able], variant[able], slowdown[able]
         job, gain = rules.job[variant], np.empty(len(able))
-        model = rules.round.class_model[seatings.gpu_class[seating[run]]]
+        model = rules.round.class_model[candidates.gpu_class[candidate[run]]]
         for index, name in enumerate(rules.round.models):
             here = np.flatnonzero(model == index)
             gain[here] = rules.values.gain(job[here], slowdown[here], name)
         weight = np.where(rules.pending[variant], rules.values.weight[job], 0.0)
-        return cls(seatings, seating, length, run, variant, job, gain, weight)
+        return cls(candidates, candidate, length, run, variant, job, gain, weight)
 
     def _worth(self, prices: ClassPrices, per_gain: float) -> Floats:
         """Return the gain of each candidate less the price of the job."""
@@ -329,7 +331,7 @@ class _Candidates:
         filled = np.bincount(run, number, len(self.length)) >= self.length
         of_run = np.bincount(run, number * worth, len(self.length))
         of_run = np.where(filled, of_run, -np.inf)
-        most = np.bincount(self.seating, of_run, len(self.seatings.gpu_class))
+        most = np.bincount(self.candidate, of_run, len(self.candidates.gpu_class))
         return np.asarray(most, dtype=np.float64)
 
     def ways(self, asked: Ints, prices: ClassPrices, per_gain: float) -> tuple[Ints, Ints]:
@@ -340,9 +342,9 @@ class _Candidates:
         """
         order, _ = self._ranked(prices, per_gain)
         first = np.searchsorted(self.run[order], np.arange(len(self.length) + 1))
-        begin = np.searchsorted(self.seating, np.arange(len(self.seatings.gpu_class) + 1))
-        size = self.seatings.count.shape[1]
-        seating: list[int] = []
+        begin = np.searchsorted(self.candidate, np.arange(len(self.candidates.gpu_class) + 1))
+        size = self.candidates.count.shape[1]
+        candidate: list[int] = []
         variant: list[Ints] = []
         for s in asked.tolist():
             runs = range(begin[s], begin[s + 1])
@@ -350,9 +352,9 @@ class _Candidates:
             found = _ways(
                 [(each, int(self.length[r])) for r, each in zip(runs, takers, strict=True)]
             )
-            seating += [s] * len(found)
+            candidate += [s] * len(found)
             variant += found
-        return np.array(seating, dtype=np.int64), np.array(variant, dtype=np.int64).reshape(
+        return np.array(candidate, dtype=np.int64), np.array(variant, dtype=np.int64).reshape(
             -1, size
         )
 

@@ -52,7 +52,7 @@ class Groups:
     share : (m,) int
         The cap, ``NO_SHARE`` if there is none.
     slowdown : (m,) float
-        Slowdown of the job on this GPU, the sub-batch's stretch included.
+        Slowdown of the job on this GPU, the sub-batch's slowdown factor included.
     power_w : (n,) float
         Power of the GPU; NaN where unknown.
     gain : (m,) float

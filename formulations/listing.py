@@ -17,9 +17,9 @@ import numpy as np
 from dovetail.formulations._row_rules import RowRules
 from dovetail.formulations._rows import (
     ROWS_IN_TIME,
+    CandidateRows,
     Piece,
     Rows,
-    Seatings,
     enough,
     in_chunks,
     in_order,
@@ -139,7 +139,7 @@ class _Lister(RowRules):
         self.pool, self.starts, self.counts = self._pool()
 
     def groups(self, at_paces: bool) -> Groups:
-        listed, left = self._divided(self._seatings())
+        listed, left = self._divided(self._candidates())
         parts = [*self._least(), *map(self._together, listed)]
         if left and self._priceable:
             columns = Columns(self, self.kinds, self.pool, left, self._flattened, self.budget)
@@ -159,13 +159,17 @@ class _Lister(RowRules):
         one_each = bool((self.round.jobs.workers == 1).all())
         return one_each and not self.values.grouped and self.values.objective != "jct"
 
-    def _divided(self, seatings: Sequence[Seatings]) -> tuple[list[Seatings], list[Seatings]]:
-        """Return the seatings to list, and the large families if there are too many sets."""
-        in_sets = (each.rows.sum() * size for each in seatings if (size := each.count.shape[1]) > 2)
+    def _divided(
+        self, candidates: Sequence[CandidateRows]
+    ) -> tuple[list[CandidateRows], list[CandidateRows]]:
+        """Return the candidates to list, and the large families if there are too many sets."""
+        in_sets = (
+            each.rows.sum() * size for each in candidates if (size := each.count.shape[1]) > 2
+        )
         if sum(in_sets) <= MOST_IN_SETS:
-            return list(seatings), []
-        few = [each.rows <= _FEW for each in seatings]
-        both = list(zip(seatings, few, strict=True))
+            return list(candidates), []
+        few = [each.rows <= _FEW for each in candidates]
+        both = list(zip(candidates, few, strict=True))
         listed = [each.take(keep) for each, keep in both if keep.any()]
         return listed, [each.take(~keep) for each, keep in both if not keep.all()]
 
@@ -182,13 +186,13 @@ class _Lister(RowRules):
             known.append(self._known(classes[-1], order))
         if not known:
             return self._flattened(self._least())
-        seatings = self._joining(
+        candidates = self._joining(
             np.array(classes, dtype=np.int64),
             np.array(jobs, dtype=np.int64),
             Template.of(known, 2, {}),
             np.arange(len(known)),
         )
-        return self._flattened([*self._least(), self._together(seatings)])
+        return self._flattened([*self._least(), self._together(candidates)])
 
     def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
         """Return the combination of jobs at their shares on a class."""
@@ -224,7 +228,7 @@ class _Lister(RowRules):
         starts = len(self.variants) + np.cumsum(counts) - counts
         return pool.astype(np.int64), starts, counts
 
-    def _seatings(self) -> Sequence[Seatings]:
+    def _candidates(self) -> Sequence[CandidateRows]:
         """Return all ways for jobs to start together or join others, by the number of jobs."""
         jobs = self.round.jobs
         waiting = np.bincount(jobs.workload[~jobs.running], minlength=len(self.round.workloads))
@@ -253,37 +257,39 @@ class _Lister(RowRules):
                         np.tile(able, len(classes)),
                     )
                     ways[template.share.shape[1], len(held)].append(joins)
-        by_size: dict[int, list[Seatings]] = defaultdict(list)
+        by_size: dict[int, list[CandidateRows]] = defaultdict(list)
         for (size, _), parts in ways.items():
             by_size[size].append(self._joining(*_Joins.joined(parts)))
-        found = [Seatings.joined(parts).numbered() for _, parts in sorted(by_size.items())]
-        return [self._as_measured(seatings) for seatings in found]
+        found = [CandidateRows.joined(parts).numbered() for _, parts in sorted(by_size.items())]
+        return [self._as_measured(candidates) for candidates in found]
 
-    def _as_measured(self, seatings: Seatings) -> Seatings:
-        """Return the seatings with the measured slowdowns of running jobs as lower bounds.
+    def _as_measured(self, candidates: CandidateRows) -> CandidateRows:
+        """Return the candidates with the measured slowdowns of running jobs as lower bounds.
 
         A job that shares GPUs outside of the round is slowed by the worse of its co-runners. For
         any other, the ratio of measured to known slowdown also applies with new co-runners.
         """
         least, factor = self.round.measured
         if not len(least):
-            return seatings
-        running = seatings.first < len(self.variants)
-        job = self.job[np.where(running, seatings.first, 0)]
+            return candidates
+        running = candidates.first < len(self.variants)
+        job = self.job[np.where(running, candidates.first, 0)]
         least, factor = np.where(running, least[job], 0.0), np.where(running, factor[job], 1.0)
         return replace(
-            seatings,
-            slowdown=np.maximum(seatings.slowdown * factor, least),
-            upper=np.maximum(seatings.upper, least),
-            tail=np.maximum(seatings.tail, least),
+            candidates,
+            slowdown=np.maximum(candidates.slowdown * factor, least),
+            upper=np.maximum(candidates.upper, least),
+            tail=np.maximum(candidates.tail, least),
         )
 
-    def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
-        """Return the seatings of rows of a template, on these classes beside these variants."""
+    def _joining(
+        self, classes: Ints, residents: Ints, template: Template, row: Ints
+    ) -> CandidateRows:
+        """Return the candidates of rows of a template, on these classes beside these variants."""
         free = template.free[row]
         first = np.concatenate([residents, self.starts[free]], axis=1)
         count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
-        return self.seatings(classes, first, count, template, row)
+        return self.candidate_rows(classes, first, count, template, row)
 
     def _name(self, job: int) -> str:
         """Return the name of the job's workload."""
@@ -334,28 +340,28 @@ class _Lister(RowRules):
             np.array([row[3] for row in found], dtype=np.float64),
         ).take(keep)
 
-    def _together(self, seatings: Seatings) -> Rows:
+    def _together(self, candidates: CandidateRows) -> Rows:
         """Return the groups of two or more jobs that some best plan may need."""
         found: list[tuple[Rows, Ints]] = []
-        for part in self._in_time(seatings):
+        for part in self._in_time(candidates):
             if self.members > self.most:
                 self.complete = False
                 break
             found.append(self._seated(*part))
             self.members += found[-1][0].variant.size
         if not found:
-            return Rows.none(seatings.count.shape[1])
+            return Rows.none(candidates.count.shape[1])
         rows = Rows.joined([rows for rows, _ in found])
-        # In the order of the seatings, so that it does not depend on the chunks.
+        # In the order of the candidates, so that it does not depend on the chunks.
         order = np.argsort(np.concatenate([index for _, index in found]), kind="stable")
         return self._undominated(self._ordered(rows.take(order)))
 
-    def _in_time(self, seatings: Seatings) -> Iterator[Piece]:
-        """Yield the seatings in pieces, at least one, until the budget is used up."""
+    def _in_time(self, candidates: CandidateRows) -> Iterator[Piece]:
+        """Yield the candidates in pieces, at least one, until the budget is used up."""
         if not self.budget.is_limited:
-            yield from in_chunks(seatings.take(seatings.families()))
+            yield from in_chunks(candidates.take(candidates.families()))
             return
-        promising = seatings.take(seatings.families((1 / seatings.slowdown).sum(axis=1)))
+        promising = candidates.take(candidates.families((1 / candidates.slowdown).sum(axis=1)))
         for k, part in enumerate(in_chunks(promising, ROWS_IN_TIME)):
             if k and self.budget.passed:
                 self.complete = False
@@ -363,17 +369,17 @@ class _Lister(RowRules):
             self.budget.spend(_STEPS_PER_ROW * part.rows)
             yield part
 
-    def _seated(self, seatings: Seatings, begin: int, end: float) -> tuple[Rows, Ints]:
-        """Return the rows of the seatings that break no rule, and the seating index of each.
+    def _seated(self, candidates: CandidateRows, begin: int, end: float) -> tuple[Rows, Ints]:
+        """Return the rows of the candidates that break no rule, and the candidate index of each.
 
         The ways to seat the same jobs, from ``begin`` to ``end``, are examined one after the other.
         For jobs of one GPU only the way with the largest gain is kept; for others all are kept, and
         ``_undominated`` selects.
         """
-        at = seatings.alike()
-        family, place = seatings.together(at).product(begin, end)
+        at = candidates.alike()
+        family, place = candidates.together(at).product(begin, end)
         variant = self.pool[place]
-        gpu_class = seatings.gpu_class[at[0]][family]
+        gpu_class = candidates.gpu_class[at[0]][family]
         keep = enough(self.job[variant], self.kinds.copies)
         keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
         if self.round.hosts is not None:
@@ -385,44 +391,44 @@ class _Lister(RowRules):
         best, chosen = np.full(len(family), -np.inf), np.full(len(family), -1)
         every: list[tuple[Ints, Ints]] = []
         for nth in at:
-            row, seating, gain = self._allowed(seatings, nth[family], variant)
+            row, candidate, gain = self._allowed(candidates, nth[family], variant)
             more = ~several[row] & (gain > best[row])
-            best[row[more]], chosen[row[more]] = gain[more], seating[more]
-            every.append((row[several[row]], seating[several[row]]))
+            best[row[more]], chosen[row[more]] = gain[more], candidate[more]
+            every.append((row[several[row]], candidate[several[row]]))
         single = np.flatnonzero(chosen >= 0)
         row = np.concatenate([single, *(row for row, _ in every)])
-        seating = np.concatenate([chosen[single], *(seating for _, seating in every)])
-        index = seatings.index[seating]
+        candidate = np.concatenate([chosen[single], *(candidate for _, candidate in every)])
+        index = candidates.index[candidate]
         order = np.lexsort((row, index))
-        rows = self.rows(seatings, seating[order], variant[row[order]])
+        rows = self.rows(candidates, candidate[order], variant[row[order]])
         return rows, index[order]
 
     def _allowed(
-        self, seatings: Seatings, seating: Ints, variant: Ints
+        self, candidates: CandidateRows, candidate: Ints, variant: Ints
     ) -> tuple[Ints, Ints, Floats]:
-        """Return the rows that break no rule, their seatings, and the sum of their gains.
+        """Return the rows that break no rule, their candidates, and the sum of their gains.
 
         Parameters
         ----------
-        seatings : Seatings
-            The seatings.
-        seating : (n,) int
-            The seating of each row, -1 for none.
+        candidates : CandidateRows
+            The candidates.
+        candidate : (n,) int
+            The candidate of each row, -1 for none.
         variant : (n, size) int
             The variants in its places.
         """
-        keep = seating >= 0
+        keep = candidate >= 0
         for k, of_place in enumerate(variant.T):
-            keep &= self.bound(seatings, k, seating, of_place) <= self.accepted.take(of_place)
+            keep &= self.bound(candidates, k, candidate, of_place) <= self.accepted.take(of_place)
         row = np.flatnonzero(keep)
-        seating, variant = seating[row], variant[row]
-        found = self.rows(seatings, seating, variant)
-        keep = in_order(variant, seatings.twin[seating])
+        candidate, variant = candidate[row], variant[row]
+        found = self.rows(candidates, candidate, variant)
+        keep = in_order(variant, candidates.twin[candidate])
         if self.values.objective == "jct":
             keep &= self.shortens(found)
-        row, seating, worth = row[keep], seating[keep], self._worth(found.take(keep))
+        row, candidate, worth = row[keep], candidate[keep], self._worth(found.take(keep))
         able = ~np.isnan(worth)
-        return row[able], seating[able], worth[able]
+        return row[able], candidate[able], worth[able]
 
     def _ordered(self, rows: Rows) -> Rows:
         """Return the rows with their members in the order of the jobs."""

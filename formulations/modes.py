@@ -29,13 +29,13 @@ class Mode(NamedTuple):
         Samples per accumulation step; None if the workload has no batch model.
     memory_mib : float
         Memory of one worker, including the per-process overhead.
-    stretch : float
+    slowdown_factor : float
         t(k) / t(0) of Castor's eq. 3.
     """
 
     sub_batch: int | None
     memory_mib: float
-    stretch: float
+    slowdown_factor: float
 
 
 def modes(workload: Workload, overhead_mib: float) -> tuple[Mode, ...]:
@@ -58,5 +58,5 @@ def _sub_batches(batch: Batch) -> list[int]:
 
 def _at_sub_batch(batch: Batch, sub_batch: int, overhead_mib: float) -> Mode:
     memory = batch.fixed_mib + batch.mib_per_sample * sub_batch + overhead_mib
-    stretch = iteration_time(batch, sub_batch) / iteration_time(batch, batch.size)
-    return Mode(sub_batch, memory, stretch)
+    slowdown_factor = iteration_time(batch, sub_batch) / iteration_time(batch, batch.size)
+    return Mode(sub_batch, memory, slowdown_factor)

@@ -134,7 +134,7 @@ def _in_plain_pairs(compiled: Round) -> bool:
         and compiled.interchangeable
         and compiled.entries.most_on(compiled.models[0]) >= 2
         and (rules.gang_sharing == "whole" or not gangs)
-        and all(len(v) == 1 and v[0].stretch == 1 for v in compiled.variants)
+        and all(len(v) == 1 and v[0].slowdown_factor == 1 for v in compiled.variants)
         and all(_alike(compiled, c) for c in compiled.classes)
         and not (compiled.entries.most_on(compiled.models[0]) > 2 and compiled.entries.sets)
     )

@@ -33,7 +33,7 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances.hosts import FULL
 from dovetail.instances.plan import Assignment
 
-NO_LEAVER: Final = -1
+NONE_DISPLACED: Final = -1
 
 _KEPT: Final = 4
 """Number of kinds of jobs whose candidates are cached: not all fit in memory together."""
@@ -120,8 +120,8 @@ class Candidates:
         The position of the variant among the job's variants.
     site : (n,) int
         Index of the site.
-    leaver : (n,) int
-        The position of the occupant that the job would replace; ``NO_LEAVER`` if there is room.
+    displaced : (n,) int
+        The position of the resident that the job would replace, or ``NONE_DISPLACED``.
     fixed : (n,) int
         ``UNKNOWN``, ``APART`` or ``CLOSED``; ``NONE`` if the figures decide.
     size : (n,) int
@@ -138,7 +138,7 @@ class Candidates:
 
     position: Ints
     site: Ints
-    leaver: Ints
+    displaced: Ints
     fixed: Ints
     size: Ints
     variant: Ints
@@ -176,7 +176,7 @@ class Candidates:
         It is the job's slowdown; if none is known, rows where the job fits come first, then those
         that replace another job, then those that lack memory.
         """
-        unknown = 2 * (self.short > 0) + (self.leaver != NO_LEAVER)
+        unknown = 2 * (self.short > 0) + (self.displaced != NONE_DISPLACED)
         known = np.nan_to_num(self.slowdown[:, 0])
         return np.where(self.fixed == Refusal.UNKNOWN, unknown, known)
 
@@ -193,25 +193,25 @@ class _Places:
     """Sites for one more job, with the jobs that stay there and the same number on each GPU.
 
     Places with the same workloads at the same shares on one GPU model share one index in
-    ``companies``: the same combinations apply to them.
+    ``co_runner_sets``: the same combinations apply to them.
     """
 
     def __init__(
         self, rules: Refusals, size: int, found: Sequence[tuple[int, int, Sequence[Resident]]]
     ) -> None:
         self.site = np.array([k for k, _, _ in found], dtype=np.int64)
-        self.leaver = np.array([leaver for _, leaver, _ in found], dtype=np.int64)
+        self.displaced = np.array([displaced for _, displaced, _ in found], dtype=np.int64)
         staying = [[rules.number[o.variant] for o in others] for _, _, others in found]
         self.variant = np.array(staying, dtype=np.int64).reshape(len(found), size - 1)
-        company: dict[tuple[str, tuple[Wanted, ...]], int] = {}
-        self.company = np.array(
+        co_runners: dict[tuple[str, tuple[Wanted, ...]], int] = {}
+        self.co_runners = np.array(
             [
-                company.setdefault((rules.sites[k].model, rules.wanted(others)), len(company))
+                co_runners.setdefault((rules.sites[k].model, rules.wanted(others)), len(co_runners))
                 for k, _, others in found
             ],
             dtype=np.int64,
         )
-        self.companies = tuple(company)
+        self.co_runner_sets = tuple(co_runners)
 
 
 class Refusals(RowRules):
@@ -237,8 +237,8 @@ class Refusals(RowRules):
         self.rules = compiled.machines.rules
         found: dict[int, list[tuple[int, int, Sequence[Resident]]]] = defaultdict(list)
         for k, site in enumerate(sites):
-            for leaver, others in self._with_room(site):
-                found[len(others) + 1].append((k, leaver, others))
+            for displaced, others in self._with_room(site):
+                found[len(others) + 1].append((k, displaced, others))
         if not sites:
             found[1] = []
         self._places = {size: _Places(self, size, each) for size, each in sorted(found.items())}
@@ -291,7 +291,7 @@ class Refusals(RowRules):
         level = np.where(lacking > 0, Refusal.FIGURES, Refusal.NONE)
         if self.values.objective == "jct" or self.values.grouped:
             level = np.where(self._allowed(job), level, Refusal.OBJECTIVE)
-        level = np.where(each.leaver == NO_LEAVER, level, _TAKEN[level])
+        level = np.where(each.displaced == NONE_DISPLACED, level, _TAKEN[level])
         level = np.where(each.fixed == Refusal.NONE, level, each.fixed)
         if self.round.hosts is not None:
             short = np.asarray(self.host_lacks(job).any(axis=1))
@@ -359,7 +359,7 @@ class Refusals(RowRules):
         latency = self.round.jobs.latency[jobs].tolist()
         most = most_bound(self.round.jobs.gsla[jobs])
         known = [
-            each.stretched([o.variant.stretch for o in occupants])
+            each.stretched([o.variant.slowdown_factor for o in occupants])
             for each in self._known(site.model, self.wanted(occupants))
         ]
         allowed = [each for each in known if (np.array(each.bounds(latency)) <= most).all()]
@@ -380,10 +380,10 @@ class Refusals(RowRules):
         there = site.occupants
         open_ = self.round.classes[site.gpu_class].open
         if len(there) < self.round.records.most_on(site.model) or not open_:
-            yield NO_LEAVER, there
+            yield NONE_DISPLACED, there
             return
-        for leaver in range(len(there)):
-            yield leaver, there[:leaver] + there[leaver + 1 :]
+        for displaced in range(len(there)):
+            yield displaced, there[:displaced] + there[displaced + 1 :]
 
     def _find(self, model: str, wanted: Sequence[Wanted]) -> Sequence[Combination]:
         """Return the known combinations of jobs, or of one job alone."""
@@ -402,41 +402,42 @@ class Refusals(RowRules):
         """Return the columns of ``Candidates`` for the places where ``size`` jobs would share."""
         own = self.round.names[self.round.jobs.workload[job]]
         known = [
-            self._known(model, (*others, (own, ANY_SHARE))) for model, others in places.companies
+            self._known(model, (*others, (own, ANY_SHARE)))
+            for model, others in places.co_runner_sets
         ]
         # A place that is ruled out for any figures has one row without figures.
         known.append([Combination(((own, None),) * size, (np.nan,) * size, None, None, None)])
         fixed = self._fixed(job, places, np.array([bool(each) for each in known]))
-        of = np.where(fixed == Refusal.NONE, places.company, len(known) - 1)
+        of = np.where(fixed == Refusal.NONE, places.co_runners, len(known) - 1)
         template = Template.of([each for of_one in known for each in of_one], size, {})
         place, row = _each_row(np.array([len(each) for each in known], dtype=np.int64), of)
         variants = self.round.variants[job]
         first = np.full((len(place), 1), self.first_of_job[job])
         count = np.ones((len(place), size), dtype=np.int64)
         count[:, -1] = len(variants)
-        seatings = self.seatings(
+        candidates = self.candidate_rows(
             self._class[places.site[place]],
             np.hstack([places.variant[place], first]),
             count,
             template,
             row,
         )
-        seating, variant = seatings.product()
-        rows = self.rows(seatings, seating, variant)
+        candidate, variant = candidates.product()
+        rows = self.rows(candidates, candidate, variant)
         bound = np.column_stack(
-            [self.bound(seatings, k, seating, of_place) for k, of_place in enumerate(variant.T)]
+            [self.bound(candidates, k, candidate, of_place) for k, of_place in enumerate(variant.T)]
         )
         excess = _above(bound / self.round.jobs.gsla[self.job[variant]] - 1)
         excess[:, -1] = 0.0
         short_mib = self.memory[variant].sum(axis=1) - self._memory_mib[rows.gpu_class]
         short_mib = np.where(short_mib > MEMORY_TOLERANCE_MIB, short_mib, 0.0)
-        place, own_variant = place[seating], variant[:, -1]
+        place, own_variant = place[candidate], variant[:, -1]
         tables = (variant, rows.share, rows.slowdown, bound, excess)
         own_first = [size - 1, *range(size - 1)]
         return (
             own_variant - self.number[variants[0]],
             places.site[place],
-            places.leaver[place],
+            places.displaced[place],
             fixed[place],
             np.full(len(place), size),
             *(table[:, own_first] for table in tables),
@@ -446,7 +447,7 @@ class Refusals(RowRules):
 
     def _fixed(self, job: int, places: _Places, known: Bools) -> Ints:
         """Return the reason against each place for any figures."""
-        fixed = np.where(known[places.company], Refusal.NONE, Refusal.UNKNOWN)
+        fixed = np.where(known[places.co_runners], Refusal.NONE, Refusal.UNKNOWN)
         if self.rules.gang_sharing == "whole":
             team, size = self.teams
             held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)

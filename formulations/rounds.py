@@ -48,14 +48,14 @@ class Variant(NamedTuple):
         Samples per accumulation step; None if the workload has no batch model.
     memory_mib : float
         Memory of one worker, including the per-process overhead.
-    stretch : float
+    slowdown_factor : float
         t(k) / t(0) of Castor's eq. 3: the factor on every slowdown of the job.
     """
 
     job: int
     sub_batch: int | None
     memory_mib: float
-    stretch: float
+    slowdown_factor: float
 
 
 class Resident(NamedTuple):
@@ -385,15 +385,17 @@ class Round:
         It keeps its share and its sub-batch. A share without a known throughput is assumed to cost
         nothing.
         """
-        stretch = np.array([v.stretch for variants in self.variants for v in variants])
-        stretch = stretch.take(rows.variant, mode="clip")
-        return np.asarray(self.at_last[self.jobs.workload[job], rows.share] * stretch)
+        slowdown_factor = np.array(
+            [v.slowdown_factor for variants in self.variants for v in variants]
+        )
+        slowdown_factor = slowdown_factor.take(rows.variant, mode="clip")
+        return np.asarray(self.at_last[self.jobs.workload[job], rows.share] * slowdown_factor)
 
     @cached_property
     def least_alone(self) -> Floats:
         """The least slowdown of each job alone at any share, (n,)."""
-        stretch = [min(v.stretch for v in variants) for variants in self.variants]
-        return np.asarray(self.at_last.min(axis=1)[self.jobs.workload] * stretch)
+        slowdown_factor = [min(v.slowdown_factor for v in variants) for variants in self.variants]
+        return np.asarray(self.at_last.min(axis=1)[self.jobs.workload] * slowdown_factor)
 
     @cached_property
     def at_last(self) -> Floats:
@@ -444,7 +446,7 @@ class Round:
                 known[resident.variant.job] = max(known[resident.variant.job], slowdown)
         for job in jobs.held:
             if jobs.holds[job] > jobs.workers[job]:
-                least[job] = jobs.slowdown[job] / self.variants[job][0].stretch
+                least[job] = jobs.slowdown[job] / self.variants[job][0].slowdown_factor
             elif job in known:
                 factor[job] = max(1.0, float(jobs.slowdown[job]) / known[job])
         return least, factor
@@ -464,7 +466,7 @@ class Round:
     def alone(self, variant: Variant, share: int | None) -> float | None:
         """Return the slowdown of a job that runs alone at a share, or None if it is unknown."""
         alone = slowdown_alone(self.workload(variant.job), share)
-        return None if alone is None else alone * variant.stretch
+        return None if alone is None else alone * variant.slowdown_factor
 
     def _expected(self, gpu_class: GpuClass) -> Iterator[tuple[Resident, float]]:
         """Yield the residents of a class that have a known slowdown, with it."""
@@ -480,7 +482,7 @@ class Round:
         found = []
         for resident in self.residents[gpu]:
             alone = self.alone(resident.variant, resident.share)
-            found.append(resident.variant.stretch if alone is None else alone)
+            found.append(resident.variant.slowdown_factor if alone is None else alone)
         return tuple(found)
 
     def _known_together(self, gpu: str) -> Combination | None:
@@ -490,7 +492,7 @@ class Round:
         known = self.entries.find(
             self.models[self.machines.model[self.machines.number[gpu]]], members
         )
-        return known.stretched([r.variant.stretch for r in residents]) if known else None
+        return known.stretched([r.variant.slowdown_factor for r in residents]) if known else None
 
     def _bounds(self, gpu: str) -> tuple[float, ...] | None:
         """Return the bound that each resident's gSLA is checked against, or None if unknown."""

@@ -203,7 +203,9 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
 
     Running jobs keep their slowdowns, which may differ from those of all other jobs.
     """
-    stretch = np.array([min(v.stretch for v in variants) for variants in compiled.variants])
+    slowdown_factor = np.array(
+        [min(v.slowdown_factor for v in variants) for variants in compiled.variants]
+    )
     alone = np.array(
         [
             min(
@@ -227,7 +229,7 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
             f"least slowdowns on {model}", partial(_least_together, compiled, model)
         )
         least = np.array([of_workload[name] for name in compiled.names])[compiled.jobs.workload]
-        found[model] = least * stretch[:, None]
+        found[model] = least * slowdown_factor[:, None]
         found[model][:, 0] = np.minimum(found[model][:, 0], alone)
     return found
 

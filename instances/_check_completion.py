@@ -162,27 +162,27 @@ class CheckedCompletion:
         """Return the seconds of weighted completion time that the starts save."""
         least: dict[str, float] = {}
         price = []
-        for company in self._after.gpus.values():
-            ends = self.ends(company)
-            price.append(self._price(company, ends))
-            for placed, end in zip(company.jobs, ends, strict=True):
+        for on_gpu in self._after.gpus.values():
+            ends = self.ends(on_gpu)
+            price.append(self._price(on_gpu, ends))
+            for placed, end in zip(on_gpu.jobs, ends, strict=True):
                 gain = self._gain(placed, end)
                 least[placed.job.id] = min(gain, least.get(placed.job.id, inf))
         return fsum(least.values()) - fsum(price)
 
-    def ends(self, company: GpuOccupants) -> list[float]:
+    def ends(self, on_gpu: GpuOccupants) -> list[float]:
         """Return when each job on a GPU ends, as far as this GPU goes."""
-        slowdown = [effect.slowdown for effect in company.effects or ()]
-        left = [left_s(self._after.instance, placed) for placed in company.jobs]
+        slowdown = [effect.slowdown for effect in on_gpu.effects or ()]
+        left = [left_s(self._after.instance, placed) for placed in on_gpu.jobs]
         whole = [s * seconds for s, seconds in zip(slowdown, left, strict=True)]
-        if len(whole) != 2 or not company.joined:
+        if len(whole) != 2 or not on_gpu.joined:
             return whole
         first = min(whole)
         ends = []
-        for k, placed in enumerate(company.jobs):
+        for k, placed in enumerate(on_gpu.jobs):
             rest = max(0.0, left[k] - first / slowdown[k])
-            end = min(whole[k], first + rest * _alone(placed, company.name))
-            spread = placed.starting and placed.job.workers > self._alike[self._kind(company.name)]
+            end = min(whole[k], first + rest * _alone(placed, on_gpu.name))
+            spread = placed.starting and placed.job.workers > self._alike[self._kind(on_gpu.name)]
             ends.append(whole[k] if spread else end)
         return ends
 
@@ -194,10 +194,10 @@ class CheckedCompletion:
         held = forecast.price(due) - forecast.price(end)
         return job.weight * (due - end) + len(placed.share) * held
 
-    def _price(self, company: GpuOccupants, ends: Sequence[float]) -> float:
+    def _price(self, on_gpu: GpuOccupants, ends: Sequence[float]) -> float:
         """Return the price of a GPU from when it would be idle until its last job ends."""
         running = [
-            end for placed, end in zip(company.jobs, ends, strict=True) if not placed.starting
+            end for placed, end in zip(on_gpu.jobs, ends, strict=True) if not placed.starting
         ]
         if running:
             return self.forecast.price(max(ends)) - self.forecast.price(max(running))
@@ -205,8 +205,8 @@ class CheckedCompletion:
 
     def _kind(self, gpu: str) -> tuple[object, ...]:
         """Return what GPUs have in common that are alike before the plan."""
-        company, kind = self._before.gpus.get(gpu), self._after.instance.places[gpu].gpu
-        residents = (company.ids, company.shares) if company else None
+        on_gpu, kind = self._before.gpus.get(gpu), self._after.instance.places[gpu].gpu
+        residents = (on_gpu.ids, on_gpu.shares) if on_gpu else None
         return kind.model, kind.memory_mib, residents
 
     @cached_property

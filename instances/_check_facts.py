@@ -207,14 +207,14 @@ class Occupancy:
         for each in self.placed.values():
             for gpu in each.share:
                 residents.setdefault(gpu, []).append(each)
-        self.gpus = {gpu: self._company(gpu, jobs) for gpu, jobs in residents.items()}
+        self.gpus = {gpu: self._occupants(gpu, jobs) for gpu, jobs in residents.items()}
 
     @cached_property
     def effects(self) -> Mapping[str, Effect]:
         """The largest slowdown and bound of each job; absent where one is not known."""
         seen: dict[str, list[Effect]] = {name: [] for name in self.placed}
-        for company in self.gpus.values():
-            for name, effect in zip(company.ids, company.effects or (), strict=False):
+        for on_gpu in self.gpus.values():
+            for name, effect in zip(on_gpu.ids, on_gpu.effects or (), strict=False):
                 seen[name].append(effect)
         return {
             name: replace(
@@ -229,24 +229,24 @@ class Occupancy:
     def origins(self) -> Mapping[str, Origin]:
         """Where the slowdown of each job is from; absent where it is as given, or it is alone."""
         found: dict[str, Origin] = {}
-        for company in self.gpus.values():
-            entry = self.entry(company) if len(company.jobs) > 1 else None
+        for on_gpu in self.gpus.values():
+            entry = self.entry(on_gpu) if len(on_gpu.jobs) > 1 else None
             if entry is None or entry.source is None:
                 continue
             origin = Origin(source=entry.source, confidence=entry.confidence)
-            for name in company.ids:
+            for name in on_gpu.ids:
                 found[name] = min(found.get(name, origin), origin, key=lambda each: each.rank)
         return found
 
-    def memory_mib(self, company: GpuOccupants) -> float:
+    def memory_mib(self, on_gpu: GpuOccupants) -> float:
         """Return the memory in use on a GPU, the cluster's reserve included."""
         cluster = self.instance.cluster
-        resident = sum(placed.memory_mib + cluster.per_process_mib for placed in company.jobs)
+        resident = sum(placed.memory_mib + cluster.per_process_mib for placed in on_gpu.jobs)
         return cluster.reserve_mib + resident
 
-    def entry(self, company: GpuOccupants) -> SlowdownEntry | None:
+    def entry(self, on_gpu: GpuOccupants) -> SlowdownEntry | None:
         """Return the entry for two or more jobs on a GPU, None where they may not share."""
-        return self._entry(company.place, company.name, company.jobs)
+        return self._entry(on_gpu.place, on_gpu.name, on_gpu.jobs)
 
     def _entry(self, place: Place, gpu: str, jobs: Sequence[JobOnGpus]) -> SlowdownEntry | None:
         key = tuple(sorted((placed.job.workload, placed.share[gpu] or 0) for placed in jobs))
@@ -280,13 +280,13 @@ class Occupancy:
             found.setdefault(key[:2], []).append(key)
         return found
 
-    def _company(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
-        company = self._on_gpu(gpu, residents)
-        if company.effects is None:
-            return company
+    def _occupants(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
+        on_gpu = self._on_gpu(gpu, residents)
+        if on_gpu.effects is None:
+            return on_gpu
         factors = (self.hosts.slowdown(placed, gpu) for placed in residents)
-        effects = zip(company.effects, factors, strict=False)
-        return replace(company, effects=tuple(effect.times(f) for effect, f in effects))
+        effects = zip(on_gpu.effects, factors, strict=False)
+        return replace(on_gpu, effects=tuple(effect.times(f) for effect, f in effects))
 
     def _on_gpu(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
         place, jobs = self.instance.places[gpu], tuple(residents)

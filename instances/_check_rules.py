@@ -38,11 +38,11 @@ def broken_rules(
             yield from _gang(after, placed)
             yield from _allowed_shares(after.instance.cluster, placed)
             yield from _sub_batch(placed)
-    for company in after.gpus.values():
-        if company.joined:
-            yield from _company(before, after, company)
+    for on_gpu in after.gpus.values():
+        if on_gpu.joined:
+            yield from _gpu_rules(before, after, on_gpu)
             if objective == "jct":
-                yield from _jct(company)
+                yield from _jct(on_gpu)
     if objective == "completion" and len(after.effects) == len(after.placed):
         yield from _completion(after)
     if after.instance.cluster.gang_sharing == "whole":
@@ -55,12 +55,12 @@ def broken_rules(
 def existing_breaches(before: Occupancy) -> Iterator[str]:
     """Yield a line for everything that the running jobs already break among themselves."""
     cluster = before.instance.cluster
-    for company in before.gpus.values():
-        yield from map(str, _memory(before, company))
-        yield from map(str, _share_sum(cluster, company))
-        if len(company.jobs) > 1 and before.entry(company) is None:
-            rule = f"no slowdown is known of {listed(company.ids)} together, each counted as alone"
-            yield str(_broken("entry", f"GPU {company.name}", rule))
+    for on_gpu in before.gpus.values():
+        yield from map(str, _memory(before, on_gpu))
+        yield from map(str, _share_sum(cluster, on_gpu))
+        if len(on_gpu.jobs) > 1 and before.entry(on_gpu) is None:
+            rule = f"no slowdown is known of {listed(on_gpu.ids)} together, each counted as alone"
+            yield str(_broken("entry", f"GPU {on_gpu.name}", rule))
     if cluster.gang_sharing == "whole":
         yield from map(str, _whole(before, among_running=True))
     for name, effect in before.effects.items():
@@ -104,62 +104,62 @@ def _sub_batch(placed: JobOnGpus) -> Iterator[Violation]:
         yield _broken("sub_batch", where, rule)
 
 
-def _company(before: Occupancy, after: Occupancy, company: GpuOccupants) -> Iterator[Violation]:
+def _gpu_rules(before: Occupancy, after: Occupancy, on_gpu: GpuOccupants) -> Iterator[Violation]:
     """2 and 3: what the jobs on one GPU must fulfil together."""
-    cluster, where = after.instance.cluster, f"GPU {company.name}"
-    own = after.instance.places[company.name].gpu.max_jobs
+    cluster, where = after.instance.cluster, f"GPU {on_gpu.name}"
+    own = after.instance.places[on_gpu.name].gpu.max_jobs
     most = cluster.max_jobs_per_gpu if own is None else min(cluster.max_jobs_per_gpu, own)
-    if len(company.jobs) > most:
-        rule = f"holds {len(company.jobs)} jobs, at most {most} may"
+    if len(on_gpu.jobs) > most:
+        rule = f"holds {len(on_gpu.jobs)} jobs, at most {most} may"
         yield _broken("capacity", where, rule)
-    yield from _share_sum(cluster, company)
-    yield from _memory(after, company)
-    if len(company.jobs) == 1:
-        yield from _starts_alone(cluster, company)
-    elif _without_entry(before, company.name):
-        running = listed(before.gpus[company.name].ids)
+    yield from _share_sum(cluster, on_gpu)
+    yield from _memory(after, on_gpu)
+    if len(on_gpu.jobs) == 1:
+        yield from _starts_alone(cluster, on_gpu)
+    elif _without_entry(before, on_gpu.name):
+        running = listed(before.gpus[on_gpu.name].ids)
         yield _broken("entry", where, f"holds {running} without an entry, nothing may join")
-    elif after.entry(company) is None:
-        yield _broken("entry", where, f"no entry lets {_members(company)} share")
+    elif after.entry(on_gpu) is None:
+        yield _broken("entry", where, f"no entry lets {_members(on_gpu)} share")
 
 
-def _starts_alone(cluster: Cluster, company: GpuOccupants) -> Iterator[Violation]:
+def _starts_alone(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]:
     """2: alone, a job has no cap, or with ``start_capped`` one of known throughput."""
-    (placed,), (share,) = company.jobs, company.shares
+    (placed,), (share,) = on_gpu.jobs, on_gpu.shares
     where = f"job {placed.job.id}"
     if share is None:
         return
     if not cluster.start_capped:
-        yield _broken("share", where, f"starts alone on {company.name} at share {share}, not null")
-    elif company.effects is None:
-        rule = f"throughput at 100 and {share} must be known to start alone on {company.name}"
+        yield _broken("share", where, f"starts alone on {on_gpu.name} at share {share}, not null")
+    elif on_gpu.effects is None:
+        rule = f"throughput at 100 and {share} must be known to start alone on {on_gpu.name}"
         yield _broken("share", where, f"{rule} at share {share}")
 
 
-def _share_sum(cluster: Cluster, company: GpuOccupants) -> Iterator[Violation]:
-    if company.share_sum > cluster.share_sum:
-        rule = f"caps sum to {company.share_sum} > {cluster.share_sum}"
-        yield _broken("share", f"GPU {company.name}", rule)
+def _share_sum(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]:
+    if on_gpu.share_sum > cluster.share_sum:
+        rule = f"caps sum to {on_gpu.share_sum} > {cluster.share_sum}"
+        yield _broken("share", f"GPU {on_gpu.name}", rule)
 
 
-def _memory(occupancy: Occupancy, company: GpuOccupants) -> Iterator[Violation]:
+def _memory(occupancy: Occupancy, on_gpu: GpuOccupants) -> Iterator[Violation]:
     """3: what the jobs and the reserve need fits the GPU."""
-    needed, size = occupancy.memory_mib(company), company.place.gpu.memory_mib
+    needed, size = occupancy.memory_mib(on_gpu), on_gpu.place.gpu.memory_mib
     if needed > size + MEMORY_TOLERANCE_MIB:
-        need = "needs" if len(company.ids) == 1 else "need"
-        rule = f"{listed(company.ids)} {need} {needed:.10g} MiB > {size:.10g} MiB"
-        yield _broken("memory", f"GPU {company.name}", rule)
+        need = "needs" if len(on_gpu.ids) == 1 else "need"
+        rule = f"{listed(on_gpu.ids)} {need} {needed:.10g} MiB > {size:.10g} MiB"
+        yield _broken("memory", f"GPU {on_gpu.name}", rule)
 
 
 def _whole(occupancy: Occupancy, among_running: bool = False) -> Iterator[Violation]:
     """1: under ``whole``, gangs that share any GPU share all of them."""
     asked: set[tuple[str, str]] = set()
-    for company in occupancy.gpus.values():
-        for a, b in combinations(company.jobs, 2):
+    for on_gpu in occupancy.gpus.values():
+        for a, b in combinations(on_gpu.jobs, 2):
             pair = (a.job.id, b.job.id)
             mine = among_running or a.starting or b.starting
             if mine and pair not in asked and a.share.keys() != b.share.keys():
-                rule = f"shares {company.name} with {b.job.id} but not all GPUs of both"
+                rule = f"shares {on_gpu.name} with {b.job.id} but not all GPUs of both"
                 yield _broken("whole", f"job {a.job.id}", rule)
             asked.add(pair)
 
@@ -197,10 +197,10 @@ def _hosts(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
         asked = f"{listed(dict.fromkeys(p.job.id for p, _ in starting))}: {name} is asked for "
         asked += f"{load:.4g} times"
         touched = [
-            company.name
-            for company in after.gpus.values()
-            if company.joined
-            and any(_asks(after, placed, company.name, node, name) for placed in company.jobs)
+            on_gpu.name
+            for on_gpu in after.gpus.values()
+            if on_gpu.joined
+            and any(_asks(after, placed, on_gpu.name, node, name) for placed in on_gpu.jobs)
         ]
         if more or len(touched) > 1:
             yield _broken("host", where, f"{asked}, at most one job may start beyond what is left")
@@ -233,16 +233,16 @@ def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
                 yield _broken("gsla", f"GPU {gpu}", rule)
 
 
-def _jct(company: GpuOccupants) -> Iterator[Violation]:
+def _jct(on_gpu: GpuOccupants) -> Iterator[Violation]:
     """Castor's theorem 1: two jobs share only if their mean completion is earlier so."""
-    where = f"GPU {company.name}"
-    if len(company.jobs) > 2:
-        yield _broken("jct", where, f"{len(company.jobs)} jobs share, at most 2 may under jct")
-    elif len(company.jobs) == 2 and company.effects is not None:
-        together = _mean_shared_s(company)
-        in_turn = _mean_in_turn_s(company)
+    where = f"GPU {on_gpu.name}"
+    if len(on_gpu.jobs) > 2:
+        yield _broken("jct", where, f"{len(on_gpu.jobs)} jobs share, at most 2 may under jct")
+    elif len(on_gpu.jobs) == 2 and on_gpu.effects is not None:
+        together = _mean_shared_s(on_gpu)
+        in_turn = _mean_in_turn_s(on_gpu)
         if not together < in_turn * (1 - JCT_TOLERANCE):
-            rule = f"{' and '.join(company.ids)} complete in {together:.10g} s on average when "
+            rule = f"{' and '.join(on_gpu.ids)} complete in {together:.10g} s on average when "
             yield _broken("jct", where, f"{rule}they share, not earlier than {in_turn:.10g} s")
 
 
@@ -250,20 +250,20 @@ def _completion(after: Occupancy) -> Iterator[Violation]:
     """Nobody shares beyond the time at which all jobs, each alone, are forecast to have ended."""
     completion = CheckedCompletion(after)
     last = completion.forecast.last_s
-    for company in after.gpus.values():
-        if company.joined and len(company.jobs) > 1:
-            end = max(completion.ends(company))
+    for on_gpu in after.gpus.values():
+        if on_gpu.joined and len(on_gpu.jobs) > 1:
+            end = max(completion.ends(on_gpu))
             if end > last * (1 + TOLERANCE):
-                rule = f"{listed(company.ids)} end {end:.10g} s from now when they share, later"
+                rule = f"{listed(on_gpu.ids)} end {end:.10g} s from now when they share, later"
                 rule += f" than the {last:.10g} s in which all jobs are forecast to end"
-                yield _broken("completion", f"GPU {company.name}", rule)
+                yield _broken("completion", f"GPU {on_gpu.name}", rule)
 
 
-def _mean_shared_s(company: GpuOccupants) -> float:
+def _mean_shared_s(on_gpu: GpuOccupants) -> float:
     """Return the mean completion of two jobs that run together until one of them ends."""
     runs = [
         (effect.slowdown * _remaining_s(placed), effect.slowdown, placed)
-        for placed, effect in zip(company.jobs, company.effects or (), strict=True)
+        for placed, effect in zip(on_gpu.jobs, on_gpu.effects or (), strict=True)
     ]
     (first_end, _, _), (_, slowdown, last) = sorted(runs, key=lambda run: run[0])
     # What is left then is done alone, but still at the sub-batch it was started with.
@@ -271,12 +271,12 @@ def _mean_shared_s(company: GpuOccupants) -> float:
     return (first_end + last_end) / 2
 
 
-def _mean_in_turn_s(company: GpuOccupants) -> float:
+def _mean_in_turn_s(on_gpu: GpuOccupants) -> float:
     """Return the mean completion one after the other: the running job, else the shorter.
 
     A running job keeps its sub-batch; a job that waits will run at full batch.
     """
-    order = sorted(company.jobs, key=lambda placed: (placed.starting, _remaining_s(placed)))
+    order = sorted(on_gpu.jobs, key=lambda placed: (placed.starting, _remaining_s(placed)))
     first, second = (
         _remaining_s(placed) * (1 if placed.starting else placed.growth) for placed in order
     )
@@ -288,15 +288,15 @@ def _remaining_s(placed: JobOnGpus) -> float:
 
 
 def _without_entry(before: Occupancy, gpu: str) -> bool:
-    company = before.gpus.get(gpu)
-    return company is not None and len(company.jobs) > 1 and before.entry(company) is None
+    on_gpu = before.gpus.get(gpu)
+    return on_gpu is not None and len(on_gpu.jobs) > 1 and before.entry(on_gpu) is None
 
 
-def _members(company: GpuOccupants) -> str:
-    model = company.place.gpu.model
+def _members(on_gpu: GpuOccupants) -> str:
+    model = on_gpu.place.gpu.model
     text = (
         f"{placed.job.id} ({placed.job.workload} at {share or 'no cap'})"
-        for placed, share in zip(company.jobs, company.shares, strict=True)
+        for placed, share in zip(on_gpu.jobs, on_gpu.shares, strict=True)
     )
     return f"{listed(text)} on {model}"
 

@@ -116,7 +116,7 @@ def _jct(after: Occupancy) -> float:
 def _energy(after: Occupancy) -> float:
     """Work per watt; a cluster that does nothing has 0."""
     work = _total(after, lambda placed: placed.job.workers * _rate(after, placed))
-    power = fsum(company.power_w or 0.0 for company in after.gpus.values())
+    power = fsum(on_gpu.power_w or 0.0 for on_gpu in after.gpus.values())
     return work / power if after.gpus else 0.0
 
 

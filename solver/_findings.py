@@ -15,7 +15,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.refusals import (
-    NO_LEAVER,
+    NONE_DISPLACED,
     Candidates,
     Refusal,
     Refusals,
@@ -67,15 +67,15 @@ class Pick:
         return float(self.ways.short_mib[self.row])
 
     @property
-    def leaver(self) -> Resident | None:
+    def displaced(self) -> Resident | None:
         """The jobs that the job would replace."""
-        position = int(self.ways.leaver[self.row])
-        return None if position == NO_LEAVER else self.site.occupants[position]
+        position = int(self.ways.displaced[self.row])
+        return None if position == NONE_DISPLACED else self.site.occupants[position]
 
     @property
     def others(self) -> tuple[Resident, ...]:
         """The co-runners, at the shares that they would have."""
-        staying = [o for o in self.site.occupants if o is not self.leaver]
+        staying = [o for o in self.site.occupants if o is not self.displaced]
         if self.level >= Refusal.UNKNOWN:
             return tuple(staying)
         return tuple(Resident(o.variant, self._share(k)) for k, o in enumerate(staying, 1))
@@ -134,7 +134,7 @@ class BestGpus:
         """Its share, sub-batch and slowdown in words, in parentheses, where there is any."""
         shares = {pick.share for pick in self.picks}
         parts = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
-        if self.variant.stretch != 1:
+        if self.variant.slowdown_factor != 1:
             parts.append(f"sub-batch {self.variant.sub_batch}")
         slowdown = max(pick.slowdown for pick in self.picks)
         parts += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
@@ -179,8 +179,8 @@ class Finder:
         for pick in finding.picks:
             gpus += pick.site.gpus[: pick.number]
             others |= dict.fromkeys(map(self.name, pick.others))
-        company = f"with {listed(others, 3)}" if others else "alone"
-        return f"{company} on {listed(gpus, 4)}"
+        together = f"with {listed(others, 3)}" if others else "alone"
+        return f"{together} on {listed(gpus, 4)}"
 
     def starts(self, occupant: Resident) -> bool:
         """Tell whether a placed job starts, so that its share may still be changed."""
@@ -370,7 +370,7 @@ class Finder:
         known = self.round.entries.find(site.model, members)
         if known is None:
             raise AssertionError("jobs that start together in a valid plan have a known slowdown")
-        return known.stretched([o.variant.stretch for o in occupants]).slowdown
+        return known.stretched([o.variant.slowdown_factor for o in occupants]).slowdown
 
     # -- what was not measured ------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class Finder:
 
     def _measurable(self, index: int, ways: Candidates) -> Bools:
         """Tell of each candidate of a kind of job whether a measurement could make it possible."""
-        fits: Bools = (ways.fixed == Refusal.UNKNOWN) & (ways.leaver == NO_LEAVER)
+        fits: Bools = (ways.fixed == Refusal.UNKNOWN) & (ways.displaced == NONE_DISPLACED)
         fits &= ways.short == 0
         for row in np.flatnonzero(fits).tolist():
             site = self.sites[int(ways.site[row])]

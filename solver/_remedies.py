@@ -391,8 +391,8 @@ class Remedies:
             return 0.0, ()
         rows = np.flatnonzero((self._ways.site == site) & (self._levels == Refusal.TAKEN))
         occupants = self._finder.sites[site].occupants
-        leavers = [occupants[k] for k in sorted(set(self._ways.leaver[rows].tolist()))]
-        singles = [(self._loss(one), (self._finder.name(one),)) for one in leavers]
+        displaced_jobs = [occupants[k] for k in sorted(set(self._ways.displaced[rows].tolist()))]
+        singles = [(self._loss(one), (self._finder.name(one),)) for one in displaced_jobs]
         return min([*singles, self._price_of_all(site)])
 
     def _loss(self, occupant: Resident) -> float:

@@ -168,7 +168,7 @@ class Wording:
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
         limits = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
-        size = finding.variant.sub_batch if finding.variant.stretch != 1 else None
+        size = finding.variant.sub_batch if finding.variant.slowdown_factor != 1 else None
         at = f" at sub-batch {size}" if size else ""
         return category, f"{self._beside(way)}{self._instead(way)}{at} {', and '.join(limits)}"
 
@@ -195,7 +195,7 @@ class Wording:
         return f"{where} on {way.site.gpus[0]}{share}"
 
     def _instead(self, way: Pick) -> str:
-        return f" in place of {self._finder.name(way.leaver)}" if way.leaver else ""
+        return f" in place of {self._finder.name(way.displaced)}" if way.displaced else ""
 
     def _nearest(self, finding: BestGpus) -> Nearest | None:
         way = finding.binding

@@ -221,7 +221,7 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
     shares = set(row.shares)
     share = f" at share {row.shares[0]}" if len(shares) == 1 and None not in shares else ""
     others = [r.job for r in plan.assignments if r is not row and set(r.gpus) & set(row.gpus)]
-    company = f"with {listed(others, 3)}" if others else "alone"
+    together = f"with {listed(others, 3)}" if others else "alone"
     verb = "starts" if plan.starts(row, job.running) else "keeps running"
     limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
     what = "at most" if job.priority == "batch" else "p99 times"
@@ -230,7 +230,8 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
     if origin is not None:
         up_to += f" ({origin})"
     text = (
-        f"{verb} {company} on {listed(row.gpus, 4)}{share}: slowdown {slowdown:.2f}{up_to}; {limit}"
+        f"{verb} {together} on {listed(row.gpus, 4)}{share}: "
+        f"slowdown {slowdown:.2f}{up_to}; {limit}"
     )
     return Explanation(job=job.id, category=None, reason=text)
 

@@ -263,8 +263,8 @@ class _Reading:
         """Which running jobs have several shares, or share some GPU already, (jobs,)."""
         found = np.zeros(len(self.instance.jobs), dtype=bool)
         for name, placed in self.before.placed.items():
-            company = {len(self.before.gpus[gpu].jobs) for gpu in placed.share}
-            found[self.index[name]] = len(set(placed.share.values())) > 1 or company != {1}
+            numbers = {len(self.before.gpus[gpu].jobs) for gpu in placed.share}
+            found[self.index[name]] = len(set(placed.share.values())) > 1 or numbers != {1}
         return found
 
     @cached_property

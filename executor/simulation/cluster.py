@@ -58,7 +58,7 @@ class Residence:
         Its present slowdown, and whether it has a co-runner.
     version : int
         Events of the job with another number are outdated.
-    company : tuple or None
+    pair : tuple or None
         The cell (model, caps, workload, other) that ``slowdown`` measures, if any.
     """
 
@@ -71,7 +71,7 @@ class Residence:
     slowdown: float = 0.0
     shares: bool = False
     version: int = 0
-    company: tuple[int, int, int, int] | None = None
+    pair: tuple[int, int, int, int] | None = None
 
 
 class SimulatedCluster:
@@ -246,8 +246,8 @@ class SimulatedCluster:
         if stay.paused:
             return
         self.push(self.end_s(job), FINISH, job.number, stay.version)
-        stay.company = self._company(job) if self._observe_s < math.inf else None
-        if stay.company is not None and stay.company not in self.state.seen:
+        stay.pair = self._observed_pair(job) if self._observe_s < math.inf else None
+        if stay.pair is not None and stay.pair not in self.state.seen:
             at_s = max(self.state.now, job.since_s) + self._observe_s
             self.push(at_s, _OBSERVE, job.number, stay.version)
 
@@ -274,11 +274,11 @@ class SimulatedCluster:
     def _observe(self, job: Job) -> None:
         """Enter a slowdown that has lasted long enough into the state as measured."""
         stay = self.residences[job.number]
-        if stay.company is not None:
-            stretch = self.state.modes[job.workload][job.mode].stretch
-            self.state.seen[stay.company] = stay.slowdown / stretch
+        if stay.pair is not None:
+            slowdown_factor = self.state.modes[job.workload][job.mode].slowdown_factor
+            self.state.seen[stay.pair] = stay.slowdown / slowdown_factor
 
-    def _company(self, job: Job) -> tuple[int, int, int, int] | None:
+    def _observed_pair(self, job: Job) -> tuple[int, int, int, int] | None:
         """Return the pair whose slowdown a job's slowdown measures; None unless it is one pair."""
         machines, residents = self.state.machines, self.state.residents
         found = None
@@ -298,7 +298,7 @@ class SimulatedCluster:
     def _slowdown(self, job: Job) -> float:
         """Return the job slowdown: the largest over its GPUs, times its sub-batch's factor."""
         state = self.state
-        stretch: float = state.modes[job.workload][job.mode].stretch
+        slowdown_factor: float = state.modes[job.workload][job.mode].slowdown_factor
         worst = 0.0
         for k, gpu in enumerate(job.gpus):
             residents = state.residents[gpu]
@@ -309,7 +309,7 @@ class SimulatedCluster:
                 others = [_member(other, gpu) for other in residents if other is not job]
                 there = self._beside(gpu, mine, others)
             worst = max(worst, there * self._by_host(job, gpu))
-        return worst * stretch
+        return worst * slowdown_factor
 
     def _by_host(self, job: Job, gpu: int) -> float:
         """Return the factor by which the host slows a job's worker on a GPU."""

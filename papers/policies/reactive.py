@@ -17,7 +17,7 @@ from dovetail.solver.policies.state import Job, State
 
 _INSTANT_S = 1e-6
 
-Companies = Sequence[tuple[Job, float]]
+Sharings = Sequence[tuple[Job, float]]
 """Jobs with a gSLA that share, their co-runners now, and since when."""
 
 
@@ -58,18 +58,18 @@ class Reactive:
     def decide(self, state: State) -> Decision:
         """Pause where a gSLA is violated, then start from the head of the queue."""
         draft = Draft(state)
-        companies = list(_companies(state))
-        paused = self._pause(draft, companies)
+        sharings = list(_sharings(state))
+        paused = self._pause(draft, sharings)
         if paused or state.pending:
             waiting = merge(paused, self._queue.jobs(state), key=lambda job: job.number)
             start_spread(draft, waiting, partial(self._may_join, draft))
-        return draft.decision(self._wake(draft, companies))
+        return draft.decision(self._wake(draft, sharings))
 
-    def _pause(self, draft: Draft, companies: Companies) -> list[Job]:
+    def _pause(self, draft: Draft, sharings: Sharings) -> list[Job]:
         """Stop one co-runner of every violated job, no service, and return them by number."""
         state = draft.state
         paused: dict[int, Job] = {}
-        for job, since in companies:
+        for job, since in sharings:
             if since + self.observe_s > state.now + _INSTANT_S or not _violated(state, job):
                 continue
             others = _beside(state, job)
@@ -94,10 +94,10 @@ class Reactive:
             for other in draft.residents(gpu)
         )
 
-    def _wake(self, draft: Draft, companies: Companies) -> float | None:
-        """Return when the next company will have been observed for long enough."""
+    def _wake(self, draft: Draft, sharings: Sharings) -> float | None:
+        """Return when the next co-runners will have been observed for long enough."""
         now = draft.state.now
-        begun = [since for _, since in companies]
+        begun = [since for _, since in sharings]
         starts = draft.decision().starts
         if any(len(draft.residents(gpu)) > 1 for start in starts for gpu in start.gpus):
             begun.append(now)
@@ -105,7 +105,7 @@ class Reactive:
         return min([at for at in moments if at > now + _INSTANT_S], default=None)
 
 
-def _companies(state: State) -> Iterator[tuple[Job, float]]:
+def _sharings(state: State) -> Iterator[tuple[Job, float]]:
     """Yield the jobs with a gSLA that share, their co-runners now, and since when."""
     for job in state.running.values():
         if math.isfinite(job.gsla):

@@ -244,10 +244,12 @@ class BeliefBook(Book):
 
     @property
     def least_modes(self) -> Floats:
-        """The least memory and the least stretch of each workload's modes, (workloads, 2)."""
+        """The least memory and slowdown factor of each workload's modes, (workloads, 2)."""
 
         def made() -> Floats:
-            ways = [[(mode.memory_mib, mode.stretch) for mode in of] for of in self._state.modes]
+            ways = [
+                [(mode.memory_mib, mode.slowdown_factor) for mode in of] for of in self._state.modes
+            ]
             return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
 
         return self.once("least modes", made)

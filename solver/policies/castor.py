@@ -56,13 +56,13 @@ class Castor:
         return _decision(state, _earliest_end, modes)
 
 
-def _earliest_end(pairs: Pairs, hosts: Sequence[HostJob], stretch: Floats) -> Floats:
+def _earliest_end(pairs: Pairs, hosts: Sequence[HostJob], slowdown_factor: Floats) -> Floats:
     """Return when each pair ends on average; infinite where one after the other ends sooner."""
-    host_stretch = np.array([[host.stretch] for host in hosts])
-    one_by_one = pairs.hosting_left_s * host_stretch + pairs.joining_left_s / 2
+    host_factor = np.array([[host.slowdown_factor] for host in hosts])
+    one_by_one = pairs.hosting_left_s * host_factor + pairs.joining_left_s / 2
     at_once = mean_completion(
-        (pairs.joining * stretch, pairs.hosting * host_stretch),
-        (stretch, host_stretch),
+        (pairs.joining * slowdown_factor, pairs.hosting * host_factor),
+        (slowdown_factor, host_factor),
         (pairs.joining_left_s, pairs.hosting_left_s),
     )
     return np.where(at_once < one_by_one * (1 - SHORTER_BY), at_once, np.inf)
@@ -84,7 +84,7 @@ class SjfFfs:
         return _decision(state, _first_fit, max(map(len, state.modes)))
 
 
-def _first_fit(pairs: Pairs, hosts: Sequence[HostJob], stretch: Floats) -> Floats:
+def _first_fit(pairs: Pairs, hosts: Sequence[HostJob], slowdown_factor: Floats) -> Floats:
     """Return the place of the host; infinite where nothing is known of the pair."""
     order = np.array([[float(host.gpus[0])] for host in hosts])
     return np.where(np.isnan(pairs.joining + pairs.hosting), np.inf, order)
@@ -118,7 +118,7 @@ class HostJob(NamedTuple):
     job : Job
     model : int
         Of its GPUs.
-    stretch : float
+    slowdown_factor : float
         The factor of its sub-batch.
     gpus : list of int
         Those that it has to itself.
@@ -128,14 +128,14 @@ class HostJob(NamedTuple):
 
     job: Job
     model: int
-    stretch: float
+    slowdown_factor: float
     gpus: list[int]
     free_mib: float
 
 
 Rule = Callable[["Pairs", Sequence["HostJob"], Floats], Floats]
-"""Of each host and pending job (H, P), given the stretch of a mode of the job (P,): the lower, the
-sooner the host's GPUs are taken; infinite = they may not share."""
+"""For each host and pending job (H, P), given the slowdown factor of a mode of the job (P,): the
+lower, the sooner the host's GPUs are taken; infinite: they may not share."""
 
 
 def _decision(state: State, rule: Rule, modes: int) -> Decision:
@@ -245,9 +245,9 @@ class _Round:
         scores = np.full(pairs.joining.shape, np.inf)
         modes = np.zeros(scores.shape, dtype=np.int64)
         for k in range(self._mode_count):
-            need, stretch = _mode(state, queue, k)
-            score = self._rule(pairs, hosts, stretch)
-            better = (need <= free) & (stretch <= pairs.most_stretch) & (score < scores)
+            need, slowdown_factor = _mode(state, queue, k)
+            score = self._rule(pairs, hosts, slowdown_factor)
+            better = (need <= free) & (slowdown_factor <= pairs.most_factor) & (score < scores)
             scores[better], modes[better] = score[better], k
         if state.machines.rules.gang_sharing == "whole":
             scores[~self._whole(hosts)] = np.inf
@@ -262,7 +262,7 @@ class _Round:
             return None
         way = self._state.modes[job.workload][mode]
         free = min([machines.memory_mib[gpu] for gpu in gpus]) - way.memory_mib
-        return HostJob(job, machines.model[gpus[0]], way.stretch, gpus, room_mib(free))
+        return HostJob(job, machines.model[gpus[0]], way.slowdown_factor, gpus, room_mib(free))
 
     def _whole(self, hosts: Sequence[HostJob]) -> Bools:
         workers = np.array([h.job.workers if len(h.gpus) == h.job.workers else -1 for h in hosts])
@@ -299,7 +299,7 @@ class Pairs(NamedTuple):
         Slowdown of the pending job and of the host at full batch; NaN = they may not share.
     joining_left_s, hosting_left_s : float
         Seconds that each needs still alone on such a GPU.
-    most_stretch : float
+    most_factor : float
         The largest factor of a sub-batch at which the pending job keeps its gSLA if it is
         latency-critical; 0 where it would break the host's.
     """
@@ -308,7 +308,7 @@ class Pairs(NamedTuple):
     hosting: Floats
     joining_left_s: Floats
     hosting_left_s: Floats
-    most_stretch: Floats
+    most_factor: Floats
 
     @classmethod
     def of(cls, state: State, queue: PendingJobs, hosts: Sequence[HostJob]) -> Pairs:
@@ -334,18 +334,18 @@ def _most_stretch(state: State, queue: PendingJobs, hosts: Sequence[HostJob]) ->
     tails = state.tails[:, 0]
     model = np.array([[host.model] for host in hosts])
     workload = np.array([[host.job.workload] for host in hosts])
-    stretch = np.array([[host.stretch] for host in hosts])
+    slowdown_factor = np.array([[host.slowdown_factor] for host in hosts])
     joining, hosting = (
         tails[model, queue.workload, workload],
         tails[model, workload, queue.workload],
     )
-    kept = np.isinf(limit) | (hosting * stretch <= limit)
+    kept = np.isinf(limit) | (hosting * slowdown_factor <= limit)
     most = np.where(np.isinf(queue.limit), np.inf, queue.limit / joining)
     return np.where(kept, most, 0.0)
 
 
 def _mode(state: State, queue: PendingJobs, mode: int) -> tuple[Floats, Floats]:
-    """Return memory and stretch of each pending job's mode; infinite where it has fewer."""
+    """Return memory and slowdown factor of each pending job's mode; infinite where it has fewer."""
     none = (np.inf, np.inf)
     rows = [ways[mode][1:] if mode < len(ways) else none for ways in state.modes]
     table = np.array(rows, dtype=np.float64)[queue.workload]

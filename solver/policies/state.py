@@ -138,14 +138,14 @@ class Sharer(NamedTuple):
         ``Job.tail_limit``.
     share : int or None
         Its cap.
-    stretch : float
+    slowdown_factor : float
         The factor of its sub-batch.
     """
 
     workload: int
     limit: float
     share: int | None = None
-    stretch: float = 1.0
+    slowdown_factor: float = 1.0
 
 
 class Reservation(NamedTuple):
@@ -247,7 +247,9 @@ class State:
 
     def sharer(self, job: Job, share: int | None, mode: int) -> Sharer:
         """Return what counts of a job at a cap in one of its modes."""
-        return Sharer(job.workload, job.tail_limit, share, self.modes[job.workload][mode].stretch)
+        return Sharer(
+            job.workload, job.tail_limit, share, self.modes[job.workload][mode].slowdown_factor
+        )
 
     def tails_kept(self, model: int, sharers: Sequence[Sharer]) -> bool:
         """Tell whether jobs that share a GPU keep every latency-critical one in its limit.
@@ -257,7 +259,7 @@ class State:
         if len(sharers) < 2 or all(math.isinf(one.limit) for one in sharers):
             return True
         return all(
-            math.isinf(one.limit) or tail * one.stretch <= one.limit
+            math.isinf(one.limit) or tail * one.slowdown_factor <= one.limit
             for one, tail in zip(sharers, self._tails_of(model, sharers), strict=True)
         )
 

@@ -149,7 +149,7 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
             else:
                 seats[machines.model[gpus[0]], share].append(k)
     mode = [state.modes[job.workload][job.mode] for job in residents]
-    stretch = np.array([each.stretch for each in mode])
+    slowdown_factor = np.array([each.slowdown_factor for each in mode])
     need = np.bincount(row, [each.memory_mib for each in mode], len(hosts))
     accepted = most_bound(np.array([job.gsla for job in residents]))
     asked = most_bound(np.array([job.gsla for job in jobs]))
@@ -162,7 +162,7 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
         staying, joining = book.least_bounds(machines.models[model], share)
         cells = np.ix_(there[which], of_job)
         accepts[which] |= (
-            (staying[cells] * stretch[which, None] <= accepted[which, None])
+            (staying[cells] * slowdown_factor[which, None] <= accepted[which, None])
             & (joining[cells] * least_stretch <= asked)
             & np.isfinite(staying[cells])  # else nothing is known of the two
         )

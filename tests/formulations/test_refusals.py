@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.formulations.listing import list_groups
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.refusals import NO_LEAVER, Refusal, Refusals, sites_of
+from dovetail.formulations.refusals import NONE_DISPLACED, Refusal, Refusals, sites_of
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from tests.strategies import Shape, random_instance
 
@@ -37,7 +37,7 @@ def possible(problem: Problem, job: int) -> set[Group]:
     """Return the groups with running jobs that are not refused to a job."""
     refusals = Refusals(problem.round, problem.values, sites_of(problem.round, ()))
     each = refusals.candidates(job)
-    free = (refusals.keys(job) < Refusal.TAKEN) & (each.leaver == NO_LEAVER)
+    free = (refusals.keys(job) < Refusal.TAKEN) & (each.displaced == NONE_DISPLACED)
     found = set()
     for row in np.flatnonzero(free):
         group = refusals.groups_of(job, np.array([row]))

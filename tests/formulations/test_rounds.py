@@ -59,7 +59,7 @@ def test_a_pending_job_has_a_variant_for_each_sub_batch():
     assert [v.sub_batch for v in variants] == [64, 32, 16, 8]
     # At full size the workload's own 4000 MiB, below that 2000 + 100 b; 300 for the process.
     assert [v.memory_mib for v in variants] == [4300, 5500, 3900, 3100]
-    assert [v.stretch for v in variants[:3]] == pytest.approx([1, 114 / 104, 134 / 104])
+    assert [v.slowdown_factor for v in variants[:3]] == pytest.approx([1, 114 / 104, 134 / 104])
 
 
 def test_sub_batches_are_whole_and_not_below_the_least():
@@ -137,7 +137,7 @@ def test_a_job_over_its_gsla_closes_all_its_gpus():
     assert closed(small(jobs, [{**SHARED, "upper": [1.6, 1.6]}], gpus=4)) == ["g-0", "g-1"]
 
 
-def test_a_job_counts_as_alone_where_its_company_has_no_entry():
+def test_a_job_counts_as_alone_where_its_co_runners_have_no_entry():
     # No entry has j and k: j is too slow alone at half the SMs, so its other GPU is closed, too.
     shares = {"share": [50, None]}
     jobs = [running("j", ["g-0", "g-1"], gsla=1.4, **shares), running("k", ["g-0"], share=[50])]

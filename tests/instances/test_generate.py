@@ -96,7 +96,7 @@ def test_a_heavy_partner_slows_more():
     assert done_by_heavy > done_by_light + 0.1
 
 
-def test_throughput_falls_with_the_share_and_power_grows_with_company():
+def test_throughput_falls_with_the_share_and_power_grows_with_co_runners():
     instance = generate(12, seed=6)
     for workload in instance.workloads.values():
         rates = [workload.throughput[p] for p in sorted(workload.throughput)]

@@ -687,7 +687,7 @@ class TestWhatIsRefused:
         with pytest.raises(TransitionError, match=r"j1.1 is not what was submitted"):
             story.tell(events.Placed, run=run.replace(spec=spec("text")))
 
-    def test_company_for_a_workload_without_a_profile(self, story):
+    def test_co_runners_for_a_workload_without_a_profile(self, story):
         known = story.running("g0")
         unknown = story.submit(workload="text")
         with pytest.raises(TransitionError, match="g0 is being used alone"):

@@ -239,7 +239,7 @@ def test_the_measured_power_of_pairs_is_seen_by_policies_and_plans():
     assert powers[names[a], names[a]] is None
 
 
-def test_the_rate_is_that_of_the_company():
+def test_the_rate_is_the_one_with_the_co_runners():
     story = known_story()
     first, second = story.submit(), story.submit(workload="speech")
     view = world_of(story, together("vision", "speech", (1.25, 1.6)))
@@ -253,7 +253,7 @@ def test_the_rate_is_that_of_the_company():
     assert mine.source == "measured once"
 
 
-def test_work_done_is_added_up_through_changing_company():
+def test_work_done_is_added_up_with_changing_co_runners():
     story = known_story()
     first, second = story.submit(estimate_s=100.0), story.submit(workload="speech")
     view = world_of(story, together("vision", "speech", (1.25, 1.6)))

@@ -16,7 +16,7 @@ def test_a_slowdown_is_kept_from_when_it_shared():
     seen.note("j1.1", ALONE, shares=False)
     assert seen.readings["j1.1"].slowdown is None
     seen.note("j1.1", SHARED, shares=True)
-    # Its company has gone: neither its rate alone nor a window without one says what it cost.
+    # Its co-runner has gone: neither its rate alone nor a window without one says what it cost.
     seen.note("j1.1", RunReading(predicted=1.7), shares=True)
     seen.note("j1.1", ALONE._replace(iterations=90.0), shares=False)
     kept = RunReading(iterations=90.0, total=100.0, slowdown=2.0, predicted=1.5)

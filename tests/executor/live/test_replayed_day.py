@@ -124,10 +124,10 @@ def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most, 
     live = _as_of_live(tmp_path, machine, began_s)
     simulated = _as_simulated(history, jobs)
     assert live.keys() == simulated.keys()
-    for job, (start_s, end_s, company) in simulated.items():
+    for job, (start_s, end_s, co_runners) in simulated.items():
         assert live[job][:2] == pytest.approx((start_s, end_s), abs=ALIKE_S), job
-        assert live[job][2] == company, job
-    assert sum(len(company) for _, _, company in live.values()) > count / 2
+        assert live[job][2] == co_runners, job
+    assert sum(len(co_runners) for _, _, co_runners in live.values()) > count / 2
 
 
 def _as_of_live(directory, machine, began_s):

@@ -459,7 +459,7 @@ def test_a_capped_run_says_nothing_of_the_rate_alone():
     assert scene.live(400) == []
 
 
-def test_a_run_that_company_makes_much_faster_has_a_wrong_profile_and_no_measurement():
+def test_a_run_that_co_runners_make_much_faster_has_a_wrong_profile_and_no_measurement():
     scene = Scene(*KNOWN)
     pair(scene, first=3.0)
     assert scene.live(400) == []  # 2 / 3 = 0.67
@@ -504,7 +504,7 @@ def test_a_gang_is_separated_from_all_it_may_have_been_slowed_by():
     second = scene.start("speech", "g1", rate=1.5, share=50)
     gang = scene.start("vision", "g0", "g1", rate=1.0, gsla=1.5, share=50)
     scene.live(80)
-    assert scene.only(events.Measured) == []  # its company differs
+    assert scene.only(events.Measured) == []  # its co-runners differ
     found = scene.only(events.Separated)
     assert {pair.runs for pair in found} == {
         (gang.run.id, first.run.id),

@@ -98,21 +98,25 @@ def test_a_job_accumulates_gradients_to_fit_with_another():
     assert finishes(alone) == [100, 109]
 
 
-def with_half_batches(slowdowns: tuple[float, float], stretch: float) -> Instance:
+def with_half_batches(slowdowns: tuple[float, float], slowdown_factor: float) -> Instance:
     """Return a GPU on which b fits with a at half its batch, which stretches both by so much."""
     where = world(gpus=1, slowdowns=[("a", "b", *slowdowns)])
-    # Two steps of 4 samples over one of 8: 2 (f + 4) / (f + 8) = stretch.
-    return with_batch(where, {"a": 8000.0, "b": 12000.0}, fixed_s=8 * (stretch - 1) / (2 - stretch))
+    # Two steps of 4 samples over one of 8: 2 (f + 4) / (f + 8) = slowdown_factor.
+    return with_batch(
+        where,
+        {"a": 8000.0, "b": 12000.0},
+        fixed_s=8 * (slowdown_factor - 1) / (2 - slowdown_factor),
+    )
 
 
 @pytest.mark.parametrize(
-    ("stretch", "mean_s"),
-    # Shared, a ends at 1.05 x 100 = 105 and b, which keeps its sub-batch, at 5 + stretch x 1000.
-    # One after the other at full batch: 100 and 1100.
+    ("slowdown_factor", "mean_s"),
+    # Shared, a ends at 1.05 x 100 = 105 and b, which keeps its sub-batch, at
+    # 5 + slowdown_factor x 1000. One after the other at full batch: 100 and 1100.
     [(1.07, 590), (1.24, 600), (1.38, 600), (1.5, 600)],
 )
-def test_a_sub_batch_stretches_a_job_to_its_end(stretch, mean_s):
-    where = with_half_batches((1.05, 1.05), stretch)
+def test_a_sub_batch_stretches_a_job_to_its_end(slowdown_factor, mean_s):
+    where = with_half_batches((1.05, 1.05), slowdown_factor)
     jobs = trace((0, 1, 101, "a"), (1, 1, 1000, "b"))
     assert sum(finishes(run(jobs, where, policy_named("castor")))) / 2 - 1 == pytest.approx(mean_s)
     data = where.to_data() | {
@@ -160,11 +164,11 @@ class Joining:
 @given(
     slowdowns=st.tuples(st.floats(1, 2.2), st.floats(1, 2.2)),
     left=st.tuples(st.integers(20, 2000), st.integers(20, 2000)),
-    stretch=st.floats(1.01, 1.6),
+    slowdown_factor=st.floats(1.01, 1.6),
     host_mode=st.integers(0, 1),
 )
-def test_the_better_of_sharing_and_waiting_is_chosen(slowdowns, left, stretch, host_mode):
-    where = with_half_batches(slowdowns, stretch)
+def test_the_better_of_sharing_and_waiting_is_chosen(slowdowns, left, slowdown_factor, host_mode):
+    where = with_half_batches(slowdowns, slowdown_factor)
     jobs = trace((0, 1, left[0], "a"), (1, 1, left[1], "b"))
 
     def total_s(policy: Policy) -> float:

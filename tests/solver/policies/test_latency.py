@@ -55,9 +55,9 @@ def test_a_measured_slowdown_replaces_an_upper_bound_but_not_p99():
 
 def test_a_sub_batch_stretches_the_tail():
     state, batch = state_of(), Sharer(B, math.inf)
-    assert kept(state, Sharer(A, 1.5, stretch=1.3), batch)
-    assert not kept(state, Sharer(A, 1.5, stretch=1.4), batch)
-    assert kept(state, Sharer(A, 1.5), batch._replace(stretch=1.4))
+    assert kept(state, Sharer(A, 1.5, slowdown_factor=1.3), batch)
+    assert not kept(state, Sharer(A, 1.5, slowdown_factor=1.4), batch)
+    assert kept(state, Sharer(A, 1.5), batch._replace(slowdown_factor=1.4))
 
 
 def test_caps_and_pairs_of_which_nothing_is_known_are_refused():
@@ -99,7 +99,7 @@ def test_an_entry_of_the_set_says_what_its_tails_are():
         state = with_sets(of_set | fields)
         assert kept(state, batch, Sharer(A, figure), batch)
         assert not kept(state, Sharer(A, figure - 1e-6), batch, batch)
-        assert not kept(state, Sharer(A, figure, stretch=1.01), batch, batch)
+        assert not kept(state, Sharer(A, figure, slowdown_factor=1.01), batch, batch)
     assert not kept(with_sets(of_set | {"slowdown": None}), Sharer(A, 9.0), batch, batch)
 
 
