@@ -1,1 +1,1 @@
-"""What a problem and a plan are: records, files, importers, generators, library, checker."""
+"""Problems and plans: records, files, importers, generators, library, checker."""

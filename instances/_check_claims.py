@@ -1,4 +1,4 @@
-"""What a plan says of itself, held against what the checker found."""
+"""The claims of a plan, compared with the checker's results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def false_claims(
 ) -> Iterator[Violation]:
     """Yield the claims of a plan, other than its objective, that do not hold.
 
-    ``running`` has the jobs that run, those that the plan may preempt among them.
+    ``running`` has the running jobs, including those that the plan may preempt.
     """
     if plan.instance is not None and plan.instance != after.instance.name:
         yield _false(f"made for instance {plan.instance}, not {after.instance.name}")
@@ -41,7 +41,7 @@ def false_claims(
 def false_objective(
     claim: ObjectiveValue, value: float | None, placed_weight: float
 ) -> Iterator[Violation]:
-    """Yield what is wrong with the claimed value, weight, bound and gap."""
+    """Yield the false claims about value, weight, bound and gap."""
     if value is not None and not _close(claim.value, value):
         yield _false(f"claims {claim.name} {claim.value:.10g}, recomputed {value:.10g}")
     if claim.placed_weight is not None and not _close(claim.placed_weight, placed_weight):
@@ -52,7 +52,7 @@ def false_objective(
 
 
 def false_status(plan: Plan) -> Iterator[Violation]:
-    """Yield a violation where a plan is called optimal without its proof."""
+    """Yield a violation if a plan is called optimal without proof."""
     if plan.status != "optimal":
         return
     claim = plan.objective
@@ -86,7 +86,7 @@ def _assignment(held: JobOnGpus | None, after: Occupancy, claim: Assignment) -> 
 def _stops(
     running: Mapping[str, JobOnGpus], plan: Plan, assigned: Mapping[str, Assignment]
 ) -> Iterator[Violation]:
-    """Yield where ``stops`` is given and not exactly the running jobs that do not stay."""
+    """Yield violations if ``stops`` is given but not exactly the running jobs that do not stay."""
     expected = {
         name: set(held.share)
         for name, held in running.items()
@@ -128,7 +128,7 @@ def _co_runners(
 
 
 def false_waiting(instance: Instance, plan: Plan) -> Iterator[Violation]:
-    """Yield where ``waiting`` is not exactly the pending jobs without an assignment."""
+    """Yield violations if ``waiting`` is not exactly the pending jobs without an assignment."""
     listed_jobs = Counter(waiting.job for waiting in plan.waiting)
     assigned = {assignment.job for assignment in plan.assignments}
     expected = {job.id for job in jobs_of(instance, "pending") if job.id not in assigned}
@@ -168,7 +168,7 @@ def _gap(claim: ObjectiveValue) -> float | None:
 
 
 def _places_most(claim: ObjectiveValue) -> bool:
-    """Tell whether nothing says that more weight could be placed."""
+    """Return whether the claim is consistent with having placed the most weight."""
     weight, bound = claim.placed_weight, claim.placed_weight_bound
     return weight is None or bound is None or weight >= bound or _close(weight, bound)
 

@@ -1,7 +1,7 @@
 """The objective ``completion`` recomputed from its definition.
 
-A forecast lays out the queue with each job alone; it says when a job ends if it waits, and what
-a second of a GPU costs. See the docstring of ``dovetail.formulations.completion``.
+A forecast lays out the queue with each job alone; it gives the end of each job that waits, and the
+price of a second of a GPU. See the docstring of ``dovetail.formulations.completion``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FAR_S = 3600.0
 
 
 class AloneForecast:
-    """The round with every waiting job alone, seconds from now.
+    """A forecast with every waiting job alone; times are seconds from now.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class AloneForecast:
             self._rent[job.id] = self.price(self.end_s[job.id]) - self.price(chance)
 
     def price(self, until_s: float) -> float:
-        """Return what a GPU costs from now on."""
+        """Return the price of a GPU from now until a time."""
         times, paid = self.times_s, self.paid
         k = bisect_right(times, until_s)
         if k == len(times):
@@ -68,15 +68,15 @@ class AloneForecast:
         return paid[k - 1] + part * (paid[k] - paid[k - 1])
 
     def price_from_idle(self, until_s: float) -> float:
-        """Return what an idle GPU costs: nothing before the first job that must wait starts."""
+        """Return the price of an idle GPU: free until the first job that must wait starts."""
         return self.price(until_s) - self.price(min(until_s, self.claimed_s))
 
     def rent(self, job: Job) -> float:
-        """Return what the GPUs of a pending job cost if it waits."""
+        """Return the price of the GPUs of a pending job if it waits."""
         return job.workers * self._rent[job.id]
 
     def _queue(self, held: Sequence[tuple[float, int]]) -> list[tuple[float, Job]]:
-        """Return the pending jobs in the order of their starts: critical ones, then by weight."""
+        """Return the pending jobs in the order of their starts: critical first, then by weight."""
         gpus = self._instance.places.values()
         models = {place.gpu.model for place in gpus}
         queue = []
@@ -121,9 +121,9 @@ def _starts(queue: Sequence[tuple[float, Job]], free: list[float]) -> list[float
 def _prices(
     later: Sequence[tuple[float, float, int, float]],
 ) -> tuple[list[float], list[float]]:
-    """Return moments, and the price of a GPU from now until each; later it costs nothing.
+    """Return times, and the price of a GPU from now until each; afterwards it is free.
 
-    ``later`` has start, seconds, GPUs and weight of the jobs that must wait, by start.
+    ``later`` has start, duration, GPUs and weight of the jobs that must wait, sorted by start.
     """
     times = [start for start, _, _, _ in later]
     price = [0.0]
@@ -139,12 +139,12 @@ def _prices(
 
 
 def _next_chance(workers: int, seconds: float, busy_s: Sequence[float]) -> float:
-    """Return when a job that could start now starts if it lets all idle GPUs pass."""
+    """Return the start of a job that could start now but declines all idle GPUs."""
     return max(1.0, busy_s[workers - 1]) if workers <= len(busy_s) else _FAR_S + seconds
 
 
 class CheckedCompletion:
-    """What a plan is worth under ``completion``.
+    """The value of a plan under ``completion``.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class CheckedCompletion:
         return fsum(least.values()) - fsum(price)
 
     def ends(self, on_gpu: GpuOccupants) -> list[float]:
-        """Return when each job on a GPU ends, as far as this GPU goes."""
+        """Return when each job on a GPU ends, considering this GPU only."""
         slowdown = [effect.slowdown for effect in on_gpu.effects or ()]
         left = [left_s(self._after.instance, placed) for placed in on_gpu.jobs]
         whole = [s * seconds for s, seconds in zip(slowdown, left, strict=True)]
@@ -195,7 +195,7 @@ class CheckedCompletion:
         return job.weight * (due - end) + len(placed.share) * held
 
     def _price(self, on_gpu: GpuOccupants, ends: Sequence[float]) -> float:
-        """Return the price of a GPU from when it would be idle until its last job ends."""
+        """Return the price of a GPU from the time it would be idle until its last job ends."""
         running = [
             end for placed, end in zip(on_gpu.jobs, ends, strict=True) if not placed.starting
         ]
@@ -204,7 +204,7 @@ class CheckedCompletion:
         return self.forecast.price_from_idle(max(ends))
 
     def _kind(self, gpu: str) -> tuple[object, ...]:
-        """Return what GPUs have in common that are alike before the plan."""
+        """Return a key that is equal for GPUs that are interchangeable before the plan."""
         on_gpu, kind = self._before.gpus.get(gpu), self._after.instance.places[gpu].gpu
         residents = (on_gpu.ids, on_gpu.shares) if on_gpu else None
         return kind.model, kind.memory_mib, residents
@@ -215,7 +215,7 @@ class CheckedCompletion:
 
 
 def _alone(placed: JobOnGpus, gpu: str) -> float:
-    """Return the slowdown that a job has once the other one on its GPU has ended."""
+    """Return the slowdown of a job after the other job on its GPU has ended."""
     known, share = placed.workload.throughput, placed.share[gpu]
     capped = share is not None and 100 in known and share in known
     return (known[100] / known[share] if capped and share else 1.0) * placed.growth

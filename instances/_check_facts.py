@@ -1,6 +1,6 @@
-"""What the checker knows of placed jobs and of the GPUs they are on.
+"""The checker's view of placed jobs and their GPUs.
 
-Written from the definitions of the formats alone, apart from the code that plans.
+It follows the definitions of the formats only, independent of the planning code.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class JobOnGpus:
 
     @cached_property
     def growth(self) -> float:
-        """What its sub-batch multiplies slowdowns with: t(k) / t(0)."""
+        """The factor of its sub-batch on slowdowns: t(k) / t(0)."""
         batch = self.workload.batch
         if batch is None or self.sub_batch is None:
             return 1.0
@@ -90,8 +90,8 @@ class JobOnGpus:
 def iteration_s(batch: Batch, sub_batch: int) -> float:
     """Return the seconds of an iteration that accumulates gradients over sub-batches.
 
-    Castor, eq. 3. The larger of the two times is taken out of the norm, as a power of a
-    small time underflows.
+    Castor, eq. 3. The larger of the two times is factored out of the norm, as a power of a small
+    time underflows.
     """
     steps = batch.size / sub_batch
     compute = batch.step_s.fixed + batch.step_s.per_sample * sub_batch
@@ -103,10 +103,10 @@ def iteration_s(batch: Batch, sub_batch: int) -> float:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a job suffers on one GPU.
+    """The slowdown of a job on one GPU.
 
-    ``bound`` is what its gSLA is checked against. It may be that of a time when other jobs have
-    ended: ``later``.
+    Its gSLA is compared with ``bound``. With ``later``, the bound applies after other jobs have
+    ended.
     """
 
     slowdown: float
@@ -114,37 +114,37 @@ class Effect:
     later: bool = False
 
     def times(self, factor: float) -> Effect:
-        """Return what the job suffers where all is slower by a factor."""
+        """Return the effect slowed down by a further factor."""
         return replace(self, slowdown=self.slowdown * factor, bound=self.bound * factor)
 
     def then(self, bound: float) -> Effect:
-        """Return the effect with the bound of a later time, if that is larger."""
+        """Return the effect with the bound of a later time, if it is larger."""
         return replace(self, bound=bound, later=True) if bound > self.bound else self
 
 
 class Origin(Record):
-    """Where the slowdown of a job is from.
+    """The origin of a job's slowdown.
 
     Attributes
     ----------
     source : Source
-        The weakest among those of its workers.
+        The weakest source among its workers.
     confidence : float or None
-        With which a bound by a model holds, the least among those of its workers.
+        The confidence of a bound by a model, the lowest among its workers.
     """
 
     source: Source
     confidence: Confidence | None = None
 
     def __str__(self) -> str:
-        """Return it in words: ``model, 90 % bound``."""
+        """Return the origin in words: ``model, 90 % bound``."""
         if self.confidence is not None:
             return f"{self.source}, {100 * self.confidence:g} % bound"
         return f"{self.source}, no bound" if self.source == "estimate" else self.source
 
     @property
     def rank(self) -> tuple[int, float]:
-        """The lower, the less it says of how far off the slowdown may be."""
+        """A sort key; the lower, the less is known about the error of the slowdown."""
         return _WEAKEST_FIRST.index(self.source), self.confidence or 0.0
 
 
@@ -153,7 +153,7 @@ _WEAKEST_FIRST: tuple[Source, ...] = ("estimate", "model", "measured")
 
 @dataclass(frozen=True, eq=False)
 class GpuOccupants:
-    """The jobs on one GPU and what they do to each other; None where that is not known."""
+    """The jobs on one GPU and their slowdowns, None if these are not known."""
 
     place: Place
     jobs: tuple[JobOnGpus, ...]
@@ -167,7 +167,7 @@ class GpuOccupants:
 
     @property
     def shares(self) -> tuple[int | None, ...]:
-        """The share of each job here."""
+        """The share of each job on this GPU."""
         return tuple(placed.share[self.name] for placed in self.jobs)
 
     @property
@@ -187,7 +187,7 @@ class GpuOccupants:
 
 
 class Occupancy:
-    """Who is on which GPU, and the slowdown of every job that follows.
+    """The jobs on each GPU, and the resulting slowdown of every job.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class Occupancy:
 
     @cached_property
     def effects(self) -> Mapping[str, Effect]:
-        """The largest slowdown and bound of each job; absent where one is not known."""
+        """The largest slowdown and bound of each job, without jobs whose slowdown is not known."""
         seen: dict[str, list[Effect]] = {name: [] for name in self.placed}
         for on_gpu in self.gpus.values():
             for name, effect in zip(on_gpu.ids, on_gpu.effects or (), strict=False):
@@ -227,7 +227,7 @@ class Occupancy:
 
     @cached_property
     def origins(self) -> Mapping[str, Origin]:
-        """Where the slowdown of each job is from; absent where it is as given, or it is alone."""
+        """The origin of each job's slowdown, without jobs alone or without a stated source."""
         found: dict[str, Origin] = {}
         for on_gpu in self.gpus.values():
             entry = self.entry(on_gpu) if len(on_gpu.jobs) > 1 else None
@@ -239,13 +239,13 @@ class Occupancy:
         return found
 
     def memory_mib(self, on_gpu: GpuOccupants) -> float:
-        """Return the memory in use on a GPU, the cluster's reserve included."""
+        """Return the memory in use on a GPU, including the cluster's reserve."""
         cluster = self.instance.cluster
         resident = sum(placed.memory_mib + cluster.per_process_mib for placed in on_gpu.jobs)
         return cluster.reserve_mib + resident
 
     def entry(self, on_gpu: GpuOccupants) -> SlowdownEntry | None:
-        """Return the entry for two or more jobs on a GPU, None where they may not share."""
+        """Return the entry for two or more jobs on a GPU, or None if they may not share."""
         return self._entry(on_gpu.place, on_gpu.name, on_gpu.jobs)
 
     def _entry(self, place: Place, gpu: str, jobs: Sequence[JobOnGpus]) -> SlowdownEntry | None:
@@ -257,7 +257,7 @@ class Occupancy:
         return entry if entry is not None and entry.slowdown is not None else None
 
     def _left_of(self, model: str, key: _Members) -> tuple[SlowdownEntry, ...]:
-        """Return the entries of all that two or more of some jobs are when others have ended."""
+        """Return the entries of all smaller sets that may remain when other jobs have ended."""
         if len(key) < 3:
             return ()
         if (model, key) not in self._left:
@@ -274,7 +274,7 @@ class Occupancy:
 
     @cached_property
     def _by_first_two(self) -> Mapping[_Members, list[_Members]]:
-        """The members of all entries on any model, by the first two of them."""
+        """The members of all entries on any model, by their first two members."""
         found: dict[_Members, list[_Members]] = {}
         for _, key in self._entries:
             found.setdefault(key[:2], []).append(key)
@@ -299,7 +299,7 @@ class Occupancy:
             return GpuOccupants(place, jobs, effects, entry.power_w)
         if any(placed.starting for placed in jobs):
             return GpuOccupants(place, jobs, None, None)
-        # Running jobs are taken as they are: without an entry each counts as if alone.
+        # Running jobs are accepted as they are: without an entry each is treated as if alone.
         return GpuOccupants(place, jobs, sum((_alone(each, gpu) or () for each in jobs), ()), None)
 
 
@@ -319,9 +319,9 @@ def _capped(workload: Workload, share: int | None) -> float | None:
 
 
 def _until_it_ends(placed: JobOnGpus, left: Sequence[SlowdownEntry], share: int | None) -> Effect:
-    """Return what a job suffers with all others, and in the worst case when some have ended.
+    """Return a job's slowdown with all others, and the worst case after some of them have ended.
 
-    The entry of all comes first. The job keeps its share and its sub-batch.
+    The entry of all jobs comes first. The job keeps its share and its sub-batch.
     """
     me = placed.job.workload, share
     among = [
@@ -341,7 +341,7 @@ def _members(entry: SlowdownEntry) -> list[tuple[str, int | None]]:
 
 
 def _beside(placed: JobOnGpus, entry: SlowdownEntry, k: int) -> Effect:
-    """Return what the job suffers as the k-th of an entry, at full batch."""
+    """Return the slowdown of the job as the k-th member of an entry, at full batch."""
     slowdown = entry.slowdown or ()
     bound = entry.upper or slowdown
     if placed.job.priority == "latency" and entry.p99 is not None:

@@ -1,8 +1,8 @@
-"""What the hosts of nodes are asked for, and what that costs: from the definition alone.
+"""The demand on the hosts of nodes and the slowdown by it, from the definition alone.
 
-A worker asks for a part of what its node has of a resource, at most one of as many as the node's
-GPUs hold of its job. Where the parts on a node sum to more than 1, jobs that ask for the resource
-are slowed by the sum.
+A worker asks for a fraction of a resource of its node, at most 1/k if the node's GPUs can hold k
+workers of its job. If the fractions on a node sum to more than 1, jobs that ask for the resource
+are slowed down by the sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.instances._check_facts import JobOnGpus
 
 FULL = 1.001
-"""The sum of parts from which on jobs are slowed."""
+"""The sum of fractions above which jobs are slowed down."""
 
 _OF_METRICS = {
     "pcie_bytes_s": ("pcie_rx_bytes_s", "pcie_tx_bytes_s"),
@@ -26,7 +26,7 @@ _OF_METRICS = {
 
 
 class HostLoads:
-    """The loads of the resources of all nodes.
+    """The load of each resource of all nodes.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class HostLoads:
         self.load = {key: fsum(parts) for key, parts in asked.items()}
 
     def parts(self, placed: JobOnGpus, gpu: str) -> Mapping[str, float]:
-        """Return the part of each resource that the worker on a GPU asks for, where it does."""
+        """Return the fraction of each resource that the worker on a GPU asks for, if any."""
         node = self._nodes.get(self._node_of[gpu])
         if node is None or node.host is None:
             return {}
@@ -67,7 +67,7 @@ class HostLoads:
 
 
 def over_capacity(loads: HostLoads) -> Iterator[tuple[str, str, float]]:
-    """Yield node, resource and load wherever more is asked for than there is."""
+    """Yield node, resource and load for each overloaded resource."""
     for (node, name), load in loads.load.items():
         if load > FULL:
             yield node, name, load

@@ -1,4 +1,4 @@
-"""From a plan's assignments to placed jobs, with everything that cannot be placed so."""
+"""From a plan's assignments to placed jobs, and the violations of those that cannot be placed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dovetail.instances.plan import Assignment, Plan
 class Reading:
     """The jobs that hold GPUs under a plan.
 
-    Running jobs are where the instance says, whatever the plan says. ``complete`` is False
-    where a job could not be placed because the plan names it or its GPUs wrongly.
+    Running jobs are on the GPUs given by the instance, regardless of the plan. ``complete`` is
+    False if a job could not be placed because the plan names it or its GPUs incorrectly.
     """
 
     assigned: dict[str, Assignment] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class Reading:
     complete: bool = True
 
     def refuse(self, violation: Violation) -> None:
-        """Note an assignment that leaves its job unplaced."""
+        """Record an assignment that leaves its job unplaced."""
         self.violations.append(violation)
         self.complete = False
 
 
 def read_plan(instance: Instance, plan: Plan) -> Reading:
-    """Place the jobs of a plan and report the assignments that name no possible place."""
+    """Place the jobs of a plan and report the assignments that are impossible."""
     reading = Reading(placed=running_jobs(instance))
     for assignment in plan.assignments:
         _read(instance, assignment, reading)

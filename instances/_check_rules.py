@@ -1,8 +1,8 @@
-"""The hard constraints of the round problem, a function each, and what is only warned of.
+"""The hard constraints of the round problem, one function each, and the warnings.
 
-``before`` holds the running jobs alone, ``after`` those and the jobs that the plan starts.
-A constraint is asked only where a job starts; what running jobs already do to each other
-closes GPUs to starting jobs and is otherwise a warning.
+``before`` holds the running jobs only, ``after`` also the jobs that the plan starts. A constraint
+is checked only if a job starts; breaches among running jobs close their GPUs to starting jobs and
+are otherwise warnings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def broken_rules(
 
 
 def existing_breaches(before: Occupancy) -> Iterator[str]:
-    """Yield a line for everything that the running jobs already break among themselves."""
+    """Yield a line for each rule that the running jobs already break among themselves."""
     cluster = before.instance.cluster
     for on_gpu in before.gpus.values():
         yield from map(str, _memory(before, on_gpu))
@@ -105,7 +105,7 @@ def _sub_batch(placed: JobOnGpus) -> Iterator[Violation]:
 
 
 def _gpu_rules(before: Occupancy, after: Occupancy, on_gpu: GpuOccupants) -> Iterator[Violation]:
-    """2 and 3: what the jobs on one GPU must fulfil together."""
+    """2 and 3: the rules for all jobs on one GPU."""
     cluster, where = after.instance.cluster, f"GPU {on_gpu.name}"
     own = after.instance.places[on_gpu.name].gpu.max_jobs
     most = cluster.max_jobs_per_gpu if own is None else min(cluster.max_jobs_per_gpu, own)
@@ -124,7 +124,7 @@ def _gpu_rules(before: Occupancy, after: Occupancy, on_gpu: GpuOccupants) -> Ite
 
 
 def _starts_alone(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]:
-    """2: alone, a job has no cap, or with ``start_capped`` one of known throughput."""
+    """2: alone, a job has no cap, or with ``start_capped`` a cap of known throughput."""
     (placed,), (share,) = on_gpu.jobs, on_gpu.shares
     where = f"job {placed.job.id}"
     if share is None:
@@ -143,7 +143,7 @@ def _share_sum(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]:
 
 
 def _memory(occupancy: Occupancy, on_gpu: GpuOccupants) -> Iterator[Violation]:
-    """3: what the jobs and the reserve need fits the GPU."""
+    """3: the memory of the jobs and the reserve fits on the GPU."""
     needed, size = occupancy.memory_mib(on_gpu), on_gpu.place.gpu.memory_mib
     if needed > size + MEMORY_TOLERANCE_MIB:
         need = "needs" if len(on_gpu.ids) == 1 else "need"
@@ -165,7 +165,7 @@ def _whole(occupancy: Occupancy, among_running: bool = False) -> Iterator[Violat
 
 
 def _gsla(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
-    """4: the gSLA of starting jobs and of the running jobs that they join or slow by the host."""
+    """4: the gSLA of starting jobs and of running jobs that they join or slow through the host."""
     asked = {name for gpu in after.gpus.values() if gpu.joined for name in gpu.ids}
     asked |= {name for name, running in before.placed.items() if _slower(before, after, running)}
     for name, effect in after.effects.items():
@@ -174,7 +174,7 @@ def _gsla(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
 
 
 def _slower(before: Occupancy, after: Occupancy, running: JobOnGpus) -> bool:
-    """Tell whether a running job is slowed more by its host than before."""
+    """Return whether a running job is slowed more by its host than before."""
     return any(
         after.hosts.slowdown(running, gpu) > before.hosts.slowdown(running, gpu)
         for gpu in running.share
@@ -182,7 +182,7 @@ def _slower(before: Occupancy, after: Occupancy, running: JobOnGpus) -> bool:
 
 
 def _hosts(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
-    """6: starts stay within what running jobs leave of a host, or one goes beyond it alone."""
+    """6: starting jobs fit the free resources of a host, or only one job exceeds them."""
     for node, name, load in over_capacity(after.hosts):
         starting = [
             (placed, gpu)
@@ -214,13 +214,13 @@ def _hosts(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
 
 
 def _asks(occupancy: Occupancy, placed: JobOnGpus, gpu: str, node: str, name: str) -> bool:
-    """Tell whether the worker of a job on a GPU asks for a resource of a node."""
+    """Return whether the worker of a job on a GPU asks for a resource of a node."""
     hosts = occupancy.hosts
     return hosts.node_of(gpu) == node and name in hosts.parts(placed, gpu)
 
 
 def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
-    """5: nothing joins any GPU of a job that is over its gSLA already."""
+    """5: no job joins any GPU of a job that is already over its gSLA."""
     for name, effect in before.effects.items():
         running = before.placed[name]
         if not _over_gsla(running, effect):
@@ -234,7 +234,7 @@ def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
 
 
 def _jct(on_gpu: GpuOccupants) -> Iterator[Violation]:
-    """Castor's theorem 1: two jobs share only if their mean completion is earlier so."""
+    """Castor's theorem 1: two jobs share only if that makes their mean completion earlier."""
     where = f"GPU {on_gpu.name}"
     if len(on_gpu.jobs) > 2:
         yield _broken("jct", where, f"{len(on_gpu.jobs)} jobs share, at most 2 may under jct")
@@ -247,7 +247,7 @@ def _jct(on_gpu: GpuOccupants) -> Iterator[Violation]:
 
 
 def _completion(after: Occupancy) -> Iterator[Violation]:
-    """Nobody shares beyond the time at which all jobs, each alone, are forecast to have ended."""
+    """No job shares beyond the time at which all jobs, each alone, are forecast to have ended."""
     completion = CheckedCompletion(after)
     last = completion.forecast.last_s
     for on_gpu in after.gpus.values():
@@ -266,13 +266,13 @@ def _mean_shared_s(on_gpu: GpuOccupants) -> float:
         for placed, effect in zip(on_gpu.jobs, on_gpu.effects or (), strict=True)
     ]
     (first_end, _, _), (_, slowdown, last) = sorted(runs, key=lambda run: run[0])
-    # What is left then is done alone, but still at the sub-batch it was started with.
+    # The remaining work is done alone, but still at the sub-batch that the job was started with.
     last_end = first_end + (_remaining_s(last) - first_end / slowdown) * last.growth
     return (first_end + last_end) / 2
 
 
 def _mean_in_turn_s(on_gpu: GpuOccupants) -> float:
-    """Return the mean completion one after the other: the running job, else the shorter.
+    """Return the mean completion one after the other, the running or else the shorter job first.
 
     A running job keeps its sub-batch; a job that waits will run at full batch.
     """

@@ -1,4 +1,4 @@
-"""The objectives recomputed from their definitions, for the plan as it is."""
+"""The objectives of a plan, recomputed from their definitions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LEAST_SENSITIVITY = 0.01
 
 
 def objective_value(after: Occupancy, objective: ObjectiveName) -> float | None:
-    """Return the value of a plan, None where the slowdown of a placed job is not known.
+    """Return the value of a plan, or None if the slowdown of a placed job is not known.
 
-    Of the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``) this is the value of
-    the second stage; ``placed_weight`` is that of the first.
+    For the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``) this is the value of
+    the second stage; ``placed_weight`` is the value of the first.
     """
     if len(after.effects) < len(after.placed):
         return None
@@ -26,12 +26,12 @@ def objective_value(after: Occupancy, objective: ObjectiveName) -> float | None:
 
 
 def placed_weight(after: Occupancy) -> float:
-    """Return the total weight of the placed jobs, the running ones included."""
+    """Return the total weight of the placed jobs, including running ones."""
     return fsum(placed.job.weight for placed in after.placed.values())
 
 
 def spanned(after: Occupancy) -> tuple[int, int]:
-    """Return the nodes, and the racks, that each gang is on, summed over the gangs."""
+    """Return the number of nodes and of racks of each gang, summed over the gangs."""
     places = after.instance.places
     nodes = racks = 0
     for placed in after.placed.values():
@@ -43,9 +43,9 @@ def spanned(after: Occupancy) -> tuple[int, int]:
 def sensitivities(instance: Instance) -> Mapping[str, float]:
     """Return the sensitivity of the jobs of each workload (TensorShare's S2).
 
-    The population standard deviation, over all other jobs, of the workload's own lowest
-    slowdown over the known pairs with that job's workload; at least 0.01; 1 where fewer than
-    two are known.
+    This is the population standard deviation, over all other jobs, of the workload's own lowest
+    slowdown over the known pairs with that job's workload; at least 0.01; 1 if fewer than two are
+    known.
     """
     lowest = _lowest_slowdowns(instance)
     jobs = Counter(job.workload for job in instance.jobs)
@@ -82,9 +82,9 @@ def _lowest_slowdowns(instance: Instance) -> dict[tuple[str, str], float]:
 
 
 def _holds(entry: SlowdownEntry, models: set[str], own: Collection[EntryKey]) -> bool:
-    """Tell whether the entry is the one that counts on some GPU of the cluster.
+    """Return whether the entry applies to some GPU of the cluster.
 
-    ``own`` are the keys of the entries for one GPU model, which win over those without a model.
+    ``own`` has the keys of the entries for a GPU model, which override entries without a model.
     """
     if entry.gpu_model is not None:
         return entry.gpu_model in models

@@ -9,9 +9,9 @@ import sys
 def module_command(module: str) -> tuple[str, ...]:
     """Return the command that runs one of our modules as a program.
 
-    ``-P`` keeps the current directory out of Python's path: a file there that has the name of a
-    library would be run in its place. An option does not reach the programs of users that such a
-    process starts; ``PYTHONSAFEPATH`` would.
+    ``-P`` keeps the current directory out of Python's path: a file there with the name of a
+    library would be run instead of it. Unlike ``PYTHONSAFEPATH``, the option does not affect the
+    users' programs that such a process starts.
     """
     return (sys.executable, "-P", "-m", module)
 
@@ -19,8 +19,8 @@ def module_command(module: str) -> tuple[str, ...]:
 def module_environment() -> dict[str, str]:
     """Return the environment of one of our programs that runs as another user.
 
-    Only what programs and modules are found by: ``PYTHONPATH`` may be the only way to a Dovetail
-    that was installed with ``pip install --target``.
+    It has only the search paths for programs and modules: ``PYTHONPATH`` may be the only way to
+    find a Dovetail that was installed with ``pip install --target``.
     """
     found = {"PATH": os.environ.get("PATH", os.defpath)}
     modules = os.environ.get("PYTHONPATH")

@@ -1,10 +1,9 @@
-"""The synthetic contention model behind ``generate``: it rests on no measurement.
+"""The synthetic contention model behind ``generate``, not based on measurements.
 
-Every workload asks for a part of the SMs and for parts of DRAM and PCIe bandwidth. At a cap
-its computing is stretched when the cap is below what it needs; reading memory and transfers
-are stretched when both jobs together ask for more than there is. The partner's demand shrinks
-as its own cap slows it. A partner's DRAM traffic also costs something through the cache, and
-a few per cent of noise stand for everything else.
+Every workload needs a fraction of the SMs and of the DRAM and PCIe bandwidth. Its computing slows
+down if its cap is below its need; memory accesses and transfers slow down if both jobs together
+need more than the GPU has. The partner's demand shrinks as its own cap slows it. A partner's DRAM
+traffic also slows a job through the cache, and a few per cent of noise represent everything else.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _IDLE_W, _SM_W, _DRAM_W, _LIMIT_W = 45.0, 150.0, 90.0, 300.0
 
 
 class Traits(NamedTuple):
-    """What each workload asks of a GPU alone at full pace; every field has shape (n,).
+    """The demand of each workload alone at full rate; every field has shape (n,).
 
-    ``sm`` and ``occupancy`` are what a profiler shows; ``need`` is the part of the SMs beyond
-    which more bring nothing. ``dram`` and ``pcie`` are parts of the bandwidth. ``compute``,
-    ``memory`` and ``transfer`` (sum 1) say where the iteration time goes, ``cache`` in 0..1 how
-    sensitive it is to a partner's DRAM traffic.
+    ``sm`` and ``occupancy`` are what a profiler shows; ``need`` is the fraction of the SMs above
+    which more SMs bring no gain. ``dram`` and ``pcie`` are fractions of the bandwidth.
+    ``compute``, ``memory`` and ``transfer`` (sum 1) are the parts of the iteration time, ``cache``
+    in 0..1 is the sensitivity to a partner's DRAM traffic.
     """
 
     sm: Floats
@@ -52,7 +51,7 @@ def draw_traits(draw: np.random.Generator, n: int) -> Traits:
 
 
 def traits_of(sm: Floats, occupancy: Floats, dram: Floats, pcie: Floats, cache: Floats) -> Traits:
-    """Return the traits that follow from a profile (parts of 1, each of shape (n,))."""
+    """Return the traits that follow from a profile (fractions, each of shape (n,))."""
     need = np.clip(1.25 * sm * (0.5 + 0.7 * occupancy), 0.05, 1.0)
     total = sm + 1.1 * dram + 0.8 * pcie
     memory, transfer = 1.1 * dram / total, 0.8 * pcie / total
@@ -69,7 +68,7 @@ def solo_slowdown(traits: Traits, part: float) -> Floats:
 def capped_slowdown(traits: Traits, mine: float, theirs: float) -> Floats:
     """Return slowdowns (n, n) without noise: row i with column j, i capped at ``mine``.
 
-    ``mine`` and ``theirs`` are parts of the SMs.
+    ``mine`` and ``theirs`` are fractions of the SMs.
     """
     stretch = np.maximum(1.0, traits.need / mine)[:, None]
     my_pace, their_pace = (np.minimum(1.0, part / traits.need) for part in (mine, theirs))
@@ -85,8 +84,8 @@ def open_slowdown(traits: Traits) -> Floats:
 def overlapping_slowdown(traits: Traits, mine: float, theirs: float) -> Floats:
     """Return slowdowns (n, n) without noise at caps that sum to more than the GPU, or to less.
 
-    As without caps, but no job asks for more of the SMs than its cap: ``mine`` and ``theirs`` are
-    parts of the SMs, 1 for no cap.
+    This is like running without caps, except that no job gets more SMs than its cap: ``mine`` and
+    ``theirs`` are fractions of the SMs, 1 for no cap.
     """
     own, other = np.minimum(traits.need, mine), np.minimum(traits.need, theirs)
     crowd = np.maximum(1.0, own[:, None] + other[None, :])

@@ -1,8 +1,8 @@
-"""Changes to the jobs of a YAML text that leave all else of it, comments too, as it is.
+"""Changes to the jobs of a YAML text that leave the rest of it, including comments, unchanged.
 
-A round trip through a library of YAML would do for the values, but moves the comments behind what
-it removes and breaks long lines anew. Here the parser says where each value begins and ends, and
-only those places are changed.
+A round trip through a YAML library would keep the values, but it moves the comments after a
+removed item and rewraps long lines. Here the parser gives the position of each value, and only
+these ranges are changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.instances import _syntax
 
 
 class _Edit(NamedTuple):
-    """What replaces a part of the text."""
+    """A replacement of a part of the text."""
 
     start: int
     end: int
@@ -25,18 +25,18 @@ class _Edit(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A value and where it is.
+    """A value and its position.
 
     Attributes
     ----------
     start, end, column : int
-        Where it begins and ends; without the spaces and comments behind it.
+        Its start and end, without spaces and comments after it.
     flow : bool
         Whether it is in brackets: its members may be on one line.
     text : str
-        Of a scalar.
+        The text of a scalar.
     keys, members : list of _Node
-        Of a list, which has no keys, or a mapping.
+        The content of a mapping, or of a list, which has no keys.
     """
 
     start: int
@@ -49,7 +49,7 @@ class _Node(NamedTuple):
 
 
 Event = Any
-"""An event of PyYAML's parser: the stubs of its library say too little of their fields."""
+"""An event of PyYAML's parser; the library's type stubs lack most fields."""
 
 Events = Iterator[Event]
 
@@ -59,18 +59,18 @@ def _ends(event: Event) -> bool:
 
 
 Changes = Mapping[str, Mapping[str, object] | None]
-"""By the id of a job its new fields, None for those to remove; None for a job to remove."""
+"""The new fields by job id: None as a field removes it, None as the value removes the job."""
 
 
 def edited_jobs(text: str, changes: Changes) -> str:
-    """Return the text of an instance with other jobs.
+    """Return the text of an instance with changed jobs.
 
     Parameters
     ----------
     text : str
-        YAML that was read as an instance: without anchors and tags.
+        YAML that was read as an instance, so it has no anchors or tags.
     changes : mapping
-        See `Changes`. Jobs that it does not name stay as they are.
+        See `Changes`. Other jobs are unchanged.
     """
     key, jobs = _jobs(text)
     pieces, behind = [], 0
@@ -81,7 +81,7 @@ def edited_jobs(text: str, changes: Changes) -> str:
 
 
 def _jobs(text: str) -> tuple[_Node, _Node]:
-    """Return the key and the value of the jobs; the other values of a file may be millions."""
+    """Return the key and the value of the jobs; a file may have millions of other values."""
     events: Events = iter(yaml.parse(text, Loader=_syntax.LOADER))
     while not isinstance(next(events), yaml.MappingStartEvent):
         pass
@@ -99,7 +99,7 @@ def _node(text: str, events: Events, event: Event) -> _Node:
     """Return the value that begins with an event of the parser."""
     start, end, column = event.start_mark.index, event.end_mark.index, event.start_mark.column
     if isinstance(event, yaml.ScalarEvent):
-        while end > start and text[end - 1].isspace():  # behind a scalar of several lines
+        while end > start and text[end - 1].isspace():  # after a scalar of several lines
             end -= 1
         return _Node(start, end, column, text=event.value)
     keys: list[_Node] = []
@@ -111,7 +111,7 @@ def _node(text: str, events: Events, event: Event) -> _Node:
             inner = next(events)
         members.append(_node(text, events, inner))
         inner = next(events)
-    # The mark at the end of a block is behind the comments that follow it.
+    # The mark at the end of a block is after the comments that follow it.
     end = inner.end_mark.index if event.flow_style else members[-1].end
     return _Node(start, end, column, bool(event.flow_style), "", keys, members)
 
@@ -142,7 +142,7 @@ def _with_dash(text: str, jobs: _Node, job: _Node) -> _Node:
 
 
 def _emptied(text: str, key: _Node, jobs: _Node, parts: Sequence[_Node]) -> Iterator[_Edit]:
-    """Yield what makes the list empty."""
+    """Yield the edits that empty the list."""
     if jobs.flow:
         yield _Edit(jobs.start, jobs.end, "[]")
         return
@@ -152,7 +152,7 @@ def _emptied(text: str, key: _Node, jobs: _Node, parts: Sequence[_Node]) -> Iter
 
 
 def _changed(text: str, job: _Node, fields: Mapping[str, object]) -> Iterator[_Edit]:
-    """Yield what gives a job other fields: values replaced, fields removed, fields added."""
+    """Yield the edits of a job's fields: values replaced, fields removed, fields added."""
     parts = [k._replace(end=m.end) for k, m in zip(job.keys, job.members, strict=True)]
     gone = [k.text in fields and fields[k.text] is None for k in job.keys]
     yield from _removed(text, parts, gone, job.flow)
@@ -180,7 +180,7 @@ def _changed(text: str, job: _Node, fields: Mapping[str, object]) -> Iterator[_E
 def _removed(
     text: str, parts: Sequence[_Node], gone: Sequence[bool], flow: bool
 ) -> Iterator[_Edit]:
-    """Yield what removes members, of which one at least stays."""
+    """Yield the edits that remove members; at least one member stays."""
     kept = [k for k, removed in enumerate(gone) if not removed]
     for before, after in pairwise([-1, *kept, len(parts)]):
         run = parts[before + 1 : after]
@@ -195,7 +195,7 @@ def _removed(
 
 
 def _lines(text: str, part: _Node) -> _Edit:
-    """Return what removes the lines of a member of a block, with the comment behind it."""
+    """Return the edit that removes the lines of a member of a block, with the comment after it."""
     return _Edit(_line_start(text, part.start), min(_line_end(text, part.end) + 1, len(text)))
 
 

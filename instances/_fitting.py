@@ -1,7 +1,7 @@
-"""What the parts of an instance must keep together, one part after the other.
+"""The rules across the parts of an instance, checked one part after the other.
 
-An instance that is read and one that is built call by call have the same rules here. Each check
-remembers what it has seen, so that a part costs the same however many came before.
+They are the same for an instance that is read and one that is built call by call. Each check
+remembers earlier parts, so that the cost of a part does not depend on their number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_GPUS: Final = 100_000
 
 
 class NodeChecks:
-    """Nodes of one cluster: ids differ, and GPUs of one model hold as many jobs."""
+    """Nodes of one cluster: ids differ, and all GPUs of a model have the same most jobs."""
 
     def __init__(self) -> None:
         self._max_jobs: dict[str, int | None] = {}
@@ -28,7 +28,7 @@ class NodeChecks:
         self._count = 0
 
     def add(self, node: Node, path: str) -> None:
-        """Refuse a node that does not fit those before it, and remember it if it does."""
+        """Refuse a node that does not fit the earlier ones, else remember it."""
         if node.id in self._nodes:
             raise rule_broken(f"{path}.id", f"node ids must differ, got {shown(node.id)} twice")
         kinds = self._kinds(node, path)
@@ -48,7 +48,7 @@ class NodeChecks:
         self._max_jobs |= kinds
 
     def _kinds(self, node: Node, path: str) -> dict[str, int | None]:
-        """Return what the GPUs of a node say of the most jobs on each model."""
+        """Return the most jobs on each model, as given by the GPUs of a node."""
         found: dict[str, int | None] = {}
         for g, gpu in enumerate((node.gpu,) if node.gpu else node.gpus or ()):
             before = self._max_jobs.get(gpu.model, gpu.max_jobs)
@@ -62,7 +62,7 @@ class NodeChecks:
 
 
 class JobChecks:
-    """Jobs of one round: ids differ, workloads are there, and running jobs fit on their GPUs.
+    """Jobs of one round: ids differ, workloads exist, and running jobs fit on their GPUs.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class JobChecks:
         self._held: Counter[str] = Counter()
 
     def add(self, job: Job, path: str) -> None:
-        """Refuse a job that does not fit the instance or those before it, else remember it."""
+        """Refuse a job that does not fit the instance or the earlier jobs, else remember it."""
         if job.id in self._ids:
             raise rule_broken(f"{path}.id", f"job ids must differ, got {shown(job.id)} twice")
         workload = self._workloads.get(job.workload)
@@ -121,7 +121,7 @@ def _check_sub_batch(job: Job, workload: Workload, path: str) -> None:
 
 
 def check_entry(entry: SlowdownEntry, workloads: Mapping[str, Workload], path: str) -> None:
-    """Refuse slowdowns of workloads that are not there, or of one that cannot run as idle."""
+    """Refuse slowdowns of unknown workloads, or of a workload that cannot run at ``idle``."""
     for w, name in enumerate(entry.workloads):
         if name not in workloads:
             field = "pair" if entry.pair else "set"
@@ -134,5 +134,5 @@ def check_entry(entry: SlowdownEntry, workloads: Mapping[str, Workload], path: s
 
 
 def unknown_workload(name: str, workloads: Mapping[str, Workload]) -> str:
-    """Return the rule that a name breaks which is none of the workloads'."""
+    """Return the rule that an unknown workload name breaks."""
     return f"must be one of workloads ({listed(workloads)}), got {name!r}"

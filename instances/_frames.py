@@ -13,7 +13,7 @@ _MOST_ROWS = 20
 
 
 def frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> DataFrame:
-    """Return rows as a data frame; pandas is imported here, as it takes half a second."""
+    """Return rows as a data frame; pandas is imported here, as that takes half a second."""
     from pandas import DataFrame
 
     return DataFrame(list(rows), columns=list(columns))

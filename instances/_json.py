@@ -1,4 +1,4 @@
-"""Plain data as JSON that people can read, too."""
+"""Plain data as readable JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ json_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def json_text(data: object) -> str:
-    """Return plain data as JSON, each job, node, entry and assignment on a line."""
+    """Return plain data as JSON, with each job, node, entry and assignment on its own line."""
     return _json_block(data, 0) + "\n"
 
 
 def is_block(value: object, depth: int) -> TypeGuard[dict[str, object] | list[object]]:
-    """Tell whether each member of a value gets a line of its own."""
+    """Return whether each member of a value gets its own line."""
     if not isinstance(value, dict | list) or not value:
         return False
     return depth < 2 or (depth == 2 and isinstance(value, list) and isinstance(value[0], dict))

@@ -25,7 +25,7 @@ def parquet_table(path: Path) -> Table:
     Raises
     ------
     InputError
-        When it cannot be read, here or while rows are taken.
+        When it cannot be read, here or while rows are read.
     UnsupportedError
         Without pyarrow.
     """
@@ -55,7 +55,7 @@ def _rows(arrow: ModuleType, file: Any, source: str) -> Iterator[Row]:  # noqa: 
 
 @contextmanager
 def _faults(arrow: ModuleType, source: str) -> Iterator[None]:
-    """Turn what pyarrow raises of a damaged file into one line."""
+    """Turn pyarrow's errors for a damaged file into one line."""
     try:
         yield
     except (OSError, ValueError, OverflowError, arrow.lib.ArrowException) as error:
@@ -86,7 +86,7 @@ def parquet_bytes(columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]])
 
 
 def _pyarrow() -> ModuleType:
-    """Return the package with its sub-package ``parquet``, imported only where it is needed."""
+    """Return the package with its sub-package ``parquet``, imported only when it is needed."""
     require_package("pyarrow", "parquet", "Parquet")
     import pyarrow
     import pyarrow.parquet

@@ -1,4 +1,4 @@
-"""Numbers that cannot be slowdowns: speeds and percentages, one rule for every reader."""
+"""Numbers that cannot be slowdowns: rates and percentages, one rule for every reader."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import SlowdownEntry
 
 _SPEED: Final = 0.95
-"""A median below this is one of speeds."""
+"""A median below this indicates rates."""
 
 _PERCENTAGE: Final = 20.0
-"""A median above this is one of percentages."""
+"""A median above this indicates percentages."""
 
 _LEAST_BY_NOISE: Final = 0.9
-"""Where no slowdown is above 1, one below this is no noise of a measurement."""
+"""If no slowdown is above 1, one below this is not measurement noise."""
 
 _RULE: Final = "must be iteration time together / alone"
 
@@ -25,14 +25,14 @@ _RULE: Final = "must be iteration time together / alone"
 def require_slowdowns(slowdowns: Iterable[float], path: str, source: str) -> None:
     """Refuse numbers that cannot be slowdowns: half of all jobs do not run faster together.
 
-    One job of a pair may starve (MPS without caps, measured: 50 times slower), then the other
-    runs as if alone; so of an even number the lower median is that of percentages.
+    One job of a pair may starve (measured with MPS without caps: 50 times slower), and the other
+    then runs as if alone; so the lower median is compared with the limit of percentages.
 
     Raises
     ------
     InputError
-        When their median is that of speeds or of percentages, or none is above 1 and some are
-        below 0.9.
+        When their median indicates rates or percentages, or none is above 1 and some are below
+        0.9.
     """
     values = list(slowdowns)
     if not values:
@@ -49,12 +49,12 @@ def require_slowdowns(slowdowns: Iterable[float], path: str, source: str) -> Non
 
 
 def require_entries(entries: Sequence[SlowdownEntry], source: str) -> None:
-    """Refuse the slowdowns of an instance that a file gives, as a table of pairs is refused.
+    """Refuse implausible slowdowns of an instance from a file, like those of a table of pairs.
 
     Raises
     ------
     InputError
-        As ``require_slowdowns``, or when all jobs of an entry have percentages.
+        As for ``require_slowdowns``, or when all jobs of an entry have percentages.
     """
     require_slowdowns((s for e in entries for s in e.slowdown or ()), "slowdowns", source)
     for k, entry in enumerate(entries):
@@ -66,7 +66,7 @@ def require_entries(entries: Sequence[SlowdownEntry], source: str) -> None:
 def faster_together(entries: Sequence[SlowdownEntry]) -> Iterator[str]:
     """Yield a line for each entry in which all jobs run clearly faster together than alone.
 
-    It is legal, since caches are shared and measurements are noisy, and likely a mistake.
+    This is allowed, since caches are shared and measurements are noisy, but likely a mistake.
     """
     for k, entry in enumerate(entries):
         if entry.slowdown and max(entry.slowdown) < _SPEED:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from typing_extensions import TypeIs
 
-# Control characters, line separators, what changes the direction of the text around it or has
-# no width, and what is no character at all.
+# Control characters, line separators, characters that change the direction of text or have no
+# width, and code points that are no characters.
 _NOT_IN_NAMES = (
     r"\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff"
 )
@@ -40,17 +40,17 @@ _SEEN_IN_NAMES = rf"[^{_NOT_IN_NAMES}\s]"
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 LEAST_POSITIVE = 1e-9
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=LEAST_POSITIVE, le=1e15)]
-"""Nothing that is measured is smaller, and quotients of such numbers stay finite."""
+"""No measured value is smaller, and quotients of such numbers stay finite."""
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e15)]
 Variance = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e30)]
-"""Of numbers that are at most 1e15: never more than the square of that."""
+"""The variance of numbers up to 1e15 is at most their square."""
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Confidence = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 
 
 def _whole(text: str) -> str:
-    """Refuse half characters (lone surrogates), which no file can hold."""
+    """Refuse lone surrogates, which no file can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -60,14 +60,14 @@ def _whole(text: str) -> str:
 
 Text = Annotated[str, Field(strict=True), AfterValidator(_whole)]
 ONE_LINE = f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$"
-"""The pattern of texts that are one line of printable characters, not all blank."""
+"""The pattern of one line of printable characters, not all blank."""
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=200, pattern=ONE_LINE)]
 Share = Annotated[StrictInt, Field(ge=1, le=100)]
 """A cap on the percentage of a GPU's SMs that a job may use there."""
 
 
 class _Idle(int):
-    """The share of a job that runs in what its co-runners leave idle; arrays hold its number."""
+    """The share of a job that runs in its co-runners' idle time; arrays hold its number."""
 
     def __repr__(self) -> str:
         return "idle"
@@ -79,9 +79,9 @@ class _Idle(int):
 
 
 IDLE: Final = _Idle(101)
-"""No part of the SMs of its own: a job's thread blocks run while its co-runners have none.
+"""No SMs of its own: a job's thread blocks run while its co-runners have none.
 
-A number above every cap, so that an array of shares can hold it; files say ``idle``.
+The number is above every cap, so that an array of shares can hold it; files say ``idle``.
 """
 
 
@@ -102,10 +102,10 @@ SeatShare = Annotated[
         {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100}, {"const": "idle"}]}
     ),
 ]
-"""What a job is given of a GPU: a cap, or ``idle``."""
+"""A job's share of a GPU: a cap, or ``idle``."""
 
 Slowdown = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-3, le=1e15)]
-"""Iteration time together / alone. Measured ones are hardly below 0.5; smaller is a mistake."""
+"""Iteration time together / alone. Measured slowdowns are hardly below 0.5."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -114,7 +114,7 @@ _SHOWN = 60
 
 
 class FrozenDict(dict[_Key, _Value]):
-    """A dict that refuses changes, so that a record stays what was checked."""
+    """A dict that refuses changes, so that a record stays as it was checked."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("a record's mapping cannot be changed; Record.replace makes a new record")
@@ -138,16 +138,16 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     elsewhere: ClassVar[Mapping[str, str]] = {}
-    """What to do instead, by names of fields that other systems have and this record has not."""
+    """Advice for field names of other systems that this record does not have."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Note the names of the fields."""
+        """Register the names of the fields."""
         _FIELDS.update(cls.model_fields)
 
     @classmethod
     def from_data(cls, data: object, source: str = "") -> Self:
-        """Build the record from plain data (what a JSON or YAML file holds).
+        """Build the record from plain data, such as the content of a JSON or YAML file.
 
         Raises
         ------
@@ -180,21 +180,21 @@ class Record(BaseModel):
 
 
 def rule_broken(path: str, rule: str) -> PydanticCustomError:
-    """Return the error with which a validator refuses values that do not fit each other.
+    """Return the error for a validator to raise for values that do not fit together.
 
     Parameters
     ----------
     path : str
         Path below the record whose validator raises, for example ``jobs[3].gpus[0]``.
     rule : str
-        What must hold, with the offending value.
+        The broken rule, with the offending value.
     """
     return PydanticCustomError("rule", "{rule}", {"rule": rule, "path": path})
 
 
 @contextmanager
 def as_input_error() -> Iterator[None]:
-    """Raise what `rule_broken` made, outside the validation of a record, as an `InputError`."""
+    """Convert an error of `rule_broken` into an `InputError`, outside of validation."""
     try:
         yield
     except PydanticCustomError as error:
@@ -203,7 +203,7 @@ def as_input_error() -> Iterator[None]:
 
 
 def shown(value: object) -> str:
-    """Return ``value`` as a message shows it: short, on one line, spelled as in a file."""
+    """Return ``value`` as shown in messages: short, on one line, spelled as in a file."""
     match value:
         case None:
             return "null"
@@ -224,7 +224,7 @@ def shown(value: object) -> str:
 def listed(names: Iterable[str], most: int = 6, total: int | None = None) -> str:
     """Return at most ``most`` of the names, comma separated, and how many more there are.
 
-    There are ``total`` where only the first are given.
+    If only the first names are given, ``total`` is the number of all.
     """
     known = list(names)
     number = len(known) if total is None else total
@@ -242,7 +242,7 @@ def _shown_number(value: float) -> str:
 
 
 def input_error(record: type[Record], errors: list[ErrorDetails], source: str = "") -> InputError:
-    """Return the most telling of what pydantic found wrong with the data of a record."""
+    """Return the most helpful of pydantic's errors for the data of a record."""
     first = _most_telling(errors)
     kind, location = first["type"], first["loc"]
     path = _path(location)
@@ -259,10 +259,10 @@ def input_error(record: type[Record], errors: list[ErrorDetails], source: str = 
 
 
 def _refuse_beginning(record: type[Record], data: object) -> None:
-    """Refuse data with a long mapping or list if the first items of these break a rule.
+    """Refuse data with a long mapping or list if its first items break a rule.
 
     Each error takes about a kilobyte, and a file of a few megabytes can have a million. References
-    into the rest of the data are left to the validation of all of it.
+    into the rest of the data are left to the validation of the whole.
 
     Raises
     ------
@@ -295,7 +295,7 @@ def _beginning(data: object) -> object:
 
 
 def _most_telling(errors: list[ErrorDetails]) -> ErrorDetails:
-    """Return the first error; a misspelled name rather than the field it leaves missing."""
+    """Return the first error, preferring a misspelled name to the field that it leaves missing."""
     first = errors[0]
     if first["type"] != "missing":
         return first
@@ -325,7 +325,7 @@ def _rule(error: ErrorDetails) -> str:
 
 
 def _is_not_positive(error: ErrorDetails) -> bool:
-    """Tell whether a number that should be positive (its least is as good as zero) is not."""
+    """Return whether a number that must be positive is not."""
     return bool(error["ctx"]["ge"] == LEAST_POSITIVE and error["input"] <= 0)
 
 
@@ -389,7 +389,7 @@ _FIELDS: set[str] = set()
 """The names of the fields of all records."""
 
 _KEY = "[key]"
-"""How pydantic marks that the key of a mapping, not the value there, breaks a rule."""
+"""Pydantic's mark for a rule broken by the key of a mapping instead of its value."""
 
 _PLAIN_NAME = re.compile(r"[\w-]+")
 

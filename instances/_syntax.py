@@ -1,8 +1,8 @@
-"""JSON and YAML as texts: parsed into plain data, and written with a line for each job.
+"""JSON and YAML texts: parsed into plain data, and written with a line for each job.
 
-PyYAML's own loader is not used beyond its parser: it reads version 1.1 (where ``1.1e9`` is a
-text, ``no`` is false and ``1:30`` is ninety), lets a later key replace an earlier one, and
-follows aliases, of which a few lines can ask for more data than any machine holds.
+Only PyYAML's parser is used, not its loader: that reads version 1.1 (in which ``1.1e9`` is a text,
+``no`` is false and ``1:30`` is ninety), lets a later key replace an earlier one, and follows
+aliases, a few lines of which can expand to more data than fits in memory.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _after_blanks(text: str, at: int) -> int:
 
 @contextmanager
 def _json_faults(text: str) -> Iterator[None]:
-    """Turn what the parser of a text raises into one `InputError`, after a look at its size."""
+    """Turn the parser's errors into one `InputError`; first check the size of the text."""
     if sum(map(text.count, ",:[{")) > MOST_MARKS:
         raise InputError(_TOO_MANY)
     try:
@@ -127,7 +127,7 @@ def parse_yaml(text: str) -> object:
         data = reader.document()
     except yaml.MarkedYAMLError as error:
         place, problem = _place(error.problem_mark), str(error.problem)
-        # libyaml from 0.2.6 on has a limit of its own, met where its scanner looks ahead.
+        # libyaml 0.2.6 and later has its own limit, which its scanner reaches while looking ahead.
         if "nesting depth" in problem:
             raise InputError(f"{place}: {_TOO_DEEP}") from None
         raise _not_valid("YAML", place, problem) from None
@@ -143,7 +143,7 @@ def _not_valid(language: str, place: str, problem: str) -> InputError:
 
 
 class _Mappings:
-    """Joins keys and values to mappings and remembers those in which a key came twice."""
+    """Joins keys and values into mappings and remembers mappings with a repeated key."""
 
     def __init__(self) -> None:
         self._repeats: list[tuple[dict[str, object], str]] = []
@@ -183,7 +183,7 @@ KUBERNETES = (
 
 
 def is_manifest(data: object) -> bool:
-    """Tell whether plain data are an object of Kubernetes."""
+    """Return whether plain data are a Kubernetes object."""
     return isinstance(data, dict) and "apiVersion" in data and "kind" in data
 
 
@@ -284,9 +284,9 @@ def _plain_scalar(text: str) -> object:
 
 
 def yaml_text(data: object) -> str:
-    """Return plain data as YAML, each job, node, entry and assignment on a line.
+    """Return plain data as YAML, with each job, node, entry and assignment on its own line.
 
-    Readers of YAML 1.1 and 1.2 find the same in it.
+    Readers of YAML 1.1 and 1.2 get the same data.
     """
     block = _yaml_block(data, 0) if is_block(data, 0) else [yaml_line(data)]
     return "\n".join(block) + "\n"
@@ -330,5 +330,5 @@ def _yaml_text(text: str) -> str:
 
 def _yaml_number(value: float) -> str:
     text = json_line(value)
-    # YAML 1.1 takes 1e-05 for a text, 1.0e-05 for a number.
+    # In YAML 1.1, 1e-05 is a text and 1.0e-05 a number.
     return text if "." in text else text.replace("e", ".0e")

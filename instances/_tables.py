@@ -1,4 +1,4 @@
-"""Reading other people's files: every fault becomes one line with file, line and value."""
+"""Reading tables: every fault becomes one line with file, line and value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dovetail.instances.errors import InputError, closest, source_name
 from dovetail.instances.raw_files import read_bytes
 
 MOST_ROWS = 2_000_000
-"""A small packed file may hold any number of short rows, each of which becomes a record."""
+"""A small compressed file may hold any number of short rows, each of which becomes a record."""
 
 _MOST_COLUMNS = 12
-"""So many are listed where one is unknown."""
+"""How many columns a message about an unknown one lists."""
 
 Cell = str | int | float | None
 _R = TypeVar("_R", bound=Record)
@@ -73,7 +73,7 @@ class Row:
         return percent / 100
 
     def broken(self, column: str, rule: str) -> InputError:
-        """Return the error that says where in the file the rule is broken."""
+        """Return the error with the position in the file at which the rule is broken."""
         return InputError(rule, f"{self.counted_as} {self.line}: {column}", self.source)
 
     def record(self, kind: type[_R], **data: object) -> _R:
@@ -85,18 +85,18 @@ class Row:
 
 
 class Table(NamedTuple):
-    """A table as it is read.
+    """A table being read.
 
     Attributes
     ----------
     source : str
         The file.
     columns_at : str
-        Where the file names its columns.
+        The position of the column names in the file.
     header : sequence of str
         The names of the columns.
     rows : iterator of Row
-        The rows, cells as texts, empty where unknown.
+        The rows, with cells as texts, empty if unknown.
     """
 
     source: str
@@ -106,7 +106,7 @@ class Table(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table: the place of its value in the record, its type, and a word for one."""
+    """A column of a table: the path of its value in the record, its type, and an allowed word."""
 
     name: str
     path: str
@@ -115,9 +115,9 @@ class Column(NamedTuple):
 
 
 def as_number(text: str) -> float | None:
-    """Return the number that a cell holds, None where it is none.
+    """Return the number in a cell, or None if it is not a number.
 
-    What only Python takes for a number, such as ``1_0``, is none.
+    Spellings that only Python accepts, such as ``1_0``, are not numbers.
     """
     if "_" in text or not text.isascii():
         return None
@@ -128,7 +128,7 @@ def as_number(text: str) -> float | None:
 
 
 def table_of(directory: str, name: str) -> str:
-    """Return the path of a table in a folder, plain or packed.
+    """Return the path of a table in a folder, plain or compressed.
 
     Raises
     ------
@@ -147,13 +147,13 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
     Raises
     ------
     InputError
-        For a column that is missing, or a row of another length than the header.
+        For a missing column, or a row with a different length than the header.
     """
     yield from _having(read_table(path), columns)
 
 
 def read_piped(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a table separated by ``|``, without quotes, as `read_csv` does."""
+    """Yield the rows of a table separated by ``|``, without quotes, like `read_csv`."""
     lines = _lines(path, delimiter="|", quoting=csv.QUOTE_NONE)
     _, header = next(lines, (1, []))
     source = source_name(path)
@@ -174,7 +174,7 @@ def read_table(path: str | Path) -> Table:
     Raises
     ------
     InputError
-        When it cannot be read; while rows are taken, for one of another length than the header.
+        When it cannot be read; while rows are read, for a row with a different length.
     """
     lines = _lines(path)
     _, header = next(lines, (1, []))
@@ -182,7 +182,7 @@ def read_table(path: str | Path) -> Table:
 
 
 def read_tsv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a tab-separated file without a header that has exactly ``columns``.
+    """Yield the rows of a tab-separated file without a header, with exactly ``columns``.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def read_tsv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def read_headless(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a comma-separated file without a header that has exactly ``columns``.
+    """Yield the rows of a comma-separated file without a header, with exactly ``columns``.
 
     Raises
     ------
@@ -231,12 +231,12 @@ def _lines(
 
 
 def _delimiter(header: str) -> str:
-    """Return what separates columns: some spreadsheets write no commas."""
+    """Return the column separator: some spreadsheets write no commas."""
     return next((mark for mark in (",", ";", "\t") if mark in header), ",")
 
 
 def lines_of(path: str | Path) -> Iterator[str]:
-    """Yield the lines of a file with their ends, unpacked if it is a gzip file.
+    """Yield the lines of a file with their line ends, decompressed if it is a gzip file.
 
     Raises
     ------
@@ -245,7 +245,7 @@ def lines_of(path: str | Path) -> Iterator[str]:
     """
     content = read_bytes(path)
     if content.count(b"\n") > MOST_ROWS:
-        # Before rows are collected.
+        # Checked before rows are collected.
         raise _too_many_lines(path)
     data = io.BytesIO(content)
     text = io.TextIOWrapper(data, "utf-8-sig", newline="")
@@ -261,7 +261,7 @@ def lines_of(path: str | Path) -> Iterator[str]:
 
 
 def first_line(path: str | Path) -> str:
-    """Return the first line of a file that is not blank, without its end; empty if there is none.
+    """Return the first line of a file that is not blank, without its line end, or an empty text.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def _too_many_lines(path: str | Path) -> InputError:
 
 
 def cell_value(row: Row, column: Column) -> Cell:
-    """Return the value of a cell, None where it is empty."""
+    """Return the value of a cell, or None if it is empty."""
     text = row.values[column.name]
     if not text or column.kind is str or text == column.word:
         return text or None
@@ -307,7 +307,7 @@ def _number_hint(text: str, column: Column) -> str:
 
 
 def column_of(path: str, columns: Iterable[Column]) -> str:
-    """Return the name in the file of the column that holds a part of a record."""
+    """Return the file's name of the column for a path in a record."""
     return next((column.name for column in columns if column.path == path), path)
 
 
@@ -316,7 +316,7 @@ def known_columns(
 ) -> tuple[Column, ...]:
     """Return the columns of the header; a repeated or missing one is refused.
 
-    An unknown one is refused unless ``others`` may be there.
+    An unknown one is refused unless ``others`` is set.
     """
     by_name = {column.name: column for column in columns}
     unknown = [name for name in table.header if name not in by_name]

@@ -1,4 +1,4 @@
-"""The version of Dovetail, where every room may read it."""
+"""The version of Dovetail, readable from every package."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""An instance made call by call, for callers from Python."""
+"""A builder of instances, for callers from Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Names = Collection[str] | Collection[int] | NDArray[np.int64] | NDArray[np.str_]
 _R = TypeVar("_R", bound=Record)
 
 _SHARES: Final = 128
-"""More than the shares that a workload may have at a GPU, so that both fit in one number."""
+"""More than the number of shares, so that a workload and its share fit in one number."""
 
 _SLOWDOWNS: Final = TypeAdapter(Annotated[list[Slowdown], FailFast()])
 _POWERS: Final = TypeAdapter(Annotated[list[Positive], FailFast()])
@@ -44,20 +44,20 @@ class _Named(Record):
 
 
 class _PairColumns(NamedTuple):
-    """Slowdowns of pairs as columns, checked.
+    """Checked slowdowns of pairs, as columns.
 
     Attributes
     ----------
     names : (n, 2) int
         Positions of the workloads.
     slowdown, upper, p99 : (n, 2) float
-        Of each; None where there is none.
+        Figures of each workload; None if there are none.
     share : (n, 2) int
-        Of each, 0 = none.
+        Share of each workload, 0 = none.
     power_w : (n,) float
-        Of the shared GPU, or None.
+        Power of the shared GPU, or None.
     others : mapping
-        The fields that all have in common.
+        The fields that all rows have in common.
     """
 
     names: NDArray[np.int64]
@@ -91,7 +91,7 @@ class _PairColumns(NamedTuple):
     def entries(self, names: Sequence[str]) -> Iterator[SlowdownEntry]:
         """Yield the records.
 
-        Everything is checked already, and Pydantic would take thrice as long to fill them in.
+        Everything is already checked, and Pydantic would take three times as long.
         """
         usual = {name: field.default for name, field in SlowdownEntry.model_fields.items()}
         usual |= {"pair": None, "slowdown": None}
@@ -108,11 +108,11 @@ class _PairColumns(NamedTuple):
 
 
 class InstanceBuilder:
-    """An instance in the making: nodes, workloads, jobs and slowdowns are added one by one.
+    """An instance under construction: nodes, workloads, jobs and slowdowns are added one by one.
 
-    Made by ``Instance.build``. Each call checks what it is given against all that was added
-    before, at a cost that does not depend on how much that is; a call that raises adds nothing.
-    ``dovetail.solve`` takes the builder as it takes an instance.
+    It is made by ``Instance.build``. Each call checks its arguments against everything added
+    before, at a cost independent of its size; a call that raises adds nothing. ``dovetail.solve``
+    accepts the builder like an instance.
 
     Examples
     --------
@@ -173,17 +173,17 @@ class InstanceBuilder:
         id : str
             Its name.
         gpus : int or sequence of str
-            How many GPUs it has, then named ``<id>-0`` and so on; or their names.
+            The number of GPUs, which are then named ``<id>-0`` and so on; or their names.
         model : str
-            What they are, such as ``A100``.
+            The GPU model, such as ``A100``.
         memory_mib : float
             Memory of each in MiB.
         sms, max_jobs : int, optional
-            SMs of each, and the most jobs on it where that is less than the cluster's.
+            SMs of each, and the most jobs on it if less than the cluster's.
         rack : str, optional
-            Where the machine is.
+            The rack of the machine.
         host : mapping of str to float, optional
-            Resources besides GPUs (``HostResources``).
+            Resources in addition to GPUs (``HostResources``).
 
         Raises
         ------
@@ -203,16 +203,16 @@ class InstanceBuilder:
         self._most_jobs.update((gpu.model, self._cluster.most_on(gpu)) for gpu in node.devices)
 
     def add_workload(self, name: str, memory_mib: float, **fields: object) -> None:
-        """Add what jobs run.
+        """Add a workload, which jobs run.
 
         Parameters
         ----------
         name : str
-            What jobs and slowdowns call it.
+            The name that jobs and slowdowns refer to.
         memory_mib : float
             Memory of one worker in MiB.
         **fields
-            Others of the `Workload` of a file: ``throughput``, ``metrics``, ``batch``, ...
+            Other fields of `Workload`: ``throughput``, ``metrics``, ``batch``, ...
 
         Raises
         ------
@@ -236,15 +236,15 @@ class InstanceBuilder:
         id : str
             Its name.
         workload : str
-            What it runs; added before.
+            The workload that it runs; must have been added before.
         **fields
-            Others of the `Job` of a file: ``workers``, ``gsla``, ``weight``, ...
+            Other fields of `Job`: ``workers``, ``gsla``, ``weight``, ...
 
         Raises
         ------
         InputError
-            When a value breaks a rule, the name is taken, the workload is not there, or GPUs that
-            the job runs on cannot hold it.
+            When a value breaks a rule, the name is taken, the workload is unknown, or the GPUs of
+            the running job cannot hold it.
         """
         path = f"jobs[{len(self._jobs)}]"
         job = _record(Job, {"id": id, "workload": workload, **fields}, path)
@@ -263,17 +263,16 @@ class InstanceBuilder:
         Parameters
         ----------
         workloads : sequence of str
-            Who shares; added before.
+            The workloads that share; must have been added before.
         slowdown : sequence of float, or None
-            Iteration time together / alone, of each in this order. None: they may not share.
+            Iteration time together / alone of each, in this order. None: they may not share.
         **fields
-            Others of the `SlowdownEntry` of a file: ``share``, ``upper``, ``p99``,
-            ``gpu_model``, ...
+            Other fields of `SlowdownEntry`: ``share``, ``upper``, ``p99``, ``gpu_model``, ...
 
         Raises
         ------
         InputError
-            When a value breaks a rule, a workload is not there, or the same workloads at these
+            When a value breaks a rule, a workload is unknown, or the same workloads at these
             shares and GPU model were added before.
         """
         path = f"slowdowns[{self._entries}]"
@@ -300,33 +299,33 @@ class InstanceBuilder:
         source: str | None = None,
         confidence: float | None = None,
     ) -> None:
-        """Add the slowdowns of many pairs at once, from columns.
+        """Add the slowdowns of many pairs, from columns.
 
         Parameters
         ----------
         first, second : n str or int
             Names of the workloads, or their positions in the order in which they were added.
         slowdown : array_like of float, shape (n, 2)
-            Iteration time together / alone, of the first and of the second. Leave pairs out that
-            are not known; for those that may not share, see `add_slowdown`.
+            Iteration time together / alone, of the first and of the second. Leave out unknown
+            pairs; for pairs that may not share, see `add_slowdown`.
         share : array_like of int, shape (n, 2) or (2,), optional
-            Percentage of the SMs that each may use; 0: no limit.
+            Percentage of the SMs that each may use; 0 means no limit.
         upper, p99 : array_like of float, shape (n, 2), optional
             Upper bounds of the slowdowns, and growth of the tail latencies.
         power_w : array_like of float, shape (n,), optional
             Power of the shared GPU in watts.
         gpu_model : str, optional
-            They hold on this GPU model alone.
+            The only GPU model that they hold on.
         source : str, optional
-            Where they are from: ``measured``, ``model`` or ``estimate``.
+            Their origin: ``measured``, ``model`` or ``estimate``.
         confidence : float, optional
-            Of the upper bounds, between 0 and 1.
+            The confidence of the upper bounds, between 0 and 1.
 
         Raises
         ------
         InputError
-            With the row and the value that breaks a rule. When half of the slowdowns are those of
-            speeds or percentages, or a pair at these shares and GPU model was added before.
+            With the row and the value that breaks a rule; also when half of the slowdowns are
+            rates or percentages, or a pair at these shares and GPU model was added before.
         """
         one, other = self._found("first", first), self._found("second", second)
         count = len(one)
@@ -351,7 +350,7 @@ class InstanceBuilder:
         self._entries += count
 
     def instance(self) -> Instance:
-        """Return the instance of all that was added so far; more may be added afterwards."""
+        """Return the instance with everything added so far; more may be added afterwards."""
         return Instance.model_construct(
             name=self._name,
             cluster=self._cluster.model_copy(update={"nodes": tuple(self._nodes)}),
@@ -389,11 +388,11 @@ class InstanceBuilder:
         return np.array(found, dtype=np.int64)
 
     def _check_rows(self, pairs: _PairColumns) -> None:
-        """Refuse rows that are no entries: the record says why, of those that may be none."""
+        """Refuse invalid rows; a record is built for each suspicious row, to report its error."""
         names, share = pairs.names, pairs.share
         twin = (names[:, 0] == names[:, 1]) & (share is None or share[:, 0] == share[:, 1])
         odd = np.zeros(len(names), dtype=bool)
-        odd[0] = True  # for what all have in common
+        odd[0] = True  # for the fields that all rows have in common
         for values in (pairs.slowdown, pairs.upper, pairs.p99):
             if values is not None:
                 odd |= twin & (values[:, 0] != values[:, 1])
@@ -431,7 +430,7 @@ class InstanceBuilder:
 
 
 def _code(first: NDArray[np.int64] | int, second: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Return one number for two members of a pair."""
+    """Return one number for the two members of a pair."""
     return first << 31 | second  # type: ignore[return-value]
 
 
@@ -440,7 +439,7 @@ def _repeated(names: Sequence[str]) -> str:
 
 
 def _record(kind: type[_R], data: object, path: str) -> _R:
-    """Return a record of data that a call was given; errors name the part of the instance."""
+    """Return a record of a call's arguments; errors name the part of the instance."""
     try:
         return kind.from_data(_plain(data))
     except InputError as error:
@@ -448,7 +447,7 @@ def _record(kind: type[_R], data: object, path: str) -> _R:
 
 
 def _plain(data: object) -> object:
-    """Return data with Python's numbers and lists in place of NumPy's."""
+    """Return data with Python's numbers and lists instead of NumPy's."""
     if isinstance(data, np.generic | np.ndarray):
         return data.tolist()
     if isinstance(data, Mapping):
@@ -459,7 +458,7 @@ def _plain(data: object) -> object:
 def _floats(
     field: str, values: ArrayLike, shape: tuple[int, ...], rule: TypeAdapter[list[float]]
 ) -> NDArray[np.float64]:
-    """Return a column of numbers that keep a rule."""
+    """Return a column of numbers, each checked by a rule."""
     try:
         found = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -478,7 +477,7 @@ def _floats(
 
 
 def _shares(values: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return a column of shares, whose values their records check."""
+    """Return a column of shares, whose values are checked by records."""
     found = np.asarray(values)
     if found.dtype.kind not in "iu":
         raise InputError("must be whole numbers, 0 for no limit", "share")

@@ -1,7 +1,7 @@
-"""Whether a plan is valid, and what it is worth, by code that plans nothing itself.
+"""The validity and the value of a plan, by code that is independent of planning.
 
-The checker shares no code with formulations, backends or policies: it reads a plan, ours or
-another's, and holds it against the definitions of the formats.
+The checker shares no code with formulations, backends or policies: it reads any plan and compares
+it with the definitions of the formats.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["CheckReport", "Origin", "Violation", "check", "with_claims"]
 
 
 class CheckReport(Record):
-    """What the checker found.
+    """The checker's report.
 
     Attributes
     ----------
@@ -36,25 +36,25 @@ class CheckReport(Record):
     violations : tuple of Violation
         Broken rules and false claims.
     warnings : tuple of str
-        Breaches among the running jobs that no plan can undo, and claims left unchecked.
+        Breaches among the running jobs that no plan can undo, and unchecked claims.
     objective : ObjectiveName
-        The objective that ``value`` is of.
+        The objective of ``value``.
     value : float or None
-        The recomputed objective (of the second stage, for a two-stage objective); None where
-        the slowdown of a placed job is not known.
+        The recomputed objective (the second stage of a two-stage objective); None if the slowdown
+        of a placed job is not known.
     placed_weight : float
-        Total weight of the placed jobs, running ones included.
+        Total weight of the placed jobs, including running ones.
     job_slowdown, job_bound : mapping of str to float
-        Per placed job, the largest slowdown over its GPUs, and the largest figure that its
-        gSLA is checked against; without the jobs where it is not known.
+        For each placed job, the largest slowdown over its GPUs, and the largest bound that its
+        gSLA is compared with; without jobs whose slowdown is not known.
     job_origin : mapping of str to Origin
-        Where the slowdown of each job that shares a GPU is from; without the jobs where the
-        instance does not say.
+        The origin of the slowdown of each job that shares a GPU; without jobs for which the
+        instance gives none.
     gpu_memory_mib : mapping of str to float
         Memory in use on each GPU that holds a job, reserve included, in MiB.
     nodes_spanned, racks_spanned : int
-        Nodes and racks of each placed job, summed over the jobs; nodes without a rack count
-        as one rack.
+        Nodes and racks of each placed job, summed over the jobs; all nodes without a rack count as
+        one rack.
     gpus_used : int
         GPUs that hold a job.
     """
@@ -84,8 +84,8 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
     plan : Plan
         Any plan; its claims are verified, and it may omit them.
     objective : ObjectiveName, optional
-        What to compute, and whether jobs may share only where the jct rule lets them; by
-        default the plan's own objective, or ``throughput`` if that is not a built-in one.
+        The objective to compute, which also decides whether the jct rule applies; by default the
+        plan's own objective, or ``throughput`` if that is not a built-in one.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
     ArgumentError
         When an argument has another type, or no built-in objective has this name.
     InputError
-        When the instance lacks a field that the objective is computed from.
+        When the instance lacks a field that the objective needs.
     """
     require_type("instance", instance, Instance)
     require_type("plan", plan, Plan)
@@ -139,18 +139,19 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
 
 
 def with_claims(report: CheckReport, instance: Instance, plan: Plan) -> CheckReport:
-    """Add to a report what is wrong with claims that the plan has made since.
+    """Add to a report the false claims that were added to the plan since.
 
-    So a plan that is checked, given the value found and checked again, is read only once.
+    So a plan that is checked, completed with the recomputed value and checked again is read only
+    once.
 
     Parameters
     ----------
     report : CheckReport
-        Of the same plan without objective, status and waiting jobs.
+        The report on the same plan without objective, status and waiting jobs.
     instance : Instance
-        The round that the plan answers, preempted before if it preempts.
+        The round that the plan answers, preempted if the plan preempts.
     plan : Plan
-        The plan with them. Its objective is the report's, or one that only its user can compute.
+        The plan with these claims. Its objective is the report's, or a user's own objective.
     """
     violations = [*report.violations, *false_status(plan)]
     claim = plan.objective

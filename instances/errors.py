@@ -1,12 +1,11 @@
-"""The errors a user can cause, each reported in one line.
+"""The errors that a user can cause, each reported in one line.
 
 ::
 
-    DovetailError
-    ├── ArgumentError       a function was called with an argument that breaks its rule
-    ├── InputError          a file or a record breaks a rule of the format
-    ├── UnsupportedError    a solver or an objective was asked for what it cannot do
-    └── VerificationError   what a result claims does not hold
+    DovetailError ├── ArgumentError       a function was called with an argument that breaks its
+    rule ├── InputError          a file or a record breaks a rule of the format ├──
+    UnsupportedError    a solver or an objective does not support the request └── VerificationError
+    a claim of a result does not hold
 """
 
 from __future__ import annotations
@@ -36,40 +35,40 @@ class InputError(DovetailError):
     Parameters
     ----------
     rule : str
-        What must hold, with the offending value, for example ``must be >= 1, got 0.5``.
+        The broken rule, with the offending value, for example ``must be >= 1, got 0.5``.
     path : str
-        Where in the record, for example ``jobs[3].gsla``; empty for the whole of it.
+        The path in the record, for example ``jobs[3].gsla``; empty for the whole record.
     source : str
-        The file, ``-`` for standard input, or empty where there is none.
+        The file, ``-`` for standard input, or empty if there is none.
     """
 
     def __init__(self, rule: str, path: str = "", source: str = "") -> None:
         self.rule = brief(rule)
         self.path = brief(path)
         self.source = source
-        # Not DovetailError's: the name of a file stays whole, however long it is.
+        # Not through DovetailError: the name of a file is never shortened.
         Exception.__init__(self, ": ".join(part for part in (source, self.path, self.rule) if part))
 
     def at(self, source: str) -> InputError:
-        """Return the same error with the file it came from."""
+        """Return the same error with the file that it comes from."""
         return InputError(self.rule, self.path, source)
 
 
 class UnsupportedError(DovetailError):
-    """A solver or an objective was asked for something outside what it declares to handle."""
+    """A request that a solver or an objective does not support."""
 
 
 class VerificationError(DovetailError):
-    """A result was verified, and what it claims does not hold."""
+    """A verified result with a claim that does not hold."""
 
 
 def require_type(name: str, value: object, kind: type) -> None:
-    """Refuse an argument of another type.
+    """Refuse an argument of the wrong type.
 
     Raises
     ------
     ArgumentError
-        With the type that it must have, and its own.
+        With the required type, and the argument's own.
     """
     if not isinstance(value, kind):
         rule = f"must be {with_article(kind.__name__)}"
@@ -82,25 +81,25 @@ def with_article(noun: str) -> str:
 
 
 def require_call(function: Callable[..., object], rule: str, *arguments: object) -> None:
-    """Refuse a callable of a user's that does not take these arguments.
+    """Refuse a user's callable that does not take these arguments.
 
     Raises
     ------
     UnsupportedError
-        With the rule and why they do not fit.
+        With the rule and the reason.
     """
     from inspect import signature
 
     try:
         signature(function).bind(*arguments)
-    except ValueError:  # not written in Python: only a call can tell
+    except ValueError:  # not written in Python: only a call shows it
         return
     except TypeError as error:
         raise UnsupportedError(f"{rule}: {error}") from None
 
 
 def brief(text: str) -> str:
-    """Return a message on one line: what is too long or cannot be printed is left out."""
+    """Return a message on one line, with long parts shortened and unprintable ones replaced."""
     line = " ".join(_cut(word, _LONGEST_WORD) for word in text.split())
     return "".join(sign if sign.isprintable() else "?" for sign in _cut(line, _LONGEST_TEXT))
 
@@ -110,7 +109,7 @@ def _cut(text: str, longest: int) -> str:
 
 
 def source_name(path: str | os.PathLike[str]) -> str:
-    """Return how messages name a file: as given, on one line; ``-`` as standard input."""
+    """Return the name of a file for messages: as given, on one line; ``-`` as standard input."""
     name = os.fspath(path)
     if name == "-":
         return "standard input"
@@ -118,15 +117,15 @@ def source_name(path: str | os.PathLike[str]) -> str:
 
 
 def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return ``, did you mean X?`` for a misspelled name, empty if it is like none."""
+    """Return ``, did you mean X?`` for a misspelled name, or an empty text if none is similar."""
     close = closest(name, known, cutoff)
     return f", did you mean {close}?" if close else ""
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name that a misspelled one is most like, None if it is like none."""
+    """Return the name most similar to a misspelled one, or None if none is similar."""
     from difflib import get_close_matches
 
-    # To compare takes the product of the lengths.
+    # A comparison takes time proportional to the product of the lengths.
     found = get_close_matches(name[:_LONGEST_NAME], list(known), n=1, cutoff=cutoff)
     return found[0] if found else None

@@ -1,8 +1,8 @@
 """Reading and writing the formats: JSON or YAML, plain or ``.gz``, files or ``-``.
 
-YAML is read by version 1.2's core schema, so that it says what the same JSON says: ``1.1e9``
-is a number, ``yes`` and ``2026-01-31`` are texts, the keys of mappings are always texts.
-Whatever a user can do wrong is one `InputError`.
+YAML is read by the core schema of version 1.2, so that it means the same as the equal JSON:
+``1.1e9`` is a number, ``yes`` and ``2026-01-31`` are texts, the keys of mappings are always texts.
+Every mistake of a user is an `InputError`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def read_instance(path: FilePath) -> Instance:
     Parameters
     ----------
     path : str or path
-        JSON for ``.json``, YAML for ``.yaml`` and ``.yml``, whichever it looks like for other
-        names; ``-`` is standard input. With ``.gz`` behind the name it is unpacked.
+        JSON for ``.json``, YAML for ``.yaml`` and ``.yml``, detected from the content for other
+        names; ``-`` is standard input. With a further ``.gz`` it is decompressed.
 
     Raises
     ------
     InputError
-        When it cannot be read, breaks a rule of the format, or has speeds or percentages for
+        When it cannot be read, breaks a rule of the format, or has rates or percentages as
         slowdowns.
     """
     return parse_instance(read_text(path), path)
 
 
 def parse_instance(text: str, path: FilePath) -> Instance:
-    """Return the instance in the text of a file, as `read_instance` reads it.
+    """Return the instance in the text of a file, like `read_instance`.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def parse_instance(text: str, path: FilePath) -> Instance:
 
 
 def read_plan(path: FilePath) -> Plan:
-    """Read a plan from a file, as `read_instance` reads an instance.
+    """Read a plan from a file, like `read_instance`.
 
     Raises
     ------
@@ -68,15 +68,15 @@ def read_plan(path: FilePath) -> Plan:
 
 
 def write_instance(instance: Instance, path: FilePath) -> None:
-    """Write an instance to a file that `read_instance` reads back as an equal one.
+    """Write an instance to a file; `read_instance` reads back an equal one.
 
     Parameters
     ----------
     instance : Instance
-        What to write.
+        The instance to write.
     path : str or path
-        YAML for ``.yaml`` and ``.yml``, JSON for other names; ``-`` is standard output. With
-        ``.gz`` behind the name it is packed. The file appears whole or not at all.
+        YAML for ``.yaml`` and ``.yml``, JSON for other names; ``-`` is standard output. With a
+        further ``.gz`` it is compressed. The file is written atomically.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def write_instance(instance: Instance, path: FilePath) -> None:
 
 
 def write_plan(plan: Plan, path: FilePath) -> None:
-    """Write a plan to a file, as `write_instance` writes an instance.
+    """Write a plan to a file, like `write_instance`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _parsed(text: str, path: FilePath) -> object:
 
 
 def write_data(data: object, path: FilePath) -> None:
-    """Write plain data to a file, as `write_instance` does.
+    """Write plain data to a file, like `write_instance`.
 
     Raises
     ------
@@ -154,6 +154,6 @@ def _ending(name: str) -> str:
 
 
 def is_yaml(text: str, path: FilePath) -> bool:
-    """Tell whether a text that is not blank is read as YAML, by the name of its file first."""
+    """Return whether a non-blank text is read as YAML, by its file name or else its content."""
     ending = _ending(os.fspath(path))
     return ending in _YAML_ENDINGS or (ending != ".json" and text.lstrip()[0] not in "{[")

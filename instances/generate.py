@@ -1,8 +1,8 @@
 """Seeded synthetic instances of any size.
 
-Nothing here is measured. Gang sizes and durations follow Microsoft's Philly cluster; the
-slowdowns come from the contention model of ``_contention``, whose hidden traits the solo
-``metrics`` show only in part: a predictor has something to learn and something to miss.
+Nothing here is measured. Gang sizes and durations follow Microsoft's Philly cluster; the slowdowns
+come from the contention model of ``_contention``. The solo ``metrics`` show its hidden traits only
+in part, so a predictor cannot be perfect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dovetail.instances.instance import (
 
 
 class _Gangs(NamedTuple):
-    """Jobs of one gang size: their part of all jobs, mean and deviation of ln(duration / s)."""
+    """Jobs of one gang size: fraction of all jobs, mean and deviation of ln(duration / s)."""
 
     workers: int
     part: float
@@ -44,8 +44,8 @@ PHILLY: Final = (
     _Gangs(8, 0.0200, 9.65, 2.79),
     _Gangs(16, 0.0024, 9.27, 3.34),
 )
-"""Counted in 82,157 jobs of Philly (Jeon et al., ATC 2019; September to December 2017), the 90
-of other sizes left out; a log-normal fitted to the durations of each size."""
+"""Counted in 82,157 jobs of Philly (Jeon et al., ATC 2019; September to December 2017), without
+the 90 jobs of other sizes; a log-normal is fitted to the durations of each size."""
 
 MODELS: Final = {
     "K80": (GpuModel(model="K80", memory_mib=11441.0, sms=13), 0.2),
@@ -82,10 +82,10 @@ def generate(
     weighted: bool = False,
     margin: float = 0.0,
 ) -> Instance:
-    """Return a synthetic instance; the same arguments always give the same one.
+    """Return a synthetic instance; the same arguments always give the same instance.
 
-    Every two workloads have an entry for each two shares that sum to 100 and one without
-    shares. gSLAs are uniform in 1..2. Workloads have metrics, throughput by share and power.
+    Every two workloads have an entry for every two shares that sum to 100 and one without shares.
+    gSLAs are uniform in 1..2. Workloads have metrics, throughput by share and power.
 
     Parameters
     ----------
@@ -94,25 +94,25 @@ def generate(
     seed : int
         Seed of the random numbers, >= 0.
     gpus : int, optional
-        GPUs of the cluster, in nodes of 8. Default: 40 % of what the jobs ask for, and no
-        fewer than the largest gang.
+        GPUs of the cluster, in nodes of 8. Default: 40 % of the GPUs that the jobs ask for, and at
+        least the largest gang.
     workloads : int, optional
         Number of different workloads. Default: one for each job, at most 64.
     gangs : bool
-        Gangs of up to 16 workers, as often as in Philly; False: one worker each.
+        Gangs of up to 16 workers, with the frequencies of Philly; False: one worker each.
     shares : sequence of int
-        Caps that may be given; empty: unpartitioned.
+        The allowed caps; empty: no caps.
     gang_sharing : {"partial", "whole"}
-        Whether a gang may share some of its GPUs only.
+        Whether a gang may share only some of its GPUs.
     gpu_models : sequence of str
-        Keys of ``MODELS``, taken in turn by the nodes. The slowdowns hold on all of them.
+        Keys of ``MODELS``, used by the nodes in turn. The slowdowns hold on all of them.
     running : float
-        Part of the jobs, 0..1, that run already, as far as there are GPUs: the first to
-        arrive, alone on theirs, half of them under a cap where their gSLA allows one.
+        Fraction of the jobs, 0..1, that already run, as far as there are GPUs: the first to
+        arrive, alone on their GPUs, half of them under a cap if their gSLA allows one.
     weighted : bool
         Weights drawn from 1, 2 and 4; False: all 1.
     margin : float
-        Where above 0, upper bounds lie this part above the slowdowns on average (0.1: 10 %).
+        If above 0, upper bounds lie this fraction above the slowdowns on average (0.1: 10 %).
 
     Returns
     -------
@@ -263,7 +263,7 @@ def _metrics(traits: contention.Traits, k: int) -> Metrics:
 
 
 def _speeds(draw: np.random.Generator, models: Sequence[str]) -> dict[str, float]:
-    """Return speeds relative to the first model, which differ a little by workload."""
+    """Return speeds relative to the first model, which differ slightly between workloads."""
     first = MODELS[models[0]][1]
     spread = np.exp(0.15 * draw.standard_normal(len(models)))
     speeds = {
@@ -280,7 +280,7 @@ def _started(
     workloads: dict[str, Workload],
     count: int,
 ) -> tuple[Job, ...]:
-    """Return the jobs, the first ``count`` that fit running alone on their GPUs."""
+    """Return the jobs, of which the first ``count`` that fit run alone on their GPUs."""
     free: dict[str, list[str]] = {}
     for node in cluster.nodes:
         for gpu in node.devices:
@@ -312,7 +312,7 @@ def _cap(
 def _entries(
     draw: np.random.Generator, traits: contention.Traits, shares: Sequence[int], margin: float
 ) -> Iterator[SlowdownEntry]:
-    """Yield the entries without shares, then those of every two shares that sum to 100."""
+    """Yield the entries without shares, then those for every two shares that sum to 100."""
     apart = contention.noisy(draw, contention.open_slowdown(traits))
     yield from _pair_entries(draw, traits, None, apart, apart, margin)
     capped = {

@@ -1,27 +1,26 @@
-"""How jobs of one node slow each other through its host: processors, memory, disk, PCIe, network.
+"""How jobs on one node slow each other through its host: processors, memory, disk, PCIe, network.
 
-A worker that runs at full speed asks for ``d_r`` of resource r, of which its node has ``c_r``:
-its *part* is ``d_r / c_r``. The *load* of a resource is the sum of the parts of all workers on
-the node. Where it is at most 1 each gets what it asks for, and nothing is slower: loading data
-runs ahead of computing on the GPU, so a job that gets what it asks for does not wait. Beyond
-that each gets its proportional share, ``d_r / load_r`` (processor sharing), and an iteration
-cannot be shorter than its work on the scarcest resource takes::
+A worker at full speed asks for ``d_r`` of resource r, of which its node has ``c_r``: its *part* is
+``d_r / c_r``. The *load* of a resource is the sum of the parts of all workers on the node. If it
+is at most 1, each worker gets what it asks for, and none is slower: loading data runs ahead of
+computing on the GPU, so such a job does not wait. Above 1, each gets its proportional share, ``d_r
+/ load_r`` (processor sharing), and an iteration takes at least as long as its work on the scarcest
+resource::
 
     slowdown_host = max(1, load_r over the resources r that the job asks for)
 
-It multiplies the slowdown that the job has on its GPU. That throughput is flat above a job's
-need of processors and falls in proportion below it is what Synergy measured (Mohan et al.,
-*Looking beyond GPUs for DNN scheduling on multi-tenant clusters*, OSDI 2022); jobs of one node
-that share no GPU were measured to keep 0.65 to 1.0 of their throughput in Eva (Chang
-and Venkataraman, EuroSys 2025).
+It multiplies the slowdown that the job has on its GPU. Synergy measured that throughput is flat
+above a job's need of processors and proportional below it (Mohan et al., *Looking beyond GPUs for
+DNN scheduling on multi-tenant clusters*, OSDI 2022); Eva measured that jobs on one node that share
+no GPU keep 0.65 to 1.0 of their throughput (Chang and Venkataraman, EuroSys 2025).
 
-Two things make the model careful. A job that is slowed on its GPU asks for less than its ``d``;
-it counts with all of it. And where a resource is short, a job that hardly uses it is taken to be
-slowed as much as one that lives on it. One thing is left out: the workers of one job alone never
-slow each other, as its speed alone is what slowdowns are measured against. A worker's part is
-therefore at most one of as many as the node's GPUs hold of the job.
+The model is conservative in two ways. A job that is slowed on its GPU asks for less than its
+``d``; it is counted in full. And if a resource is scarce, a job that hardly uses it is slowed as
+much as one that depends on it. One effect is left out: the workers of a job never slow each other,
+as slowdowns are relative to its speed alone. A worker's part is therefore at most 1/k if the
+node's GPUs can hold k workers of its job.
 
-What is unknown, of a node or of a workload, slows no job.
+Unknown resources of a node or a workload slow no job.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ RESOURCES: Final = tuple(HostResources.model_fields)
 """The resources of a host, in the order of the arrays."""
 
 FULL: Final = 1 + 1e-3
-"""The load from which on jobs are slowed: sums of rounded parts count as 1."""
+"""The load above which jobs are slowed: sums of rounded parts are treated as 1."""
 
 
 def needs(workload: Workload) -> tuple[float, ...]:
-    """Return what one worker asks for of each resource, 0 where that is unknown.
+    """Return the need of one worker for each resource, 0 if unknown.
 
-    PCIe and network follow from the metrics where ``host`` does not say them: the larger of both
-    directions, as links carry as much each way at a time.
+    PCIe and network follow from the metrics if ``host`` does not give them: the larger of both
+    directions, as links are full duplex.
     """
     own, metrics = workload.host or HostResources(), workload.metrics or Metrics()
     measured = {
@@ -60,7 +59,7 @@ def needs(workload: Workload) -> tuple[float, ...]:
 
 
 class Hosts:
-    """What workers of workloads ask for on nodes, as parts of what these have.
+    """The needs of workers of workloads on nodes, as parts of the nodes' resources.
 
     Parameters
     ----------
@@ -72,7 +71,7 @@ class Hosts:
     Attributes
     ----------
     asked : bool
-        Whether any workload asks for anything that a node is known to have.
+        Whether any workload needs a known resource of a node.
     """
 
     def __init__(self, nodes: Sequence[Node], workloads: Sequence[Workload]) -> None:
@@ -84,9 +83,9 @@ class Hosts:
         self.asked = bool(self._part.any())
 
     def part(self, node: int | Ints, workload: int | Ints, workers: int | Ints) -> Floats:
-        """Return the parts that one worker of a job with so many asks for, (..., resources).
+        """Return the parts that one worker of a job with ``workers`` asks for, (..., resources).
 
-        Arguments are indices and numbers, or arrays of one shape.
+        The arguments are indices and numbers, or arrays of one shape.
         """
         together = np.minimum(workers, self._gpus[node])
         largest = 1 / np.maximum(1, np.asarray(together))[..., None]
@@ -95,12 +94,12 @@ class Hosts:
 
 
 def host_slowdown(part: Floats, load: Floats) -> Floats:
-    """Return the slowdown of jobs through their host (see the module's text).
+    """Return the slowdown of jobs through their host (see the module).
 
     Parameters
     ----------
     part : float, shape (..., resources)
-        What a worker asks for, as a part of what the node has.
+        The need of a worker, as a part of the node's resources.
     load : float, shape (..., resources)
         The sum of the parts of all workers on the node.
     """

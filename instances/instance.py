@@ -1,8 +1,8 @@
-"""What a problem *is*: the records of ``dovetail-instance/1``.
+"""The records of a problem, ``dovetail-instance/1``.
 
-Every record is checked when it is built: each field by its type, then what must fit
-together (the validators below, one rule a function). An instance is never edited;
-``Instance.replace`` gives a new one.
+Every record is checked when it is built: each field by its type, then the rules across fields (the
+validators below, one function per rule). An instance is never edited; ``Instance.replace`` returns
+a new one.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ ShareKey = Annotated[
     BeforeValidator(_share_key),
     WithJsonSchema({"type": "string", "pattern": "^([1-9][0-9]?|100)$"}),
 ]
-"""A share as the key of a mapping: a text in JSON, whose keys are always texts."""
+"""A share as the key of a mapping; JSON has it as a text."""
 
 
 class GpuModel(Record):
-    """What a GPU is, without its name: the ``gpu`` of a node's shorthand."""
+    """A kind of GPU, without an id: the ``gpu`` of a node's shorthand."""
 
     model: Name
     memory_mib: Positive
@@ -86,9 +86,9 @@ class Gpu(GpuModel):
 
 
 class HostResources(Record):
-    """What a node has in addition to its GPUs, or what one worker of a workload needs of it.
+    """The resources of a node in addition to its GPUs, or the need of one worker of a workload.
 
-    A worker's need is that at full speed: with as much, it runs as fast as alone.
+    A worker's need is that at full speed: with this much, it runs as fast as alone.
     """
 
     cpu_cores: NonNegative | None = None
@@ -99,7 +99,7 @@ class HostResources(Record):
 
 
 class Node(Record):
-    """A machine: its GPUs listed, or ``gpu_count`` equal ones named ``<id>-0`` and so on."""
+    """A machine with listed GPUs, or ``gpu_count`` equal ones named ``<id>-0`` and so on."""
 
     id: Name
     rack: Name | None = None
@@ -125,7 +125,7 @@ class Node(Record):
 
     @cached_property
     def devices(self) -> tuple[Gpu, ...]:
-        """The GPUs of the node, the shorthand written out."""
+        """The GPUs of the node, with the shorthand expanded."""
         if self.gpu is None or self.gpu_count is None:
             return self.gpus or ()
         kind = self.gpu.model_dump()
@@ -133,12 +133,12 @@ class Node(Record):
 
     @property
     def places(self) -> Iterator[Place]:
-        """The GPUs of the node, with where they are."""
+        """The GPUs of the node with their node and rack."""
         return (Place(gpu, self.id, self.rack) for gpu in self.devices)
 
 
 class Place(NamedTuple):
-    """A GPU with the node and the rack it is in."""
+    """A GPU with its node and rack."""
 
     gpu: Gpu
     node: str
@@ -249,13 +249,13 @@ class Batch(Record):
         return self
 
     def allows(self, sub_batch: int) -> bool:
-        """Tell whether ``sub_batch`` is size / 2^k for some k, whole, and not below ``min``."""
+        """Return whether ``sub_batch`` is size / 2^k for some k, whole, and at least ``min``."""
         steps, rest = divmod(self.size, sub_batch)
         return rest == 0 and steps & (steps - 1) == 0 and sub_batch >= self.min
 
 
 class Workload(Record):
-    """What a job runs; jobs of one workload are interchangeable for prediction."""
+    """The program of jobs; jobs of one workload are interchangeable for prediction."""
 
     elsewhere = MappingProxyType(
         dict.fromkeys(
@@ -288,7 +288,7 @@ class Workload(Record):
 
 
 class Job(Record):
-    """A gang of ``workers`` processes, one GPU each, started together or not at all."""
+    """A gang of ``workers`` processes with one GPU each, started together or not at all."""
 
     elsewhere = MappingProxyType(
         dict.fromkeys(
@@ -332,7 +332,7 @@ class Job(Record):
 
     @property
     def running(self) -> bool:
-        """Whether the job holds GPUs already."""
+        """Whether the job already holds GPUs."""
         return self.state == "running"
 
     @property
@@ -342,7 +342,7 @@ class Job(Record):
 
     @property
     def waiting(self) -> Self:
-        """The job without the GPUs that it holds, if it holds some."""
+        """The job as waiting: without the GPUs that it holds, if any."""
         fresh = {"state": "pending", "gpus": None, "share": None, "sub_batch": None}
         return self.model_copy(update=fresh) if self.running else self
 
@@ -352,16 +352,17 @@ EntryKey = tuple[str | None, tuple[tuple[str, int], ...]]
 
 
 Source = Literal["measured", "model", "estimate"]
-"""Where slowdowns are from: a measurement of these jobs together; a model of the user's
-measurements, with a bound of its error; or neither, so that nothing bounds their error."""
+"""The origin of slowdowns: a measurement of these jobs together; a model of the user's
+measurements, with a bound of its error; or an estimate without a bound."""
 
 
 class SlowdownEntry(Record):
     """Measured or predicted slowdowns of workloads that share a GPU at the given shares.
 
-    Two of them make a ``pair``, three or more a ``set``. ``slowdown: null`` says that they
-    may not share (ran out of memory, say). At a share of ``idle`` a job's thread blocks run while
-    its co-runners have none (``isolation: blocks`` of its workload); one job at least has another.
+    Two workloads are a ``pair``, three or more a ``set``. ``slowdown: null`` means that they may
+    not share (for example, they ran out of memory). At a share of ``idle`` a job's thread blocks
+    run while its co-runners have none (``isolation: blocks`` of its workload); at least one job
+    has another share.
     """
 
     pair: tuple[Name, Name] | None = None
@@ -426,18 +427,18 @@ class SlowdownEntry(Record):
 
     @property
     def shares(self) -> tuple[int | None, ...]:
-        """The share of each workload, ``share`` written out."""
+        """The share of each workload, with ``share`` expanded."""
         return self.share if self.share is not None else (None,) * len(self.workloads)
 
     @property
     def key(self) -> EntryKey:
-        """What may occur once in an instance: GPU model and sorted (workload, share or 0)."""
+        """The unique key in an instance: GPU model and sorted (workload, share or 0)."""
         members = zip(self.workloads, self.shares, strict=True)
         return self.gpu_model, tuple(sorted((name, share or 0) for name, share in members))
 
 
 class Instance(Record):
-    """One round's problem: a cluster, the jobs, and what is known of their slowdowns."""
+    """One round's problem: a cluster, the jobs, and the known slowdowns."""
 
     format: Literal["dovetail-instance/1"] = INSTANCE_FORMAT
     name: Name
@@ -455,13 +456,12 @@ class Instance(Record):
         name : str
             The name of the instance.
         **rules
-            Fields of the `Cluster` of a file: ``max_jobs_per_gpu``, ``shares``, ``reserve_mib``,
-            ...
+            Fields of `Cluster`: ``max_jobs_per_gpu``, ``shares``, ``reserve_mib``, ...
 
         Raises
         ------
         InputError
-            When one breaks its rule.
+            When a value breaks a rule.
         """
         from dovetail.instances.builder import InstanceBuilder
 
@@ -471,7 +471,7 @@ class Instance(Record):
         return repr(self)
 
     def __repr__(self) -> str:
-        """Return its size: all of an instance fills many screens."""
+        """Return its size; the whole instance would fill many screens."""
         sizes = (
             (len(self.jobs), "jobs"),
             (len(self.places), "GPUs"),
@@ -480,7 +480,7 @@ class Instance(Record):
         return f"<Instance {self.name!r}: {', '.join(f'{size:,} {what}' for size, what in sizes)}>"
 
     def to_frame(self) -> DataFrame:
-        """Return a row for each job, as a data frame of pandas."""
+        """Return a pandas data frame with a row for each job."""
         return frame(map(dict, self.jobs), Job.model_fields)
 
     def _repr_html_(self) -> str:
@@ -530,13 +530,12 @@ class Instance(Record):
     def with_jobs(self, jobs: Iterable[Job]) -> Self:
         """Return the instance with other jobs, for the next round on the same cluster.
 
-        Cluster, workloads and slowdowns are kept with all that is known of them; only what
-        concerns the jobs is checked.
+        Cluster, workloads and slowdowns are kept; only the jobs are checked.
 
         Raises
         ------
         ArgumentError
-            When one is no ``Job``.
+            When one is not a ``Job``.
         InputError
             When the jobs do not fit each other or the instance.
         """
@@ -548,7 +547,7 @@ class Instance(Record):
     def altered(self, **parts: object) -> Self:
         """Return the instance with other jobs, workloads of the same names, or another cluster.
 
-        As ``with_jobs``: the slowdowns, which may be tens of thousands, are not checked again.
+        As in ``with_jobs``, the slowdowns, which may be tens of thousands, are not checked again.
         """
         changed = self.model_copy(update=parts)
         for part, made in (("jobs", "jobs_by_id"), ("cluster", "places")):
@@ -561,24 +560,24 @@ class Instance(Record):
     def preempted(self) -> Instance:
         """Return the instance with its running jobs pending again (``--preempt``).
 
-        Those of priority ``latency`` keep running: a service is neither stopped nor moved.
+        Jobs of priority ``latency`` keep running: a service is neither stopped nor moved.
         """
         return self.with_jobs(
             job if job.priority == "latency" else job.waiting for job in self.jobs
         )
 
     def after(self, plan: Plan, ended: Iterable[str] = ()) -> Self:
-        """Return the instance of the next round, once a plan of this one has been carried out.
+        """Return the instance of the next round, after a plan of this one has been carried out.
 
-        What the plan places runs on its GPUs, with its shares and sub-batches; what it stops
-        (``preempt``) waits again. All else stays as it is, ``remaining_s`` too.
+        Placed jobs run on their GPUs, with their shares and sub-batches; jobs that the plan stops
+        (``preempt``) wait again. Everything else is unchanged, including ``remaining_s``.
 
         Parameters
         ----------
         plan : Plan
-            A plan of this instance. It is not checked, see ``dovetail.check``.
+            A plan of this instance. It is not checked; see ``dovetail.check``.
         ended : iterable of str
-            Ids of jobs that have ended since: they are left out.
+            Ids of jobs that have ended since, which are left out.
 
         Raises
         ------
@@ -607,7 +606,7 @@ class Instance(Record):
 
 
 def _after(job: Job, row: Assignment | None, plan: Plan) -> Job:
-    """Return a job as it is once a plan with this row for it was carried out."""
+    """Return a job as it is after a plan with this row for it was carried out."""
     if row is None:
         return job.waiting
     if not plan.starts(row, job.running):
@@ -617,7 +616,7 @@ def _after(job: Job, row: Assignment | None, plan: Plan) -> Job:
 
 
 def _refuse_repeats(path: str, values: tuple[object, ...] | list[str], rule: str) -> None:
-    """Raise at the second place of a repeated value; ``path`` has ``{}`` for its index."""
+    """Raise at the second position of a repeated value; ``path`` has ``{}`` for its index."""
     seen: set[object] = set()
     for k, value in enumerate(values):
         if value in seen:

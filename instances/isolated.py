@@ -1,4 +1,4 @@
-"""Pairs under isolation of thread blocks, from what is known of both jobs alone."""
+"""Pairs under isolation of thread blocks, from the solo profiles of both jobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dovetail.instances.instance import Instance, SlowdownEntry, Workload
 
 TAIL: Final = 1.072
 """Growth of the 99th-percentile latency of the job with SMs of its own: the mean that Tally's
-authors measured on an A100 (section 5.2). It stands for the slowdown, too, which is less."""
+authors measured on an A100 (section 5.2). It is also used as the slowdown, which is lower."""
 
 WORKERS: Final = 1.25
-"""Slowdown of kernels that can give a GPU up between two blocks (Tally, section 5.7)."""
+"""Slowdown of kernels that can yield the GPU between two blocks (Tally, section 5.7)."""
 
 BEHIND: Final[tuple[SeatShare | None, SeatShare | None]] = (None, IDLE)
 """The shares of an isolated pair."""
@@ -22,15 +22,15 @@ BEHIND: Final[tuple[SeatShare | None, SeatShare | None]] = (None, IDLE)
 def isolated_slowdowns(first: Workload) -> tuple[float, float] | None:
     """Return the expected slowdowns of a workload and of another in its idle time.
 
-    Tally (ASPLOS 2025, section 4): a kernel of the second runs only while the first has none, so it
-    gets the part of the time in which the first leaves the GPU idle, at the pace of kernels that
-    can be preempted::
+    Tally (ASPLOS 2025, section 4): a kernel of the second runs only while the first has none, so
+    it gets the fraction of time in which the first leaves the GPU idle, at the rate of kernels
+    that can be preempted::
 
         slowdown of first  = p99 = 1.072
         slowdown of behind = 1.25 / (1 - gpu_util of first)
 
-    An estimate from published means; what was measured is better. None where the first has neither
-    ``gpu_util`` nor ``graphics_active`` in its metrics, or leaves no idle time.
+    This is an estimate from published means; measurements are better. None if the first has
+    neither ``gpu_util`` nor ``graphics_active`` in its metrics, or leaves no idle time.
     """
     busy = _busy(first)
     return None if busy is None or busy >= 1 else (TAIL, round(WORKERS / (1 - busy), 4))
@@ -42,7 +42,7 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
     Parameters
     ----------
     instance : Instance
-        Holds the workloads.
+        The instance with the workloads.
     first : str
         The workload with SMs of its own.
     behind : str
@@ -57,9 +57,10 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
 
 
 def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:
-    """Yield the expected entries of all latency-critical workloads before those that can be behind.
+    """Yield the expected entries of latency-critical workloads with others in their idle time.
 
-    None where ``idle`` is none of the cluster's shares, and none for a pair that has such an entry.
+    There are none if ``idle`` is not a share of the cluster, and none for pairs that already have
+    such an entry.
     """
     if IDLE not in instance.cluster.shares:
         return
@@ -74,7 +75,7 @@ def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:
 
 
 def _busy(workload: Workload) -> float | None:
-    """Return the part of the time in which a workload alone has kernels on the GPU."""
+    """Return the fraction of time in which a workload alone has kernels on the GPU."""
     metrics = workload.metrics
     if metrics is None:
         return None

@@ -1,4 +1,4 @@
-"""The names of the objectives; ``docs/explanation/concepts.md`` tells what each means."""
+"""The names of the objectives; ``docs/explanation/concepts.md`` explains each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What an answer *is*: the records of ``dovetail-plan/1``.
+"""The records of an answer, ``dovetail-plan/1``.
 
-A plan made elsewhere needs only ``assignments``; every other field is a claim that
-``dovetail check`` verifies where it is present.
+A plan made elsewhere needs only ``assignments``; every other field is a claim that ``dovetail
+check`` verifies if it is present.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PLAN_FORMAT: Final = "dovetail-plan/1"
 
 OWN_OBJECTIVE: Final = "python:"
-"""How the names of objectives begin that users have written: ``python:MODULE.CLASS``."""
+"""The prefix of the names of users' own objectives: ``python:MODULE.CLASS``."""
 
 
 def _objective(name: str) -> str:
@@ -56,7 +56,7 @@ AnyObjective = Annotated[
 ]
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
-"""What we have: ``optimal`` means gap <= 1e-6, ``feasible`` a valid plan without that proof."""
+"""The status of a plan: ``optimal`` means gap <= 1e-6, ``feasible`` valid without that proof."""
 
 Stopped = Literal["complete", "time_limit", "gap_reached", "interrupted", "error"]
 """Why the search ended."""
@@ -101,7 +101,7 @@ class Assignment(Record):
 
     @property
     def shares(self) -> tuple[int | None, ...]:
-        """The share on each GPU, ``share`` written out."""
+        """The share on each GPU, with ``share`` expanded."""
         return self.share if self.share is not None else (None,) * len(self.gpus)
 
 
@@ -123,7 +123,7 @@ class Waiting(Record):
 
 
 class Stop(Record):
-    """A running job that has to be stopped before anything starts, and where it runs till then."""
+    """A running job that must be stopped before anything starts, and the GPUs that it runs on."""
 
     job: Name
     gpus: tuple[Name, ...]
@@ -163,12 +163,12 @@ class Plan(Record):
         return repr(self)
 
     def __repr__(self) -> str:
-        """Return its outcome: all of a plan fills many screens."""
+        """Return its outcome; the whole plan would fill many screens."""
         value = f"{self.objective.name} {self.objective.value:.6g}, " if self.objective else ""
         return f"<Plan of {self.instance!r}: {value}{len(self.assignments):,} jobs placed>"
 
     def to_frame(self) -> DataFrame:
-        """Return a row for each job, those that wait last, as a data frame of pandas."""
+        """Return a pandas data frame with a row for each job, waiting jobs last."""
         waiting = ({"job": row.job, "start": False, "reason": row.reason} for row in self.waiting)
         rows = (*map(dict, self.assignments), *waiting)
         return frame(rows, (*Assignment.model_fields, "reason"))
@@ -177,11 +177,11 @@ class Plan(Record):
         return html(self, self.to_frame())
 
     def starts(self, row: Assignment, running: bool) -> bool:
-        """Tell whether it starts an assigned job: one that waits, or that it takes elsewhere."""
+        """Return whether it starts an assigned job, i.e. one that waits or that it moves."""
         return row.start is not False and (self.preempt or not running)
 
     def leaving(self, jobs: Iterable[Job]) -> tuple[Stop, ...]:
-        """Return the jobs that run and do not stay: those that it moves or lets wait."""
+        """Return the running jobs that do not stay: those that it moves or makes wait."""
         stay = {row.job for row in self.assignments if not self.starts(row, running=True)}
         return tuple(
             Stop(job=job.id, gpus=job.gpus or ())
@@ -191,6 +191,6 @@ class Plan(Record):
 
     @property
     def judged_by(self) -> ObjectiveName:
-        """The objective that others compute for it: ``throughput`` where it names none of ours."""
+        """The built-in objective to judge it by: ``throughput`` if it names no built-in one."""
         name = self.objective.name if self.objective else None
         return next((known for known in OBJECTIVES if known == name), "throughput")

@@ -1,4 +1,4 @@
-"""Plugins: what installed packages add to Dovetail, found by the entry points that they declare.
+"""Plugins: extensions of Dovetail by installed packages, found by their entry points.
 
 A package adds something by an entry point of the group ``dovetail.plugins``, named ``KIND.NAME``::
 
@@ -6,10 +6,10 @@ A package adds something by an entry point of the group ``dovetail.plugins``, na
     "policy.newest-first" = "my_package.policies:NewestFirst"
 
 ``KINDS`` lists the kinds and what each must be. Dovetail's own rooms (papers, cluster, isolation,
-measuring) are added in the same way. A plugin is imported when what it adds is used, and one that
-cannot be imported is an error of whatever asked for it; nothing else is affected. If two packages
-add the same name, Dovetail's own is used, else that of the package that is first in the alphabet;
-options of several packages are all added to a command.
+measuring) are added in the same way. A plugin is imported when it is used; if that fails, only its
+use fails, with one line that says why. If two packages add the same name, Dovetail's own is used,
+else the one of the alphabetically first package; options of several packages are all added to a
+command.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "doctor": "a function that returns one or several dovetail.executor.doctor.finding.Finding",
     }
 )
-"""Each kind of plugin, and what its entry point must name."""
+"""Each kind of plugin, with the object that its entry point must name."""
 
 _ADDED_TO: Final = "options"
 """The kind whose name is a command that exists, to which several packages may add."""
 
 _TARGET: Final = re.compile(r"([\w.]+)\s*:\s*([\w.]+)")
-"""``MODULE:NAME``; what packaging allows behind it (extras) has no meaning here."""
+"""``MODULE:NAME``; extras after it, which packaging allows, have no meaning here."""
 
 _T = TypeVar("_T")
 
@@ -86,11 +86,11 @@ class Plugin(NamedTuple):
 
     @property
     def top_package(self) -> str:
-        """The package that has to be imported first for it."""
+        """The top-level package of its module."""
         return self.target.partition(":")[0].partition(".")[0]
 
     def load(self) -> Any:  # noqa: ANN401 - whatever a package names
-        """Import what the entry point names.
+        """Import the object that the entry point names.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Plugin(NamedTuple):
             raise self.unusable(f"failed: {type(error).__name__}: {error}") from error
 
     def unusable(self, why: str) -> UnsupportedError:
-        """Return the error that says in one line why the plugin cannot be used."""
+        """Return the one-line error of why the plugin cannot be used."""
         return UnsupportedError(f"{self} {why}")
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class Plugin(NamedTuple):
 
 
 def plugins(kind: str) -> Mapping[str, Plugin]:
-    """Return the installed plugins of a kind by name, those of Dovetail first.
+    """Return the installed plugins of a kind by name, Dovetail's own first.
 
     If several packages add options to a command, the later ones are under ``NAME of PACKAGE``.
     """
@@ -193,7 +193,7 @@ class _Installed(NamedTuple):
 
 @cache
 def _installed() -> _Installed:
-    """Return all plugins; what is installed does not change within a process."""
+    """Return all plugins; the installed packages do not change within a process."""
     used: dict[str, dict[str, Plugin]] = {kind: {} for kind in KINDS}
     without_use = []
     for each in sorted(_declared(), key=lambda each: (not each.is_own, each.package)):
@@ -213,9 +213,9 @@ def _installed() -> _Installed:
 def _declared() -> Iterator[Plugin]:
     """Yield the entry points of the group in the metadata of all packages on the path.
 
-    ``importlib.metadata`` gives the same and takes 40 ms more, as long as all of
-    ``dovetail --help``. If a package is on the path twice, the first is used, as for imports.
-    Packages within archives are not searched.
+    ``importlib.metadata`` gives the same but takes 40 ms more, as long as the whole of ``dovetail
+    --help``. If a package is on the path twice, the first is used, as for imports. Packages within
+    archives are not searched.
     """
     seen = set()
     for folder in sys.path:
@@ -235,7 +235,7 @@ def _metadata_in(folder: str) -> list[str]:
 
 
 def _package(metadata: str) -> str:
-    """Return the name of a package from the name of its folder of metadata."""
+    """Return the name of a package from the name of its metadata folder."""
     name = metadata.rpartition(".")[0].partition("-")[0]
     return re.sub(r"[_.]+", "-", name).lower()
 
@@ -260,16 +260,16 @@ def _entries(package: str, path: str) -> Iterator[Plugin]:
 
 
 def require_package(module: str, extra: str, what: str) -> None:
-    """Refuse to continue without a package of an extra; it is looked for, not imported.
+    """Raise an error without a package of an extra; it is searched for, not imported.
 
     Parameters
     ----------
     module : str
-        The module that is needed, of the top level.
+        The required top-level module.
     extra : str
         The extra of Dovetail that installs it.
     what : str
-        What needs it, the beginning of the error: ``fitting castor``.
+        The action that needs it, which begins the error: ``fitting castor``.
 
     Raises
     ------

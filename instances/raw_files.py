@@ -1,6 +1,6 @@
 """Reading and writing bytes and texts: files, plain or ``.gz``, and ``-``.
 
-Whatever a user can do wrong is one `InputError`.
+Every mistake of a user is an `InputError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FilePath = str | os.PathLike[str]
 
 
 MOST_BYTES = 512 * 2**20
-"""The largest input accepted, unpacked: a small ``.gz`` may hold any amount."""
+"""The largest accepted input, decompressed: a small ``.gz`` may hold any amount."""
 
 
 _CHUNK_BYTES = 2**20
@@ -32,7 +32,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_bytes(path: FilePath) -> bytes:
-    """Read the bytes of a file of at most `MOST_BYTES`, unpacked if it is a gzip file.
+    """Read the bytes of a file of at most `MOST_BYTES`, decompressed if it is a gzip file.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def read_bytes(path: FilePath) -> bytes:
 
 
 def read_text(path: FilePath) -> str:
-    """Read the UTF-8 text of a file, as `read_bytes` reads its bytes.
+    """Read the UTF-8 text of a file, like `read_bytes`.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def read_text(path: FilePath) -> str:
 
 
 def write_text(path: FilePath, text: str) -> None:
-    """Write a text to a file, as `write_bytes` writes bytes.
+    """Write a text to a file, like `write_bytes`.
 
     Raises
     ------
@@ -76,9 +76,9 @@ def write_text(path: FilePath, text: str) -> None:
 
 
 def write_bytes(path: FilePath, data: bytes) -> None:
-    """Write bytes to a file (``-``: standard output), packed if the name ends in ``.gz``.
+    """Write bytes to a file (``-``: standard output), compressed if the name ends in ``.gz``.
 
-    A regular file appears whole or not at all: it is written next to its place and moved there.
+    A regular file is written atomically: next to its target, then moved there.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def _binary(stream: TextIO | None) -> BinaryIO:
 
 
 def _whole(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return the content of an open file, refusing more than `MOST_BYTES`."""
+    """Return the content of an open file; more than `MOST_BYTES` is refused."""
     content = io.BytesIO()
     while chunk := file.read(_CHUNK_BYTES):
         content.write(chunk)
@@ -149,7 +149,7 @@ def _packed(data: bytes, name: str) -> bytes:
 def _write_bytes(name: str, data: bytes) -> None:
     if name == "-":
         file = _binary(sys.stdout)
-        # What was printed before must come out before.
+        # Earlier output must come first.
         sys.stdout.flush()
         file.write(data)
         file.flush()

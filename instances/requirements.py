@@ -1,4 +1,4 @@
-"""Which optional fields of an instance an objective cannot do without."""
+"""The optional fields of an instance that an objective needs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from dovetail.instances.objectives import ObjectiveName
 
 
 def require_fields(instance: Instance, objective: ObjectiveName) -> None:
-    """Refuse an instance that lacks what the objective is computed from.
+    """Refuse an instance that lacks a field that the objective needs.
 
-    ``jct`` and ``completion`` need ``remaining_s`` of every job. ``energy`` needs
-    ``power_w`` of every workload that a job runs and of every entry among these workloads that
-    holds a number and applies to a GPU model of the cluster; jobs that already run together
-    need such an entry.
+    ``jct`` and ``completion`` need ``remaining_s`` of every job. ``energy`` needs ``power_w`` of
+    every workload that a job runs and of every entry among these workloads with numbers for a GPU
+    model of the cluster; jobs that already run together need such an entry.
 
     Raises
     ------
@@ -58,7 +57,7 @@ def _lacks_power(entry: SlowdownEntry) -> bool:
 
 
 def _require_running_power(instance: Instance) -> None:
-    """Refuse running jobs whose GPU draws a power that the instance does not give."""
+    """Refuse running jobs on a GPU whose power the instance does not give."""
     known = instance.entries
     for gpu, jobs in _running_together(instance):
         model = instance.places[gpu].gpu.model

@@ -1,8 +1,8 @@
 """The formats as JSON Schema, generated from the records.
 
-``python -m dovetail.instances.schemas [DIR]`` writes them to ``DIR``; without it, to where the
-package ships them. A schema tells what each field may hold, not what must fit together (that
-a running job's GPUs are in the cluster, say): those rules are checked on reading.
+``python -m dovetail.instances.schemas [DIR]`` writes them to ``DIR``; without it, to the folder in
+the package. A schema describes each field, not the rules across fields (for example, that a
+running job's GPUs are in the cluster): those are checked on reading.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILES: dict[str, type[Record]] = {
 def schema_text(record: type[Record]) -> str:
     """Return the JSON Schema (draft 2020-12) of a file that holds the record."""
     schema = record.model_json_schema()
-    # Only a file must say its format; a record built in Python knows it.
+    # Only a file must state its format; a record built in Python has it by default.
     schema["required"] = ["format", *schema["required"]]
     draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return json.dumps(draft | _tidied(schema), indent=2) + "\n"
@@ -39,7 +39,7 @@ def write_schemas(folder: Path) -> None:
 
 
 def _tidied(schema: dict[str, object]) -> dict[str, object]:
-    """Refuse keys that fit no pattern, and drop the titles that repeat names."""
+    """Refuse keys that match no pattern, and drop the titles that repeat names."""
     closed = {"additionalProperties": False} if "patternProperties" in schema else {}
     tidied = {
         name: _tidied(inner) if isinstance(inner, dict) else inner

@@ -1,4 +1,4 @@
-"""Three and more on one GPU, from the slowdowns of their pairs."""
+"""Slowdowns of three and more jobs on one GPU, from those of their pairs."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ LARGEST: Final = 10
 def set_slowdown(pair_slowdowns: ArrayLike, last: bool = False) -> NDArray[np.float64]:
     """Return the slowdown of each job of a set from those of its pairs.
 
-    What two co-runners cost a job is more than what each costs it: they also slow each other,
-    and so keep the GPU busy for longer. In a closed queueing network (exact mean-value
-    analysis, *Mean-value analysis of closed multichain queuing networks*, J. ACM 27(2), 1980,
-    arrival theorem: a job finds the set as it is without it)::
+    Two co-runners slow a job more than the sum of both: they also slow each other, and so keep the
+    GPU busy for longer. In a closed queueing network (exact mean-value analysis, *Mean-value
+    analysis of closed multichain queuing networks*, J. ACM 27(2), 1980, arrival theorem: a job
+    finds the set as it is without it)::
 
         slowdown_i(S) = 1 + sum over j in S - i of (s_ij - 1) * stretch_j(S - i)
         stretch_j(T)  = (1 + sum over k in T - j of d_jk * stretch_k(T - j)) / slowdown_j(T)
 
-    ``s_ij`` is the slowdown of i with j alone, and ``stretch_j(T)`` how many times as long j
-    keeps the resource busy among T as it does alone; it is at least 1. ``d_jk``, the part of
-    its iteration for which k asks for what it shares with j, follows from their pair as if both
-    asked for equally much: its square is the geometric mean of ``s_jk - 1`` and ``s_kj - 1``,
-    at most 1. A slowdown below 1 counts as 1.
+    ``s_ij`` is the slowdown of i with only j, and ``stretch_j(T)`` is how many times longer j
+    keeps the resource busy among T than alone; it is at least 1. ``d_jk``, the fraction of its
+    iteration for which k uses the resources shared with j, follows from their pair under the
+    assumption that both use them equally: its square is the geometric mean of ``s_jk - 1`` and
+    ``s_kj - 1``, at most 1. A slowdown below 1 is treated as 1.
 
-    A pair keeps its slowdowns, a job that slows no other changes nothing, and equal jobs
-    that take turns (s = 2) slow each other by their number.
+    A pair keeps its slowdowns, a job that slows no other has no effect, and equal jobs that take
+    turns (s = 2) slow each other by their number.
 
     Measured on the MPS processes of ParvaGPU (A100, MIG slices, 11 inference models; only equal
-    processes, so nothing is known of unequal ones), MAE for 3, 4 and 5 processes: 0.085, 0.164
+    processes, so this is untested for unequal ones), MAE for 3, 4 and 5 processes: 0.085, 0.164
     and 0.283; adding ``s_ij - 1`` up gives 0.112, 0.244 and 0.402, the product 0.366, 1.234 and
-    3.040, and the worst pair 0.566, 1.109 and 1.633. It is too low by more than a tenth for 10,
-    20 and 28 % of the sets (adding up: 16, 29 and 44 %): it comes without a bound.
-    ``python benchmarks/completion.py sets`` prints these figures.
+    3.040, and the worst pair 0.566, 1.109 and 1.633. The result is too low by more than a tenth
+    for 10, 20 and 28 % of the sets (adding up: 16, 29 and 44 %), and has no bound. ``python
+    benchmarks/completion.py sets`` prints these figures.
 
     Parameters
     ----------
     pair_slowdowns : array_like of float, shape (..., k, k)
         Entry (i, j): the slowdown of i with j as its only co-runner; the diagonal is not read.
-        Leading axes are sets of their own.
+        Leading axes are separate sets.
     last : bool
-        Return the largest slowdown of each job in the set and in all that may be left of it when
-        others have ended.
+        Return the largest slowdown of each job in the set and in all its subsets that may remain
+        after other jobs have ended.
 
     Returns
     -------
@@ -85,21 +85,21 @@ def set_slowdown(pair_slowdowns: ArrayLike, last: bool = False) -> NDArray[np.fl
 
 
 def slowdown_with_idle(first: ArrayLike, behind: ArrayLike) -> NDArray[np.float64]:
-    """Return the slowdowns of a job and of k that run in what it leaves idle (share ``idle``).
+    """Return the slowdowns of a job and of k others that run in its idle time (share ``idle``).
 
-    The k share the idle time equally; when the first has work, all of them give the GPU up at
-    once, so it waits for the slowest (Tally, ASPLOS 2025, section 4.2)::
+    The k share the idle time equally; when the first has work, all of them yield the GPU together,
+    so it waits for the slowest (Tally, ASPLOS 2025, section 4.2)::
 
         slowdown_first  = max over j of slowdown of first with j alone behind it
         slowdown_behind = k times its slowdown alone behind first
 
-    An estimate: kernels of the k that differ in length may share otherwise. The same holds for
-    upper bounds and for tail latencies.
+    This is an estimate: kernels of different lengths may share the time unequally. The same holds
+    for upper bounds and for tail latencies.
 
     Parameters
     ----------
     first, behind : array_like of float, shape (..., k)
-        The slowdowns of the first and of the other in each of the k pairs.
+        The slowdowns of the first and of the other job in each of the k pairs.
 
     Returns
     -------
@@ -119,18 +119,18 @@ def slowdown_at(
     Parameters
     ----------
     pair_slowdowns : array_like of float, shape (k, k)
-        As for ``set_slowdown``, each pair at the shares of its two; those of two jobs at ``idle``
-        are not read.
+        As for ``set_slowdown``, with each pair at the shares of its two jobs; pairs of two jobs at
+        ``idle`` are not read.
     shares : sequence of (int or None)
         The share of each job.
     last : bool
-        As for ``set_slowdown``; at ``idle`` no job is slower when others have ended.
+        As for ``set_slowdown``; with ``idle``, no job becomes slower after others have ended.
 
     Returns
     -------
     ndarray of float, shape (k,)
-        As ``set_slowdown`` where no share is ``idle``, as ``slowdown_with_idle`` where one job has
-        another share. Jobs that are all at ``idle`` take turns: the number of them. Else NaN.
+        As ``set_slowdown`` if no share is ``idle``, as ``slowdown_with_idle`` if exactly one job
+        has another share. Jobs that are all at ``idle`` take turns: their number. Otherwise NaN.
     """
     pairs = np.asarray(pair_slowdowns, dtype=np.float64)
     behind = np.array([share == IDLE for share in shares])

@@ -1,4 +1,4 @@
-"""The slowdowns of pairs of workloads as arrays: what a simulation and its policies look up."""
+"""The slowdowns of pairs of workloads as arrays, for look-ups by simulations and policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.instances.instance import Instance, SlowdownEntry
 
 Caps = tuple[int | None, int | None]
-"""The share of a job and that of its co-runner; None = no cap."""
+"""The shares of a job and its co-runner; None = no cap."""
 
 UNCAPPED: Caps = (None, None)
 
@@ -28,19 +28,20 @@ class SlowdownTable:
     models : tuple of str
         M GPU models, the first axis.
     caps : tuple of (int or None, int or None)
-        K combinations of shares, the second axis; the mirror of each is among them, and
-        ``(None, None)`` is the first.
+        K combinations of shares, the second axis, with the mirror of each; ``(None, None)`` is the
+        first.
     slowdown : (M, K, W, W) float
         Entry ``[m, k, a, b]``: the slowdown of a with b under ``caps[k]`` = (share of a, share
         of b); NaN = they may not share.
     upper : (M, K, W, W) float
-        Upper confidence bounds; the slowdown itself where there is none.
+        Upper confidence bounds; the slowdown itself if there is none.
     p99 : (M, K, W, W) float
-        Growth of the tail latency; NaN where unknown.
+        Growth of the tail latency; NaN if unknown.
     power_w : (M, K, W, W) float
-        Power of the shared GPU, NaN where unknown.
+        Power of the shared GPU; NaN if unknown.
     sets : tuple of SlowdownEntry
-        What is known of three and more; others follow from their pairs (``instances.sets``).
+        Entries of three and more workloads; other sets follow from their pairs
+        (``instances.sets``).
     """
 
     workloads: tuple[str, ...]
@@ -62,7 +63,7 @@ class SlowdownTable:
     def of_entries(
         cls, workloads: tuple[str, ...], models: tuple[str, ...], entries: Sequence[SlowdownEntry]
     ) -> SlowdownTable:
-        """Return the table of entries, those of all models first and then a model's own."""
+        """Return the table of entries; entries of a GPU model override those for all models."""
         pairs = [entry for entry in entries if entry.pair is not None]
         shares = [(e.shares[0], e.shares[1]) for e in pairs]
         caps = tuple(dict.fromkeys([UNCAPPED, *(c for x, y in shares for c in ((x, y), (y, x)))]))
@@ -103,7 +104,7 @@ class SlowdownTable:
 
     @cached_property
     def rows(self) -> list[list[list[list[float]]]]:
-        """``slowdown`` as nested lists, which are several times as fast to look one number up."""
+        """``slowdown`` as nested lists, in which looking up a number is several times faster."""
         rows: list[list[list[list[float]]]] = self.slowdown.tolist()
         return rows
 

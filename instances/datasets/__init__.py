@@ -1,4 +1,4 @@
-"""What has been measured: solo profiles, and workloads measured together on one GPU."""
+"""Measurements: solo profiles, and workloads measured together on one GPU."""
 
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import (

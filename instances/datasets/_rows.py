@@ -74,7 +74,7 @@ _SECOND_NAMES = (
     Column("p99_b", "p99[1]", float),
     Column("device", "gpu_model", str),
 )
-"""Other names of columns of pairs, read and never written."""
+"""Alternative names of columns of pairs, which are read but never written."""
 
 _SECOND_REQUIRED = ("job_a", "slowdown_a", "job_b", "slowdown_b", "device")
 
@@ -111,7 +111,7 @@ def measurements_of(table: Table) -> Iterator[Measurement]:
 
 
 def pairs_of(table: Table) -> tuple[Iterator[Measurement], list[str]]:
-    """Return the measurements of the rows, and the names of columns that are not known."""
+    """Return the measurements of the rows, and the names of unknown columns."""
     columns = _known_pair_columns(table, _pair_columns_read(table), others=True)
     known = {column.name for column in columns}
     return _measurements(table, columns), [name for name in table.header if name not in known]
@@ -167,7 +167,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
 
 
 def _width(row: Row, cells: Mapping[str, object], columns: Iterable[Column]) -> int:
-    """Return how many workloads the row has: two or more, the cells of others empty."""
+    """Return the number of workloads in the row, at least two; the cells of others are empty."""
     width = 2
     while cells.get(f"workloads[{width}]") is not None:
         width += 1
@@ -208,7 +208,7 @@ def profile_cells(profile: SoloProfile) -> dict[str, Cell]:
 
 
 def _unless_one(workers: int) -> int | None:
-    """Return the number of workers where it is not the default, so that no column is needed."""
+    """Return the number of workers, or None if it is the default and needs no column."""
     return workers if workers != 1 else None
 
 

@@ -1,8 +1,7 @@
-"""A data set: profiles and measurements, and the instance that they are enough for.
+"""A data set: profiles and measurements, and an instance made of them.
 
-A data set says nothing of jobs or clusters. ``DataSet.workloads`` turns its profiles into the
-workloads that an instance has, so that predictors read one kind of record in training and in
-use.
+A data set has no jobs or clusters. ``DataSet.workloads`` turns its profiles into the workloads of
+an instance, so that predictors read the same kind of record in training and in use.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class DataSet(Record):
 
     @cached_property
     def families(self) -> Mapping[str, str]:
-        """The family of every workload: its own name where no profile gives one."""
+        """The family of every workload: its own name if no profile gives one."""
         names = chain(
             (profile.workload for profile in self.profiles),
             chain.from_iterable(found.workloads for found in self.measurements),
@@ -53,7 +52,7 @@ class DataSet(Record):
 
     @cached_property
     def newest(self) -> Mapping[ProfileKey, SoloProfile]:
-        """The profile that counts for each key: of the latest date, then recorded last."""
+        """The profile to use for each key: the one of the latest date, then the last recorded."""
         latest: dict[ProfileKey, SoloProfile] = {}
         for profile in self.profiles:
             known = latest.get(profile.key)
@@ -62,10 +61,10 @@ class DataSet(Record):
         return latest
 
     def workloads(self, gpu_model: str) -> dict[str, Workload]:
-        """Return what an instance with GPUs of this model would say of each profiled workload.
+        """Return each profiled workload as in an instance with GPUs of this model.
 
-        Of several numbers of workers or batch sizes of one workload, one worker comes before
-        more, and the largest batch before smaller ones. Memory is the largest mark seen.
+        If a workload was profiled with several numbers of workers or batch sizes, the fewest
+        workers and then the largest batch are used. Memory is the largest mark.
         """
         by_name: dict[str, list[SoloProfile]] = {}
         for key, profile in self.newest.items():
@@ -74,7 +73,7 @@ class DataSet(Record):
         return {name: _workload(found) for name, found in by_name.items()}
 
     def merged(self, other: DataSet) -> DataSet:
-        """Return the records of both under this name, the other's as the later ones."""
+        """Return the records of both under this name, with the other's as the later ones."""
         return self.replace(
             profiles=self.profiles + other.profiles,
             measurements=self.measurements + other.measurements,
@@ -84,10 +83,10 @@ class DataSet(Record):
     def fingerprint(self) -> str:
         """SHA-256 of the records, in hexadecimal digits.
 
-        Two data sets have one fingerprint where they have equal profiles in one order and equal
-        measurements in one order; the name does not count. Order counts because it decides
-        which of two profiles of one date is the newest. Hashed are lines of JSON, one a record,
-        with sorted keys and without fields that hold their default.
+        Two data sets have the same fingerprint if they have equal profiles and equal measurements
+        in the same order; the name is ignored. The order matters because it decides which of two
+        profiles of one date is the newest. The hash is over lines of JSON, one per record, with
+        sorted keys and without default values.
         """
         digest = sha256(DATASET_FORMAT.encode())
         for record in (*self.profiles, *self.measurements):
@@ -104,11 +103,11 @@ class DataSet(Record):
         memory_mib: float | None = None,
         gpus_per_node: int = 8,
     ) -> Instance:
-        """Return an instance of what was measured on a GPU model, one pending job a workload.
+        """Return an instance of the measurements on a GPU model, with one pending job a workload.
 
-        Entries are averages: of a combination measured several times, and of the copies of a
-        workload with itself, the mean speed and p99; what failed once may not share. The
-        cluster allows the caps and the most workloads on a GPU that were measured.
+        Repeated combinations, and the copies of a workload with itself, get their mean rate and
+        p99; a combination that failed once may not share. The cluster allows the caps and the most
+        workloads on a GPU that were measured.
 
         Parameters
         ----------
@@ -117,15 +116,15 @@ class DataSet(Record):
         gpus : int
             GPUs of the cluster.
         memory_mib : float, optional
-            Memory of a GPU. May be left out only where no workload's memory is known.
+            Memory of a GPU. May be left out only if no workload's memory is known.
         gpus_per_node : int
             GPUs of a node; the last may have fewer.
 
         Raises
         ------
         InputError
-            For a GPU model without records, a number out of range, missing memory, or
-            slowdowns that are speeds or percentages.
+            For a GPU model without records, a number out of range, missing memory, or slowdowns
+            that are rates or percentages.
         """
         if gpu_model not in self.gpu_models:
             known = f"one of {listed(self.gpu_models)}" if self.gpu_models else "in the data"
@@ -187,7 +186,7 @@ def _workload(profiles: list[SoloProfile]) -> Workload:
 
 
 UNKNOWN_MEMORY_MIB = 16384.0
-"""Memory of a GPU where the data give none; the workloads then need 0 and it never binds."""
+"""Memory of a GPU if the data give none; the workloads then need 0 and it is never a limit."""
 
 
 _MOST_GPUS = 100_000
@@ -200,7 +199,7 @@ _AGREES_WITHIN = 2.0
 
 
 class _Member(NamedTuple):
-    """A workload on a shared GPU; share 0 is none."""
+    """A workload on a shared GPU; share 0 means no cap."""
 
     workload: str
     share: int
@@ -213,13 +212,13 @@ _Groups = Mapping[tuple[str, _Members], Sequence[Measurement]]
 
 
 def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
-    """Return one entry for each GPU model and combination, in the order they first appear.
+    """Return one entry for each GPU model and combination, in order of first appearance.
 
-    A combination (workloads with their shares) measured several times, in any order, gets the
-    mean of the measured speeds (the harmonic mean of the slowdowns), and so do the copies of a
-    workload with itself: the throughput of the GPU stays what was measured. Power and p99 are
-    means of the known figures; a workload without latency has its slowdown for a p99 where a
-    co-runner has one. A combination that failed once may not share.
+    A combination (workloads with their shares) measured several times, in any order, gets the mean
+    of the measured rates (the harmonic mean of the slowdowns), and so do the copies of a workload
+    with itself: this preserves the measured throughput of the GPU. Power and p99 are means of the
+    known figures; a workload without latency uses its slowdown as p99 if a co-runner has one. A
+    combination that failed once may not share.
     """
     groups = _grouped(measurements)
     return [_entry(model, members, found) for (model, members), found in groups.items()]
@@ -231,7 +230,7 @@ def slowdowns_of(measurements: Iterable[Measurement]) -> Iterator[float]:
 
 
 def doubts(measurements: Iterable[Measurement]) -> tuple[str, ...]:
-    """Return a line for each thing that is legal in measurements and likely a mistake.
+    """Return a line for each thing in measurements that is allowed but likely a mistake.
 
     These are names that differ in case only, slowdowns below 0.5 or above 20, more than half of
     them below 1, and repeats that differ by more than a factor of 2.
@@ -324,7 +323,7 @@ def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[
 
 
 def _means(found: Sequence[Measurement]) -> dict[_Member, float] | None:
-    """Return the mean slowdown of each member, None where they failed to run once."""
+    """Return the mean slowdown of each member, or None if they failed to run once."""
     known = _measured(found)
     if known is None:
         return None
@@ -332,7 +331,7 @@ def _means(found: Sequence[Measurement]) -> dict[_Member, float] | None:
 
 
 def _measured(found: Sequence[Measurement]) -> dict[_Member, list[float]] | None:
-    """Return the slowdowns of each member, None where they failed to run once."""
+    """Return the slowdowns of each member, or None if they failed to run once."""
     known: dict[_Member, list[float]] = {}
     for measured in found:
         if measured.slowdown is None:
@@ -345,7 +344,7 @@ def _measured(found: Sequence[Measurement]) -> dict[_Member, list[float]] | None
 def cluster(
     measurements: Iterable[Measurement], nodes: Sequence[Mapping[str, object]]
 ) -> dict[str, object]:
-    """Return a cluster that allows the caps and the most workloads on a GPU that were measured."""
+    """Return a cluster that allows the measured caps and the measured most workloads on a GPU."""
     measured = list(measurements)
     caps = {share for found in measured for share in found.shares if share is not None}
     return {
@@ -370,7 +369,7 @@ def nodes(
 ) -> list[dict[str, object]]:
     """Return nodes ``n0``, ``n1``, ... with ``gpus`` GPUs of every model.
 
-    Nodes hold ``per_node`` GPUs of one model, the last of each model what is left.
+    Nodes hold ``per_node`` GPUs of one model; the last of each model may have fewer.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Reading and writing data sets: a folder of two tables, or a repository.
 
 The tables are ``profiles`` and ``pairs``, each as ``.csv``, ``.csv.gz`` or ``.parquet``; one of
-the two may be absent. An empty cell says that a value is not known.
+the two may be absent. An empty cell means an unknown value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PairTable(NamedTuple):
     measurements : tuple of Measurement
         One for each row.
     notes : tuple of str
-        A line for each thing that is likely a mistake, and for the columns that are not read.
+        A line for each likely mistake, and one for the columns that are not read.
     """
 
     measurements: tuple[Measurement, ...]
@@ -96,19 +96,19 @@ def read_dataset(path: FilePath) -> DataSet:
 
 
 def read_pairs(path: FilePath) -> PairTable:
-    """Read a table of workloads measured together: the ``pairs`` of a data set, by itself.
+    """Read a table of workloads measured together: the ``pairs`` of a data set, on its own.
 
     Parameters
     ----------
     path : str or path
-        ``.csv``, ``.csv.gz`` or ``.parquet``. Blanks around cells do not count, and columns that
-        no data set has are not read.
+        ``.csv``, ``.csv.gz`` or ``.parquet``. Blanks around cells are ignored, and unknown columns
+        are not read.
 
     Raises
     ------
     InputError
-        With file, line and column of the first value that breaks a rule; for slowdowns
-        that are speeds or percentages.
+        With file, line and column of the first value that breaks a rule; for slowdowns that are
+        rates or percentages.
     UnsupportedError
         For Parquet without the extra that reads it.
     """
@@ -130,7 +130,7 @@ def _stripped(table: Table) -> Table:
 
 
 def dataset_files(path: FilePath) -> tuple[Path, ...]:
-    """Return the files that a data set at this path has or could have.
+    """Return the files that a data set at this path may have.
 
     Parameters
     ----------
@@ -143,24 +143,23 @@ def dataset_files(path: FilePath) -> tuple[Path, ...]:
 
 
 def write_dataset(data: DataSet, path: FilePath, parquet: bool = False) -> None:
-    """Write a data set to a folder from which `read_dataset` reads the same records.
+    """Write a data set to a folder; `read_dataset` reads back the same records.
 
-    Only columns that are required or hold a value are written. Each table appears whole or not
-    at all.
+    Only columns that are required or hold a value are written. Each table is written atomically.
 
     Parameters
     ----------
     data : DataSet
-        What to write. Its name is not written: a data set is called after its folder.
+        The data set to write. Its name is not written: a data set is named after its folder.
     path : str or path
-        The folder, made where there is none.
+        The folder, created if it does not exist.
     parquet : bool
         Write ``.parquet`` instead of ``.csv``.
 
     Raises
     ------
     InputError
-        When a file cannot be written, or the folder has the table in another form already.
+        When a file cannot be written, or the folder already has the table in another form.
     UnsupportedError
         For Parquet without the extra that writes it.
     """
@@ -190,7 +189,7 @@ def _pair_table(data: DataSet) -> tuple[Sequence[Column], _Rows]:
 
 
 def _place(folder: Path, table: str, form: str) -> Path:
-    """Return the file of a table, which must not be there in another form."""
+    """Return the file of a table, which must not exist in another form."""
     other = next((f for f in FORMS if f != form and (folder / f"{table}{f}").exists()), None)
     if other:
         rule = f"has a file {table}{other}: a data set holds each table once"

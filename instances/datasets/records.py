@@ -1,4 +1,4 @@
-"""One measured thing: a workload alone on a GPU, or several together; checked when built."""
+"""Measurement records: a workload alone on a GPU, or several together; checked when built."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _date(text: str) -> str:
 
 
 Date = Annotated[Name, AfterValidator(_date)]
-"""A date or a moment, ISO 8601: ``2026-11-21``, ``2026-11-21T10:00:00+00:00``."""
+"""A date or a time, ISO 8601: ``2026-11-21``, ``2026-11-21T10:00:00+00:00``."""
 
 
 def _told(metrics: Metrics | None) -> Metrics | None:
@@ -51,11 +51,11 @@ def _capped(share: tuple[int | None, ...] | None) -> tuple[int | None, ...] | No
 class SoloProfile(Record):
     """One workload measured alone on a GPU, with or without a cap on its SMs.
 
-    ``family`` groups variants of one workload (batch sizes, precisions) that must not stand on
-    both sides of a test; the workload itself where it is absent. ``memory_mib`` is the
-    high-water mark of one worker. ``throughput`` is in iterations/s unless the source says
-    otherwise. ``latency_p99_s`` is the 99th percentile of the latency of a workload that has one.
-    ``driver`` and ``library`` (cuBLAS) are the versions that it was measured with.
+    ``family`` groups variants of one workload (batch sizes, precisions) that must not be on both
+    sides of a train-test split; the workload itself if absent. ``memory_mib`` is the high-water
+    mark of one worker. ``throughput`` is in iterations/s unless the source says otherwise.
+    ``latency_p99_s`` is the 99th percentile of the latency, for a workload that has one.
+    ``driver`` and ``library`` (cuBLAS) are the versions at the measurement.
     """
 
     workload: Name
@@ -79,12 +79,12 @@ class SoloProfile(Record):
 
     @property
     def key(self) -> ProfileKey:
-        """What a newer profile replaces."""
+        """The key under which a newer profile replaces this one."""
         return ProfileKey(self.workload, self.gpu_model, self.share, self.workers, self.batch_size)
 
 
 class ProfileKey(NamedTuple):
-    """What was run, on what, and how."""
+    """The workload, GPU model and settings of a profile."""
 
     workload: str
     gpu_model: str
@@ -96,11 +96,11 @@ class ProfileKey(NamedTuple):
 class Measurement(Record):
     """Two or more workloads measured together on one GPU.
 
-    A workload may stand there twice, and its two copies may have been slowed unequally.
-    ``slowdown`` has one number for each of ``workloads``; it is None where they failed to run
-    together (out of memory, say), or one was too slow to measure: ``at_least`` then bounds every
-    slowdown from below, and is no figure to learn from. ``p99`` is by how much the 99th
-    percentile of the latency grew of each workload that has one. ``driver`` and ``library`` as of a
+    A workload may appear twice, and its two copies may have been slowed unequally. ``slowdown``
+    has one number for each of ``workloads``; it is None if they failed to run together (for
+    example, out of memory), or one was too slow to measure: ``at_least`` then has lower bounds of
+    the slowdowns, which are not used for fitting. ``p99`` is the growth of the 99th percentile of
+    the latency, for each workload that has one. ``driver`` and ``library`` are as in
     `SoloProfile`.
     """
 
@@ -131,10 +131,10 @@ class Measurement(Record):
 
     @property
     def shares(self) -> tuple[int | None, ...]:
-        """The share of each workload, ``share`` written out."""
+        """The share of each workload, with ``share`` expanded."""
         return self.share if self.share is not None else (None,) * len(self.workloads)
 
     @property
     def failed(self) -> bool:
-        """Whether they did not run together."""
+        """Whether they failed to run together."""
         return self.slowdown is None

@@ -1,10 +1,10 @@
 """The repository of evidence: a SQLite file that only grows.
 
-Who measures appends profiles, measurements and other evidence (results of a campaign, shares that
-were proven), with the conditions that it holds for; predictors read what there is, or what is new.
-Nothing is changed or deleted: triggers refuse it for every writer. An append is one transaction
-and is on the disk when `Repository.append` returns, so that a killed writer leaves all of it or
-nothing. Several processes may append and read at once (write-ahead log; writers wait for each
+Measuring code appends profiles, measurements and other evidence (results of a campaign, proven
+shares), with the conditions under which it holds; predictors read all records, or the new ones.
+Nothing is changed or deleted: triggers prevent that for every writer. An append is one transaction
+and is on the disk when `Repository.append` returns, so a killed writer leaves all of it or
+nothing. Several processes may append and read concurrently (write-ahead log; writers wait for each
 other). The file should lie on a local disk: SQLite's locks are not safe on network file systems.
 """
 
@@ -28,10 +28,10 @@ from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.raw_files import FilePath
 
 REPOSITORY: Final = "repository.db"
-"""Its name in the folder of a service or of a campaign."""
+"""Its file name in the folder of a service or a campaign."""
 
 ENDINGS = (".db", ".sqlite")
-"""How the name of a repository ends."""
+"""The endings of names of repositories."""
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x44545052
@@ -105,7 +105,7 @@ _TABLES = {
         date TEXT NOT NULL,
         content TEXT NOT NULL""",
 }
-"""The tables and their columns; ``record`` numbers what the others hold, but for ``evidence``.
+"""The tables and their columns; ``record`` numbers the rows of the others except ``evidence``.
 
 Repositories of older writers lack ``tail``, ``latency``, ``condition`` and ``evidence``, which the
 next append adds.
@@ -116,7 +116,7 @@ _KEYS = {
     "member": ("sequence", "position"),
     "tail": ("sequence", "position"),
 }
-"""The keys of the tables with several rows a record."""
+"""The keys of the tables with several rows per record."""
 
 _PROFILE = (
     *("workload", "gpu_model", "share", "family", "workers", "batch_size", "throughput"),
@@ -132,11 +132,11 @@ class RepositoryRecord(NamedTuple):
     Attributes
     ----------
     sequence : int
-        Its number: 1 for the first, larger for whatever was appended later.
+        Its number: 1 for the first, increasing with later records.
     recorded : str
-        When it was appended, ISO 8601 in UTC. All of one append have the same moment.
+        Time of the append, ISO 8601 in UTC; the same for all records of one append.
     record : SoloProfile or Measurement
-        What was appended.
+        The record.
     """
 
     sequence: int
@@ -145,18 +145,18 @@ class RepositoryRecord(NamedTuple):
 
 
 class EvidenceRecord(NamedTuple):
-    """Something that was found out, and under which conditions it was.
+    """A finding, and the conditions under which it was made.
 
     Attributes
     ----------
     kind : str
-        What it is evidence of: ``result``, ``split``, ...
+        The kind of evidence: ``result``, ``split``, ...
     gpu_model : str
-        On what.
+        The GPU model.
     driver, library : str or None
-        Versions of the driver and of cuBLAS, where they are known or matter.
+        Versions of the driver and of cuBLAS, if they are known or matter.
     date : str
-        When, ISO 8601.
+        The time, ISO 8601.
     content : mapping
         Plain data (JSON).
     """
@@ -170,20 +170,20 @@ class EvidenceRecord(NamedTuple):
 
 
 def is_repository(path: FilePath) -> bool:
-    """Tell whether the name is that of a repository, whatever is there."""
+    """Return whether the name is that of a repository; the file need not exist."""
     return os.fspath(path).lower().endswith(ENDINGS)
 
 
 class Repository:
     """Profiles and measurements in a SQLite file that only grows.
 
-    An object holds no connection: each call opens the file and closes it, so that an object may
-    be used from any thread or process.
+    An object holds no connection: each call opens and closes the file, so that an object may be
+    used from any thread or process.
 
     Parameters
     ----------
     path : str or path
-        The file. It is made by the first append.
+        The file, created by the first append.
 
     Attributes
     ----------
@@ -200,18 +200,18 @@ class Repository:
     ) -> int:
         """Append records, all or none, and return the sequence number of the last one.
 
-        Profiles come before measurements. When it returns, the records are on the disk.
+        Profiles come before measurements. The records are on the disk when it returns.
 
         Returns
         -------
         int
-            The largest sequence number there is; 0 in an empty repository.
+            The largest sequence number; 0 in an empty repository.
 
         Raises
         ------
         InputError
-            When the file is no repository, is of a newer schema or damaged, cannot be written,
-            or other writers hold it for a minute. Nothing is appended then.
+            When the file is not a repository, has a newer schema, is damaged, cannot be written,
+            or is locked by other writers for a minute. Nothing is appended then.
         UnsupportedError
             With SQLite before 3.37.
         """
@@ -222,7 +222,7 @@ class Repository:
         return last + len(rows)
 
     def record(self, found: Iterable[EvidenceRecord]) -> None:
-        """Append evidence, all or none; when it returns, it is on the disk. Raises as `append`."""
+        """Append evidence, all or none, on the disk when it returns. Raises like `append`."""
         rows = [(*one[:-1], json.dumps(one.content, allow_nan=False)) for one in found]
         now = datetime.now(UTC).isoformat()
         with self._writing() as connection:
@@ -230,7 +230,7 @@ class Repository:
                 _put(connection, "evidence", sequence, now, *row)
 
     def evidence(self, *kinds: str) -> tuple[EvidenceRecord, ...]:
-        """Return the evidence of these kinds in the order of recording; raises as `data_set`."""
+        """Return the evidence of these kinds in the order of recording. Raises like `data_set`."""
         marks = ", ".join("?" * len(kinds))
         columns = ", ".join(EvidenceRecord._fields)
         with self._reading() as connection:
@@ -245,15 +245,15 @@ class Repository:
             raise InputError("is damaged: evidence must be JSON", "", self._source) from None
 
     def data_set(self) -> DataSet:
-        """Return everything, in the order of recording; the newest profile counts in use.
+        """Return all records, in the order of recording; the newest profile is the one in use.
 
-        What a killed writer has left is tidied up, as every append does.
+        Like an append, this repairs the file after a killed writer.
 
         Raises
         ------
         InputError
-            When the file is absent, no repository, of a newer schema or damaged, or a writer was
-            killed and this process may not write what would make the file whole again.
+            When the file does not exist, is not a repository, has a newer schema or is damaged, or
+            a writer was killed and this process may not write to repair the file.
         """
         records = [found.record for found in self.since(0)]
         return DataSet.from_data(
@@ -266,9 +266,9 @@ class Repository:
         )
 
     def since(self, sequence: int) -> tuple[RepositoryRecord, ...]:
-        """Return what was appended after the record of this number, in order.
+        """Return the records after this sequence number, in order.
 
-        Whoever learns on keeps the last number seen, and asks for what came after it.
+        To learn continuously, keep the last number and ask for later records.
 
         Raises
         ------
@@ -280,7 +280,7 @@ class Repository:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Have a connection and a transaction to append in."""
+        """Open a connection and a transaction to append in."""
         with self._faults("written"), closing(self._connected("rwc")) as connection:
             self._prepare(connection)
             with _transaction(connection, "IMMEDIATE"):
@@ -288,7 +288,7 @@ class Repository:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """Have a connection and a transaction to read in; None where nothing was written yet."""
+        """Open a connection and a transaction to read in; None if nothing was written yet."""
         if not os.path.exists(self.path):
             raise InputError("cannot be read: no such file or directory", "", self._source)
         with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
@@ -300,11 +300,11 @@ class Repository:
                 yield connection
 
     def _read_mode(self) -> str:
-        """Return how to open the file for reading.
+        """Return the mode for opening the file to read.
 
-        A killed writer leaves a file that only a connection that writes can make whole again;
-        where it may not be written, SQLite makes a reader of it. It wants to put its log next to
-        the file: where it may not, and none is there, no process writes.
+        After a killed writer only a connection with write access can repair the file; without
+        write permission, SQLite opens it read-only. SQLite creates its log next to the file: if it
+        may not and there is no log, no process writes.
         """
         logs = [self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "journal")]
         if os.access(self.path.parent, os.W_OK) or any(log.exists() for log in logs):
@@ -323,16 +323,16 @@ class Repository:
         return connection
 
     def _refuse_other_files(self) -> None:
-        """Refuse what is no database; SQLite takes a short file for an empty one, to write over."""
+        """Refuse other files; SQLite treats a short file as an empty database to overwrite."""
         if os.path.isdir(self.path):
             raise InputError("must be a profile repository, got a folder", "", self._source)
-        # Looked at by its size: to open and close it here would drop the locks that another
+        # Only its size is checked: opening and closing it here would drop the locks that another
         # thread of this process holds through SQLite.
         if os.path.isfile(self.path) and 0 < os.path.getsize(self.path) < _LEAST_BYTES:
             raise InputError(_NO_REPOSITORY, "", self._source)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Check what is there, and make the tables in a new file."""
+        """Check the file, and create the tables in a new one."""
         if _empty(connection):
             with _transaction(connection, "IMMEDIATE"):
                 # Another writer may have been faster.
@@ -348,7 +348,7 @@ class Repository:
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
         (mark,) = connection.execute("PRAGMA application_id").fetchone()
-        # A view may have rows without end.
+        # A view may have infinitely many rows.
         views = connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'view'").fetchone()
         if mark != APPLICATION_ID or views:
             raise InputError("must be a profile repository, got another database", "", self._source)
@@ -379,7 +379,7 @@ class Repository:
 
     @contextmanager
     def _faults(self, done: str) -> Iterator[None]:
-        """Tell what SQLite says in one line."""
+        """Turn SQLite's errors into one line."""
         try:
             yield
         except sqlite3.Error as error:
@@ -390,7 +390,7 @@ class Repository:
 
 
 def _rule(error: sqlite3.Error, done: str) -> str:
-    # The low byte tells the kind of an error, the rest its circumstances.
+    # The low byte is the kind of the error, the rest its circumstances.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_NOTADB:
             return _NO_REPOSITORY
@@ -405,10 +405,10 @@ def _rule(error: sqlite3.Error, done: str) -> str:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Have a write-ahead log, once for all.
+    """Enable the write-ahead log, which the file then keeps.
 
-    Of several connections that begin with it at the same time SQLite refuses all but one at once,
-    whatever they would wait.
+    If several connections enable it at the same time, SQLite refuses all but one immediately,
+    regardless of their timeout.
     """
     until_s = time.monotonic() + _WAIT_S
     while True:
@@ -439,7 +439,7 @@ def _empty(connection: sqlite3.Connection) -> bool:
 
 
 def _absent(connection: sqlite3.Connection) -> list[str]:
-    """Return the tables that an older writer has not made."""
+    """Return the tables that an older writer did not create."""
     there = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     return [table for table in _TABLES if (table,) not in there]
 
@@ -459,7 +459,7 @@ def _create_table(connection: sqlite3.Connection, table: str) -> None:
 
 
 def _guards(table: str) -> Iterator[str]:
-    """Yield the triggers that keep what a table holds; INSERT OR REPLACE deletes unseen."""
+    """Yield the triggers that protect the rows of a table; INSERT OR REPLACE fires no DELETE."""
     refuse = f"SELECT RAISE(ABORT, '{table}: a repository is only appended to')"
     for change in ("UPDATE", "DELETE"):
         yield f"CREATE TRIGGER {table}_{change} BEFORE {change} ON {table} BEGIN {refuse}; END"
@@ -503,7 +503,7 @@ def _insert_measurement(connection: sqlite3.Connection, sequence: int, found: Me
     model, *rest = _values(found, _MEASUREMENT)
     status = "failed" if found.failed else "ok"
     _put(connection, "measurement", sequence, model, status, *rest)
-    # What failed may have slowdowns, too: those that are known to be exceeded.
+    # A failed measurement may have slowdowns, too: lower bounds.
     slowdowns = found.slowdown or found.at_least
     for k, name in enumerate(found.workloads):
         slowdown = slowdowns[k] if slowdowns else None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dovetail.instances.errors import InputError
 
 MOST_NAMES = 100_000
-"""So many names a list may have: a few characters can stand for any number."""
+"""The most names of a list: a few characters can mean any number."""
 
 
 def hostnames(text: str) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def hostnames(text: str) -> tuple[str, ...]:
 
 
 def _choices(text: str) -> list[Sequence[str]]:
-    """Return what each piece of a name may be: itself, or the numbers of a bracket."""
+    """Return the alternatives of each piece of a name: itself, or the numbers of a bracket."""
     pieces = re.split(r"\[([^\[\]]*)\]", text)
     return [_numbers(piece) if k % 2 else [piece] for k, piece in enumerate(pieces)]
 

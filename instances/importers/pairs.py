@@ -1,4 +1,4 @@
-"""An instance of measured pairs: a table with slowdowns, one row a pair."""
+"""An instance of measured pairs: a table with slowdowns, one row per pair."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.instances.raw_files import FilePath
 
 
 class ImportedPairs(NamedTuple):
-    """An instance, and in a line each what its user should know."""
+    """An instance, and notes for its user, one line each."""
 
     instance: Instance
     notes: tuple[str, ...]
@@ -27,25 +27,25 @@ def import_pairs(
 ) -> ImportedPairs:
     """Return an instance with the measured slowdowns of a table and one job of each workload.
 
-    The table is that of `read_pairs`. A pair whose status is not ``ok`` did not run and may not
-    share. Rows of the same pair, mirrored or not, are averaged.
+    The table is read by `read_pairs`. A pair with a status other than ``ok`` failed to run and may
+    not share. Rows of the same pair, mirrored or not, are averaged.
 
     Parameters
     ----------
     csv_path : str
         ``.csv``, ``.csv.gz`` or ``.parquet``.
     gpus : int
-        GPUs of the cluster; of *each* GPU model where several are taken.
+        GPUs of the cluster; of *each* GPU model if there are several.
     device : str, optional
-        Take the rows of this GPU model only. Default: every model of the file. The file does not
-        say how fast models are relative to each other, so every workload has speed 1 on all.
+        Take only the rows of this GPU model. Default: every model of the file. The file does not
+        give relative speeds of models, so every workload has speed 1 on all.
     gpus_per_node : int
         GPUs of a node; the last node of a model may have fewer.
 
     Returns
     -------
     ImportedPairs
-        The instance has no gSLAs. The file has no memory figures: workloads need 0 MiB.
+        The instance has no gSLAs. As the file has no memory figures, workloads need 0 MiB.
 
     Raises
     ------
@@ -82,21 +82,21 @@ def _of_device(
 def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
     """Return an instance with the measured slowdowns of a table as well.
 
-    Rows of workloads or GPU models that the instance does not have are left out, and a note
-    says so. What the instance knows already, in the same numbers, stays as it is.
+    Rows of workloads or GPU models that the instance does not have are left out with a note.
+    Entries that the instance already has, with the same numbers, are kept.
 
     Parameters
     ----------
     instance : Instance
-        Where to add them.
+        The instance to extend.
     path : str or path
-        A table as `read_pairs` takes it.
+        A table for `read_pairs`.
 
     Raises
     ------
     InputError
         With file, line and column of the first value that breaks a rule; when the instance has
-        other numbers for the same workloads; when no row is of the instance.
+        other numbers for the same workloads; when no row belongs to the instance.
     """
     source = source_name(path)
     pairs = read_pairs(path)
@@ -117,7 +117,7 @@ def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
 
 
 def _is_known(entry: SlowdownEntry, known: Mapping[EntryKey, SlowdownEntry], source: str) -> bool:
-    """Tell whether the instance has the same entry; refuse one that contradicts it."""
+    """Return whether the instance has the same entry; refuse one that contradicts it."""
     model, members = entry.key
     before = known.get((model, members)) or known.get((None, members))
     if before is None:
@@ -133,7 +133,7 @@ def _is_known(entry: SlowdownEntry, known: Mapping[EntryKey, SlowdownEntry], sou
 
 
 def _figures(entry: SlowdownEntry) -> list[tuple[object, ...]] | None:
-    """Return what each workload at its share is slowed, in an order of its own."""
+    """Return the slowdown of each workload at its share, in a canonical order."""
     if entry.slowdown is None:
         return None
     shares = (share or 0 for share in entry.shares)
@@ -150,7 +150,7 @@ def _shown(entry: SlowdownEntry) -> str:
 def _left_out(
     instance: Instance, models: set[str], measured: Sequence[Measurement], kept: int
 ) -> Iterable[str]:
-    """Yield what the instance does not have, if rows had to be left out for it."""
+    """Yield notes on rows that were left out."""
     if kept == len(measured):
         return
     workloads = dict.fromkeys(name for found in measured for name in found.workloads)

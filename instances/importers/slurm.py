@@ -1,7 +1,7 @@
-"""A cluster under Slurm as it is now: its nodes with GPUs, what runs there and what waits.
+"""The current state of a Slurm cluster: its nodes with GPUs, running and waiting jobs.
 
-Source: ``squeue --json`` (22.05 and later; numbers became objects and states lists in 23.x) and
-``scontrol show node``.
+Source: ``squeue --json`` (22.05 and later; in 23.x numbers became objects and states became lists)
+and ``scontrol show node``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _UNUSABLE: Final = {
 }
 _DETAIL = re.compile(r"gpu:(?:(?P<model>[^:]+):)?(?P<count>\d+)\(IDX:(?P<index>[\d,-]*)\)")
 _HOLDS: Final = {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"}
-"""States of jobs that have GPUs."""
+"""States of jobs that hold GPUs."""
 
 _WAITS_FOR_ELSE: Final = ("JobHeldUser", "JobHeldAdmin", "Dependency", "BeginTime")
 _TIMES: Final = {"tres_per_job": "", "tres_per_node": "node_count", "tres_per_task": "tasks"}
-"""Where a job asks for GPUs, and what of its own that is for each of."""
+"""The fields with which a job asks for GPUs, and the field with the number of units."""
 
 _NO_TYPE: Final = "gpu"
 _MOST_GPUS: Final = 1_000
-"""GPUs of a node: a few characters can stand for any number."""
+"""The most GPUs of a node: a few characters can mean any number."""
 
 _MOST_NUMBER: Final = 1e15
 _DIGITS: Final = 12
 _PAST: Final = ("submit_time", "last_sched_evaluation")
-"""Times of which the newest is taken for now."""
+"""Times; the newest one is used as the current time."""
 
 _NUMBERS: Final = (
     *(*_PAST, "start_time", "end_time", "time_limit"),
@@ -51,14 +51,14 @@ _Data = Mapping[str, Any]
 
 
 class Imported(NamedTuple):
-    """An instance, and in a line each what of the cluster is not in it."""
+    """An instance, and the parts of the cluster that it lacks, one line each."""
 
     instance: Instance
     left_out: tuple[str, ...]
 
 
 class _Taken(NamedTuple):
-    """A node that is taken: the model of each GPU by its index."""
+    """An imported node: the model of each GPU by its index."""
 
     id: str
     models: tuple[str, ...]
@@ -75,33 +75,34 @@ def import_slurm(
     partition: str | None = None,
     constraint: str | None = None,
 ) -> Imported:
-    """Return what runs and waits on a cluster under Slurm, as an instance.
+    """Return the running and waiting jobs of a Slurm cluster as an instance.
 
-    A job's ranks are its GPUs. Jobs of one user and one name have one workload. Time limits stand
-    for what is left of a job, as Slurm knows no better. Slurm knows nothing of what jobs need of a
-    GPU, nor how they would share one: workloads need 0 MiB and have no slowdowns.
+    A job has a worker for each of its GPUs. Jobs with the same user and name have the same
+    workload. Time limits are used as the remaining time, as Slurm has no better figure. Slurm does
+    not know the GPU memory of jobs or their slowdowns when they share: workloads need 0 MiB and
+    have no slowdowns.
 
-    An instance cannot say that GPUs of a gang must be on one node: waiting jobs of which Slurm
-    knows that are counted. Nor can it say that a job takes certain nodes only. A job that waits
-    is therefore taken only where every taken node has what it asks for; ``partition`` and
-    ``constraint`` take a part of the cluster for which that is so.
+    An instance cannot require that the GPUs of a gang are on one node: waiting jobs with such a
+    rule are counted. Nor can it restrict a job to certain nodes. A waiting job is therefore
+    imported only if every imported node satisfies its request; ``partition`` and ``constraint``
+    select a part of the cluster for which this holds.
 
     Parameters
     ----------
     gpu_memory : mapping of str to float
-        MiB of each GPU type (``gpu``: of those without type).
+        MiB of each GPU type (``gpu``: GPUs without a type).
     jobs, nodes, topology : str, optional
         Files with ``squeue --json``, ``scontrol show node`` and ``topology.conf``. Without the
-        first two the commands are run; without the third nodes have no racks.
+        first two, the commands are run; without the third, nodes have no racks.
     partition : str, optional
-        Take nodes and jobs of this partition only.
+        Take only nodes and jobs of this partition.
     constraint : str, optional
-        Take nodes with this feature only.
+        Take only nodes with this feature.
 
     Raises
     ------
     InputError
-        When a file or a command's output is not like that, or the memory of a type is missing.
+        When a file or a command's output has another form, or the memory of a type is missing.
     """
     told_jobs, told_nodes = jobs or "squeue --json", nodes or "scontrol show node"
     listed = _jobs(_text(jobs, "squeue", "--json"), told_jobs)
@@ -164,7 +165,7 @@ def _nodes(
     text: str, partition: str | None, constraint: str | None, out: Counter[str]
 ) -> Iterator[_Taken]:
     for part in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
-        # What people write (Comment, Reason) comes last, and may look like facts.
+        # Free text (Comment, Reason) comes last, and may look like facts.
         facts = dict(reversed(re.findall(r"(\w+)=(\S*)", part)))
         if "NodeName" not in facts:
             continue
@@ -196,7 +197,7 @@ def _models(facts: Mapping[str, str]) -> tuple[str, ...]:
 def _gpus(text: str) -> Iterator[tuple[str | None, int]]:
     """Yield the types (None: any) and counts of GPUs in a list like ``gres:gpu:a100:2,nvme:1``.
 
-    A count of more digits is cut to so many that no cluster has as many GPUs.
+    Counts are cut to 12 digits, more than the GPUs of any cluster.
     """
     for part in text.split(","):
         words = re.split(r"[:=]", part.removeprefix("gres:").removeprefix("gres/"))
@@ -278,7 +279,7 @@ def _jobs(text: str, source: str) -> Sequence[_Data]:
 
 
 def _broken(job: _Data) -> Iterator[tuple[str, str]]:
-    """Yield the fields that are not what they must be, and what that is."""
+    """Yield the invalid fields and the rules that they break."""
     if not isinstance(job.get("job_id"), int):
         yield "job_id", "must be a whole number"
     if not all(isinstance(state, str) for state in _list(job.get("job_state"))):
@@ -302,7 +303,7 @@ def _broken(job: _Data) -> Iterator[tuple[str, str]]:
 def _placed(
     jobs: Sequence[_Data], taken: Mapping[str, _Taken], partition: str | None, out: Counter[str]
 ) -> Iterator[_Data]:
-    """Yield the jobs that can be taken; why others cannot be is counted."""
+    """Yield the jobs that can be imported; count the reasons for leaving out others."""
     for job in jobs:
         reason = _why_not(job, taken, partition)
         if reason:
@@ -318,7 +319,7 @@ def _closed(
     taken: Mapping[str, _Taken],
     out: Counter[str],
 ) -> set[tuple[str, int]]:
-    """Return the GPUs that no job of the instance may start on, as others have or had them."""
+    """Return the GPUs that no job may start on: held by other jobs, or on draining nodes."""
     all_gpus = {(node.id, k) for node in taken.values() for k in range(len(node.models))}
     ours = {gpu for job in found if _state(job) == "RUNNING" for gpu in _indices(job)}
     others = {gpu for job in jobs if _HOLDS & _states(job) for gpu in _indices(job)}
@@ -355,7 +356,7 @@ def _why_not(job: _Data, taken: Mapping[str, _Taken], partition: str | None) -> 
 
 
 def _keeps_together(job: _Data) -> bool:
-    """Tell whether Slurm would give a waiting job several GPUs of one node."""
+    """Return whether Slurm would give a waiting job several GPUs of one node."""
     if _state(job) == "RUNNING" or _workers(job) < 2:
         return False
     return _workers(job) > (_number(job, "node_count") or 1)
@@ -375,7 +376,7 @@ def _list(value: object) -> list[object]:
 
 
 def _number(job: _Data, key: str) -> float | None:
-    """Return a number of either form; None: not set, or without end."""
+    """Return a number in either form; None if not set or infinite."""
     value = job.get(key)
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") and not value.get("infinite") else None
@@ -383,7 +384,7 @@ def _number(job: _Data, key: str) -> float | None:
 
 
 def _workers(job: _Data) -> int:
-    """Return how many GPUs a job has or asks for, in all."""
+    """Return the total number of GPUs that a job has or asks for."""
     if _state(job) == "RUNNING":
         return len(_indices(job))
     for key, times in _TIMES.items():
@@ -398,7 +399,7 @@ def _nodes_named(job: _Data) -> tuple[str, ...]:
 
 
 def _indices(job: _Data) -> list[tuple[str, int]]:
-    """Return the node and the index there of each GPU of a job that runs."""
+    """Return the node and the index of each GPU of a running job."""
     found = []
     for node, detail in zip(_nodes_named(job), job.get("gres_detail") or [], strict=False):
         for gpus in _DETAIL.finditer(str(detail)):

@@ -20,8 +20,8 @@ __all__ = ["LibraryInstance", "Optimum", "load", "manifest", "names", "path"]
 class Optimum(Record):
     """The proven best value of an objective.
 
-    ``placed_weight`` is the first stage of the objectives that have two; ``value`` is then the
-    best of the second.
+    ``placed_weight`` is the first stage of two-stage objectives; ``value`` is then the best value
+    of the second.
     """
 
     value: Number
@@ -29,7 +29,7 @@ class Optimum(Record):
 
 
 class LibraryInstance(Record):
-    """What the manifest says of a shipped instance."""
+    """The manifest's entry of a shipped instance."""
 
     title: Text
     source: Text

@@ -1,4 +1,4 @@
-"""Traces: the jobs that arrive at a cluster over time, as others recorded them or as drawn."""
+"""Traces: the jobs that arrive at a cluster over time, recorded or synthetic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used: the command line asks for names of formats only."""
+    """Import a name when it is first used: the command line needs only names of formats."""
     from importlib import import_module
 
     for module, names in _HOME.items():

@@ -1,4 +1,4 @@
-"""Notes on jobs that a file has and a trace cannot have."""
+"""Notes on jobs of a file that a trace cannot have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dovetail.instances.traces.trace import Trace, TraceJob
 
 
 def jobs_of(name: str, found: Iterable[TraceJob | None], notes: Iterable[str] = ()) -> Trace:
-    """Return the trace of the jobs of a file, one row at a time; None: a job left out."""
+    """Return the trace of the jobs of a file, read one row at a time; None is a job left out."""
     jobs, count = [], 0
     for job in found:
         count += 1
@@ -18,7 +18,7 @@ def jobs_of(name: str, found: Iterable[TraceJob | None], notes: Iterable[str] = 
 
 
 def left_out(count: int, jobs: int) -> tuple[str, ...]:
-    """Return the note on ``count`` jobs of ``jobs`` that ran on no GPU or for no time."""
+    """Return the note that ``count`` of ``jobs`` jobs ran on no GPU or for no time."""
     if count == 0:
         return ()
     return (f"{count} of {jobs} jobs left out: no GPUs or no run time",)

@@ -1,7 +1,7 @@
-"""Accounting of Slurm as ``sacct -P`` prints it: fields separated by ``|``, steps below their jobs.
+"""Slurm accounting as printed by ``sacct -P``: fields separated by ``|``, steps below their jobs.
 
-Source: Slurm's manual of ``sacct``. ``AllocTRES`` lists what a job had, its GPUs with and without
-their type (``gres/gpu:a100=2,gres/gpu=2``).
+Source: Slurm's manual of ``sacct``. ``AllocTRES`` lists the resources of a job, its GPUs with and
+without their type (``gres/gpu:a100=2,gres/gpu=2``).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dovetail.instances.traces.trace import Trace, TraceJob
 
 COLUMNS: Final = ("JobID", "Submit", "Start", "End", "AllocTRES")
 COMMAND: Final = "sacct -a -X -P --format=JobID,User,Submit,Start,End,ElapsedRaw,AllocTRES"
-"""Prints all columns that are read. Names of jobs may hold a ``|`` and are better left out."""
+"""Prints all columns that are read, without job names, which may hold a ``|``."""
 
 _UNKNOWN: Final = ("", "None", "Unknown", "N/A")
 _GPUS: Final = re.compile(r"(?:^|,)gres/gpu(:[^=,]+)?=([0-9]{1,9})(?=,|$)")
 
 
 class _SacctRow(NamedTuple):
-    """A row of a job, of which there are several if it was requeued."""
+    """A row of a job; a requeued job has several."""
 
     row: Row
     submitted: datetime
@@ -38,20 +38,20 @@ class _SacctRow(NamedTuple):
 
 
 def _recognises(first: str) -> bool:
-    """Return whether a file is of ``sacct`` by its first line, in any form that it prints."""
+    """Return whether a file is by ``sacct``, from its first line, in any form that it prints."""
     return re.split(r"[|\s]", first, maxsplit=1)[0] in ("JobID", "JobIDRaw")
 
 
 def _read(path: Path, name: str) -> Trace:
-    """Return the trace; it begins with the first submission of a job on GPUs, tenants are users.
+    """Return the trace, which begins with the first submission of a job on GPUs.
 
-    A job that was requeued runs as long as its attempts took together, on as many GPUs as its last
-    one had. Jobs that have not ended, ran on no GPU or for no time are left out.
+    Tenants are users. A requeued job runs for the total time of its attempts, on the GPUs of its
+    last one. Jobs that have not ended, ran on no GPU or for no time are left out.
 
     Raises
     ------
     InputError
-        For what ``sacct`` prints in other forms, with the command that prints this one.
+        For other output forms of ``sacct``, with the command that prints this one.
     """
     try:
         rows = [row for row in read_piped(path, COLUMNS) if "." not in row.values["JobID"]]
@@ -92,7 +92,7 @@ def _attempt(row: Row) -> _SacctRow:
 
 
 def _gpus(resources: str) -> int:
-    """Return the GPUs in a list of resources, which has them with their types, without, or both."""
+    """Return the GPUs in a list of resources, given with their types, without, or both."""
     found = _GPUS.findall(resources)
     counts = [int(count) for kind, count in found if not kind]
     return counts[0] if counts else sum(int(count) for _, count in found)
@@ -101,7 +101,7 @@ def _gpus(resources: str) -> int:
 def _moment(row: Row, column: str) -> datetime | None:
     """Return a time: local, with an offset from UTC, or in seconds since 1970; None if unknown.
 
-    Times with an offset are turned into UTC, so that all can be compared.
+    Times with an offset are converted to UTC, so that all can be compared.
     """
     text = row.values[column].strip()
     if text in _UNKNOWN:

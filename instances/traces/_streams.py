@@ -1,4 +1,4 @@
-"""Random numbers: one stream for each thing that is drawn, so that no draw changes another."""
+"""Random numbers: one stream per drawn quantity, so that no draw changes another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.instances.errors import InputError
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """Return the generator of what is called ``name`` under a seed >= 0.
+    """Return the generator of the stream ``name`` for a seed >= 0.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The Standard Workload Format of the Parallel Workloads Archive (Feitelson, version 2.2).
 
-Lines that begin with ``;`` are comments. Every other line is a job: 18 numbers, -1 where unknown.
+Lines that begin with ``;`` are comments. Every other line is a job: 18 numbers, -1 if unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIELDS: Final = (
 
 
 def _read(path: Path, name: str, cores_per_gpu: int = 1) -> Trace:
-    """Return the trace; processors are GPUs, or cores of which some make one GPU."""
+    """Return the trace; processors are GPUs, or ``cores_per_gpu`` of them make one GPU."""
     if cores_per_gpu < 1:
         raise InputError(f"must be >= 1, got {cores_per_gpu}", "cores_per_gpu")
     return jobs_of(name, (_job(row, cores_per_gpu) for row in _rows(path)))
@@ -59,7 +59,7 @@ def _job(row: Row, cores_per_gpu: int) -> TraceJob | None:
 
 
 def _known(row: Row, field: str) -> float | None:
-    """Return the value of a field, None where it is -1."""
+    """Return the value of a field, or None if it is -1."""
     text = row.values[field]
     number = as_number(text)
     if number == -1:

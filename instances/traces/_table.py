@@ -1,4 +1,4 @@
-"""Traces as a table of our own: a column for each field of ``TraceJob``; CSV or Parquet."""
+"""Dovetail's own table of traces: a column for each field of ``TraceJob``; CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ COLUMNS: Final = tuple(Column(name, name, kind) for name, kind in _KINDS.items()
 
 REQUIRED: Final = ("id", "arrival_s", "workers", "duration_s")
 _LATEST_S: Final = 1e11
-"""Seconds since 1970 reach it in the year 5138, milliseconds had in 1973."""
+"""Seconds since 1970 reach it in the year 5138; milliseconds did in 1973."""
 
 _Packed = Callable[[Sequence[Column], Sequence[Mapping[str, Cell]]], bytes]
 _DEFAULTS: Final = {"weight": 1.0, "priority": "batch"}
 
 
 Named = Mapping[str, str]
-"""The column of a file that has a field, by the name of the field."""
+"""The file's column for each field, by the name of the field."""
 
 
 def read_csv_trace(path: Path, name: str, columns: Named = MappingProxyType({})) -> Trace:
@@ -96,9 +96,9 @@ def _jobs(table: Table, columns: Sequence[Column], named: Named) -> Iterator[Tra
 
 
 def _columns_read(table: Table, named: Named) -> tuple[Column, ...]:
-    """Return the columns of the header that are read: where some are named, these and needed ones.
+    """Return the columns of the header to read: if some are named, these and the required ones.
 
-    Names of jobs may be missing then.
+    Job ids may then be missing.
     """
     if not named:
         return _own_columns(table)
@@ -125,7 +125,7 @@ def _own_columns(table: Table) -> tuple[Column, ...]:
 
 
 def _in_seconds(rows: Iterator[Row], column: str) -> Iterable[Row]:
-    """Return rows in which a column of times of day is one of seconds since the first."""
+    """Return rows with a column of times converted to seconds since the first."""
     beginning = list(islice(rows, 1))
     first = beginning[0].values[column] if beginning else ""
     rows = chain(beginning, rows)
@@ -141,7 +141,7 @@ def _in_seconds(rows: Iterator[Row], column: str) -> Iterable[Row]:
 
 
 def _moments(rows: Sequence[Row], column: str) -> list[datetime]:
-    """Return times of day, all of them with an offset from UTC or none."""
+    """Return the times, which all have an offset from UTC or all have none."""
     moments: list[datetime] = []
     for row in rows:
         text = row.values[column]
@@ -160,7 +160,7 @@ def _moments(rows: Sequence[Row], column: str) -> list[datetime]:
 
 
 def _job(row: Row, columns: Iterable[Column], named: Named) -> TraceJob | None:
-    """Return the job of a row; None: as in other traces of others, one of no GPU or no time."""
+    """Return the job of a row, or None if it has no GPU or no run time, as in other formats."""
     cells: dict[str, Any] = {column.path: cell_value(row, column) for column in columns}
     if named and 0 in (cells["workers"], cells["duration_s"]):
         return None
@@ -184,7 +184,7 @@ def _content(trace: Trace, packed: _Packed) -> bytes:
 
 
 def _cells(job: TraceJob) -> dict[str, Cell]:
-    """Return the row of a job; what is at its default is empty, so that no column is needed."""
+    """Return the row of a job; default values are empty, so that their columns can be left out."""
     cells: dict[str, Cell] = {column.name: getattr(job, column.name) for column in COLUMNS}
     at_default = [name for name, default in _DEFAULTS.items() if cells[name] == default]
     return cells | dict.fromkeys(at_default)

@@ -1,7 +1,7 @@
-"""What a trace does not say, drawn: workloads and gSLAs.
+"""Random workloads and gSLAs for traces that lack them.
 
-What is drawn for a job depends on the seed and on its place in the trace, and not on what the
-other jobs already have; workloads and gSLAs come from streams of their own.
+The draw for a job depends on the seed and on its position in the trace, and not on the values of
+other jobs; workloads and gSLAs come from separate streams.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def with_workloads(
     trace : Trace
         Jobs that name a workload keep it.
     names : sequence of str
-        What to draw from.
+        The workloads to draw from.
     seed : int
         Of the draw, >= 0.
     weights : sequence of float, optional
-        How often each name is drawn, relative to the others; by default all alike.
+        Relative frequency of each name; by default all are equal.
 
     Raises
     ------
@@ -71,15 +71,15 @@ def with_gslas(trace: Trace, spec: str, seed: int) -> Trace:
         Jobs that have a gSLA keep it.
     spec : str
         ``none`` (nothing is drawn), ``fixed:1.5``, ``uniform:1:2`` (from 1 to 2) or
-        ``choice:1.2,1.5,2`` (one of these); with ``@PART`` behind it a job gets one with
-        probability ``PART`` only: ``uniform:1:2@0.5``.
+        ``choice:1.2,1.5,2`` (one of these); with ``@PART`` appended, a job gets one only with
+        probability ``PART``: ``uniform:1:2@0.5``.
     seed : int
         Of the draw, >= 0.
 
     Raises
     ------
     InputError
-        When the text is none of these.
+        When the text has another form.
     """
     if spec == "none":
         return trace
@@ -97,7 +97,7 @@ def _with_gslas(
 
 
 class _Spec(NamedTuple):
-    """How gSLAs are drawn, and the part of the jobs that get one."""
+    """The distribution of gSLAs, and the fraction of the jobs that get one."""
 
     draw: _Draw
     part: float
@@ -139,7 +139,7 @@ _DRAWS: dict[str, Callable[[str], _Draw | None]] = {
 
 
 def _gslas(text: str, separator: str) -> list[float]:
-    """Return the numbers of a text, none where one of them is no gSLA."""
+    """Return the numbers of a text, or none if one of them is not a gSLA."""
     numbers = _numbers(text, separator)
     return numbers if all(1 <= number < math.inf for number in numbers) else []
 

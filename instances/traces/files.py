@@ -1,4 +1,4 @@
-"""Reading traces in the formats of others and our own; writing our own."""
+"""Reading traces in our own and other formats; writing our own."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ def read_trace(path: FilePath, kind: str | None = None, **options: Any) -> Trace
     Parameters
     ----------
     path : str or path
-        The file; unpacked where its name ends in ``.gz``.
+        The file; decompressed if it is a gzip file.
     kind : str, optional
         Its format, one of ``kind_names()``; by default recognised by its name or by its first
         line.
     **options
-        What some formats take; None is as if it were not given.
+        Options of some formats; None means not given.
 
-        - ``csv`` (the default if ``columns`` are given) and ``parquet``: ``columns``, the column
-          of the file that has a field of ``TraceJob``, as in ``{"arrival_s": "submit_time"}``. Of
-          the others only those are read that a trace needs, and jobs without a name are called
+        - ``csv`` (the default if ``columns`` are given) and ``parquet``: ``columns``, the file's
+          column for each field of ``TraceJob``, as in ``{"arrival_s": "submit_time"}``. Of the
+          other columns, only required ones are read, and jobs without an id are called
           ``job-LINE``.
-        - ``swf``: ``cores_per_gpu``, how many processors make one GPU (default: 1), rounded up.
+        - ``swf``: ``cores_per_gpu``, the number of processors that make one GPU (default: 1),
+          rounded up.
         - a format of a plugin: those that its ``TraceKind`` names (``docs/howto/traces.md``).
 
     Returns
     -------
     Trace
-        Named after its file. Jobs of no GPUs or no duration are left out; ``notes`` says how many.
+        Named after its file. Jobs without GPUs or duration are left out; ``notes`` says how many.
 
     Raises
     ------
@@ -57,15 +58,15 @@ def read_trace(path: FilePath, kind: str | None = None, **options: Any) -> Trace
 
 
 def write_trace(path: FilePath, trace: Trace) -> None:
-    """Write a trace to a file from which `read_trace` reads the same jobs.
+    """Write a trace to a file; `read_trace` reads back the same jobs.
 
     Parameters
     ----------
     path : str or path
-        Parquet for ``.parquet``, CSV for other names; packed where it ends in ``.gz``. The file
-        appears whole or not at all.
+        Parquet for ``.parquet``, CSV for other names; compressed if it ends in ``.gz``. The file
+        is written atomically.
     trace : Trace
-        What to write. Its name and notes are not written: a trace is called after its file.
+        The trace to write. Its name and notes are not written: a trace is named after its file.
 
     Raises
     ------
@@ -81,13 +82,13 @@ def write_trace(path: FilePath, trace: Trace) -> None:
 def kind_of(path: FilePath, *options: str) -> str:
     """Return the format of a trace by the ending of its name, or else by its first line.
 
-    ``csv`` is what no other is recognised as. Only formats that take the given options of
+    It is ``csv`` if no other format is recognised. Only formats that take the given options of
     ``read_trace`` are considered.
 
     Raises
     ------
     InputError
-        When the file cannot be read, or is known to be none of these and something else.
+        When the file cannot be read, or is recognised as something other than a trace.
     """
     path = Path(path)
     kinds = kinds_with(options)

@@ -28,9 +28,9 @@ def window(trace: Trace, from_s: float, to_s: float) -> Trace:
 def busiest(trace: Trace, jobs: int) -> Trace:
     """Return the ``jobs`` consecutive arrivals that offer the largest load.
 
-    The load is what they ask for, in GPU seconds, over the time from the first of them to the
-    last. Of equal loads (all that arrive at once have an infinite one) the larger demand counts,
-    then the earlier arrival.
+    The load is their GPU seconds divided by the time from the first of them to the last. Between
+    equal loads (infinite if all arrive at the same time) the larger demand is preferred, then the
+    earlier arrival.
     """
     _check_count(trace, jobs, "busiest")
     arrival_s = _arrivals(trace)
@@ -44,10 +44,10 @@ def busiest(trace: Trace, jobs: int) -> Trace:
 
 
 def busiest_period(trace: Trace, length_s: float) -> Trace:
-    """Return the jobs of the period of ``length_s`` with the most arrivals, the first of equals.
+    """Return the jobs of the period of ``length_s`` with the most arrivals, the first in a tie.
 
     A period begins with an arrival and ends before ``length_s`` have passed. Pollux (OSDI 2021,
-    section 5.1) and those after it sample the jobs of the busiest eight hours.
+    section 5.1) and later papers sample the jobs of the busiest eight hours.
     """
     _check_above_0(length_s, "busiest_period")
     if not trace.jobs:
@@ -89,7 +89,7 @@ def largest(trace: Trace, workers: int) -> Trace:
 
 
 def clipped(trace: Trace, workers: int) -> Trace:
-    """Return the trace with larger gangs cut to ``workers`` GPUs; their durations stay."""
+    """Return the trace with larger gangs cut to ``workers`` GPUs, with unchanged durations."""
     _check_above_0(workers, "largest gang")
     return trace.replace(
         dataclasses.replace(job, workers=min(workers, job.workers)) for job in trace.jobs
@@ -122,28 +122,28 @@ def at_most(trace: Trace, duration_s: float) -> Trace:
 
 
 def filtered(trace: Trace, filters: Iterable[str], seed: int = 0) -> Trace:
-    """Return the trace after filters that are given as texts, in their order.
+    """Return the trace after filters, which are given as texts and applied in order.
 
     Parameters
     ----------
     trace : Trace
-        What to begin with.
+        The trace to start with.
     filters : iterable of str
         ``window:FROM_S:TO_S``: arrivals from the first on and before the second; ``busiest:JOBS``:
-        so many consecutive arrivals, those with the largest load; ``busiest_period:SECONDS``: the
-        so many seconds with the most arrivals; ``sample:JOBS``: so many, drawn by the seed;
-        ``faster:FACTOR``: gaps between arrivals divided by it; ``from_zero``: shifted so that the
-        first job arrives at 0; ``largest:GPUS``: gangs of at most so many GPUs; ``clipped:GPUS``:
-        larger gangs cut to so many; ``tenants:A,B``: jobs of these; ``durations:FACTOR``:
-        multiplied by it; ``at_most:SECONDS``: longer ones cut to it. Arrivals keep their times
-        under all but ``faster`` and ``from_zero``.
+        this many consecutive arrivals, with the largest load; ``busiest_period:SECONDS``: the
+        period of this length with the most arrivals; ``sample:JOBS``: this many jobs, drawn by the
+        seed; ``faster:FACTOR``: gaps between arrivals divided by it; ``from_zero``: shifted so
+        that the first job arrives at 0; ``largest:GPUS``: gangs of at most this many GPUs;
+        ``clipped:GPUS``: larger gangs cut to this size; ``tenants:A,B``: jobs of these tenants;
+        ``durations:FACTOR``: durations multiplied by it; ``at_most:SECONDS``: longer durations cut
+        to it. Arrivals keep their times except with ``faster`` and ``from_zero``.
     seed : int
-        Of ``sample``.
+        Seed of ``sample``.
 
     Raises
     ------
     InputError
-        When a text is none of these, or an argument is out of its range.
+        When a text is not a known filter, or an argument is out of its range.
     """
     for text in filters:
         trace = _applied(trace, text, seed)

@@ -25,10 +25,10 @@ def synthetic(
 ) -> Trace:
     """Return a synthetic trace: Poisson arrivals, gang sizes and durations as in Philly.
 
-    A gang size is drawn as often as Philly has it, then a log-normal duration as fitted to
+    A gang size is drawn with its frequency in Philly, then a log-normal duration fitted to
     Philly's jobs of that size (``dovetail.instances.generate.PHILLY``), cut to
-    ``least_s``..``most_s`` and rounded to seconds. Arrivals are a Poisson process; its rate is
-    such that the jobs' GPU seconds, over the time in which they arrive, are on average ``load``
+    ``least_s``..``most_s`` and rounded to seconds. Arrivals are a Poisson process with a rate such
+    that the jobs' GPU seconds, divided by the time in which they arrive, are on average ``load``
     times the cluster's.
 
     Parameters
@@ -36,11 +36,11 @@ def synthetic(
     jobs : int
         Number of jobs, >= 1.
     seed : int
-        Of the draws, >= 0; sizes, durations and arrivals come from streams of their own.
+        Seed of the draws, >= 0; sizes, durations and arrivals come from separate streams.
     gpus : int
         GPUs of the cluster that ``load`` refers to, >= 1.
     load : float
-        Offered load, > 0; at 1 the jobs ask for as much as there is.
+        Offered load, > 0; at 1 the demand equals the capacity.
     largest : int, optional
         The largest gang; by default ``gpus``.
     least_s, most_s : float

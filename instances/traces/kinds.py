@@ -1,6 +1,6 @@
 """The formats of traces: the core's, and those of plugins.
 
-A plugin ``trace.FORMAT`` names a ``TraceKind``. The core's names are its own.
+A plugin ``trace.FORMAT`` names a ``TraceKind``. The core's names cannot be replaced.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class TraceKind(NamedTuple):
     recognises : callable
         Gets the first line of a file; returns whether it is of this format.
     endings : tuple of str
-        Files whose names end so (``.swf``) are of this format, also with ``.gz`` behind it.
+        Files with such a name ending (``.swf``) are of this format, also with a further ``.gz``.
     options : tuple of str
         The options of ``read_trace`` that ``read`` takes.
     measured_on : callable or None
-        For a format whose run times depend on the GPU model: gets the path of a file and the GPU
-        model that is wanted, and returns the one for which there are run times. ``read`` takes it
-        as the option ``gpu_model``.
+        For a format whose run times depend on the GPU model: gets the path of a file and the
+        wanted GPU model, and returns a model that has run times. ``read`` takes it as the option
+        ``gpu_model``.
     """
 
     read: Callable[..., Trace]
@@ -70,9 +70,9 @@ def trace_kind(name: str) -> TraceKind:
     Raises
     ------
     InputError
-        When there is none of this name.
+        When there is no format of this name.
     UnsupportedError
-        When it is a plugin that cannot be imported.
+        When its plugin cannot be imported.
     """
     if name in KINDS:
         module, _, kind = KINDS[name].partition(":")

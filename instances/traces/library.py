@@ -1,4 +1,4 @@
-"""Traces shipped with the package, each with a world to run it in. All are synthetic."""
+"""Traces shipped with the package, each with a world for it. All are synthetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LibraryTrace", "library_trace", "library_world", "manifest", "trace_
 
 
 class LibraryTrace(Record):
-    """What the manifest says of a shipped trace; ``world`` is the instance for its jobs."""
+    """The manifest's entry of a shipped trace; ``world`` is the instance for its jobs."""
 
     title: Text
     source: Text

@@ -1,4 +1,4 @@
-"""What a trace *is*: jobs with the moment they arrive and the work they bring."""
+"""The records of a trace: jobs with their arrival times and durations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.instances.errors import InputError
 
 PRIORITIES: Final = ("batch", "latency")
 _MOST_S: Final = 1e11
-"""Three thousand years: clocks of double precision lose the seconds of far larger times."""
+"""Three thousand years: double precision loses the seconds of far larger times."""
 
 _MOST_WORKERS: Final = 1_000_000
 _NAME: Final = re.compile(ONE_LINE)
@@ -27,8 +27,8 @@ class TraceJob:
     Attributes
     ----------
     id : str
-        Its name, different from every other's. Names (this, ``workload`` and ``tenant``) are one
-        line of printable characters, not all blank.
+        Its unique name. Names (this, ``workload`` and ``tenant``) are one line of printable
+        characters, not all blank.
     arrival_s : float
         Seconds from the beginning of the trace, >= 0.
     workers : int
@@ -36,7 +36,7 @@ class TraceJob:
     duration_s : float
         Seconds it runs alone on a GPU of speed 1, > 0.
     workload : str or None
-        What it runs; None where the trace does not say.
+        Its workload; None if the trace does not give it.
     gsla : float or None
         The largest slowdown its owner accepts, >= 1.
     weight : float
@@ -44,7 +44,7 @@ class TraceJob:
     priority : str
         ``batch`` or ``latency``.
     tenant : str or None
-        Whose it is: the user, or the virtual cluster.
+        Its owner: the user, or the virtual cluster.
     """
 
     id: str
@@ -89,16 +89,16 @@ class Trace:
     Attributes
     ----------
     name : str
-        What it is called in reports.
+        Its name in reports.
     jobs : tuple of TraceJob
         Sorted by ``arrival_s``; ids differ.
     notes : tuple of str
-        What a reader should know of it: the jobs that a file has and that were left out, say.
+        Notes for readers, for example on jobs of a file that were left out.
 
     Raises
     ------
     InputError
-        When a job breaks a rule, with its place in the sorted trace.
+        When a job breaks a rule, with its position in the sorted trace.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Trace:
 
     @classmethod
     def of(cls, name: str, jobs: Iterable[TraceJob], notes: Iterable[str] = ()) -> Trace:
-        """Return the trace of jobs in any order; those that arrive together keep theirs."""
+        """Return the trace of jobs in any order; jobs that arrive together keep their order."""
         return cls(name, tuple(sorted(jobs, key=lambda job: job.arrival_s)), tuple(notes))
 
     def __post_init__(self) -> None:
@@ -134,5 +134,5 @@ class Trace:
 
     @property
     def gpu_seconds(self) -> float:
-        """The work of all jobs: workers times duration, summed."""
+        """The total work of the jobs: workers times duration, summed."""
         return math.fsum(job.workers * job.duration_s for job in self.jobs)
