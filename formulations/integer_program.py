@@ -5,8 +5,8 @@ Variables, all integer:
 =======  ===========================================================================
 z[g]     GPUs on which group g runs, 0..min(workers of its pending gangs, GPUs of its class, how
          often there are as many jobs of its kinds)
-u[m,l] 1 if gang mode m (a gang at one sub-batch on one GPU model) gains at most its
-         l-th largest gain ; u[m,0] = 1 if the mode is chosen at all
+u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) gains at most its
+         l-th largest gain; u[m,0] is 1 if the mode is chosen at all
 f[m,l]   GPUs on which the mode is at its l-th largest gain or less
 x[i,j]   1 if gangs i and j share their GPUs (``gang_sharing: whole`` only)
 d[k,l]   placed jobs of kind k that gain less by the l-th difference (``Kinds.less``)
@@ -30,12 +30,12 @@ part that a group adds, and b = 1 for groups that go beyond what is left:
     sum of a[g] z[g]                        <= what running jobs leave
     sum of z[g] that touch it + N b[g] z[g] <= N + 1 where any goes beyond
 
-The gain of a 1-GPU job is the coefficient of z, the differences of its kind are those of d, and the
-gain of a gang is in the coefficients of u: the (negative) increments from one level to the next, so
-that a gang's gain is the gain of its slowest worker. The value of a group is the coefficient of its
-z. A running job's modes have u[m,0] fixed to 1. With f, the rows that bound u[m,l] from below are
-nested and have a number of entries linear, not quadratic, in the levels; the rows per group close
-most of the relaxation's gap if partners use one GPU each.
+The gain of a 1-GPU job is the coefficient of z, minus the differences of its kind those of d, and
+the gain of a gang is in the coefficients of u: the (negative) increments from one level to the
+next, so that a gang's gain is the gain of its slowest worker. The value of a group is the
+coefficient of its z. A running job's modes have u[m,0] fixed to 1. With f, the rows that bound
+u[m,l] from below are nested and have a number of entries linear, not quadratic, in the levels; the
+rows per group close most of the relaxation's gap if partners use one GPU each.
 """
 
 from __future__ import annotations

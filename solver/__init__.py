@@ -1,4 +1,4 @@
-"""From mathematics to a proven answer: backends, the round that uses them, the pairing engine."""
+"""Solvers with proofs: backends, the solving of a round, and the pairing engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BestSplits", "Matching", "best_splits", "certificate_errors", "match
 
 
 def __getattr__(name: str) -> object:
-    """Import the pairing engine when it is first used."""
+    """Import the pairing engine on first use."""
     if name not in __all__:
         raise AttributeError(f"module 'dovetail.solver' has no attribute {name!r}")
     from dovetail.solver import pairing

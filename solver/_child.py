@@ -1,7 +1,7 @@
-"""A call of one of our functions in a process of its own.
+"""Calls of our functions in a child process.
 
-For libraries that cannot be loaded together. Run as a module, it reads a pickled
-(module, function, arguments) from standard input and writes the pickled outcome.
+This is for libraries that cannot be loaded together. Run as a module, it reads a pickled (module,
+function, arguments) from standard input and writes the pickled outcome.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from dovetail.instances.errors import DovetailError
 from dovetail.solver._interruptible import interruptible
 
 _LATE_S = 1.0
-"""What the process may take in addition to the budget: it has to start, and to read its input."""
+"""Seconds in addition to the budget, for the process to start and read its input."""
 
 
 def call(module: str, function: str, *arguments: object, budget: Budget = UNLIMITED) -> object:
     """Return ``module.function(*arguments)``, computed in a child process.
 
-    None where that takes longer than the budget, or an interrupt ends the process.
+    The result is None if that takes longer than the budget, or if an interrupt ends the process.
 
     Raises
     ------
     DovetailError
-        What the function raised, or that the process failed.
+        The error that the function raised, or that the process failed.
     """
     asked = pickle.dumps((module, function, arguments))
-    # In a session of its own, so that what it starts ends with it.
+    # In its own session, so that its child processes end with it.
     child = subprocess.Popen(
         module_command("dovetail.solver._child"),
         stdin=subprocess.PIPE,
@@ -63,8 +63,8 @@ def call(module: str, function: str, *arguments: object, budget: Budget = UNLIMI
 
 
 def _serve() -> None:
-    # Solvers print to standard output at times, compiled ones past ``sys.stdout``; what the parent
-    # reads must be the answer alone.
+    # Some solvers print to standard output, compiled ones without ``sys.stdout``; the parent must
+    # read only the answer.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     module, function, arguments = pickle.load(sys.stdin.buffer)

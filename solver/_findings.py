@@ -1,4 +1,4 @@
-"""The GPUs that come nearest to letting a waiting job start, and the limits in the way."""
+"""The GPUs that come nearest to letting a waiting job start, and the limits that prevent it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
 
 _ROUNDING = 1e-12
-"""Part of the largest gain by which a change may differ from 0 and be rounding."""
+"""Fraction of the largest gain up to which a change is treated as rounding."""
 
 _Held = tuple[int, Rows]
-"""A number of GPUs, and the group that each of them holds."""
+"""A number of GPUs, and the group on each of them."""
 
 
 @dataclass(frozen=True)
 class Pick:
-    """So many GPUs of a site, used as a row of ``Candidates`` says, and what refuses that."""
+    """GPUs of a site, used as in a row of ``Candidates``, and the reason against it."""
 
     ways: Candidates
     row: int
@@ -48,12 +48,12 @@ class Pick:
 
     @property
     def slowdown(self) -> float:
-        """The job's slowdown; NaN where it is not known."""
+        """The job's slowdown; NaN if it is unknown."""
         return float(self.ways.slowdown[self.row, 0])
 
     @property
     def bound(self) -> float:
-        """What the job's gSLA is checked against."""
+        """The bound that the job's gSLA is checked against."""
         return float(self.ways.bound[self.row, 0])
 
     @property
@@ -63,12 +63,12 @@ class Pick:
 
     @property
     def short_mib(self) -> float:
-        """Memory that is missing."""
+        """The missing memory."""
         return float(self.ways.short_mib[self.row])
 
     @property
     def displaced(self) -> Resident | None:
-        """The jobs that the job would replace."""
+        """The job that would be replaced, if any."""
         position = int(self.ways.displaced[self.row])
         return None if position == NONE_DISPLACED else self.site.occupants[position]
 
@@ -81,14 +81,14 @@ class Pick:
         return tuple(Resident(o.variant, self._share(k)) for k, o in enumerate(staying, 1))
 
     def mostly_memory(self, job: Job) -> bool:
-        """Tell whether memory is further from what it must be than gSLAs are, relatively."""
+        """Return whether the missing memory is relatively larger than the excess over gSLAs."""
         own = 0.0 if job.gsla is None else max(0.0, self.bound / job.gsla - 1)
         return bool(self.ways.short[self.row] > own + self.ways.excess[self.row].sum())
 
     def too_slow(self) -> Iterator[tuple[int, float, float]]:
         """Yield the co-runners that would be over their gSLAs, with slowdown and bound.
 
-        The first is counted as 1.
+        The first has the number 1.
         """
         for k in range(1, len(self.others) + 1):
             if self.ways.excess[self.row, k] > 0:
@@ -106,7 +106,7 @@ class BestGpus:
     Attributes
     ----------
     variant : Variant
-        At which sub-batch.
+        The job at its sub-batch.
     picks : tuple of Pick
         All its GPUs, the most promising first; the last decides whether the job can start.
     """
@@ -116,22 +116,22 @@ class BestGpus:
 
     @property
     def possible(self) -> int:
-        """How many of its GPUs the job could have at once."""
+        """The number of GPUs that the job could have now."""
         return sum(p.number for p in self.picks if p.level == Refusal.NONE)
 
     @property
     def binding(self) -> Pick:
-        """The pick that is refused most."""
+        """The pick with the strongest reason against it."""
         return self.picks[-1]
 
     @property
     def level(self) -> Refusal:
-        """The limits that keep the job out."""
+        """The reason that keeps the job out."""
         return self.binding.level
 
     @property
     def figures(self) -> str:
-        """Its share, sub-batch and slowdown in words, in parentheses, where there is any."""
+        """Share, sub-batch and slowdown in words, in parentheses; empty if there are none."""
         shares = {pick.share for pick in self.picks}
         parts = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
         if self.variant.slowdown_factor != 1:
@@ -183,20 +183,21 @@ class Finder:
         return f"{together} on {listed(gpus, 4)}"
 
     def starts(self, occupant: Resident) -> bool:
-        """Tell whether a placed job starts, so that its share may still be changed."""
+        """Return whether a placed job starts now, so that its share may still change."""
         return not self.jobs[occupant.variant.job].running
 
     def find(self, index: int, among: Bools | None = None) -> BestGpus | None:
-        """Return the best GPUs for a job; None where no model has as many GPUs.
+        """Return the best GPUs for a job; or None if no model has enough.
 
-        Those of one model whose worst one is best; at the first such sub-batch.
+        They are of one model, the one whose worst GPU is best, at the first such sub-batch.
 
         Parameters
         ----------
         index : int
             Index of the job.
         among : (n,) bool, optional
-            The candidates that count besides those that nothing refuses; all without.
+            The candidates to consider in addition to those without a reason against them; all by
+            default.
         """
         job, ways = self.jobs[index], self.refusals.candidates(index)
         key = self.refusals.keys(index)
@@ -212,10 +213,10 @@ class Finder:
         return found[1] if found else None
 
     def short_host(self, index: int, finding: BestGpus) -> tuple[str, str, float, float] | None:
-        """Return what the host of some GPUs lacks for a job, None where it lacks nothing.
+        """Return what the host of some GPUs lacks for a job, or None.
 
-        That is its node, the resource, and the parts of it that are asked for under the plan and
-        that the workers of the job need there.
+        The result is the node, the resource, the fraction of it in use under the plan, and the
+        fraction that the workers of the job need there.
         """
         hosts, machines = self.round.hosts, self.round.machines
         if hosts is None:
@@ -237,7 +238,7 @@ class Finder:
         return machines.node_ids[node], RESOURCES[k], float(load[node][k]), float(needed[node][k])
 
     def levels(self, index: int) -> Ints:
-        """Return what refuses each candidate of a job."""
+        """Return the reason against each candidate of a job."""
         return self.refusals.keys(index).astype(np.int64)
 
     def _choices(self, job: Job, key: Floats) -> Iterator[tuple[Ints, Floats]]:
@@ -269,9 +270,9 @@ class Finder:
         return tuple(picks)
 
     def started(self, index: int, finding: BestGpus) -> Mapping[str, Assignment]:
-        """Return, by job, the assignment of a job to the GPUs found and those that change with it.
+        """Return, by job, the assignment of a job to the GPUs found and the others that change.
 
-        They claim no slowdowns and co-runners.
+        They have no slowdowns and co-runners.
         """
         shares: dict[int, dict[str, int | None]] = {}
         for pick in finding.picks:
@@ -291,10 +292,10 @@ class Finder:
         rows = (with_shares(self.rows[self.jobs[k].id], changed) for k, changed in shares.items())
         return {row.job: row for row in (found, *rows)}
 
-    # -- what it would be worth ----------------------------------------------------------------
+    # -- the value of a start -------------------------------------------------------------------
 
     def change(self, index: int, finding: BestGpus) -> float:
-        """Return what the objective would gain if a job started as found."""
+        """Return the change of the objective if a job started as found."""
         met = {o.variant.job for pick in finding.picks for o in pick.site.occupants}
         touched = sorted({k for job in met for k in self.refusals.sites_of[job]})
         before, worth_before = self._gains((int(self._number[k]), self._now(k)) for k in touched)
@@ -311,9 +312,9 @@ class Finder:
         return 0.0 if abs(change) <= _ROUNDING * largest else change
 
     def later(self, index: int, way: Pick, place: int) -> bool:
-        """Tell whether one bound is that of a time when co-runners have ended.
+        """Return whether one bound is reached only after co-runners have ended.
 
-        Place 0 is the job with this index, the others are its co-runners.
+        Place 0 is the job with this index; the others are its co-runners.
         """
         jobs = [index, *(other.variant.job for other in way.others)]
         shares = [way.share, *(other.share for other in way.others)]
@@ -326,7 +327,7 @@ class Finder:
         return last > first
 
     def cost_text(self, index: int, finding: BestGpus) -> str:
-        """Return why a plan may be better off without a job that starts as found; else nothing."""
+        """Return why a plan may be better without a job that starts as found, or ""."""
         if self.values.two_stage:
             return ", but its weight is 0" if self.round.jobs.weight[index] == 0 else ""
         change = self.change(index, finding)
@@ -337,7 +338,7 @@ class Finder:
         return f", but {self.values.name} would fall by {Decimal(f'{-change:.2g}'):f}"
 
     def _gains(self, held: Iterable[_Held]) -> tuple[dict[int, float], float]:
-        """Return the least gain of each job, and what the groups are worth in addition."""
+        """Return the least gain of each job, and the additional value of the groups."""
         least: dict[int, float] = {}
         worth = 0.0
         for number, group in held:
@@ -372,12 +373,12 @@ class Finder:
             raise AssertionError("jobs that start together in a valid plan have a known slowdown")
         return known.stretched([o.variant.slowdown_factor for o in occupants]).slowdown
 
-    # -- what was not measured ------------------------------------------------------------------
+    # -- missing measurements -------------------------------------------------------------------
 
     def unmeasured(self, index: int) -> BestGpus | None:
-        """Return the best GPUs for a job if what is unknown there were known to be harmless.
+        """Return the best GPUs for a job if the unknown slowdowns there were harmless.
 
-        None where nothing is unknown that would let the job start.
+        None if no unknown slowdown would let the job start.
         """
         ways = self.refusals.candidates(index)
         if self._measurable_of is None or self._measurable_of[0] is not ways:
@@ -390,12 +391,12 @@ class Finder:
         return found if found and found.level == Refusal.UNKNOWN else None
 
     def missing(self, index: int, finding: BestGpus) -> tuple[SlowdownEntry, ...]:
-        """Return the entries that were not measured, as good as they could be at best."""
+        """Return the entries that were not measured, with their best possible values."""
         met = [pick for pick in finding.picks if pick.level == Refusal.UNKNOWN]
         return tuple({e.key: e for e in (self._entry(index, pick) for pick in met)}.values())
 
     def _measurable(self, index: int, ways: Candidates) -> Bools:
-        """Tell of each candidate of a kind of job whether a measurement could make it possible."""
+        """Return which candidates of a kind of job a measurement could make possible."""
         fits: Bools = (ways.fixed == Refusal.UNKNOWN) & (ways.displaced == NONE_DISPLACED)
         fits &= ways.short == 0
         for row in np.flatnonzero(fits).tolist():
@@ -411,11 +412,11 @@ class Finder:
         return frozenset(entry.key for entry in self.instance.slowdowns)
 
     def _members(self, index: int, pick: Pick) -> list[tuple[str, int | None]]:
-        """Return the job and those it would join, the shares that may be chosen all alike."""
+        """Return the job and those it would join, with equal shares where they may be chosen."""
         held = [None if self.starts(o) else o.share or 0 for o in pick.others]
         rules = self.instance.cluster
-        # The largest share that all jobs that may still choose can have at once. Not idle: no
-        # entry may have nothing but that.
+        # The largest share that all jobs whose share is open can have together. Not idle: an entry
+        # may not have only that share.
         each = (rules.share_sum - share_total(held)) // (1 + held.count(None))
         free = max((share for share in rules.shares if IDLE != share <= each), default=None)
         names = [self.jobs[o.variant.job].workload for o in pick.others]
@@ -431,7 +432,7 @@ class Finder:
                 "pair" if len(names) == 2 else "set": list(names),
                 "share": list(shares),
                 "slowdown": [1.0] * len(names),
-                # ``energy`` asks for it.
+                # ``energy`` needs it.
                 "power_w": sum(known) if len(known) == len(alone) else None,
                 "gpu_model": pick.site.model,
             }
@@ -439,7 +440,7 @@ class Finder:
 
 
 def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:
-    """Return, for each variant at each site, the first of its rows with the least key."""
+    """Return, for each variant at each site, the first row with the least key."""
     least = np.minimum.reduceat(key, ways.starts)
     rows = np.diff(ways.starts, append=len(key))
     attained = np.flatnonzero(key == np.repeat(least, rows))
@@ -447,6 +448,6 @@ def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:
 
 
 def with_shares(row: Assignment, changed: Mapping[str, int | None]) -> Assignment:
-    """Return an assignment with other shares on some GPUs and without its claims."""
+    """Return an assignment with other shares on some GPUs, without slowdown and co-runners."""
     share = {**dict(zip(row.gpus, row.shares, strict=True)), **changed}
     return row.replace(share=tuple(share.values()), slowdown=None, co_runners=None)

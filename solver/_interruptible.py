@@ -1,8 +1,8 @@
-"""Calls into solver libraries that end when a user interrupts them, or soon after the time is up.
+"""Calls into solver libraries that end on a user's interrupt, or soon after the time is up.
 
-Compiled solvers do not look at Python's signals, or replace the handler by their own, and some
-look at the clock now and then only. So they run in a thread of their own, and the calling thread,
-which gets the signal, waits for it.
+Compiled solvers ignore Python's signals or replace the handler by their own, and some check the
+clock only rarely. So they run in a separate thread, and the calling thread, which gets the signal,
+waits for it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 _POLL_S = 0.05
 
 _LATE = 0.25
-"""A library that ends late may take this part of its time in addition: a fifth of the whole time is
-kept for reasons, and what it has found is worth more than they are."""
+"""A library may exceed its time by this fraction: a fifth of the whole time is kept for reasons,
+and its result is worth more than they are."""
 
 
 def interruptible(
     call: Callable[[], T], budget: Budget, stop: Callable[[], object] | None = None
 ) -> T | None:
-    """Return what the call returns, or raise what it raises; None where it does not end in time.
+    """Return the call's result, or raise its exception; None if it does not end in time.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def interruptible(
     budget : Budget
         When it should end.
     stop : callable, optional
-        Asks the library to end its search, which it then does at once; without it the thread is
-        left behind. The process waits for it at its end, as compiled code must not outlive the
-        interpreter.
+        Asks the library to end its search, which it then does immediately. Without it the thread is
+        left running, and the process waits for it at exit, because compiled code must not outlive
+        the interpreter.
     """
     outcome: list[T] = []
     failure: list[BaseException] = []

@@ -17,19 +17,19 @@ def measured(entries: Iterable[SlowdownEntry]) -> str:
 
 
 def accepting(bound: float) -> float:
-    """Return the least gSLA of two decimals that a bound meets."""
+    """Return the least gSLA with two decimals that a bound meets."""
     return max(1.0, math.ceil(round(bound * 100, 6)) / 100)
 
 
 def figure(gsla: float) -> str:
-    """Return a gSLA as users wrote it, with two decimals at least."""
+    """Return a gSLA as the user wrote it, with at least two decimals."""
     return f"{gsla:.2f}" if round(gsla, 2) == gsla else f"{gsla:.10g}"
 
 
 def compared(whose: str, job: Job, slowdown: float, bound: float, later: bool) -> str:
     """Return a job's slowdown, or the growth of its p99, against the gSLA that it exceeds.
 
-    ``later``: it does so at a time when co-runners have ended.
+    ``later``: it exceeds the gSLA only after co-runners have ended.
     """
     verb = "would be" if bound == slowdown else "could reach"
     text = f"{whose} slowdown {verb} {accepting(bound):.2f}"

@@ -1,8 +1,8 @@
 """Integer programs in PuLP.
 
-Importing PuLP imports highspy where that is installed, and highspy cannot be imported together with
-OR-Tools (both carry HiGHS, and the symbols clash). So this module is imported only in a
-process of its own: see ``_child``.
+Importing PuLP imports highspy if it is installed, and highspy cannot be imported together with
+OR-Tools (both contain HiGHS, and the symbols clash). So this module is imported only in a child
+process: see ``_child``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STOPPED: Mapping[int, Stopped] = {
     pulp.LpSolutionUnbounded: "error",
     pulp.LpSolutionNoSolutionFound: "time_limit",
 }
-"""By PuLP's ``sol_status``; its ``status`` calls mere incumbents optimal as well."""
+"""By PuLP's ``sol_status``; its ``status`` is optimal even for mere incumbents."""
 
 
 _CBC_ROUNDING = 1e-3
@@ -109,7 +109,7 @@ def _solver(name: str, limits: Limits, log: Path) -> pulp.LpSolver:
 
 
 def _bound(problem: pulp.LpProblem, log: Path, stopped: Stopped) -> float:
-    """Return the proven bound on the (scaled, maximised) objective; inf where none is known."""
+    """Return the proven bound on the (scaled, maximised) objective; inf if none is known."""
     if problem.sol_status in (pulp.LpSolutionInfeasible, pulp.LpSolutionUnbounded):
         return math.inf
     if log.exists():

@@ -1,8 +1,8 @@
-"""What would let a waiting job start while the plan stays as it is: each remedy is tried.
+"""Changes that would let a waiting job start while the rest of the plan stays; each is tried.
 
-Candidates are read off the limits that keep the job out; only changes after which none speaks
-against it any more are remedies. Of these the round is solved: what every best plan of the changed
-round does is said to happen, what only could is called that.
+Candidates come from the limits that keep the job out; only changes after which no limit does are
+remedies. For these the changed round is solved: if every best plan starts the job, the text says
+"would start", otherwise "could start".
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ from dovetail.solver._phrases import accepting, figure, measured, mib
 from dovetail.solver._trials import StartVerdict, Trials
 
 _Price = tuple[float, tuple[str, ...]]
-"""The weight lost, and the jobs that it is lost with."""
+"""The weight lost, and the jobs that have it."""
 
 _MOST_GPUS = 1000
-"""Further GPUs that are still called a remedy: numbers are tried on a cluster of that size."""
+"""Maximum number of additional GPUs of a remedy: numbers are tried on a cluster of that size."""
 
 
 class Change(Record):
-    """What would have to be different; at its default, nothing.
+    """A change of the round; by default, none.
 
     Attributes
     ----------
     gsla : mapping of str to float
         Larger gSLAs, by job.
     less_memory_mib : float
-        So much less memory for a worker of the job's workload (of ``memory_mib`` and
+        Reduction of the memory of a worker of the job's workload (``memory_mib`` and
         ``fixed_mib``).
     batch_min : int, optional
         A smaller ``batch.min`` of the job's workload.
     measured : tuple of SlowdownEntry
         Slowdowns that would have to be known, at their best.
     isolated : SlowdownEntry, optional
-        A pair that would have to be possible, of which the second is isolated: its workload, and
-        the share ``idle`` for it.
+        A pair that would have to be possible, the second isolated: its workload and the share
+        ``idle``.
     without : tuple of str
-        Jobs that would have to end, or to wait.
+        Jobs that would have to end or wait.
     more_gpus : Node, optional
-        GPUs that the cluster would need besides.
+        Additional GPUs that the cluster would need.
     """
 
     gsla: FrozenMapping[Name, Number] = Field({})
@@ -82,7 +82,7 @@ class Change(Record):
     more_gpus: Node | None = None
 
     def applied(self, instance: Instance, job: str) -> Instance:
-        """Return the instance as it would have to be for ``job`` to start."""
+        """Return the instance with this change for ``job``."""
         parts: dict[str, object] = {
             "jobs": tuple(
                 each.replace(gsla=self.gsla[each.id]) if each.id in self.gsla else each
@@ -124,12 +124,12 @@ class Remedy(Record):
     text : str
         The remedy in one line.
     change : Change
-        What would have to be different.
+        The change of the round.
     assignments : tuple of Assignment
-        Where the job could then start, and the assignments that change with it; the rest of
-        the plan stays.
+        The job's possible start, and the assignments that change with it; the rest of the plan
+        stays.
     sure : bool
-        Whether every best plan of the changed round starts the job: it was solved.
+        Whether every best plan of the changed round starts the job, as shown by solving it.
     """
 
     text: Text
@@ -140,7 +140,7 @@ class Remedy(Record):
 
 @dataclass(frozen=True)
 class _ChangedStart:
-    """A job that can start after a change: where, and all assignments that differ."""
+    """A job that can start after a change: its GPUs, and all assignments that differ."""
 
     problem: Problem
     finder: Finder
@@ -149,7 +149,7 @@ class _ChangedStart:
     assignments: tuple[Assignment, ...]
 
     def remedy(self, change: Change, where: str, condition: str, found: StartVerdict) -> Remedy:
-        """Return the remedy that a change is, by what solving the changed round has shown."""
+        """Return a change as a remedy, worded by the outcome of solving the changed round."""
         if found.sure:
             example = f", for example{where}" if where else ""
             text = f"would start {condition}{example}"
@@ -160,18 +160,18 @@ class _ChangedStart:
 
 
 class Remedies:
-    """Finds what would let one waiting job start.
+    """Finds the changes that would let one waiting job start.
 
     Parameters
     ----------
     finder : Finder
-        Who is where under the plan.
+        The GPUs and jobs under the plan.
     index : int
         Index of the job.
     objective : ObjectiveName
-        Its rules say which jobs may share.
+        The objective whose rules decide which jobs may share.
     trials : Trials
-        Solve what is changed.
+        Solve the changed rounds.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class Remedies:
         self._levels = finder.levels(index)
 
     def ranked(self, budget: Budget = UNLIMITED) -> tuple[Remedy, ...]:
-        """Return the remedies, the cheapest first; those of figures by how little they change.
+        """Return the remedies by rising cost; changes of figures, the smallest first.
 
-        Those that the budget does not suffice for are left out.
+        Remedies for which the budget is too short are left out.
         """
         if (unchanged := self._remedy(Change(), "with nothing changed")) is not None:
             return (unchanged,)
@@ -208,7 +208,7 @@ class Remedies:
     # -- trying -----------------------------------------------------------------------------
 
     def _tried(self, change: Change) -> _ChangedStart | None:
-        """Return where the job can start after a change, None where it cannot."""
+        """Return where the job can start after a change, or None."""
         repaired = self._repaired(change.without)
         if repaired is None:
             return None
@@ -222,16 +222,16 @@ class Remedies:
         if finding is None or finding.level != Refusal.NONE:
             return None
         differing = {**repaired, **finder.started(index, finding)}
-        # What concerns more than one GPU is left to the checker.
+        # Rules about more than one GPU are left to the checker.
         several = self._objective == "completion" or finder.round.hosts is not None
         if several and not _is_valid(changed, {**kept, **differing}, self._objective):
             return None
         return _ChangedStart(problem, finder, index, finding, tuple(differing.values()))
 
     def _repaired(self, without: Sequence[str]) -> dict[str, Assignment] | None:
-        """Return the assignments of the jobs that need other shares when one leaves.
+        """Return the assignments of the jobs that need other shares when some leave.
 
-        None where a job could not stay.
+        The result is None if a job could not stay.
         """
         rows: dict[str, Assignment] = {}
         for site in self._finder.sites:
@@ -249,7 +249,7 @@ class Remedies:
         return rows
 
     def _remedy(self, change: Change, condition: str) -> Remedy | None:
-        """Return the remedy that a change is, None where it is not."""
+        """Return a change as a remedy, or None if it does not help."""
         tried = self._tried(change)
         if tried is None:
             return None
@@ -268,7 +268,7 @@ class Remedies:
                 yield self._remedy(change, text)
 
     def _near(self) -> Iterator[BestGpus]:
-        """Yield the best GPUs if one kind of figure may change, and if all may."""
+        """Yield the best GPUs if one kind of figure may change, and if all kinds may."""
         kinds = (
             self._finder.refusals.own_excess(self._index) > 0,
             self._ways.excess.any(axis=1),
@@ -285,7 +285,7 @@ class Remedies:
         return max(float(lacking[pick.row]) for pick in finding.picks)
 
     def _figures_changed(self, finding: BestGpus) -> Change:
-        """Return the gSLAs and the memory with which the job could have the GPUs found."""
+        """Return the change of gSLAs and memory with which the job could use the GPUs found."""
         gsla: dict[str, float] = {}
         for pick in finding.picks:
             for name, bound in self._too_slow(pick):
@@ -322,7 +322,7 @@ class Remedies:
         return next(filter(None, tried), None)
 
     def _of_measuring(self) -> Remedy | None:
-        """Return which slowdowns would have to be known, and be small enough."""
+        """Return the remedy that unknown slowdowns were measured, and are small enough."""
         finding = self._finder.unmeasured(self._index)
         if finding is None:
             return None
@@ -331,7 +331,7 @@ class Remedies:
         return self._remedy(Change(measured=missing), condition)
 
     def _of_isolation(self) -> Remedy | None:
-        """Return the latency-critical job in whose idle time the job could run."""
+        """Return the remedy that the job runs isolated beside a latency-critical job."""
         critical = {job.workload for job in self._jobs if job.priority == "latency"}
         for first in sorted(critical):
             entry = isolated_entry(self._instance, first, self._job.workload)
@@ -344,7 +344,7 @@ class Remedies:
         return None
 
     def _of_departure(self) -> Remedy | None:
-        """Return the jobs that would have to end or wait: the cheapest, and no more than needed."""
+        """Return the remedy that jobs end or wait: the cheapest, and only as many as needed."""
         for leaving in (self._cheapest(self._price), self._cheapest(self._price_of_all)):
             if self._tried(Change(without=leaving)) is not None:
                 needed = self._needed(leaving)
@@ -368,7 +368,7 @@ class Remedies:
         return " and ".join(parts)
 
     def _cheapest(self, price: Callable[[int], _Price]) -> tuple[str, ...]:
-        """Return the jobs that give up as many GPUs of one model as needed at the least price."""
+        """Return the jobs that free enough GPUs of one model at the least price."""
         found = []
         for model in self._finder.round.models:
             sites = [k for k, site in enumerate(self._finder.sites) if site.model == model]
@@ -385,7 +385,7 @@ class Remedies:
         return sum(map(self._loss, occupants)), tuple(map(self._finder.name, occupants))
 
     def _price(self, site: int) -> _Price:
-        """Return the jobs best removed from a site for the job to come, and the weight lost."""
+        """Return the jobs best removed from a site for the new job, and the weight lost."""
         level = self._levels[self._ways.site == site]
         if (level == Refusal.NONE).any():
             return 0.0, ()
@@ -396,19 +396,19 @@ class Remedies:
         return min([*singles, self._price_of_all(site)])
 
     def _loss(self, occupant: Resident) -> float:
-        """Return the weight of a placed job for each GPU that this job could have of it."""
+        """Return the weight of a placed job per GPU that it would free for this job."""
         job = self._jobs[occupant.variant.job]
         return job.weight / min(job.workers, self._job.workers)
 
     def _of_more_gpus(self) -> Remedy | None:
-        """Return how many more GPUs would do, of the first model of which any number would."""
+        """Return the remedy of more GPUs, of the first model for which some number helps."""
         return next(filter(None, map(self._fewest, self._finder.round.models)), None)
 
     def _fewest(self, model: str) -> Remedy | None:
-        """Return the fewest more GPUs of a model that would do while the rest stays as it is.
+        """Return the least number of additional GPUs of a model that helps if the rest stays.
 
-        Where others would take them, so many more that every best plan starts the job, if trials
-        find a number.
+        If other jobs would take them, the number is raised until every best plan starts the job, if
+        the trials find one.
         """
         have = sum(place.gpu.model == model for place in self._instance.places.values())
         workers = self._job.workers
@@ -441,7 +441,7 @@ class Remedies:
 
 
 def _doubled(first: int, last: int) -> Iterator[int]:
-    """Yield a number, twice as much and so on, and the last one."""
+    """Yield a number, its doubles below the last one, and the last one."""
     while first < last:
         yield first
         first *= 2
@@ -449,6 +449,6 @@ def _doubled(first: int, last: int) -> Iterator[int]:
 
 
 def _is_valid(instance: Instance, rows: Mapping[str, Assignment], objective: ObjectiveName) -> bool:
-    """Tell whether these assignments break no rule."""
+    """Return whether these assignments break no rule."""
     bare = (row.replace(slowdown=None, co_runners=None, start=None) for row in rows.values())
     return check(instance, Plan(assignments=tuple(bare)), objective).valid

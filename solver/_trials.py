@@ -1,7 +1,7 @@
 """Whether a changed round would start a job: the round solved with the job and without it.
 
-That a plan with the job is best is not enough: among plans of equal value any may be returned. If
-no plan without it comes near the value of one with it, every plan that is called optimal has it.
+It is not enough that a plan with the job is best: any plan of equal value may be returned. If no
+plan without the job comes near the value of one with it, every optimal plan has it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from dovetail.solver.registry import Auto
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, relative_gap
 
 _SHARE = 0.5
-"""The part of the time left that one solve may take."""
+"""The fraction of the remaining time that one solve may take."""
 
 _MARGIN = 2 * OPTIMAL_GAP
-"""The part by which a value must exceed a bound: plans within a gap of each other are as good."""
+"""The relative amount by which a value must exceed a bound: plans within a gap are equally good."""
 
 
 _ROUNDING = 1e-12
-"""The part by which a sum of weights may be off."""
+"""Relative error of a sum of weights."""
 
 
 class StartVerdict(NamedTuple):
-    """Whether every best plan starts a job; if not, what may happen instead, as a clause."""
+    """Whether every best plan starts a job; if not, a clause on what may happen instead."""
 
     sure: bool
     instead: str
@@ -46,9 +46,9 @@ class Trials:
     Parameters
     ----------
     seconds : float
-        For all of them; without time nothing is sure.
+        For all rounds together; without time nothing is sure.
     placed : collection of str
-        The jobs of the plan that is explained.
+        The jobs that the explained plan places.
     """
 
     def __init__(self, seconds: float, placed: Collection[str]) -> None:
@@ -78,14 +78,14 @@ class Trials:
         return StartVerdict(False, ", but a plan as good may do without it")
 
     def _solved(self, problem: Problem) -> tuple[Choice, Groups] | None:
-        """Return the best choice and its groups, None where the time did not suffice."""
+        """Return the best choice and its groups, or None if the time ran out."""
         if self.over:
             return None
         choice = Auto().solve(problem, Limits(self._budget.part(_SHARE))).bounded(problem)
         return None if self.over else (choice, choice.groups_of(problem))
 
     def _instead(self, problem: Problem, choice: Choice, placed: Bools) -> StartVerdict:
-        """Return what a best plan does instead of starting the job."""
+        """Return the verdict on what a best plan does instead of starting the job."""
         if relative_gap(choice.bound, choice.value) > OPTIMAL_GAP:
             return self._late
         ids = problem.round.jobs.ids
@@ -95,7 +95,7 @@ class Trials:
 
 
 class _Without(Problem):
-    """A round in which one job, though it is in the queue, may not start."""
+    """A round in which one queued job may not start."""
 
     def __init__(self, problem: Problem, job: int, budget: Budget) -> None:
         super().__init__(problem.round, problem.values, budget)
@@ -103,7 +103,7 @@ class _Without(Problem):
 
     @cached_property
     def kinds(self) -> Kinds:
-        """The jobs that are one, this one apart from others like it."""
+        """The kinds of jobs, with this job apart from its kind."""
         return super().kinds.without(self._job)
 
     @cached_property
@@ -116,12 +116,12 @@ class _Without(Problem):
 
     @property
     def tables(self) -> None:
-        """No tables: they have all jobs."""
+        """No tables, because they contain all jobs."""
         return
 
 
 def _exceeds(problem: Problem, best: tuple[Choice, Groups], without: Choice) -> bool:
-    """Tell whether a plan is worth more than any without the job can be."""
+    """Return whether a plan is worth more than any plan without the job can be."""
     choice, groups = best
     if problem.values.two_stage:
         weight = score(groups, problem.values, choice.counts).weight

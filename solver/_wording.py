@@ -29,11 +29,11 @@ Category = Literal[
 
 
 _TOO_MANY = 3
-"""So many obstacles at one place are not all named."""
+"""The number of limits from which on not all are named."""
 
 
 def stopped(stop: Stop, reason: str) -> str:
-    """Return the reason of a job that runs and has to wait from now on, from why it has to wait."""
+    """Return the reason of a running job that is stopped, from the reason to wait."""
     return f"stopped: it runs on {listed(stop.gpus, 4)} now; {reason}"
 
 
@@ -43,12 +43,12 @@ def bare(reason: str) -> str:
 
 
 class Wording:
-    """Tells findings.
+    """Puts findings into words.
 
     Parameters
     ----------
     finder : Finder
-        Where they come from.
+        The source of the findings.
     """
 
     def __init__(self, finder: Finder) -> None:
@@ -70,7 +70,7 @@ class Wording:
         return category, reason, self._nearest(near)
 
     def _lacks(self, index: int, finding: BestGpus) -> str:
-        """Return how many GPUs a gang could have, where these are too few."""
+        """Return how many GPUs a gang could have, if they are too few."""
         workers, possible = self._jobs[index].workers, finding.possible
         if workers == 1 or possible == workers:
             return ""
@@ -79,7 +79,7 @@ class Wording:
         return f"{number} of its {workers} GPUs {verb} available; "
 
     def _cure(self, index: int, finding: BestGpus) -> str:
-        """Return what measuring would do for the job: it costs no other job anything."""
+        """Return how measuring would help the job, at no cost to other jobs."""
         unknown = self._finder.unmeasured(index)
         if unknown is None or finding.level == Refusal.NONE:
             return ""
@@ -87,14 +87,14 @@ class Wording:
         return f"; it could start {self._finder.place_text(unknown)} if {pairs}"
 
     def _nearest_free(self, index: int, taken: BestGpus) -> BestGpus:
-        """Return the GPUs where only figures are in the way, else those in others' places."""
+        """Return GPUs with room that only figures rule out, or else the full ones."""
         near = self._finder.find(index, self._finder.levels(index) != Refusal.TAKEN)
         return near if near and near.level == Refusal.FIGURES else taken
 
-    # -- what no plan could change --------------------------------------------------------
+    # -- limits of the cluster ------------------------------------------------------------
 
     def _too_large(self, index: int) -> tuple[Category, str] | None:
-        """Tell whether the job needs more GPUs or memory than any model of the cluster has."""
+        """Return why the job is too large if no model of the cluster has its GPUs or memory."""
         workers = self._jobs[index].workers
         most = max((len(sizes) for sizes in self._memory.values()), default=0)
         if workers > most:
@@ -112,7 +112,7 @@ class Wording:
 
     @cached_property
     def _memory(self) -> dict[str, list[float]]:
-        """What each GPU offers, by model, the largest first."""
+        """The memory of each GPU by model, the largest first."""
         found: dict[str, list[float]] = {model: [] for model in self._round.models}
         for each in self._round.classes:
             found[each.model] += [each.memory_mib] * len(each.gpus)
@@ -121,7 +121,7 @@ class Wording:
     # -- the limits that keep it out ------------------------------------------------------
 
     def _limits(self, index: int, finding: BestGpus, near: BestGpus) -> tuple[Category, str]:
-        """Return the category, and what follows it in the sentence."""
+        """Return the category and the rest of the sentence."""
         way = finding.binding
         match way.level:
             case Refusal.NONE | Refusal.HOST if short := self._finder.short_host(index, finding):

@@ -22,14 +22,14 @@ from dovetail.solver.types import (
 )
 
 _FEW = 60
-"""Jobs up to which CP-SAT takes seconds."""
+"""Number of jobs up to which CP-SAT takes seconds."""
 
 
 def settled(problem: Problem, choice: Choice, limits: Limits) -> Choice:
-    """Return a choice, found anew by CP-SAT where another solver's rounding left it unproven.
+    """Return a choice, solved again by CP-SAT if another solver's rounding left it unproven.
 
-    Floating point, and the engine's 29 bits, do not tell apart weights or gains that are many
-    orders of magnitude apart. CP-SAT computes in whole numbers; larger rounds keep their gap.
+    Floating point and the engine's 29 bits cannot resolve weights or gains that are many orders of
+    magnitude apart. CP-SAT computes in whole numbers; larger rounds keep their gap.
     """
     few = len(problem.round) <= _FEW
     if not few or limits.passed or _is_proven(problem, choice, limits):
@@ -40,8 +40,8 @@ def settled(problem: Problem, choice: Choice, limits: Limits) -> Choice:
 
 
 def _is_proven(problem: Problem, choice: Choice, limits: Limits) -> bool:
-    """Tell whether the bounds leave nothing to be found, not even the lightest job."""
-    # Without a bound the gap is not a number.
+    """Return whether the bounds exclude anything better, even by the lightest job."""
+    # Without a bound the gap is NaN.
     if not relative_gap(choice.bound, choice.value) <= max(OPTIMAL_GAP, limits.gap):
         return False
     if not problem.values.two_stage:
@@ -53,7 +53,7 @@ def _is_proven(problem: Problem, choice: Choice, limits: Limits) -> bool:
 
 
 class ArraySearch(StagedSearch):
-    """Maximises by a backend of integer programs, beginning with a choice of groups."""
+    """Maximises with a backend of integer programs, starting from a choice of groups."""
 
     def __init__(self, problem: Problem, limits: Limits, start: Ints, backend: Backend) -> None:
         super().__init__(problem, limits)
@@ -63,9 +63,9 @@ class ArraySearch(StagedSearch):
         self._demand: tuple[Floats, float] | None = None
 
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
-        """Maximise the placed weight and demand it from now on by a row."""
+        """Maximise the placed weight and require it from now on by a row."""
         weight = weight_units(self.problem)
-        if self.limits.passed:  # the program would be written down for nothing
+        if self.limits.passed:  # the program would be built for nothing
             return self._unsearched(self._start), weight
         units = self.problem.program.per_variable(weight.numbers)
         limits = self.limits.exact().watched(name=PLACED, factor=1 / weight.scale)
@@ -76,7 +76,7 @@ class ArraySearch(StagedSearch):
     def maximise(
         self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
-        """Maximise the gain less the power among the choices that place what was demanded."""
+        """Maximise the gain less the power among the choices that place the required weight."""
         counts = self._start if start is None else start.counts
         if self.limits.passed:
             return self._unsearched(counts)
@@ -89,7 +89,7 @@ class ArraySearch(StagedSearch):
         return Maximum(counts=counts, bound=math.inf, stopped="time_limit")
 
     def _maximise(self, cost: Floats, start: Ints, limits: Limits) -> Maximum:
-        """Return the better of the start and what the backend finds."""
+        """Return the better of the start and the backend's solution."""
         formulation = self.problem.program
         program = formulation.program.with_cost(cost)
         if self._demand is not None:

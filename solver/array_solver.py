@@ -16,10 +16,10 @@ from dovetail.solver.stages import solve_in_stages
 from dovetail.solver.types import Backend, Choice, Limits
 
 _GREEDY = 0.3
-"""The part of the time left that greedy may take."""
+"""The fraction of the remaining time that greedy may take."""
 
 _MOST_PAIRED = 1_000_000
-"""Members that the groups of single jobs may have for a matching to begin with."""
+"""Maximum number of members of the groups of single jobs for an initial matching."""
 
 
 class ArraySolver:
@@ -43,7 +43,7 @@ class ArraySolver:
 
 
 def start_counts(problem: Problem, limits: Limits) -> Ints:
-    """Return the better of greedy's choice of groups and the best one in pairs of equals."""
+    """Return the better of greedy's choice of groups and the best choice in equal pairs."""
     part = replace(limits, budget=limits.budget.part(_GREEDY))
     greedy = greedy_counts(problem, part, at_least=AT_LEAST)
     if limits.passed or problem.groups.members_apart > _MOST_PAIRED:
@@ -56,7 +56,7 @@ def start_counts(problem: Problem, limits: Limits) -> Ints:
 
 
 def _worth(problem: Problem, counts: Ints) -> tuple[float, float]:
-    """Return what counts first and second of a choice of groups."""
+    """Return the first and the second criterion of a choice of groups."""
     reached = score(problem.groups, problem.values, counts)
     value = reached.value(problem.values)
     return (reached.weight, value) if problem.values.two_stage else (value, 0.0)

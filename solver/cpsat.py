@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _ROWS_AT_ONCE = 1000
-"""Rows that are written between two looks at the clock."""
+"""Rows added between two checks of the clock."""
 
 _PRECISION = 2.0**40
 _LARGEST_WHOLE, _LARGEST_SUM = 2.0**52, 2.0**61
@@ -40,16 +40,16 @@ STOPPED: Mapping[str, Stopped] = {
 class CpSat:
     """Solves integer programs with CP-SAT.
 
-    Coefficients that are not whole are scaled and rounded so that the scaled program is a
-    relaxation: its bound holds for the program itself, and what rounding costs is part of the
-    gap. One worker searches, so that the same program and seed give the same answer; it
-    linearises fully, without which it does not close rounds of 100 jobs.
+    Fractional coefficients are scaled and rounded so that the scaled program is a relaxation: its
+    bound holds for the program itself, and the loss from rounding is part of the gap. One worker
+    searches, so that the same program and seed give the same answer; it linearises fully, because
+    otherwise it does not close rounds of 100 jobs.
     """
 
     name = "cpsat"
 
     def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
-        """Return the best solution found and its bound; ``start`` is a solution to begin with."""
+        """Return the best solution found and its bound; ``start`` is an initial solution."""
         try:
             from ortools.sat.python import cp_model_helper  # noqa: F401
         except ImportError:
@@ -65,8 +65,8 @@ class CpSat:
 
 
 def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> tuple[Answer, float]:
-    """Solve in this process; return the work, too, in the solver's deterministic seconds."""
-    # The classes under cp_model, which imports pandas: that takes longer than most rounds.
+    """Solve in this process; return also the work in the solver's deterministic seconds."""
+    # These are the classes below cp_model, which imports pandas and takes longer than most rounds.
     from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters, SolveWrapper
 
     model = CpModelProto()
@@ -93,7 +93,7 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> tuple[
 
 
 def _add_rows(model: CpModelProto, program: IntegerProgram, limits: Limits) -> bool:
-    """Add the rows; return whether there was the time for them."""
+    """Add the rows; return whether there was time for them."""
     rows = program.rows
     columns, data = rows.indices.tolist(), rows.data
     whole = data.astype(np.int64).tolist() if _is_whole(data) else None
@@ -114,7 +114,7 @@ def _add_rows(model: CpModelProto, program: IntegerProgram, limits: Limits) -> b
 
 
 def _add_objective(model: CpModelProto, program: IntegerProgram) -> float:
-    """Add the objective in whole numbers, and return what it is scaled by."""
+    """Add the objective in whole numbers and return its scale."""
     scale = _whole_scale(program.cost)
     whole = np.ceil(program.cost * scale).astype(np.int64)
     used = np.flatnonzero(whole)
@@ -126,16 +126,17 @@ def _add_objective(model: CpModelProto, program: IntegerProgram) -> float:
 
 
 def _whole_row(data: Floats, low: float, high: float) -> tuple[list[int], int, int]:
-    """Return the row in whole numbers; a fractional row has to be one of ``>=``.
+    """Return the row in whole numbers; a fractional row must be of the form ``>=``.
 
-    Rounding its coefficients up and its bound down only lets more solutions in (all variables
-    are >= 0), which keeps the program a relaxation.
+    Rounding its coefficients up and its bound down only admits more solutions (all variables are >=
+    0), so the program stays a relaxation.
     """
     if _is_whole(data):
         return data.astype(np.int64).tolist(), *_whole_bounds(low, high)
     if low == -math.inf or high != math.inf:
         raise ValueError("a row with fractional coefficients must be one of >=")
-    # The bound may be far larger than the coefficients; scaled, it has to stay a 64-bit number.
+    # The bound may be far larger than the coefficients; it must still be a 64-bit number after
+    # scaling.
     scale = _whole_scale(np.append(data, low * 2.0**-15))
     return np.ceil(data * scale).astype(np.int64).tolist(), math.floor(low * scale), _INT_MAX
 
@@ -155,7 +156,7 @@ def _is_whole(values: Floats) -> bool:
 
 
 def _whole_scale(values: Floats) -> float:
-    """Return 1 where all values are whole, else a power of two that keeps 40 bits of them."""
+    """Return 1 if all values are whole, else a power of two that keeps 40 bits of them."""
     return 1.0 if _is_whole(values) else integer_scale(values, _PRECISION)
 
 

@@ -24,10 +24,10 @@ from dovetail.solver.table_pairs import table_pairs
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
 PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
-"""Returns the plans of a round, worth so much per gain less so much per watt."""
+"""Returns the pairing problem of a round, given the factors of the gain and of the watts."""
 
 _LOOSE = 2.0
-"""How far below the power of a plan a bound may be before a better one is worth a matching."""
+"""Factor below the power of a plan at which a matching for a better bound pays off."""
 
 
 def best_matching(problem: Problem, limits: Limits) -> Choice:
@@ -36,26 +36,26 @@ def best_matching(problem: Problem, limits: Limits) -> Choice:
     Raises
     ------
     UnsupportedError
-        Where plans are not matchings (see ``PairGraph``), with the reason.
+        If plans are not matchings (see ``PairGraph``), with the reason.
     """
     return best_pairs(problem, _pairing_of(problem), limits)
 
 
 def best_pairs(problem: Problem, pairing_at: PairingAt, limits: Limits) -> Choice:
-    """Return the best choice of groups among some matchings of a problem."""
+    """Return the best choice of groups among these matchings of a problem."""
     return solve_in_stages(_MatchingSearch(problem, pairing_at, limits))
 
 
 def paired_counts(problem: Problem, limits: Limits) -> Ints:
-    """Return the best choice of groups in pairs of equals.
+    """Return the best choice of groups in pairs of equal size.
 
-    Gangs that may share some of their GPUs may also share as wholes; that restriction is a
-    matching where GPUs are interchangeable, and its optimum is a plan of the round.
+    Gangs that may share some of their GPUs may also share as wholes; with this restriction plans
+    are matchings if GPUs are interchangeable, and the optimum is a plan of the round.
 
     Raises
     ------
     UnsupportedError
-        Where GPUs are not interchangeable.
+        If GPUs are not interchangeable.
     """
     graph = PairGraph(problem.groups, problem.values, restricted=True)
     pairing = partial(graph_pairing, problem, graph)
@@ -72,9 +72,9 @@ def _pairing_of(problem: Problem) -> PairingAt:
 def graph_pairing(
     problem: Problem, graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0
 ) -> PairingProblem:
-    """Return the pairing problem of a graph, worth so much per gain less so much per watt.
+    """Return the pairing problem of a graph; the value is gain less power, with these factors.
 
-    Of several edges between two jobs that of the largest value is taken.
+    Of several edges between two jobs, the one with the largest value is taken.
     """
     value = per_gain * graph.gain - per_watt * graph.power_w
     ends = graph.first * graph.jobs + graph.second
@@ -144,9 +144,9 @@ class _MatchingSearch(StagedSearch):
 
     @property
     def _is_proven(self) -> bool:
-        """Whether it can be read from an instance what pairs are worth, and that they are all.
+        """Whether the values of all pairs, and their completeness, can be read from the instance.
 
-        Which sets of three a forecast lets share is not read anew.
+        The sets of three that a forecast allows to share are not read again.
         """
         values, entries = self.problem.values, self.problem.round.entries
         if self.problem.round.source is None or (values.grouped and values.name != "completion"):
@@ -154,7 +154,7 @@ class _MatchingSearch(StagedSearch):
         return not (values.grouped and entries.sets and entries.rules.max_jobs_per_gpu > 2)
 
     def least_power(self, start: Maximum) -> float:
-        """Return a bound under the power of every choice of the largest placed weight.
+        """Return a lower bound on the power of every choice of the largest placed weight.
 
         It divides the error of the ratio's bound, so a poor one is replaced by the best.
         """

@@ -1,29 +1,29 @@
 """Why jobs wait, and what would let them start.
 
-The *reason* of a waiting job is what keeps it off its most promising GPUs while every job
-else stays where the plan has put them (only shares of jobs that start in the same plan may
-change). A gang of W looks at the W best GPUs of one model, and the last of them decides.
+The *reason* of a waiting job is the limit that keeps it off its most promising GPUs while every
+other job stays where the plan has put it (only shares of jobs that start in the same plan may
+change). For a gang of W the W best GPUs of one model are considered, and the last of them decides.
 
 ==========  ================================================================================
-size        no GPU model of the cluster has as many GPUs as the gang has workers
-memory      a GPU has too little memory for the job, or for it and those it would join
+size        no GPU model of the cluster has enough GPUs for the gang
+memory      a GPU has too little memory for the job, or for it and the jobs it would join
 gsla        it, or a job it would join, would be slowed more than its owner accepts
-host        what its node has in addition to GPUs (processor cores, say) is asked for already
+host        a resource of its node other than GPUs (such as processor cores) is in use
 jct         sharing would not let the two end earlier on average (objective ``jct`` only)
 completion  they would end later than all jobs, each alone (objective ``completion`` only)
 unknown     no slowdown is known with any job that it could join
 closed      running jobs on the GPU break a limit already, so that nothing may join
-capacity    none of these: it could start in another's place, or start at once, and the plan
+capacity    none of these: it could start, or start in place of another job, but the plan
             is worth more without it
-stopped     it runs, and the plan lets it wait (``preempt``): the sentence says why
+stopped     it runs, and the plan makes it wait (``preempt``): the sentence says why
 ==========  ================================================================================
 
-From the most to the least promising GPU: nothing keeps the job off it (the least slowdown
-first); a GPU is full, and in one job's place nothing would; a gSLA or memory does (the least
-sum of relative differences first, and the larger part names the reason); the objective does;
-the same two on a full GPU in one job's place; no slowdown is known; gangs that share only as a
-whole hold it; it is closed. Where the reason is a full GPU, the sentence also tells the figures
-of the best GPU with room, if those are all that keeps the job off it.
+GPUs are ranked from the most to the least promising: no limit keeps the job off (the least slowdown
+first); the GPU is full, but there is no limit in place of one of its jobs; a gSLA or memory is the
+limit (the least sum of relative differences first; the larger part names the reason); the objective
+is the limit; the same two on a full GPU in place of one of its jobs; no slowdown is known; gangs
+that share only as a whole hold the GPU; it is closed. If the reason is a full GPU, the sentence
+also has the figures of the best GPU with room, if only figures keep the job off it.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ TRIALS_S = 20.0
 """Seconds that solving changed rounds may take by default."""
 
 NOT_EXAMINED = "not examined: the time was up"
-"""The reason of waiting jobs that the time did not suffice for."""
+"""The reason of waiting jobs for which there was no time."""
 
 
 _Reason = tuple[Category, str, Nearest | None]
 
 
 class Explanation(Record):
-    """The story of one job under a plan.
+    """Why one job waits under a plan, or where it runs.
 
     Attributes
     ----------
     job : str
-        Its id.
+        The id of the job.
     category : Category or None
-        Why it waits; None where it is placed.
+        Why it waits; None if it is placed.
     reason : str
         Why it waits or where it runs, in one line.
     nearest : Nearest, optional
         The co-runner that came closest to letting it start.
     remedies : tuple of Remedy
-        What would let it start, or could while the plan stays as it is, the least change first;
-        none for a placed job.
+        Changes that would or could let it start while the rest of the plan stays, the smallest
+        first; none for a placed job.
     """
 
     job: Name
@@ -91,18 +91,18 @@ def reasons(
     budget: Budget = UNLIMITED,
     stops: Sequence[Stop] = (),
 ) -> tuple[Waiting, ...]:
-    """Return why each job that is not placed waits, in the order of the instance.
+    """Return why each unplaced job waits, in the order of the instance.
 
     Parameters
     ----------
     problem : Problem
-        The round; preempted before if running jobs may move.
+        The round, already preempted if running jobs may move.
     assignments : sequence of Assignment
         A valid plan for it.
     budget : Budget
-        When to stop; jobs that are not reached by then have no reason but that.
+        When to stop; jobs that are not reached by then have only this as their reason.
     stops : sequence of Stop
-        The jobs that run now and do not stay.
+        The running jobs that do not stay.
     """
     jobs, placed = problem.round.instance.jobs, {row.job for row in assignments}
     waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
@@ -113,7 +113,7 @@ def reasons(
     found: dict[tuple[object, ...], _Reason] = {}
     if first and not budget.passed:
         wording = Wording(Finder(problem, assignments))
-        # One kind of job after the other, as what is known of a kind is not kept for long.
+        # One kind of job after the other, because the candidates of only a few kinds are cached.
         kinds = attrgetter("workload", "priority", "workers")
         for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
             if budget.passed:
@@ -127,7 +127,7 @@ def reasons(
 
 
 def _of_stopped(stop: Stop | None, found: _Reason) -> _Reason:
-    """Return why a job waits, of one that runs now that it is stopped."""
+    """Return why a job waits; if it runs now, that it is stopped."""
     if stop is None:
         return found
     _, reason, nearest = found
@@ -136,11 +136,11 @@ def _of_stopped(stop: Stop | None, found: _Reason) -> _Reason:
 
 
 def _demands(problem: Problem) -> list[tuple[object, ...]]:
-    """Return all that the reason of each job depends on if it waits."""
+    """Return everything that the reason of each job depends on if it waits."""
     every = np.arange(len(problem.round))
     alone = [0.0] * len(every)
     if problem.values.grouped and problem.round.models:
-        # Equal jobs start one after the other in a forecast, and their gains say when.
+        # Equal jobs start one after the other in a forecast, and their gains differ by the start.
         alone = problem.values.gain(every, np.ones(len(every)), problem.round.models[0]).tolist()
     return [
         (job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s, gain)
@@ -162,13 +162,13 @@ def explain(
     instance : Instance
         The round that the plan answers.
     plan : Plan
-        A valid plan, ours or another's; under its objective, by default ``throughput``.
+        A valid plan from any source; its objective is used, by default ``throughput``.
     job_id : str
         The job.
     budget : Budget
         When to stop; remedies that are not tried by then are left out.
     trials_s : float
-        Seconds for solving changed rounds: only what that has proven is said to happen, all else
+        Seconds for solving changed rounds: a remedy is certain only if this proves it, otherwise it
         is called possible.
 
     Raises
@@ -186,7 +186,7 @@ def explain(
     if job_id in placed:
         return _placed(problem, plan, placed[job_id], report)
     stop = next((stop for stop in plan.leaving(instance.jobs) if stop.job == job_id), None)
-    # Rounds under an objective of the user's cannot be solved by its name.
+    # Rounds under a user's own objective cannot be solved by its name.
     known = plan.objective is None or plan.objective.name == objective
     trials = Trials(min(trials_s, budget.left_s) if known else 0.0, placed)
     return _waiting(problem, plan.assignments, job_id, objective, stop, trials, budget)
@@ -206,7 +206,7 @@ def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, C
     """Return the round, the objective and the report of a valid plan."""
     problem = instance.preempted() if plan.preempt else instance
     objective = plan.judged_by
-    # What the plan claims besides may be wrong without making the explanation so.
+    # Other claims of the plan may be wrong without affecting the explanation.
     rows = [row.replace(slowdown=None, co_runners=None) for row in plan.assignments]
     bare = Plan(assignments=tuple(rows), preempt=plan.preempt)
     report = check(instance, bare, objective)

@@ -1,18 +1,18 @@
 """Exact solving of rounds with partial sharing: branch and bound on gangs.
 
 ``WorkerGraph`` splits gangs into workers; ``match_pairs`` then bounds every plan of a box. The
-bound is off only where gangs are placed in part, or run at their slowest worker's pace while
-the others count as faster. One such gang is chosen, its possibilities are parted (left out; or
-placed, and worth at least so much or less; this sub-batch or that one), and the smaller boxes
-are bounded again, the most promising box first (Land & Doig, *Econometrica* 28, 1960).
+bound is loose only if gangs are placed in part, or run at their slowest worker's pace while the
+others count as faster. One such gang is chosen, its possibilities are split (left out; or placed,
+and worth at least a threshold or less; at one sub-batch or another), and the smaller boxes are
+bounded again, the most promising box first (Land & Doig, *Econometrica* 28, 1960).
 
-*Which gang.* Near the root the first few candidates are tried, and the one whose boxes lose
-most is taken (strong branching); what a gang's boxes lost is remembered, and decides from then
-on (reliability branching: Achterberg, Koch & Martin, *Operations Research Letters* 33, 2005).
+*Which gang.* Near the root the first few candidates are tried, and the one whose boxes lose most is
+taken (strong branching); the losses of a gang's boxes are remembered and decide from then on
+(reliability branching: Achterberg, Koch & Martin, *Operations Research Letters* 33, 2005).
 
-*Plans* come from boxes whose matching is one, and from *dives*: all gangs are settled as a
-box's matching has them (placed if most of its workers are, at the pace of the slowest), which
-frees the other workers to pair where that gains most; again, until plans get no better.
+*Plans* come from boxes whose matching is a plan, and from *dives*: all gangs are fixed as in a
+box's matching (placed if most of their workers are, at the pace of the slowest), which frees the
+other workers to pair where they gain most; this repeats until plans get no better.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from dovetail.solver.pairing.result import Prices
 from dovetail.solver.types import Limits, Maximum
 
 _CLOSED = 2e-7
-"""The relative gap at which a box is done with; plans are called optimal up to five times it."""
+"""The relative gap at which a box is closed; plans are called optimal up to five times this gap."""
 
 _DIVE_EVERY = 10
-"""Boxes parted between two dives."""
+"""Boxes split between two dives."""
 
 _DIVE_STEPS = 8
 
 _TRIED = 6
-"""Splits that are tried for one box at most."""
+"""Maximum number of splits tried for one box."""
 
 _IN_PART = 0.3
-"""How much partial placement counts in the order of candidates, in parts of the gang's worth."""
+"""Weight of partial placement in the order of candidates, as a fraction of the gang's worth."""
 
 _SECOND = 0.3
 """Weight of the second least loss of a split's boxes relative to the least in its score."""
@@ -53,7 +53,7 @@ _SECOND = 0.3
 _ROUNDING = 1e-9
 
 _STEPS_PER_BOX, _STEPS_PER_CELL = 250_000, 10
-"""Steps of work to write a box down, and for each pair of workers of which it changes the value."""
+"""Steps of work to set up a box, and for each pair of workers whose value it changes."""
 
 
 class _Matcher:
@@ -76,7 +76,7 @@ class _Matcher:
         )
 
     def turn_to(self, box: Box) -> bool:
-        """Take the values of another box; tell whether this can match it well."""
+        """Switch to the values of another box; return whether they can be matched well."""
         pairs = self._graph.pairs(box, None if self._box is None else box.differs(self._box))
         self._note(pairs)
         fits = self.rematching.revalue(
@@ -91,7 +91,7 @@ class _Matcher:
 
 @dataclass(frozen=True, order=True)
 class _Bounded:
-    """A box that was bounded; the most promising one is the least."""
+    """A box with its bound; the most promising box sorts first."""
 
     key: tuple[float, int]
     box: Box = field(compare=False)
@@ -106,7 +106,7 @@ class _Bounded:
 
 @dataclass(frozen=True)
 class _Split:
-    """A way to part a box: by which gang, in what, and into which boxes."""
+    """A split of a box: the gang, the kind of split, and the resulting boxes."""
 
     gang: int
     kind: str
@@ -119,7 +119,7 @@ class _Split:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A split with its boxes bounded, those without a matching left out."""
+    """A split with its bounded boxes, without those that have no matching."""
 
     score: float
     children: Sequence[_Bounded]
@@ -127,7 +127,7 @@ class _Tried:
 
 @dataclass(frozen=True)
 class _Losses:
-    """By how much the bounds of a split's boxes fell, summed over the times it was tried."""
+    """The decrease of the bounds of a split's boxes, summed over its trials."""
 
     total: Floats
     times: int
@@ -143,13 +143,13 @@ class GangSearch:
     limits : Limits
         When to stop.
     start : (groups,) int
-        A plan to begin with.
+        An initial plan.
     value : float
-        What it is worth.
+        The value of the initial plan.
     scale : float, optional
-        What gaps are measured against, in place of the values themselves.
+        The scale of gaps; by default the values themselves.
     unit : float
-        All plans' values are multiples of it; 0 where nothing is known.
+        All plans' values are multiples of it; 0 if unknown.
     """
 
     def __init__(
@@ -173,12 +173,13 @@ class GangSearch:
         self._losses: dict[tuple[int, str], _Losses] = {}
 
     def run(self, prices: Prices | None = None) -> Maximum:
-        """Search until the gap is closed or the time is up; begin with these workers' prices.
+        """Search until the gap is closed or the time is up, starting with these workers' prices.
 
         Returns
         -------
         Maximum
-            With the prices of the workers of the box of all plans, None where it has no matching.
+            The best plan, with the prices of the workers in the box of all plans, or None if that
+            has no matching.
         """
         waiting: list[_Bounded] = []
         root = self._bounded_cold(self._graph.root, math.inf, prices)
@@ -196,7 +197,7 @@ class GangSearch:
                 if not self._closed(child.bound):
                     heapq.heappush(waiting, child)
         bound = max(self._value, self._bound_left, waiting[0].bound if waiting else -math.inf)
-        # Where no box is left open, what is left of the gap is the engine's rounding.
+        # If no box is left open, the remaining gap is the engine's rounding.
         unfinished = self._limits.passed or (waiting and not self._near(waiting[0].bound))
         complete = self._near(bound) or not unfinished
         stopped: Stopped = "complete" if complete else "time_limit"
@@ -208,12 +209,12 @@ class GangSearch:
         )
 
     def _near(self, bound: float) -> bool:
-        """Tell whether a bound is so near the value that nothing is left to be found."""
+        """Return whether a bound is so near the value that nothing better can be found."""
         scale = max(abs(bound), abs(self._value)) if self._scale is None else self._scale
         return bound - self._value <= max(self._limits.gap, _CLOSED) * scale
 
     def _closed(self, bound: float) -> bool:
-        """Tell whether a box of this bound may be left; its bound is kept if it is."""
+        """Return whether a box of this bound may be closed; if so, keep its bound."""
         closed = self._near(bound)
         if closed:
             self._bound_left = max(self._bound_left, bound)
@@ -222,7 +223,7 @@ class GangSearch:
     def _bounded_cold(
         self, box: Box, above: float, prices: Prices | None = None
     ) -> _Bounded | None:
-        """Bound a box like ``_bounded``, in units of its own and from the last round's prices."""
+        """Bound a box like ``_bounded``, in its own units and from the last round's prices."""
         matcher = _Matcher(self._graph, box, self._limits, prices)
         found = matcher.rematching.first
         if found.status == "infeasible":
@@ -234,7 +235,7 @@ class GangSearch:
         return self._kept(box, found.mate, bound, matcher.rematching.start, matcher)
 
     def _bounded(self, box: Box, parent: _Bounded) -> _Bounded | None:
-        """Bound a box and keep its matching if it is a plan; None where there is no matching."""
+        """Bound a box and keep its matching if it is a plan; None if there is no matching."""
         matcher = parent.matcher
         if parent.start is None or not matcher.turn_to(box):
             return self._bounded_cold(box, parent.bound)
@@ -249,7 +250,7 @@ class GangSearch:
         return self._kept(box, found.mate, bound, found.start, matcher)
 
     def _bound_of(self, box: Box, of_matchings: float, above: float) -> float:
-        """Return the bound on the plans of a box, which is no more than the one above."""
+        """Return the bound on the plans of a box, at most that of its parent."""
         return min(above, self._whole_units(of_matchings + self._graph.constant(box)))
 
     def _kept(
@@ -277,7 +278,7 @@ class GangSearch:
             self._counts, self._value = self._graph.counts(seats), value
 
     def _dive(self, start: _Bounded) -> None:
-        """Settle all gangs as a matching has them, again and again while plans get better."""
+        """Fix all gangs as in a matching, repeatedly while plans get better."""
         best = start
         for _ in range(_DIVE_STEPS):
             before = self._value
@@ -289,7 +290,7 @@ class GangSearch:
             best = found
 
     def _settled(self, found: _Bounded) -> Box:
-        """Return the box of the plans that treat all gangs as a matching does."""
+        """Return the box of the plans in which all gangs are as in a matching."""
         box, seats, gang = found.box, found.seats, self._gang
         placed = gang & ((2 * seats.placed >= self._graph.workers) | box.required)
         pace = np.where(placed & (seats.placed > 0), seats.least, np.inf)
@@ -303,7 +304,7 @@ class GangSearch:
         )
 
     def _children(self, parent: _Bounded) -> Sequence[_Bounded]:
-        """Part a box by the split that promises most; return what is left of it."""
+        """Split a box by the most promising split; return the remaining boxes."""
         splits = self._splits(parent)
         if not splits:  # the matching is a plan; time or rounding kept it from being proven best
             self._bound_left = max(self._bound_left, parent.bound)
@@ -317,7 +318,7 @@ class GangSearch:
         return max(options, key=lambda option: option.score).children
 
     def _tried(self, parent: _Bounded, split: _Split) -> _Tried:
-        """Bound the boxes of a split and remember what they lose."""
+        """Bound the boxes of a split and remember their losses."""
         found = [self._bounded(box, parent) for box in split.boxes]
         bounds = [self._value if child is None else child.bound for child in found]
         losses = parent.bound - np.maximum(bounds, self._value)
@@ -330,7 +331,7 @@ class GangSearch:
         return _score(losses.total / losses.times)
 
     def _splits(self, found: _Bounded) -> Sequence[_Split]:
-        """Return the ways to part a box, by gangs that count as more than they can be worth."""
+        """Return the splits of a box, by gangs that count for more than they can be worth."""
         box, seats = found.box, found.seats
         placed = seats.placed / self._graph.workers
         whole = self._gang & (placed == 1)
@@ -341,7 +342,7 @@ class GangSearch:
         worth_of_part = np.minimum(placed, 1 - placed) * np.abs(at_full)
         excess[in_part] = _IN_PART * worth_of_part[in_part]
         order = np.argsort(-excess, kind="stable").tolist()
-        # A gang of no worth may still be placed in part for what its partners gain.
+        # A gang without worth may still be placed in part because its partners gain.
         is_wrong = in_part | (excess > _ROUNDING * np.abs(at_full))
         wrong = [job for job in order if is_wrong[job]]
         middle = (seats.mean + least) / 2
@@ -355,7 +356,7 @@ class GangSearch:
         return _Split(job, "place", [self._left_out(box, job), self._placed(box, job)])
 
     def _by_worth(self, box: Box, job: int, between: float) -> _Split:
-        """Part a box into a gang worth at least so much, or less, or (if it may) left out."""
+        """Split a box: a gang worth at least a threshold, or less, or (if allowed) left out."""
         worths = self._graph.worths(job)
         at = int(np.searchsorted(worths, between))
         placed = self._placed(box, job)
@@ -376,6 +377,6 @@ class GangSearch:
 
 
 def _score(losses: Floats) -> float:
-    """Return what a split is good for: its bound is that of the box that loses least."""
+    """Return the score of a split: its bound is the bound of the box that loses least."""
     least, second = np.sort(losses)[:2]
     return float((1 - _SECOND) * least + _SECOND * second)

@@ -1,8 +1,8 @@
-"""Solver: one job after the other in the order of the queue, each where it is best right now.
+"""Solver: one job after the other in queue order, each on the GPUs that are best at the moment.
 
-A job takes the GPUs, empty or shared, that add most to the objective while every job placed
-before it stays; shares of jobs that start in the same round may still change. This is how
-queue schedulers work, and it gives the exact solvers a solution to begin with.
+A job takes the GPUs, empty or shared, that add most to the objective while every job placed before
+it stays; shares of jobs that start in the same round may still change. Queue schedulers work this
+way, and it gives the exact solvers an initial solution.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from dovetail.formulations.scores import ceiling, score
 from dovetail.solver.types import Choice, Limits
 
 Rule = Literal["best", "alone", "random"]
-"""How a job takes its GPUs: where it adds most; only empty ones; anywhere it may be."""
+"""The GPUs that a job takes: where it adds most; empty ones only; any allowed ones."""
 
 AT_LEAST = 100
-"""Jobs that are gone through even where the time is up, so that a plan starts some."""
+"""Jobs that are processed even if the time is up, so that a plan starts some."""
 
 _NAMES: Mapping[Rule, str] = {"best": "greedy", "alone": "exclusive", "random": "random"}
 
 _STEPS_PER_JOB = 500_000
-"""Steps of work to look at what a job can make, about."""
+"""Approximate steps of work to examine the groups that a job can form."""
 
 
 class Greedy:
@@ -44,7 +44,7 @@ class Greedy:
     Parameters
     ----------
     rule : str
-        How a job takes its GPUs (``Rule``).
+        The GPUs that a job takes (``Rule``).
     """
 
     def __init__(self, rule: Rule = "best") -> None:
@@ -52,7 +52,7 @@ class Greedy:
         self.name = _NAMES[rule]
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
-        """Return the choice of groups that the rule leads to, with a simple bound."""
+        """Return the rule's choice of groups, with a simple bound."""
         counts = greedy_counts(problem, limits, self.rule)
         most = ceiling(problem.groups, problem.values)
         reached = score(problem.groups, problem.values, counts)
@@ -69,7 +69,7 @@ class Greedy:
 
 
 def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_least: int = 0) -> Ints:
-    """Return how often each group is taken; jobs that the time did not reach wait.
+    """Return how often each group is taken; jobs that are not reached in time wait.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
     limits : Limits
         When to stop.
     rule : str
-        How a job takes its GPUs.
+        The GPUs that a job takes.
     at_least : int
-        The first jobs of the queue, so many, are reached whatever the time is.
+        Number of jobs at the head of the queue that are processed whatever the time.
     """
     seats = _Seats(problem)
     pick = _Pick(problem, seats, rule, random.Random(limits.seed))
@@ -106,22 +106,22 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
 
 @dataclass(frozen=True)
 class _Offer:
-    """A group that a job can make with the occupants of a GPU.
+    """A group that a job can form with the occupants of a GPU.
 
     Attributes
     ----------
     job, group : int
         The job and the group.
     seat : int
-        Who is there before the job, see ``_Seats``.
+        The occupants before the job, see ``_Seats``.
     others : tuple of int
         The jobs that are there.
     free : int
-        How many such GPUs there are.
+        The number of such GPUs.
     gain : float
         The job's own gain there.
     change : float
-        What the others' gains and the value of the GPU change by.
+        The change of the others' gains and of the value of the GPU.
     """
 
     job: int
@@ -134,7 +134,7 @@ class _Offer:
 
 
 class _Seats:
-    """Who is on the GPUs so far; GPUs with the same *seat* always have the same group.
+    """The jobs on the GPUs so far; GPUs with the same *seat* always have the same group.
 
     A seat is a class of GPUs and the occupants of one: jobs of one GPU, or gangs at a sub-batch.
     Seats are numbered, the empty GPUs of each class first.
@@ -163,16 +163,16 @@ class _Seats:
                 self._sit(group, number)
 
     def offers(self, job: int, alone: bool) -> list[_Offer]:
-        """Return every group that the job can make now, or only those in which it is alone."""
+        """Return every group that the job can form now, or only those in which it is alone."""
         positions = self._possible(job, alone)
         changes = self._changes(positions)
         found = (self._offer(*each) for each in zip(positions.tolist(), changes, strict=True))
         return [offer for offer in found if offer.free]
 
     def best(self, job: int, alone: bool) -> list[_Offer]:
-        """Return the group that adds most, first that in which the job itself gains most.
+        """Return the group that adds most; of equal groups, the one with the largest own gain.
 
-        The job has one GPU, and is offered any that is there.
+        The job has one GPU and may take any.
         """
         positions = self._possible(job, alone)
         if not len(positions):
@@ -182,7 +182,7 @@ class _Seats:
         return [self._offer(int(positions[first]), float(changes[first]))]
 
     def _possible(self, job: int, alone: bool) -> Ints:
-        """Return the members of groups that the job could be now."""
+        """Return the group members that the job could be now."""
         positions = self._positions[job]
         able = self._number[self._before[positions]] > 0
         if alone:
@@ -199,7 +199,7 @@ class _Seats:
         return _Offer(int(groups.job[position]), group, seat, others, free, gain, change)
 
     def bear(self, offers: Iterable[tuple[_Offer, int]]) -> bool:
-        """Tell whether the hosts bear so many of the offers together."""
+        """Return whether the hosts can bear these numbers of offers together."""
         if self._hosts is None:
             return True
         counts = self.counts()
@@ -210,7 +210,7 @@ class _Seats:
         return self._hosts.allows(counts)
 
     def _borne(self, group: int, seat: int, free: int) -> int:
-        """Return on how many GPUs with a seat the host bears a group; jobs of one GPU need one."""
+        """Return the number of GPUs with a seat on which the host can bear a group."""
         assert self._hosts is not None
         counts, before = self.counts(), int(self._taken[seat])
         for number in range(1, free + 1):
@@ -222,7 +222,7 @@ class _Seats:
         return free
 
     def take(self, offer: _Offer, number: int) -> None:
-        """Put the job of the offer on so many of the seat's GPUs."""
+        """Put the job of the offer on ``number`` of the seat's GPUs."""
         self._number[offer.seat] -= number
         if not self._number[offer.seat] and offer.others:
             for job in self._gangs(int(self._taken[offer.seat])):
@@ -230,7 +230,7 @@ class _Seats:
         self._sit(offer.group, number)
 
     def all_with(self, gangs: Iterable[int]) -> set[int]:
-        """Return the seats that any of the gangs has."""
+        """Return the seats of all of these gangs."""
         return set().union(*(self._of_gang[gang] for gang in gangs))
 
     def counts(self) -> Ints:
@@ -247,7 +247,7 @@ class _Seats:
         return variant, int(self._groups.gpu_class[offer.group])
 
     def _changes(self, positions: Ints) -> Floats:
-        """Return what others' gains and a GPU's value change by; a gang's gain never rises."""
+        """Return the change of others' gains and a GPU's value; a gang's gain never increases."""
         group, before = self._group[positions], self._taken[self._before[positions]]
         own = np.where(self._gang[positions], 0.0, self._groups.gain[positions])
         change = self._singles[group] - own - np.where(before < 0, 0.0, self._singles[before])
@@ -259,7 +259,7 @@ class _Seats:
         return np.asarray(change)
 
     def _gain_of(self, gang: int) -> float:
-        """Return the present gain of a placed gang: that of its slowest worker."""
+        """Return the present gain of a placed gang, which is that of its slowest worker."""
         return min(
             float(self._groups.gain[k])
             for seat in self._of_gang[gang]
@@ -291,7 +291,7 @@ class _Pick:
     def for_job(self, job: int, less: float) -> Sequence[tuple[_Offer, int]]:
         """Return the offers to take, each with the number of GPUs; empty if the job waits.
 
-        It gains so much less than the job that stands for it in the groups.
+        ``less`` is how much less it gains than its representative in the groups.
         """
         workers = int(self._problem.round.jobs.workers[job])
         picks = [
@@ -309,9 +309,9 @@ class _Pick:
         return taken
 
     def _alternatives(self, job: int) -> Iterable[list[_Offer]]:
-        """Return lists of offers that may be mixed: same variant and model of a gang.
+        """Return lists of offers that may be combined: same variant and model of a gang.
 
-        Where gangs share whole, all empty GPUs or all those of one partner.
+        If gangs share whole, all empty GPUs or all GPUs of one partner.
         """
         found: dict[tuple[object, ...], dict[int, _Offer]] = defaultdict(dict)
         classes = self._problem.round.classes
@@ -331,7 +331,7 @@ class _Pick:
         ]
 
     def _covers(self, by_seat: Mapping[int, _Offer], job: int) -> bool:
-        """Tell whether the seats are all that their gangs have, and as many as the job needs."""
+        """Return whether the seats are all those of their gangs and exactly what the job needs."""
         others = {k for offer in by_seat.values() for k in offer.others}
         if not others or self._problem.round.jobs.workers[job] == 1:
             return True
@@ -344,8 +344,8 @@ class _Pick:
     ) -> tuple[float, list[tuple[_Offer, int]]] | None:
         """Return the best ``workers`` GPUs among the offers and their worth.
 
-        For every offer as the slowest one taken, the best of those at least as fast are kept
-        in a heap of the changes they bring to others.
+        For every offer as the slowest one taken, a heap keeps the best offers that are at least as
+        fast, by their change for others.
         """
         worth = {
             id(o): self._chance.random() if self._rule == "random" else o.change for o in offers
@@ -368,7 +368,7 @@ class _Pick:
 
 
 def _positions_by_job(groups: Groups) -> list[Ints]:
-    """Return the members that name each job, the first of each group."""
+    """Return the members that name each job, only the first in each group."""
     key = groups.group_of_member * len(groups.round) + groups.job
     first = np.flatnonzero(np.diff(key, prepend=-1))
     order = first[np.argsort(groups.job[first], kind="stable")]

@@ -1,4 +1,4 @@
-"""Backend: the MIP solver HiGHS, as SciPy carries it (no further package needed)."""
+"""Backend: the MIP solver HiGHS that is part of SciPy (no other package is needed)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.solver._interruptible import interruptible
 from dovetail.solver.types import Answer, Limits
 
 TOLERANCE = 1e-6
-"""What MIP solvers let the gap between bound and solution be, absolute."""
+"""The absolute gap between bound and solution at which MIP solvers stop."""
 
 _LARGEST_COST = 1000.0
 _LARGEST_COEFFICIENT = 2.0**24
@@ -31,7 +31,7 @@ STOPPED: Mapping[int, Stopped] = {
 
 
 class Highs:
-    """Solves integer programs with the HiGHS inside SciPy; it cannot begin with a solution."""
+    """Solves integer programs with the HiGHS inside SciPy; it takes no initial solution."""
 
     name = "highs"
 
@@ -64,18 +64,18 @@ class Highs:
 def cost_scale(program: IntegerProgram) -> float:
     """Return the factor that brings the largest cost to 1000.
 
-    MIP solvers stop at absolute tolerances around 1e-6; costs as small as those of the
-    objective ``jct`` would vanish in them.
+    MIP solvers stop at absolute tolerances around 1e-6; small costs, such as those of the objective
+    ``jct``, would vanish in them.
     """
     largest = float(np.abs(program.cost).max(initial=0.0))
     return _LARGEST_COST / largest if largest else 1.0
 
 
 def steadied(program: IntegerProgram) -> IntegerProgram:
-    """Return a relaxation in which rows of ``>=`` have no coefficients above 2^24.
+    """Return a relaxation in which ``>=`` rows have no coefficients above 2^24.
 
-    Beyond them these solvers fail. Coefficients are scaled and rounded up, bounds down, which
-    lets more solutions in, as all variables are >= 0; the caller refuses those that are none.
+    These solvers fail with larger ones. Coefficients are scaled and rounded up, bounds down, which
+    admits more solutions because all variables are >= 0; the caller rejects false solutions.
     """
     rows = program.rows.tocoo()
     large = np.zeros(rows.shape[0])

@@ -1,4 +1,4 @@
-"""Numbers scaled and rounded to whole ones."""
+"""Scaling and rounding to whole numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class IntegerWeights(NamedTuple):
     numbers : (n,) float
         The whole numbers.
     scale : float
-        What the weights were multiplied by.
+        The factor on the weights.
     rounding : float
-        What two sums of the numbers can differ by more, or less, than those of the weights.
+        The largest rounding error of a difference between two sums of the numbers.
     """
 
     numbers: Floats
@@ -32,7 +32,7 @@ class IntegerWeights(NamedTuple):
 
 
 def integer_scale(values: Floats, most: float) -> float:
-    """Return the largest power of two by which all values stay within ``most``; 1 for none."""
+    """Return the largest power of two that keeps all values within ``most``; 1 for no values."""
     largest = float(np.abs(values).max(initial=0.0))
     return 2.0 ** min(1023, math.floor(math.log2(most) - math.log2(largest))) if largest else 1.0
 
@@ -40,8 +40,8 @@ def integer_scale(values: Floats, most: float) -> float:
 def integer_weights(weights: Floats, most: float) -> IntegerWeights:
     """Return whole numbers of at most ``most`` in the ratio of the weights.
 
-    Exact for decimals, so that sums that are equal stay so. Weights of so many digits that the
-    numbers would exceed ``most`` are rounded.
+    The numbers are exact for decimals, so that equal sums stay equal. Weights with too many digits
+    for ``most`` are rounded.
     """
     for digits in range(16):
         scale = 10.0**digits
@@ -59,5 +59,5 @@ def integer_weights(weights: Floats, most: float) -> IntegerWeights:
 
 
 def power_of_two(at_least: float) -> float:
-    """Return a power of two, which multiplies without an error; 0 for 0."""
+    """Return a power of two, by which multiplication is exact; 0 for 0."""
     return 2.0 ** math.ceil(math.log2(at_least)) if at_least > 0 else 0.0

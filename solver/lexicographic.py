@@ -1,19 +1,19 @@
-"""The best matching among those of the largest placed weight: ``match_pairs`` in two stages.
+"""The best matching with the largest placed weight: ``match_pairs`` in two stages.
 
-*First stage.* Job weights are whole numbers, small enough for the engine to be exact. Let W be
-the placed weight that it finds, U >= W the bound of its duals. Where weights had to be rounded
-to whole numbers, W is below by what sums of them can be off, so that all bounds hold for the
-weights themselves.
+*First stage.* Job weights are whole numbers, small enough for the engine to be exact. Let W be the
+placed weight that it finds, U >= W the bound of its duals. If weights had to be rounded to whole
+numbers, W is lowered by the possible error of their sums, so that all bounds hold for the weights
+themselves.
 
-*What the duals decide.* Against U a matching loses at least the reduced cost of every pair in
-it and the potential of every job it leaves out. So of the matchings that place W or more, none
-has a pair of reduced cost above U - W or leaves out a job of a potential above it. The former
-may not share any more, the latter are required.
+*Decisions from the duals.* Relative to U a matching loses at least the reduced cost of every pair
+in it and the potential of every job it leaves out. So no matching that places W or more has a pair
+with a reduced cost above U - W or leaves out a job with a potential above it. Such pairs are
+excluded, and such jobs are required.
 
-*Second stage.* The gain, plus a price (``WeightPrice``) for the weight that is still undecided:
-the weights of the jobs less the potentials of the required ones, whose sum is the same for all
-matchings. What the duals have decided needs no price, which so stays small enough for the
-engine's precision.
+*Second stage.* The gain, plus a price (``WeightPrice``) for the weight that is still undecided: the
+weights of the jobs less the potentials of the required jobs, whose sum is the same for all
+matchings. Weight that the duals have decided needs no price, so the price stays small enough for
+the engine's precision.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from dovetail.solver.pairing_problem import PairingProblem
 from dovetail.solver.types import Limits, Maximum
 
 WEIGHT_BITS = 28
-"""Of the largest job weight: the sum of two fits the engine's precision of 29."""
+"""Bits of the largest job weight: the sum of two fits the engine's precision of 29."""
 
 _FILLINGS = 2.0
-"""A matching for the best gain is begun with so many times the seconds left that filling the first
-matrix took: another one is filled, and read."""
+"""A matching for the best gain starts only if this many times the seconds of filling the first
+matrix are left: another matrix is filled and read."""
 
 _ROUNDING = 2.0**-50
 """Relative error allowed to sums of gain and multiplied weight."""
@@ -48,7 +48,7 @@ _ROUNDING = 2.0**-50
 
 @dataclass(frozen=True)
 class _Decided:
-    """What matchings of the largest weight may do, and the weight that is undecided."""
+    """The restrictions on matchings of the largest weight, and the undecided weight."""
 
     which: Bools
     may_run_alone: Bools
@@ -58,23 +58,23 @@ class _Decided:
 
 
 class Heaviest:
-    """The matchings of the largest placed weight, and the one of the best gain among them.
+    """The matchings with the largest placed weight, and the best gain among them.
 
     Parameters
     ----------
     weight : (n,) float
-        What each job adds to the placed weight.
+        The contribution of each job to the placed weight.
     pairing : PairingProblem
-        The matchings, of whatever values.
+        The matchings, with any values.
     limits : Limits
         When to stop.
 
     Attributes
     ----------
     weight : IntegerWeights
-        What each job adds to the placed weight, in whole numbers.
+        The contribution of each job to the placed weight, in whole numbers.
     first : Maximum
-        A matching of the largest placed weight, with its bound in whole numbers.
+        A matching with the largest placed weight, with its bound in whole numbers.
     """
 
     def __init__(self, weight: Floats, pairing: PairingProblem, limits: Limits) -> None:
@@ -124,12 +124,12 @@ class Heaviest:
         return _Decided(which, may_run_alone, required, undecided, demanded)
 
     def best(self, pairing: PairingProblem, limits: Limits) -> Maximum:
-        """Return the matching of the largest value among those of the largest placed weight.
+        """Return the matching with the largest value among those with the largest placed weight.
 
         Parameters
         ----------
         pairing : PairingProblem
-            The same matchings, of these values.
+            The same matchings, with these values.
         limits : Limits
             When to stop.
         """
@@ -170,9 +170,9 @@ class Heaviest:
         )
 
     def least_cost(self, pairing: PairingProblem) -> float:
-        """Return a bound under what matchings of the largest weight lose, their values all <= 0.
+        """Return a lower bound on the loss of matchings of the largest weight; all values are <= 0.
 
-        Each job that all of them place bears half of a pair's loss or its own alone.
+        Each job that all of them place bears half of a pair's loss, or its own loss alone.
         """
         decided = self._decided
         pairs = pairing.pairs.least(-np.asarray(pairing.pair), decided.which)
@@ -181,7 +181,7 @@ class Heaviest:
 
 
 def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limits) -> Maximum:
-    """Return the choice that a matching is, with this bound on what was maximised."""
+    """Return a matching as a choice of groups, with this bound on the maximised value."""
     counts, groups = pairing.taken(found.mate)
     proven = found.status == "optimal" or not limits.budget.is_limited
     stopped: Stopped = "complete" if proven else "time_limit"
@@ -189,7 +189,7 @@ def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limi
 
 
 def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:
-    """Return the bound that one dual per class proves, all at one price per GPU."""
+    """Return the bound that one dual per class proves, all with the same price per GPU."""
     gpus = min(gpus, int(size.sum()))
     if len(duals) == 1:
         groups = gpus // int(size[0])
@@ -205,23 +205,22 @@ def _largest(gains: NDArray[np.floating[Any]], which: Bools) -> float:
 
 
 _FIRST_FACTOR = 4.0
-"""The price of weight to begin with: what the largest weight counts in terms of the largest
-gain."""
+"""The initial price of weight: the value of the largest weight relative to the largest gain."""
 
 
 _RAISE = 8.0
 
 
 _LARGEST_FACTOR = 2.0**20
-"""Beyond this factor the gains have too few of the engine's bits left."""
+"""Above this factor too few of the engine's bits are left for the gains."""
 
 
 class WeightPrice:
-    """Demands a placed weight of what can only be maximised, by a Lagrangean relaxation.
+    """Requires a placed weight from a search that can only maximise, by Lagrangean relaxation.
 
-    The gain is maximised plus a price R >= 0 times the weight. Whatever R is, a choice that
-    places W or more gains at most bound(R) - R W; and if the one found places W, that is its
-    gain (up to rounding) and it is the best. If it places less, R grows, also for later calls.
+    The gain is maximised plus a price R >= 0 times the weight. For any R, a choice that places W or
+    more gains at most bound(R) - R W; if the choice found places W, this is its gain (up to
+    rounding) and it is the best. If it places less, R is increased, also for later calls.
     """
 
     def __init__(self) -> None:
@@ -235,19 +234,19 @@ class WeightPrice:
         scale: float,
         in_time: Callable[[], bool],
     ) -> Maximum:
-        """Return what gains most of what places the weight demanded, or the best found.
+        """Return the choice of the required weight with the largest gain, or the best found.
 
         Parameters
         ----------
         start : Maximum
-            Something of that weight.
+            A choice with that weight.
         gain : float
-            What it gains.
+            Its gain.
         at : callable
-            Maximises at a price. Returns what was found, with the bound on gains that follows,
-            and what it gains, -inf where it does not place the weight.
+            Maximises at a price. Returns the choice found, with the resulting bound on gains, and
+            its gain, -inf if it does not place the weight.
         scale : float
-            The largest gain in terms of the largest weight.
+            The largest gain divided by the largest weight.
         in_time : callable
             Whether there is time for a search.
         """

@@ -1,4 +1,4 @@
-"""Solver: rounds in which jobs share interchangeable GPUs in pairs, by our own engine."""
+"""Solver: rounds in which jobs share interchangeable GPUs in pairs, with our own engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.solver.types import Choice, Limits, refusals_of
 
 
 class MatchingSolver:
-    """Solves rounds by matchings: by one where plans are matchings, else by a search with many.
+    """Solves rounds by one matching if plans are matchings, else by a search with many.
 
     The search is for gangs that may share some of their GPUs (``gang_sharing: partial``).
     """
@@ -24,7 +24,7 @@ class MatchingSolver:
         Raises
         ------
         UnsupportedError
-            Where jobs do not share interchangeable GPUs in pairs.
+            If jobs do not share interchangeable GPUs in pairs.
         """
         with refusals_of(self.name):
             return best_in_pairs(problem, limits)
@@ -36,7 +36,7 @@ def best_in_pairs(problem: Problem, limits: Limits) -> Choice:
     Raises
     ------
     UnsupportedError
-        Where jobs do not share interchangeable GPUs in pairs, with the reason.
+        If jobs do not share interchangeable GPUs in pairs, with the reason.
     """
     apart = problem.apart
     try:

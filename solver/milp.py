@@ -47,7 +47,7 @@ class Milp:
 
 
 def require_pulp(what: str) -> None:
-    """Refuse ``what`` where PuLP is not installed; it is not imported here (see ``_pulp``)."""
+    """Refuse ``what`` if PuLP is not installed; it is not imported here (see ``_pulp``)."""
     require_package("pulp", "milp", what)
 
 

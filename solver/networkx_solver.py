@@ -1,21 +1,23 @@
 """Solver: exact pairing by networkx's maximum weight matching under the capacity of the GPUs.
 
-Slow, and there to check ``exact_pairs``, with which it shares nothing but the graph.
+It is slow and serves to check ``exact_pairs``, with which it shares nothing but the graph. All
+values are whole numbers (scaled and rounded once), so nothing here is approximate except this
+rounding, which is part of the bound.
 
 All values are whole numbers (scaled and rounded once), so nothing here is approximate but that
 rounding, which is part of the bound.
 
-*Capacity.* The edges of jobs that take the same number of GPUs form a class. The best value
-f(k) of at most k edges is concave in k, because the matching polytope cut by a cardinality
-keeps its integral corners. For a price t per edge, f(k) <= L(t) + t k with
-L(t) = max over matchings of (value - t edges), a plain maximum weight matching; the price at
-which this is tight for k is where the tangents of a matching with more and one with at most k
-edges meet. Both are then optimal at that price, so are all that exchange a component of their
-symmetric difference, and such components change the number of edges by one at most: exchange
-until exactly k remain.
+*Capacity.* The edges of jobs that take the same number of GPUs form a class. The best value f(k) of
+at most k edges is concave in k, because the matching polytope cut by a cardinality keeps its
+integral corners. For a price t per edge, f(k) <= L(t) + t k with L(t) = max over matchings of
+(value - t edges), a plain maximum weight matching; the price at which this is tight for k is where
+the tangents of a matching with more and one with at most k edges meet. Both are then optimal at
+that price, and so are all matchings that exchange a component of their symmetric difference. Such
+components change the number of edges by at most one, so they are exchanged until exactly k edges
+remain.
 
-*Several classes* compete for the GPUs. A knapsack over their concave bounds says how many
-edges each gets; f is made exact there, which sharpens the bounds, until bound and value meet.
+*Several classes* compete for the GPUs. A knapsack over their concave bounds decides how many edges
+each gets; f is made exact there, which sharpens the bounds, until bound and value meet.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from dovetail.solver.stages import StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import Choice, Limits, Maximum, refusals_of
 
 Edge: TypeAlias = frozenset[int]
-"""Its two nodes: two jobs, or one and its own."""
+"""The two nodes of an edge: two jobs, or a job and its extra node."""
 
 _PRECISION = 2.0**52
 
@@ -62,12 +64,12 @@ class NetworkxSolver:
         require_package("networkx", "networkx", f"solver {self.name}")
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
-        """Return the proven best choice of groups; an earlier stage's or greedy's out of time.
+        """Return the proven best choice of groups; out of time, that of an earlier stage or greedy.
 
         Raises
         ------
         UnsupportedError
-            Where plans are not matchings (see ``PairGraph``).
+            If plans are not matchings (see ``PairGraph``).
         """
         with refusals_of(self.name):
             return solve_in_stages(_NetworkxSearch(problem.apart, limits)).merged(problem)
@@ -101,12 +103,12 @@ class _NetworkxSearch(StagedSearch):
         found = self._best([int(c) for c in numbers.tolist()], counts)
         fixed = score(problem.groups, problem.values, graph.fixed)
         constant = per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w))
-        # Each edge's cost was rounded by half a unit at most.
+        # Each edge's cost was rounded by at most half a unit.
         rounding = graph.most_edges / 2 if numbers.any() else 0.0
         return replace(found, bound=(found.bound + rounding) / scale + constant)
 
     def _best(self, costs: Sequence[int], start: Ints) -> Maximum:
-        """Return the best matching of those that place the weight demanded, else the start."""
+        """Return the best matching that places the required weight, else the start."""
         graph = self._graph
         covered = graph.required[graph.first] | graph.required[graph.second]
         ranked = [0] * len(costs)
@@ -123,7 +125,7 @@ class _NetworkxSearch(StagedSearch):
 
 def _best_edges(graph: PairGraph, costs: Sequence[int], limits: Limits) -> list[int]:
     """Return the edges of the best matching within the capacity."""
-    # A job alone is an edge to a node of its own.
+    # A single job is an edge to an extra node.
     second = np.where(graph.first == graph.second, ~graph.first, graph.second)
     edges: dict[Edge, int] = {}
     for k, ends in enumerate(zip(graph.first.tolist(), second.tolist(), strict=True)):
@@ -145,24 +147,24 @@ class _Tangent(NamedTuple):
     value: int
 
     def at(self, number: int) -> Fraction:
-        """Return the bound that the tangent gives on the value of so many edges."""
+        """Return the tangent's bound on the value of ``number`` edges."""
         return self.value + self.price * (number - len(self.edges))
 
 
 class _Edge(dict[str, int]):
-    """The attributes of an edge: networkx asks for the weight in each of its loops."""
+    """The attributes of an edge: networkx reads the weight in each of its loops."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__()
         self._budget = budget
 
     def get(self, key: str, default: int | None = None) -> int | None:  # type: ignore[override]
-        """Return the weight while there is time.
+        """Return the weight if there is time.
 
         Raises
         ------
         OutOfTimeError
-            Where there is none.
+            If the time is up.
         """
         self._budget.check()
         return super().get(key, default)
@@ -179,11 +181,11 @@ class _SizeClass:
         self.most = len(self._tangents[0].edges)
 
     def bound(self, number: int) -> Fraction:
-        """Return what is proven so far of the best value of at most so many edges."""
+        """Return the bound proven so far on the value of at most ``number`` edges."""
         return min(tangent.at(number) for tangent in self._tangents)
 
     def best(self, number: int) -> frozenset[Edge]:
-        """Return the best matching of at most so many edges; its ``bound`` is then its value."""
+        """Return the best matching of at most ``number`` edges; ``bound`` is then its value."""
         more = self._tangents[0]
         if len(more.edges) <= number:
             return more.edges
@@ -218,7 +220,7 @@ class _SizeClass:
 
 
 def _share_capacity(classes: Sequence[_SizeClass], capacity: int) -> list[Edge]:
-    """Return the best matchings of all classes that fit in so many GPUs together."""
+    """Return the best matchings of all classes that fit in ``capacity`` GPUs together."""
     while True:
         bound, numbers = _knapsack(classes, capacity)
         chosen = [c.best(number) for c, number in zip(classes, numbers, strict=True)]
@@ -232,7 +234,7 @@ def _knapsack(classes: Sequence[_SizeClass], capacity: int) -> tuple[Fraction, t
 
     @cache
     def best(first: int, room: int) -> tuple[Fraction, tuple[int, ...]]:
-        """Return those of the first so many classes, in so many GPUs."""
+        """Return the same for the first classes, in ``room`` GPUs."""
         if not first:
             return Fraction(0), ()
         size = classes[first - 1].size
@@ -246,7 +248,7 @@ def _knapsack(classes: Sequence[_SizeClass], capacity: int) -> tuple[Fraction, t
 
 
 def _exchanged(fewer: frozenset[Edge], more: frozenset[Edge], number: int) -> frozenset[Edge]:
-    """Return a matching of so many edges between two that are optimal at one price.
+    """Return a matching of ``number`` edges between two that are optimal at one price.
 
     Every component of the symmetric difference has the same worth at that price on both
     sides, or one of the two would not be optimal, and changes the number by at most one.

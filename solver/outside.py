@@ -1,4 +1,4 @@
-"""Classes of users, by the path to import them by, and errors from their code or a plugin's."""
+"""Users' classes by their import path, and errors from their code or a plugin's."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def class_at(path: str, what: str, method: str) -> type:
     Parameters
     ----------
     path : str
-        With its prefix.
+        The path with its prefix.
     what : str
-        What it is to be, for errors.
+        The kind of class, for errors.
     method : str
-        What it has to have.
+        The method that it must have.
 
     Raises
     ------
     UnsupportedError
-        When it cannot be imported, or is no such class.
+        When it cannot be imported or is not such a class.
     """
     module, _, name = path.removeprefix(PREFIX).rpartition(".")
     try:
@@ -49,22 +49,22 @@ def path_of(made: object) -> str:
 
 
 def modules_in(texts: Iterable[object]) -> frozenset[str]:
-    """Return the modules that are named as ``python:MODULE.CLASS`` in some of these texts."""
+    """Return the modules named as ``python:MODULE.CLASS`` in these texts."""
     named = re.compile(rf"{PREFIX}([\w.]+)\.\w+")
     return frozenset(module for text in texts for module in named.findall(str(text)))
 
 
 def own_traceback(error: BaseException, texts: Iterable[object]) -> list[traceback.FrameSummary]:
-    """Return the part of a traceback from the first module of the user's or of a plugin on.
+    """Return the part of a traceback that begins in the user's module or in a plugin.
 
     It is empty if there is none: the error is Dovetail's own.
 
     Parameters
     ----------
     error : BaseException
-        That was raised.
+        The error.
     texts : iterable
-        Where the user's classes are named.
+        Texts that name the user's classes.
     """
     modules, packages = modules_in(texts), {each.top_package for each in others()}
     frame = error.__traceback__

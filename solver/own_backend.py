@@ -1,4 +1,4 @@
-"""A backend of a user's: what it answers is checked before it counts as proven."""
+"""A user's own backend, whose answers are checked before they count as proven."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ROUNDING: Final = 1e-6
 
 
 class OwnBackend:
-    """Refuses answers of a backend that cannot be true.
+    """Checks a backend and rejects answers that cannot be true.
 
     Parameters
     ----------
     backend : Backend
-        Of a class of the user's.
+        An object of the user's class.
 
     Raises
     ------
@@ -48,7 +48,7 @@ class OwnBackend:
         Raises
         ------
         UnsupportedError
-            When it is no ``Answer``, its ``x`` breaks the program, or its bound lies below the
+            When it is not an ``Answer``, its ``x`` violates the program, or its bound is below the
             value of its ``x`` or of ``start``.
         """
         answer = self._backend.solve(program, limits, start)
@@ -69,7 +69,7 @@ class OwnBackend:
         given = np.asarray(x)
         if given.shape != (program.size,) or given.dtype.kind not in "biuf":
             self._refuse(f"x must be None or an array of {program.size} whole numbers")
-        with np.errstate(invalid="ignore"):  # NaN and inf are not equal to what they become
+        with np.errstate(invalid="ignore"):  # NaN and inf differ from their casts
             whole = given.astype(np.int64)
         if (whole != given).any():
             self._refuse("x must be whole numbers")

@@ -1,16 +1,17 @@
-"""Rounds in which jobs get what is best for them, or wait for those that gain more by it.
+"""Rounds in which jobs get their best GPUs, or wait for jobs that gain more from them.
 
 Their proof needs no search. A GPU of class c costs λ_c, and a worker of a pending job j is worth
-π_j: the most that a GPU on which j is the only one to start adds to the value of a round in which
-no job starts, less its cost, and 0 at least. A gang adds the least of its gains, which is no more
-than their mean, so each of its W_j workers adds one part in W_j. A running gang gains or loses the
-least of its gains too, so no more than the mean over those of its GPUs that are slowest now. Where
-no GPU on which jobs start adds more than it costs and they are worth together, no plan adds more
-than the sum of W_j π_j and of λ_c for every GPU: these prices solve the dual program. Each class
-goes to the jobs whose best GPUs are there, those that add the most first, and costs what the first
-that has to wait would add; where they fill it and need no GPU twice, that is what their plan adds.
+π_j: the most that a GPU on which only j starts adds to the value of a round in which no job starts,
+less its cost, and at least 0. A gang adds the least of its gains, which is no more than their mean,
+so each of its W_j workers adds 1 / W_j of the gain. A running gang also gains or loses the least of
+its gains, so no more than the mean over those of its GPUs that are slowest now. If no GPU on which
+jobs start adds more than the sum of its cost and the jobs' worths, no plan adds more than the sum
+of W_j π_j and of λ_c for every GPU: these prices solve the dual program. Each class goes to the
+jobs whose best GPUs are there, in decreasing order of what they add, and costs what the first job
+that has to wait would add; if they fill it and need no GPU twice, the bound is attained by their
+plan.
 
-Module ``price_certificate`` proves the bound again without this one.
+The module ``price_certificate`` proves the bound again without this module.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ROUNDING = 1e-9
 
 
 def own_best(problem: Problem) -> Choice | None:
-    """Return the proven best choice of groups, None where these prices do not prove it.
+    """Return the proven best choice of groups, or None if these prices do not prove it.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ def own_best(problem: Problem) -> Choice | None:
 
 
 def _worth_nothing_now(groups: Groups) -> bool:
-    """Tell whether a round in which no job starts is worth 0, in every part."""
+    """Return whether a round in which no job starts is worth 0 in every part."""
     untouched = groups.round.class_residents[groups.gpu_class] == groups.sizes
     least = np.full(len(groups.round), np.inf)
     member = np.flatnonzero(untouched[groups.group_of_member])
@@ -78,10 +79,10 @@ def _worth_nothing_now(groups: Groups) -> bool:
 
 
 def _best_alone(groups: Groups, adds: Floats) -> Ints:
-    """Return the member of each job in the group that adds the most where no other job starts.
+    """Return each job's member in the group that adds the most if no other job starts.
 
-    Those that add nothing are left out. They are in the order of GPU classes, and in each those
-    that add the most come first.
+    Members that add nothing are left out. They are in the order of GPU classes, and within a class
+    in decreasing order of what they add.
     """
     group, pending = groups.group_of_member, _pending(groups)
     one = np.flatnonzero(pending & (np.bincount(group, pending, len(groups)) == 1)[group])
@@ -93,29 +94,29 @@ def _best_alone(groups: Groups, adds: Floats) -> Ints:
 
 
 def _cover(groups: Groups, adds: Floats, worth: Floats, price: Floats) -> bool:
-    """Tell whether no GPU adds more than it costs and the jobs that start on it are worth."""
+    """Return whether no GPU adds more than its cost plus the worths of its starting jobs."""
     paid = np.where(_pending(groups), worth[groups.job], 0.0)
     together = np.bincount(groups.group_of_member, paid, len(groups)) + price[groups.gpu_class]
     return bool((adds <= together + _ROUNDING * np.abs(adds)).all())
 
 
 def _pending(groups: Groups) -> Bools:
-    """Tell which members would start, (m,)."""
+    """Return which members would start, (m,)."""
     return np.asarray(~groups.round.jobs.running[groups.job])
 
 
 @dataclass(frozen=True)
 class _Held:
-    """Which part of what a running job gains on a GPU it gains in all, at most.
+    """The maximum fraction of a running job's gain on a GPU that it gains in total.
 
     Attributes
     ----------
     job, gpu_class : (k,) int
         Every running job with every class on which it holds GPUs.
     part : (k,) float
-        The same on each GPU on which it gains nothing as things are, 0 on faster ones.
+        The fraction, equal on all GPUs on which it gains nothing at present; 0 on faster ones.
     of_member : (m,) float
-        The part of each member of a group, 0 for pending ones.
+        The fraction of each member of a group, 0 for pending jobs.
     """
 
     job: Ints
@@ -142,7 +143,7 @@ class _Held:
 def _added(groups: Groups, held: _Held) -> Floats:
     """Return the most that a GPU adds to a round without starts if it has a group, (n,).
 
-    Where one worker waits, all that a running job gains or loses is due to the GPU that it joins.
+    If only one worker waits, all gains and losses of running jobs come from the GPU that it joins.
     """
     jobs, pending = groups.round.jobs, _pending(groups)
     waiting = jobs.workers[np.unique(groups.job[pending])].sum()

@@ -1,14 +1,14 @@
-"""The bound of a matching, proven anew; shares no code with what searches.
+"""An independent proof of the bound of a matching; shares no code with the search.
 
-The pairs of a round are read from the instance once more: who may share a GPU, at which slowdown,
-and what that is worth. Formulations and search are not asked, so that a pair which they forget, or
-take for less than it is worth, makes the proof fail. Only gains of an objective of the user's are
-asked of its class, as they are defined there.
+The pairs of a round are read from the instance again: which jobs may share a GPU, at which
+slowdown, and with which value. Formulations and search are not used, so the proof fails if they
+omit or undervalue a pair. Only the gains of a user's own objective come from its class, which
+defines them.
 
-A *seat* is a waiting job at one sub-batch, or a running job at its share. Two seats share where an
-entry of the instance lets them, within memory, shares and gSLAs; the best of their entries counts.
-Plans are matchings of jobs only where all GPUs are alike, none takes three jobs, and gangs share
-all their GPUs or none: that is read anew as well.
+A *seat* is a waiting job at one sub-batch, or a running job at its share. Two seats may share if an
+entry of the instance allows it, within memory, shares and gSLAs; the best of their entries counts.
+Plans are matchings of jobs only if all GPUs are equal, no GPU takes three jobs, and gangs share all
+their GPUs or none: this is checked here too.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from dovetail.solver.pairing.result import Matching
 from dovetail.solver.types import Proven
 
 _ROUNDING = 1e-12
-"""Part of the terms of a value by which two readings of it may differ."""
+"""Relative difference that is allowed between two computations of a value."""
 
 _TOLERANCE = 1e-9
-"""Of gSLAs and times, relative; a millionth of a MiB of memory."""
+"""Relative tolerance of gSLAs and times; for memory, a millionth of a MiB."""
 
 _ANY = -1
-"""The share of a seat of which the share is still open."""
+"""The share of a seat whose share is still open."""
 
 _AT_ONCE = 1_000_000
-"""Pairs of seats looked at together."""
+"""Pairs of seats processed together."""
 
 _TILE = 256
 """Rows that are mirrored together."""
 
 _SMALL, _FEW = 500**2, 20
-"""Cells of a matrix that is always written out, and one in so many that are filled in others."""
+"""Cells up to which a matrix is always dense; above, one in this many must be filled."""
 
 
 def proven_by_pairs(found: Matching, decided: Bools, problem: Problem) -> Proven:
-    """Return the bound that the duals of a matching prove, and what is wrong with them.
+    """Return the bound that the duals of a matching prove, and the errors in them.
 
     Parameters
     ----------
     found : Matching
-        What ``match_pairs`` returned.
+        The result of ``match_pairs``.
     decided : (jobs,) bool
         The running jobs that it had to place; the others stay as they are.
     problem : Problem
-        The round, written down anew.
+        The round, formulated again.
     """
     reading = _Reading(problem.round.instance, problem.values, decided)
     errors = (*reading.errors(), *bound_errors(found, **reading.arguments()))
@@ -75,8 +75,9 @@ def proven_by_pairs(found: Matching, decided: Bools, problem: Problem) -> Proven
 class _SeatColumns:
     """Columns of seats, (n,) each.
 
-    ``share`` is ``_ANY`` of waiting jobs, ``left_s`` are seconds alone at full batch, ``end_s``
-    is when a job ends if nothing starts and ``rent`` what it pays until then (``completion``).
+    ``share`` is ``_ANY`` for waiting jobs, ``left_s`` are the seconds left alone at full batch,
+    ``end_s`` is when a job ends if nothing starts, and ``rent`` what it pays until then
+    (``completion``).
     """
 
     job: Ints
@@ -100,7 +101,7 @@ class _SeatColumns:
 
 
 class _Sharing(NamedTuple):
-    """An entry as one of its two members sees it."""
+    """An entry from the side of one of its two members."""
 
     own: int
     other: int
@@ -123,7 +124,7 @@ class _Reading:
         self.model = next((p.gpu.model for p in instance.places.values()), "")
         self.weight = np.array([job.weight for job in instance.jobs], dtype=np.float64)
 
-    # -- what is asked of the round ------------------------------------------------------------
+    # -- the pairing problem of the round ------------------------------------------------------
 
     def errors(self) -> Iterator[str]:
         """Find why plans of the round are not matchings of its jobs."""
@@ -135,7 +136,7 @@ class _Reading:
         yield from self._sets()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the pairs and the single jobs, as ``match_pairs`` takes them."""
+        """Return the pairs and the single jobs as arguments of ``match_pairs``."""
         jobs = self.instance.jobs
         used = {gpu for job in self._undecided() for gpu in job.gpus or ()}
         return {
@@ -147,7 +148,7 @@ class _Reading:
         }
 
     def kept(self) -> float:
-        """Return what the running jobs are worth of which nothing is decided."""
+        """Return the value of the running jobs without a decision."""
         jobs = [self.index[job.id] for job in self._undecided()]
         return math.fsum(self._as_they_are(jobs))
 
@@ -156,16 +157,16 @@ class _Reading:
         return [job for job, decided in jobs if job.running and not decided]
 
     def _as_they_are(self, jobs: Sequence[int]) -> list[float]:
-        """Return what running jobs are worth if no job joins them."""
+        """Return the values of running jobs if no job joins them."""
         if self.forecast is not None:
-            return [0.0] * len(jobs)  # what starts is worth something, not what runs
+            return [0.0] * len(jobs)  # only starting jobs have a value
         names = [self.instance.jobs[k].id for k in jobs]
         slowdown = np.array([self.before.effects[name].slowdown for name in names])
         gains: list[float] = self._gain(np.array(jobs, dtype=np.int64), slowdown).tolist()
         return gains
 
     def _left_out(self) -> Iterator[str]:
-        """Find running jobs of which nothing was decided though a job could join them."""
+        """Find running jobs without a decision that a job could join."""
         joined = self.pairs.partnered
         for job in self._undecided():
             if joined[self.index[job.id]]:
@@ -173,22 +174,22 @@ class _Reading:
                 return
 
     def _in_part(self) -> Iterator[str]:
-        """Find gangs that could share some of their GPUs, and not all."""
+        """Find gangs that could share some, but not all, of their GPUs."""
         if self.pairs.in_part is not None:
             names = [self.instance.jobs[k].id for k in self.pairs.in_part]
             yield f"{' and '.join(names)} could share some of their GPUs"
 
     def _shares_in_part(self, first: Ints, second: Ints) -> Bools:
-        """Tell which pairs could share some GPUs of one of them, and not all."""
+        """Return which pairs could share some, but not all, GPUs of one of them."""
         workers = np.array([job.workers for job in self.instance.jobs], dtype=np.int64)
         gang = (workers[first] > 1) | (workers[second] > 1)
         several = self._in_several[first] | self._in_several[second]
         return np.asarray(gang & (several | (self.cluster.gang_sharing != "whole")))
 
     def _sets(self) -> Iterator[str]:
-        """Find three and more jobs that could share a GPU."""
+        """Find three or more jobs that could share a GPU."""
         if self.values.objective == "jct":
-            return  # which lets no more than two
+            return  # which allows at most two
         residents = [
             gpu.jobs for gpu in self.before.gpus.values() if not any(map(self._over_gsla, gpu.jobs))
         ]
@@ -198,7 +199,7 @@ class _Reading:
                 continue
             for jobs in held.values():
                 if self._can_be_filled(entry, jobs):
-                    yield f"three and more jobs could share a GPU: {' + '.join(entry.workloads)}"
+                    yield f"three or more jobs could share a GPU: {' + '.join(entry.workloads)}"
                     return
 
     # -- seats -----------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class _Reading:
 
     @cached_property
     def seats(self) -> _SeatColumns:
-        """The seats of all jobs that may be joined or join."""
+        """The seats of all jobs that may join or be joined."""
         rows = [row for job in self.instance.jobs for row in self._seats_of(job)]
         columns = zip(*rows, strict=True) if rows else ([] for _ in fields(_SeatColumns))
         kinds = (np.int64, np.int64, np.int64, float, float, float, bool, bool, np.int64)
@@ -260,7 +261,7 @@ class _Reading:
 
     @cached_property
     def _in_several(self) -> Bools:
-        """Which running jobs have several shares, or share some GPU already, (jobs,)."""
+        """Which running jobs have several shares or already share a GPU, (jobs,)."""
         found = np.zeros(len(self.instance.jobs), dtype=bool)
         for name, placed in self.before.placed.items():
             numbers = {len(self.before.gpus[gpu].jobs) for gpu in placed.share}
@@ -269,7 +270,7 @@ class _Reading:
 
     @cached_property
     def room_mib(self) -> float:
-        """What the jobs on a GPU may need together."""
+        """Memory that the jobs on a GPU may need together."""
         sizes = [place.gpu.memory_mib for place in self.instance.places.values()]
         return max(sizes, default=0.0) - self.cluster.reserve_mib + 1e-6
 
@@ -281,7 +282,7 @@ class _Reading:
     # -- entries ---------------------------------------------------------------------------------
 
     def _entries(self) -> Iterator[SlowdownEntry]:
-        """Yield what is known of jobs together on the GPUs of the round."""
+        """Yield the entries that apply to the GPUs of the round."""
         known = self.instance.entries
         most = min((p.gpu.max_jobs or math.inf for p in self.instance.places.values()), default=0)
         for (model, members), entry in known.items():
@@ -302,7 +303,7 @@ class _Reading:
 
     @cached_property
     def sharings(self) -> Sequence[_Sharing]:
-        """The entries of pairs, as their first members see them; see ``_allowed``."""
+        """The entries of pairs from the side of their first members; see ``_allowed``."""
         return list(self._sharings())
 
     def _sharings(self) -> Iterator[_Sharing]:
@@ -326,7 +327,7 @@ class _Reading:
 
     @cached_property
     def pairs(self) -> _PairWorths:
-        """Every pair of jobs that may share, with what it is worth at its best."""
+        """Every pair of jobs that may share, with its best value."""
         every = np.arange(len(self.seats))
         found = _PairWorths(len(self.instance.jobs), self._looked_at(every))
         for i, j, k, table in self._seated(every):
@@ -342,7 +343,7 @@ class _Reading:
 
     @cached_property
     def _has_room(self) -> Bools:
-        """Which seats are not of gangs with more workers than GPUs that they could have, (n,)."""
+        """Which seats belong to jobs that could get enough GPUs, (n,)."""
         seats = self.seats
         gang = ~seats.runs & (seats.size > 1)
         room = np.where(gang, self.idle, seats.size)
@@ -374,12 +375,12 @@ class _Reading:
         return {workload: np.array(seats, dtype=np.int64) for workload, seats in of.items()}
 
     def _looked_at(self, which: Ints) -> int:
-        """Return how many pairs of some seats entries are known for."""
+        """Return the number of pairs of these seats with known entries."""
         number = Counter(self.seats.workload[which].tolist())
         return sum(number[each.own] * number[each.other] for each in self.sharings)
 
     def _seated(self, which: Ints) -> Iterator[tuple[Ints, Ints, Ints, _Table]]:
-        """Yield the pairs of some seats that may share, by which row of a table of entries."""
+        """Yield the pairs of these seats that may share, with their row in a table of entries."""
         of = self._of_workload(which)
         able = [each for each in self.sharings if each.own in of and each.other in of]
         ends = np.cumsum([len(of[each.own]) * len(of[each.other]) for each in able])
@@ -403,7 +404,7 @@ class _Reading:
         return i[keep], j[keep], k[keep], table
 
     def _allowed(self, seats: _SeatColumns, i: Ints, j: Ints, k: Ints, table: _Table) -> Bools:
-        """Tell which pairs of seats break no rule of one GPU; each pair of jobs is seen once."""
+        """Return which pairs of seats break no rule of one GPU; each pair of jobs appears once."""
         runs = seats.runs
         size, whole = seats.size, self.cluster.gang_sharing == "whole"
         keep = (seats.job[i] < seats.job[j]) | (seats.workload[i] != seats.workload[j])
@@ -422,7 +423,7 @@ class _Reading:
     def _value(
         self, mine: _SeatColumns, other: _SeatColumns, slowdown: Floats, shares: Ints
     ) -> tuple[Floats, Bools]:
-        """Return what pairs are worth, and which the rule of the objective allows."""
+        """Return the values of pairs, and which the rule of the objective allows."""
         if self.forecast is not None:
             return self._saved((mine, other), slowdown, shares)
         gains = [self._gain(each.job, s) for each, s in zip((mine, other), slowdown, strict=True)]
@@ -436,7 +437,7 @@ class _Reading:
         return np.array([job.remaining_s or 0.0 for job in self.instance.jobs])
 
     def _gain(self, job: Ints, slowdown: Floats) -> Floats:
-        """Return what jobs gain at slowdowns, by the definition of the objective."""
+        """Return the gains of jobs at slowdowns, by the definition of the objective."""
         if self.values.name not in ("throughput", "jct"):
             return np.asarray(self.values.gain(job, slowdown, self.model))  # the user's own
         rate = self._speed[job] / slowdown
@@ -452,7 +453,7 @@ class _Reading:
     # -- single jobs -----------------------------------------------------------------------------
 
     def _alone(self) -> Floats:
-        """Return what each job is worth that has its GPUs to itself, -inf where it cannot."""
+        """Return the value of each job with its GPUs to itself, -inf if that is not allowed."""
         value = np.full(len(self.instance.jobs), -np.inf)
         seats = self.seats
         fits = ~seats.runs & (seats.memory_mib <= self.room_mib) & (seats.size <= self.idle)
@@ -490,7 +491,7 @@ class _Reading:
     def _saved(
         self, seats: tuple[_SeatColumns, _SeatColumns], slowdown: Floats, shares: Ints
     ) -> tuple[Floats, Bools]:
-        """Return the seconds of weighted completion time that pairs save, and which may be."""
+        """Return the seconds of weighted completion time that pairs save, and which are allowed."""
         assert self.forecast is not None
         left = np.stack([each.left_s for each in seats])
         whole = slowdown * left
@@ -525,7 +526,7 @@ class _Reading:
 
     @cached_property
     def _solo(self) -> Floats:
-        """The slowdown of each workload alone at each share; 1 where nothing is known."""
+        """The slowdown of each workload alone at each share; 1 if unknown."""
         found = np.ones((len(self.workloads), IDLE + 1))
         for k, workload in enumerate(self.workloads):
             known = workload.throughput
@@ -536,7 +537,7 @@ class _Reading:
     # -- sets ------------------------------------------------------------------------------------
 
     def _can_be_filled(self, entry: SlowdownEntry, held: Sequence[JobOnGpus]) -> bool:
-        """Tell whether jobs could take all places of an entry, next to those that run there."""
+        """Return whether waiting jobs could fill an entry together with the running jobs there."""
         gpu = next(iter(held[0].share.keys() & held[-1].share.keys())) if held else ""
         places = list(range(len(entry.workloads)))
         members = list(zip(entry.workloads, entry.shares, strict=True))
@@ -562,7 +563,7 @@ class _Reading:
             return False
         if not free:
             return True
-        # Of those that could take a place, as many as there are places suffice: the smallest.
+        # Of the candidates for a place, only the smallest are needed, as many as there are places.
         able = [each for each in self._takers(entry, free[0]) if each.job not in jobs]
         return any(
             self._filled(
@@ -582,7 +583,7 @@ class _Reading:
         return sorted(able, key=lambda each: each.memory_mib)
 
     def _suit(self, jobs: Collection[Job]) -> bool:
-        """Tell whether jobs that share could have as many GPUs as they need."""
+        """Return whether jobs that share could have as many GPUs as they need."""
         workers = {job.workers for job in jobs}
         if self.cluster.gang_sharing == "whole" and len(workers) > 1:
             return False
@@ -597,7 +598,7 @@ class _Reading:
         return found
 
     def _suffers(self, entry: SlowdownEntry, place: int, placed: JobOnGpus) -> bool:
-        """Tell whether a job accepts what it would suffer in a place of an entry."""
+        """Return whether a job accepts its slowdown in a place of an entry."""
         gsla = placed.job.gsla
         slowdown = entry.slowdown or ()
         bound = entry.upper or slowdown
@@ -622,7 +623,7 @@ def _two(figures: Sequence[float]) -> tuple[float, float]:
 
 
 def _lowered(*terms: Floats) -> Floats:
-    """Return a sum less what rounding may have added to it."""
+    """Return a sum less the largest rounding error in it."""
     of_terms = np.sum([np.abs(each) for each in terms], axis=0)
     return np.asarray(np.sum(terms, axis=0) - _ROUNDING * of_terms)
 
@@ -630,7 +631,7 @@ def _lowered(*terms: Floats) -> Floats:
 def _shortens(
     seats: tuple[_SeatColumns, _SeatColumns], slowdown: Floats, remaining: Floats
 ) -> Bools:
-    """Tell which pairs end earlier on average if they share (Castor, theorem 1)."""
+    """Return which pairs end earlier on average if they share (Castor, theorem 1)."""
     left = np.stack([remaining[each.job] for each in seats])
     growth = np.stack([each.growth for each in seats])
     runs = np.stack([each.runs for each in seats])
@@ -671,12 +672,12 @@ class _Table(NamedTuple):
 
 
 class _PairWorths:
-    """The most that pairs of n jobs are worth: in a matrix where they are many, else in a list.
+    """The best values of pairs of n jobs, in a matrix if there are many, else in a list.
 
     Attributes
     ----------
     in_part : (int, int), optional
-        Two jobs that could share some GPUs of one of them, and not all.
+        Two jobs that could share some, but not all, GPUs of one of them.
     """
 
     def __init__(self, jobs: int, looked_at: int) -> None:
@@ -688,7 +689,7 @@ class _PairWorths:
         self.in_part: tuple[int, int] | None = None
 
     def add(self, first: Ints, second: Ints, value: Floats, in_part: Bools) -> None:
-        """Add pairs, of which the most valuable count."""
+        """Add pairs; of equal pairs the most valuable counts."""
         for k in np.flatnonzero(in_part)[:1].tolist():
             self.in_part = int(first[k]), int(second[k])
         first, second, value = _best(first, second, value)
@@ -699,7 +700,7 @@ class _PairWorths:
 
     @cached_property
     def matrix(self) -> Any:  # noqa: ANN401 - dense or sparse
-        """The values, symmetric; -inf, or absent, where two jobs may not share."""
+        """The symmetric values; -inf or absent where two jobs may not share."""
         if self._full is not None:
             _mirror(self._full)
             return self._full
@@ -718,7 +719,7 @@ class _PairWorths:
 
 
 def _best(first: Ints, second: Ints, value: Floats) -> tuple[Ints, Ints, Floats]:
-    """Return every pair of jobs once, the lower first, at the most that it is worth."""
+    """Return every pair of jobs once, the lower index first, with its largest value."""
     first, second = np.minimum(first, second), np.maximum(first, second)
     order = np.lexsort((value, second, first))
     a, b = first[order], second[order]
@@ -727,7 +728,7 @@ def _best(first: Ints, second: Ints, value: Floats) -> tuple[Ints, Ints, Floats]
 
 
 def _mirror(matrix: Floats) -> None:
-    """Write what is above the diagonal below it, too."""
+    """Copy the values above the diagonal below it."""
     for k in range(0, len(matrix), _TILE):
         rows = slice(k, k + _TILE)
         matrix[k:, rows] = np.maximum(matrix[k:, rows], matrix[rows, k:].T)

@@ -1,7 +1,7 @@
-"""What ``match_pairs`` is asked in a round: which jobs may share, and what plans are worth.
+"""The pairing problem of a round: which jobs may share, and the values of plans.
 
-Pairs of jobs are a list where they are few and a matrix where many. Values of pairs, and masks
-that choose some of them, are arrays of the form that the pairs have.
+Few pairs of jobs are stored as a list, many as a matrix. Values of pairs, and masks that select
+pairs, are arrays of the same form.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dovetail.solver.pairing.splits import SplitValues
 Floats = NDArray[np.floating[Any]]
 
 _SMALL: Final = 500**2
-"""Cells of a matrix that takes no time to fill."""
+"""Cells of a matrix that is filled in negligible time."""
 
 _FEW: Final = 20
-"""A larger matrix is sparse where pairs are fewer than one in so many of its cells."""
+"""A larger matrix is sparse if fewer than one in this many of its cells is a pair."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PairMatrix:
     Attributes
     ----------
     values : float array or SplitValues
-        Whose matrix is made only where plans are sought in two stages.
+        The values; the matrix of ``SplitValues`` is created only for two stages.
     """
 
     values: Floats | SplitValues
@@ -47,7 +47,7 @@ class PairMatrix:
         return np.asarray(~np.isnan(np.asarray(self.values)))
 
     def among(self, jobs: Bools) -> Bools:
-        """Return the mask of the pairs both of whose jobs are named."""
+        """Return the mask of the pairs with both jobs in ``jobs``."""
         return np.asarray(self.may_share & jobs & jobs[:, None])
 
     def partnered(self, which: Bools) -> Bools:
@@ -55,7 +55,7 @@ class PairMatrix:
         return np.asarray(which.any(axis=1))
 
     def of_first(self, of_job: Floats) -> Floats:
-        """Return what the first job of each pair has."""
+        """Return the value of the first job of each pair."""
         return of_job[:, None]
 
     def sums(self, of_job: Floats) -> Floats:
@@ -67,13 +67,13 @@ class PairMatrix:
         return np.asarray(value.min(axis=1, where=which, initial=np.inf))
 
     def at(self, first: Ints, second: Ints) -> tuple[Ints, Ints]:
-        """Return where the values of pairs are."""
+        """Return the index of the values of pairs."""
         return first, second
 
     def matrix(
         self, value: Floats | SplitValues, which: Bools | None = None
     ) -> Floats | SplitValues:
-        """Return the values as ``match_pairs`` takes them; ``value`` may be overwritten."""
+        """Return the values in the form for ``match_pairs``; ``value`` may be overwritten."""
         if which is not None:
             assert isinstance(value, np.ndarray)
             value[~which] = np.nan
@@ -89,7 +89,7 @@ class PairList:
     jobs : int
         The number of jobs.
     first, second : (p,) int
-        The jobs of each pair, ``first < second``, in the order of first and then second.
+        The jobs of each pair, ``first < second``, ordered by first and then second.
     """
 
     jobs: int
@@ -97,7 +97,7 @@ class PairList:
     second: Ints
 
     def among(self, jobs: Bools) -> Bools:
-        """Return the mask of the pairs both of whose jobs are named."""
+        """Return the mask of the pairs with both jobs in ``jobs``."""
         return np.asarray(jobs[self.first] & jobs[self.second])
 
     def partnered(self, which: Bools) -> Bools:
@@ -107,7 +107,7 @@ class PairList:
         return found
 
     def of_first(self, of_job: Floats) -> Floats:
-        """Return what the first job of each pair has."""
+        """Return the value of the first job of each pair."""
         return of_job[self.first]
 
     def sums(self, of_job: Floats) -> Floats:
@@ -122,12 +122,12 @@ class PairList:
         return found
 
     def at(self, first: Ints, second: Ints) -> Ints:
-        """Return where the values of pairs are."""
+        """Return the index of the values of pairs."""
         listed = self.first * self.jobs + self.second
         return np.searchsorted(listed, first * self.jobs + second)
 
     def matrix(self, value: Floats, which: Bools | None = None) -> Any:  # noqa: ANN401
-        """Return the values as ``match_pairs`` takes them."""
+        """Return the values in the form for ``match_pairs``."""
         chosen = slice(None) if which is None else which
         first, second, value = self.first[chosen], self.second[chosen], value[chosen]
         shape = self.jobs, self.jobs
@@ -144,27 +144,27 @@ PairSet: TypeAlias = PairMatrix | PairList
 
 @dataclass(frozen=True)
 class PairingProblem:
-    """The plans of a round as matchings, and what they are worth in a linear function.
+    """The plans of a round as matchings, with a linear value function.
 
     Attributes
     ----------
     pairs : PairList or PairMatrix
         The jobs that may share.
     pair : float array or SplitValues
-        The value of each pair, of the form that the pairs have.
+        The value of each pair, in the form of ``pairs``.
     alone : (jobs,) float
-        The value of each job alone; NaN where it may not be.
+        The value of each job alone; NaN if that is not allowed.
     constant : float
-        The value of what is not to be decided.
+        The value of everything that is not decided.
     size : (jobs,) int
-        GPUs that each job takes.
+        Number of GPUs that each job takes.
     gpus : int
-        GPUs that they may take together.
+        Number of GPUs that the jobs may take together.
     required : (jobs,) bool
         Jobs that must be placed.
     taken : callable
-        Returns how often a matching takes each group, and the groups unless they are all those
-        of the problem. Where it came too late for the running jobs, nothing else starts.
+        Returns how often a matching takes each group, and the groups unless they are all groups of
+        the problem. If the matching does not cover the running jobs, no job starts.
     """
 
     pairs: PairSet
@@ -185,7 +185,7 @@ class PairingProblem:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What ``match_pairs`` is asked for the largest value."""
+        """The arguments of ``match_pairs`` for the largest value."""
         return {
             "pair_value": self.pairs.matrix(self.pair),
             "single_value": self.alone,

@@ -18,7 +18,7 @@ from dovetail.solver.stages import PLACED, StagedSearch, solve_in_stages, weight
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
 
 _STEPS_PER_GROUP = 10_000
-"""Steps of work to write the graph of the workers down."""
+"""Steps of work per group to build the graph of the workers."""
 
 
 def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choice:
@@ -31,12 +31,12 @@ def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choic
     limits : Limits
         When to stop.
     start : (n,) int
-        A choice of groups to begin with.
+        An initial choice of groups.
 
     Raises
     ------
     UnsupportedError
-        Where the round is of another kind.
+        If the round is of another kind.
     """
     return solve_in_stages(_PartialSearch(problem, limits, start))
 
@@ -71,7 +71,7 @@ class _PartialSearch(StagedSearch):
         if start is None:
             return self._searched(worth, cost, self.limits)
         counts, gain = start.counts, self._value(start.counts, worth, cost)
-        # Of Dinkelbach's differences the optimum is 0: gaps are measured against their terms.
+        # The optimum of Dinkelbach's differences is 0: gaps are relative to their terms.
         scale = max(abs(gain + float(cost @ counts)), float(cost @ counts))
 
         def at(price: float) -> tuple[Maximum, float]:
@@ -91,12 +91,12 @@ class _PartialSearch(StagedSearch):
         return self._price.maximise(start, gain, at, largest / typical, self._in_time)
 
     def _searched(self, worth: Floats, cost: Floats, limits: Limits, unit: float = 0.0) -> Maximum:
-        """Return the best of all choices, with the jobs' prices; the start if time is short."""
+        """Return the best of all choices, with the jobs' prices; or the start if time is short."""
         counts = self._start
         value = self._value(counts, worth, cost)
         limits.report(value, math.inf)
         start = Maximum(counts=counts, bound=math.inf, stopped="time_limit")
-        if limits.passed:  # the graph would be made for nothing
+        if limits.passed:  # the graph would be built for nothing
             return start
         graph = self._graph(worth, cost)
         if not self._in_time():
@@ -111,11 +111,11 @@ class _PartialSearch(StagedSearch):
         return replace(found, prices=Prices(found.prices.gpu, job))
 
     def least_power(self, start: Maximum) -> float:
-        """Return a bound under the power of every choice of the largest placed weight."""
+        """Return a lower bound on the power of every choice of the largest placed weight."""
         return max(super().least_power(start), -self.maximise(0.0, 1.0, start).bound)
 
     def _in_time(self) -> bool:
-        """Tell whether there is time for another graph's matrices, twice as large as the graph."""
+        """Return whether there is time for another graph and its matrices (twice the time)."""
         return self.limits.seconds_left > 2 * self._building_s
 
     def _graph(self, worth: Floats, cost: Floats) -> WorkerGraph:

@@ -31,10 +31,10 @@ def assignments(
     placed : mapping
         The group on each GPU in use.
     exchanged : mapping, optional
-        The job that takes the place of a chosen one, where it is another.
+        The job that takes the place of a chosen job, if it is another one.
     preempted : Round, optional
-        The round with its running jobs where they are, where ``groups`` has them pending. A job
-        that keeps its GPUs, shares and sub-batch does not start.
+        The round with its running jobs in place, if they are pending in ``groups``. A job that
+        keeps its GPUs, shares and sub-batch does not start.
     """
     jobs = (preempted or groups.round).instance.jobs
     takes = exchanged or {}
@@ -52,7 +52,7 @@ def assignments(
 
 
 def _slowdowns(groups: Groups, placed: Mapping[str, int]) -> Floats:
-    """Return the slowdown of each member, that of starts beyond what its host has left included."""
+    """Return the slowdown of each member, including that by starts beyond the host's capacity."""
     hosts, jobs = groups.round.hosts, groups.round.jobs
     if hosts is None:
         return groups.slowdown
@@ -89,7 +89,7 @@ def _assignment(
 
 
 def _in_order_of_ranks(job: Job, seats: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the GPUs of a job; the workers that stay on theirs keep their ranks."""
+    """Return the GPUs of a job; workers that stay on their GPU keep their rank."""
     held = job.gpus or ()
     free = iter([gpu for gpu in seats if gpu not in held])
     return tuple(gpu if gpu in seats else next(free) for gpu in held) or tuple(seats)

@@ -1,18 +1,18 @@
-"""A bound from prices of jobs and GPUs, proven anew; shares no code with what makes them.
+"""An independent proof of a bound from prices of jobs and GPUs.
 
-Every GPU holds one group of jobs or none. A gang that starts gains the least of what it would on
-its W GPUs, so no more than the sum of one part in W of each. A running job gains the least over
-the GPUs that it holds, so no more than any mean of them: than the sum over its GPUs of ``part``
-times what it would gain there, where the parts are at least 0 and sum to 1. With these parts a
-plan is worth no more than its groups together,
+It shares no code with the computation of the prices. Every GPU holds one group of jobs or none. A
+starting gang gains the least of its gains on its W GPUs, so no more than the sum of 1 / W of each.
+A running job gains the least over the GPUs that it holds, so no more than any weighted mean: the
+sum over its GPUs of ``part`` times the gain there, where the parts are at least 0 and sum to 1.
+With these parts a plan is worth no more than the sum over its groups,
 
     sum over starting members of gain / W + sum over running members of part x gain + value,
 
-and if each group counts for no more than the price of its GPU and the worth of its starting
+and if this is for each group no more than the price of its GPU plus the worth of its starting
 workers, all of them at least 0, then no plan is worth more than all GPUs and workers together.
 
-Where one worker waits no more than one GPU changes. A running job then gains no more than it would
-there, or, on other GPUs, than if nothing starts.
+If only one worker waits, at most one GPU changes. A running job then gains no more than it would
+there or, on other GPUs, than if nothing starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dovetail.formulations.problems import Problem
 from dovetail.solver.types import Proven
 
 _ROUNDING = 1e-9
-"""Part of the largest term by which a sum may be off."""
+"""Error of a sum relative to its largest term."""
 
 
 class PriceDual(NamedTuple):
@@ -36,13 +36,13 @@ class PriceDual(NamedTuple):
     Attributes
     ----------
     worth : (jobs,) float
-        Of each worker of a pending job.
+        The worth of each worker of a pending job.
     price : (classes,) float
-        Of a GPU of each class.
+        The price of a GPU of each class.
     job, gpu_class : (k,) int
         Every running job with every class on which it holds GPUs.
     part : (k,) float
-        The weight of what the job gains on one such GPU.
+        The weight of the job's gain on one such GPU.
     """
 
     worth: Floats
@@ -52,14 +52,14 @@ class PriceDual(NamedTuple):
     part: Floats
 
     def bound(self, groups: Groups) -> float:
-        """Return the bound that the prices are, if they prove one."""
+        """Return the bound that the prices give if they are valid."""
         workers = zip(self.worth.tolist(), groups.round.jobs.workers.tolist(), strict=True)
         gpus = zip(self.price.tolist(), groups.round.class_sizes.tolist(), strict=True)
         return math.fsum(price * number for price, number in (*workers, *gpus))
 
 
 def proven_by_prices(dual: PriceDual, problem: Problem) -> Proven:
-    """Return the bound that prices prove, and what is wrong with them."""
+    """Return the bound that prices prove, and the errors in them."""
     groups = problem.groups
     bound = dual.bound(groups)
     if not groups.complete:
@@ -73,7 +73,7 @@ def proven_by_prices(dual: PriceDual, problem: Problem) -> Proven:
 
 
 class _Seat(NamedTuple):
-    """A member of a group: its job, with its name and its workers, and what it gains."""
+    """A member of a group: its job, with name and number of workers, and its gain."""
 
     job: int
     name: str
@@ -82,7 +82,7 @@ class _Seat(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A group: its class, its members by whether they run, and what it is worth besides."""
+    """A group: its class, its running and starting members, and its additional value."""
 
     gpu_class: int
     running: list[_Seat]
@@ -108,7 +108,7 @@ def _rows(groups: Groups) -> Iterator[_Row]:
 
 
 def _too_low_for_one(rows: list[_Row], bound: float) -> Iterator[str]:
-    """Find a GPU that adds more than the bound where one worker at most starts."""
+    """Find a GPU that adds more than the bound, if at most one worker starts."""
     if any(worth > 0 for worth in _worth_now(rows)):
         yield "running jobs are worth something if nothing starts"
     for row in rows:
@@ -119,7 +119,7 @@ def _too_low_for_one(rows: list[_Row], bound: float) -> Iterator[str]:
 
 
 def _worth_now(rows: list[_Row]) -> Iterator[float]:
-    """Yield what each GPU is worth, and each running job gains, if nothing starts."""
+    """Yield the value of each GPU, and the gain of each running job, if nothing starts."""
     gains: dict[int, float] = {}
     for row in rows:
         if not row.starting:
@@ -136,7 +136,7 @@ def _sign_errors(dual: PriceDual) -> Iterator[str]:
 
 
 def _part_errors(dual: PriceDual, groups: Groups) -> Iterator[str]:
-    """Find running jobs of which the parts on all their GPUs do not sum to 1."""
+    """Find running jobs whose parts on all their GPUs do not sum to 1."""
     running = groups.round.jobs.running.tolist()
     total = {job: 0.0 for job in groups.job.tolist() if running[job]}
     for (job, gpu_class), part in _parts(dual).items():
@@ -153,7 +153,7 @@ def _parts(dual: PriceDual) -> dict[tuple[int, int], float]:
 
 
 def _low(dual: PriceDual, rows: list[_Row]) -> Iterator[str]:
-    """Find a group that counts for more than its GPU and its starting workers cost."""
+    """Find a group that is worth more than the cost of its GPU and starting workers."""
     part, price, worth = _parts(dual), dual.price.tolist(), dual.worth.tolist()
     for row in rows:
         kept = [seat.gain * part.get((seat.job, row.gpu_class), 0.0) for seat in row.running]

@@ -1,12 +1,12 @@
-"""Which values variables can still take in solutions that are as good as a known one.
+"""Bounds on the variables of solutions that are at least as good as a known one.
 
 With any prices y of the rows, the reduced costs d = c - y A and the Lagrangian bound
 
     L(y) = max of y r over activities r of the rows + max of d x over the bounds of x,
 
 every solution x satisfies c x <= L(y) - sum of |d_j| |x_j - b_j|, where b_j is the bound of x_j
-that d_j prefers. So none of value v or better has an x_j further than (L(y) - v) / |d_j| from
-b_j. This holds for any y; duals of the linear relaxation make L(y) small (reduced cost fixing:
+that d_j prefers. So no solution of value v or better has an x_j further than (L(y) - v) / |d_j|
+from b_j. This holds for any y; duals of the linear relaxation make L(y) small (reduced cost fixing:
 Nemhauser and Wolsey, Integer and Combinatorial Optimization, 1988, II.5).
 """
 
@@ -27,28 +27,29 @@ from dovetail.solver.types import Answer, Backend, Limits
 _TOLERANCE = 1e-9
 
 _ROUNDING = 2.0**-45
-"""Relative error allowed to the sums of a bound."""
+"""Relative error allowed for the sums of a bound."""
 
 _MOST_PIVOTS, _PIVOTS = 10_000, 50
-"""The relaxation is given up after so many pivots, and so many more for each variable and row."""
+"""Maximum number of pivots for the relaxation, and additional pivots for each variable and row."""
 
 _STEPS_PER_ENTRY = 5_000
-"""Steps of work to solve the relaxation, for each entry of its rows, about."""
+"""Approximate steps of work to solve the relaxation, per entry of its rows."""
 
 _FIRST_STEP, _WIDEN = 1e-4, 4.0
-"""The first target lies so much of the bound, or of its distance from the start's value, below
-the bound; the distance grows by this factor, so that a few targets lead down to the start's."""
+"""The first target lies this fraction of the bound, or of its distance from the start's value,
+below the bound; the distance grows by the second factor, so that a few targets reach the start's
+value."""
 
 
 class Relaxation:
-    """The bound of a program's linear relaxation, and what it leaves to be decided.
+    """The bound of a program's linear relaxation, and the variables that it leaves open.
 
     Parameters
     ----------
     program : IntegerProgram
         The program.
     limits : Limits
-        When to stop; the bound is then poor, but true.
+        When to stop; the bound is then poor but valid.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class Relaxation:
     def __init__(self, program: IntegerProgram, limits: Limits) -> None:
         limits.budget.spend(_STEPS_PER_ENTRY * program.rows.nnz)
         prices = _duals(program, limits)
-        # A price is for the side on which its row has a bound.
+        # A price applies to the side on which its row has a bound.
         limit = np.where(prices > 0, program.row_upper, program.row_lower)
         prices = np.where(np.isfinite(limit), prices, 0.0)
         self._program = program
@@ -71,7 +72,7 @@ class Relaxation:
         self.bound += _ROUNDING * float(terms @ farthest)
 
     def tightened(self, at_least: float) -> IntegerProgram:
-        """Return the program with bounds that keep every solution worth at least so much."""
+        """Return the program with bounds that keep every solution worth at least ``at_least``."""
         program, reduced = self._program, self._reduced
         room = max(0.0, self.bound - at_least) + _TOLERANCE * max(1.0, abs(self.bound))
         span = (program.upper - program.lower).astype(np.float64)
@@ -85,16 +86,16 @@ class Relaxation:
 
 
 class ReducedCostFixing:
-    """Solves integer programs with a backend that is shown only what can matter.
+    """Solves integer programs with a backend that gets only the variables that can matter.
 
-    Solutions worth less than a target are cut off by reduced cost fixing, and the backend
-    solves the rest, which is small while the target is close to the bound. If it finds one that
-    reaches the target, that is the best of all; if not, the target is a bound, and falls.
+    Solutions worth less than a target are cut off by reduced cost fixing, and the backend solves
+    the rest, which is small if the target is close to the bound. If it finds a solution that
+    reaches the target, this is the best of all; if not, the target is a bound, and is lowered.
 
     Parameters
     ----------
     backend : Backend
-        Solves the programs that are left.
+        Solves the remaining programs.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -102,7 +103,7 @@ class ReducedCostFixing:
         self.name = backend.name
 
     def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
-        """Maximise; ``start`` is a feasible solution to begin with."""
+        """Maximise; ``start`` is an initial feasible solution."""
         if start is None:
             return self.backend.solve(program, limits)
         relaxation = Relaxation(program, limits)
@@ -131,7 +132,7 @@ def _most(slope: Floats, low: NDArray[np.generic], high: NDArray[np.generic]) ->
 
 
 def _duals(program: IntegerProgram, limits: Limits) -> Floats:
-    """Return the duals of the program's linear relaxation, 0 where it was not solved."""
+    """Return the duals of the program's linear relaxation, 0 if it was not solved."""
     try:
         from ortools.linear_solver.python import model_builder_helper  # noqa: F401
     except ImportError:
@@ -149,7 +150,7 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
         SolveStatus,
     )
 
-    model: Any = ModelBuilderHelper()  # its types know no arrays but those of one old form
+    model: Any = ModelBuilderHelper()  # its types allow only an old form of arrays
     solver = ModelSolverHelper("glop")
     model.fill_model_from_sparse_data(
         program.lower.astype(np.float64),
@@ -160,12 +161,12 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
         program.rows,
     )
     model.set_maximize(True)
-    # On weights many orders of magnitude apart the simplex method may cycle.
+    # With weights many orders of magnitude apart the simplex method may cycle.
     most = _MOST_PIVOTS + _PIVOTS * sum(program.rows.shape)
     solver.set_solver_specific_parameters(f"max_number_of_iterations: {most}")
     if limits.passed:  # the simplex method would read the model for nothing
         return np.zeros(program.rows.shape[0])
-    if limits.budget.timeout_s is not None:  # a limit of work is kept by that of the pivots
+    if limits.budget.timeout_s is not None:  # the limit of the pivots limits the work
         solver.set_time_limit_in_seconds(limits.budget.timeout_s)
     interruptible(lambda: solver.solve(model), limits.budget, solver.interrupt_solve)
     if solver.status() != SolveStatus.OPTIMAL:

@@ -1,4 +1,4 @@
-"""The solvers by name, and which one ``auto`` takes."""
+"""The solvers by name, and the choice of ``auto``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dovetail.solver.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.types import Backend, Choice, Limits
 
 _MANY, _PAIRS_OF_KINDS = 1000, 5
-"""``auto`` counts the jobs of each kind where there are so many, and so few pairs of kinds a job:
-the matching of single jobs then takes longer, and memory for every pair of them."""
+"""``auto`` counts the jobs of each kind if there are at least this many jobs, and at most this many
+pairs of kinds per job: matching single jobs then takes longer, and memory for every pair."""
 
 _MOST_PRICED = 2_000_000
-"""Members of the groups of single jobs up to which prices may prove the best choice."""
+"""Maximum number of members of the groups of single jobs for a proof by prices."""
 
 
 class Solver(Protocol):
@@ -38,17 +38,17 @@ class Solver(Protocol):
     name: str
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
-        """Return a choice of groups with what is proven of it."""
+        """Return a choice of groups with its proven bounds."""
         ...
 
 
 def solver_named(name: str) -> Solver:
-    """Return the solver with this name, or of the class ``python:MODULE.CLASS``.
+    """Return the solver with this name, or an object of the class ``python:MODULE.CLASS``.
 
     Raises
     ------
     UnsupportedError
-        When there is none.
+        When there is no such solver.
     """
     if name.startswith(PREFIX):
         return _own_solver(name)
@@ -71,12 +71,12 @@ def _own_solver(name: str) -> Solver:
 
 
 def round_solver(solver: Solver | Backend) -> Solver:
-    """Return a solver of rounds; one of integer programs takes a start, and solves their arrays.
+    """Return a solver of rounds; a backend of integer programs is wrapped as one.
 
     Raises
     ------
     ArgumentError
-        When it has no method ``solve``, or is a class.
+        When it has no method ``solve`` or is a class.
     UnsupportedError
         When this method takes other arguments.
     """
@@ -94,19 +94,19 @@ def round_solver(solver: Solver | Backend) -> Solver:
 
 
 class Auto:
-    """Takes ``matching`` where jobs share in pairs and ``highs`` elsewhere, and says why.
+    """Uses ``matching`` if jobs share in pairs, otherwise ``highs``, and notes why.
 
-    ``cpsat`` takes the place of ``highs`` where the limit is one of work, which HiGHS cannot count.
+    ``cpsat`` replaces ``highs`` if the work is limited, which HiGHS cannot count.
 
     ``highs`` counts the jobs of a kind (``formulations.kinds``), which is less work than matching
-    them where there are many of each. Where jobs get what is best for them in the order of their
-    gains, there is nothing to search for (``own_best``).
+    them if there are many of each. If jobs get their best GPUs in the order of their gains, no
+    search is needed (``own_best``).
     """
 
     name = "auto"
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
-        """Return the answer of the solver that fits; ``note`` says which and why."""
+        """Return the answer of the suitable solver; ``note`` has its name and the reason."""
         if _in_few_kinds(problem):
             return _by_program(problem, limits, "jobs are of few kinds")
         try:
@@ -118,13 +118,13 @@ class Auto:
 
 
 def _in_few_kinds(problem: Problem) -> bool:
-    """Tell whether pairs of kinds are so few that counting jobs is less work than matching them."""
+    """Return whether there are so few kinds that counting jobs is less work than matching."""
     jobs, kinds = len(problem.round), int(np.count_nonzero(problem.kinds.copies))
     return jobs >= _MANY and kinds * (kinds + 1) / 2 <= _PAIRS_OF_KINDS * jobs
 
 
 def _in_own_best(problem: Problem) -> Choice | None:
-    """Return the choice that needs no search, None where there is none that prices prove."""
+    """Return the choice that prices prove without a search, or None."""
     if not problem.values.grouped or problem.groups.members_apart > _MOST_PRICED:
         return None
     choice = own_best(problem.apart)
@@ -149,6 +149,6 @@ SOLVERS: Mapping[str, Callable[[], Solver]] = {
     "exclusive": lambda: Greedy("alone"),
     "random": lambda: Greedy("random"),
 }
-"""The solvers by name; ``milp:NAME`` is any solver that PuLP knows. ``milp`` and ``networkx`` need
-the extras of these names. ``exclusive`` and ``random`` are what plans are compared with: the
-queue's order, alone on every GPU or with any co-runner."""
+"""The solvers by name; ``milp:NAME`` is any solver of PuLP. ``milp`` and ``networkx`` need the
+extras of these names. ``exclusive`` and ``random`` are baselines in queue order: alone on every
+GPU, or with any co-runner."""

@@ -1,4 +1,4 @@
-"""The outcome of a round, and the prices that the next one may begin with."""
+"""The outcome of a round, and the prices that the next round may start from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RoundPrices:
     jobs : tuple of str
         The ids of the jobs.
     prices : Prices
-        Of these jobs, in their order.
+        The prices of these jobs, in their order.
     """
 
     objective: str
@@ -48,28 +48,28 @@ class Result:
     Attributes
     ----------
     status : str
-        What we have: ``optimal`` (gap <= 1e-6), ``feasible``, or ``unknown`` where an answer
-        failed its check and everything waits.
+        ``optimal`` (gap <= 1e-6), ``feasible``, or ``unknown`` if an answer failed its check and no
+        job starts.
     stopped : str
         Why the search ended: ``complete``, ``time_limit``, ``gap_reached``,
         ``interrupted`` or ``error``.
     plan : Plan
         The plan, which the independent checker has passed.
     objective : float
-        Its value as the checker computes it.
+        The value of the plan as computed by the checker.
     bound : float or None
-        Proven bound on the value of any plan; None where there is none.
+        Proven bound on the value of any plan; None if there is none.
     gap : float or None
         |bound - objective| / max(|bound|, |objective|).
     runtime_s : float
         Seconds from the call to the checked plan.
     proof : callable or None
-        Checks the certificate of the bound, where the solver left one (see ``verify``).
+        Checks the certificate of the bound, if the solver provided one (see ``verify``).
     prices : RoundPrices or None
-        What the next round may begin with, where the solver left it (``matching`` under
+        Prices that the next round may start from, if the solver provided them (``matching`` under
         ``throughput``, ``jct`` and ``completion``).
     book : Book or None
-        What is known of the slowdowns, for a next round with the same ones.
+        The known combinations, for a next round with the same slowdowns.
     """
 
     status: Status
@@ -84,7 +84,7 @@ class Result:
     book: Book | None = None
 
     def __repr__(self) -> str:
-        """Return status and plan; what later rounds begin with fills many screens."""
+        """Return status and plan; the data for later rounds would fill many screens."""
         return f"<Result {self.status} ({self.stopped}) in {self.runtime_s:.2g} s: {self.plan!r}>"
 
     def _repr_html_(self) -> str:

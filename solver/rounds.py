@@ -50,26 +50,26 @@ from dovetail.solver.types import (
 )
 
 _NAMED = 3
-"""As many pairs of unknown slowdown are named in a note."""
+"""Maximum number of pairs with unknown slowdown that a note names."""
 
 _MODEL_TOLERANCE = 1e-9
-"""What the row of a written model demands less than the placed weight, for rounding in sums."""
+"""Relative amount below the placed weight that a written model requires, for rounding in sums."""
 
 _SAME_VALUE = 1e-9
-"""What two values may differ by, relatively, and count as the same: rounding in sums."""
+"""Relative difference up to which two values are treated as equal: rounding in sums."""
 
 _SEARCH = 0.8
-"""The part of the time limit that the search may take where reasons are wanted; the time to check
-the plan comes off it."""
+"""The fraction of the time limit that the search may take if reasons are wanted, less the time to
+check the plan."""
 
 _LEAST_SEARCH = 0.5
-"""The part that it may take in any case."""
+"""The fraction that the search may take in any case."""
 
 _CHECKING_S = 1.5e-4
-"""Seconds for each job, on one core, in which a plan is made of a choice, and checked."""
+"""Seconds per job, on one core, to turn a choice into a plan and check it."""
 
 _LATE, _LATE_S = 1.1, 0.2
-"""A plan says so if it took longer than so many times the limit, and so many seconds."""
+"""A plan has a note if it took longer than this factor times the limit plus these seconds."""
 
 
 def solve(
@@ -107,22 +107,21 @@ def solve(
         unless the time limit ended the search.
     preempt : bool
         Make running jobs pending again, so that they may move or wait; those of priority
-        ``latency`` stay. No job does if that gains nothing; otherwise as few processes move as
-        possible (``fewest_moves``).
+        ``latency`` stay. None move if nothing is gained; otherwise as few processes as possible
+        move (``fewest_moves``).
     previous : Result, optional
-        Result of the last round under this objective, in which some jobs may have differed. The
-        search starts from its prices, which saves time. Its tables of slowdowns are used again
-        if this instance was made from that one by ``Instance.with_jobs`` or ``Instance.after``.
-        Value and bound are the same without it; among plans of equal value, another one may be
-        returned.
+        Result of the last round under this objective, which may have had other jobs. The search
+        starts from its prices, which saves time. Its tables of slowdowns are used again if this
+        instance was made from that one by ``Instance.with_jobs`` or ``Instance.after``. Value and
+        bound are the same without it; among plans of equal value, another one may be returned.
     explain : bool
         Give the reason why each waiting job waits (``Plan.waiting``). In large rounds this takes
-        most of the time; ``dovetail.solver.explanations.explain`` computes one on request.
-        Under a time limit, a fifth of the time is kept for the reasons, and jobs that were not
-        reached say so.
+        most of the time; ``dovetail.solver.explanations.explain`` computes one on request. Under a
+        time limit, a fifth of the time is kept for the reasons, and jobs that were not reached have
+        a reason that says so.
     progress : callable, optional
-        Is called now and then with what is maximised or minimised, its value in the best plan so
-        far, and a proven bound on it, None where there is none.
+        Called from time to time with the name of the optimised quantity, its value in the best plan
+        so far, and a proven bound on it, or None.
 
     Raises
     ------
@@ -131,9 +130,9 @@ def solve(
     InputError
         When the instance lacks a field that the objective needs.
     UnsupportedError
-        When the objective or solver is unknown, the solver cannot take this instance, or a class
-        of the user's breaks a rule: its arguments, what it returns, or a bound below the value
-        of a known plan.
+        When the objective or solver is unknown, the solver cannot take this instance, or a user's
+        class breaks a rule: its arguments, what it returns, or a bound below the value of a known
+        plan.
     """
     started = time.monotonic()
     instance = instance.instance() if isinstance(instance, InstanceBuilder) else instance
@@ -166,7 +165,7 @@ def solve(
 
 
 def _search_budget(due: Budget, jobs: int, explain: bool) -> Budget:
-    """Return what the search may take of a budget, so that there is time for what comes after."""
+    """Return the search's part of a budget, which leaves time for the steps after it."""
     if not due.left_s or not due.is_limited:
         return due
     checking = jobs * _CHECKING_S / due.left_s
@@ -176,9 +175,10 @@ def _search_budget(due: Budget, jobs: int, explain: bool) -> Budget:
 def _staying(
     instance: Instance, objective: Objective, preempted: Problem, chosen: Solver, limits: Limits
 ) -> tuple[Assignment, ...]:
-    """Return the best plan in which running jobs stay, none where that round has no answer.
+    """Return the best plan in which running jobs stay, empty if that round has no answer.
 
-    What runs may lack a field that the objective needs, or be more than the solver can take.
+    Running jobs may lack a field that the objective needs, or make the round unsuitable for the
+    solver.
     """
     try:
         problem = Problem.of(instance, objective, preempted.round.entries, limits.budget)
@@ -189,7 +189,7 @@ def _staying(
 
 
 def _with_origin(row: Assignment, report: CheckReport) -> Assignment:
-    """Return an assignment that says where its slowdown is from, as the checker found it."""
+    """Return an assignment with the source of its slowdown, as found by the checker."""
     found = report.job_origin.get(row.job)
     if found is None:
         return row
@@ -197,7 +197,7 @@ def _with_origin(row: Assignment, report: CheckReport) -> Assignment:
 
 
 def _with_lateness(result: Result, limit: float | None) -> Result:
-    """Return a result that says so if it took much longer than it should."""
+    """Return a result with a note if it took much longer than allowed."""
     if (
         limit is None
         or result.stopped == "interrupted"
@@ -237,7 +237,7 @@ class _Outcome:
     choice: Choice
     limits: Limits
     before: Round | None
-    """The round with its running jobs where they are, where the problem has them pending."""
+    """The round with its running jobs in place, if they are pending in the problem."""
     reasons_due: Budget | None
     started: float
 
@@ -258,7 +258,7 @@ class _Outcome:
         return self._result(plan)
 
     def _may_be_in_vain(self, plan: Plan) -> bool:
-        """Tell whether a plan touches running jobs, and there is time to see what for."""
+        """Return whether a plan moves running jobs, with time left to check if that gains."""
         if self.before is None or self.choice.in_queue_order or self.limits.passed:
             return False
         stay = {row.job for row in plan.assignments if not row.start}
@@ -267,7 +267,7 @@ class _Outcome:
     def _with_gain(
         self, plan: Plan, report: CheckReport, staying: tuple[Assignment, ...]
     ) -> tuple[Plan, CheckReport]:
-        """Return the plan, or where it gains nothing the one in which running jobs stay."""
+        """Return the plan, or the one in which running jobs stay if the plan gains nothing."""
         kept = self._plan(staying, proven=False)
         found = self._report(kept)
         if not found.valid:
@@ -281,7 +281,7 @@ class _Outcome:
         return plan, report
 
     def _weight(self, plan: Plan) -> Fraction:
-        """Return the weight that a plan places, as decimals: the lightest job counts."""
+        """Return the exact placed weight of a plan, so that even the lightest job counts."""
         jobs = self.instance.jobs_by_id
         return sum((Fraction(repr(jobs[row.job].weight)) for row in plan.assignments), Fraction())
 
@@ -303,14 +303,14 @@ class _Outcome:
 
     @property
     def _given(self) -> Instance:
-        """The instance with its running jobs where they are."""
+        """The instance with its running jobs in place."""
         return self.before.instance if self.before else self.instance
 
     def _report(self, plan: Plan) -> CheckReport:
         return check(self._given, plan, self.problem.values.objective)
 
     def _with_results(self, plan: Plan, report: CheckReport) -> Plan:
-        """Return a valid plan with its value, what is proven of it, warnings and reasons."""
+        """Return a valid plan with its value, bound, warnings and reasons."""
         values = self.problem.values
         sign = -1.0 if values.minimised else 1.0
         value = self._value(plan, report)
@@ -345,7 +345,7 @@ class _Outcome:
         )
 
     def _value(self, plan: Plan, report: CheckReport) -> float:
-        """Return the value as the checker computes it, and where it cannot as the gains say."""
+        """Return the checker's value, or the sum of the gains if it has none."""
         values = self.problem.values
         if values.name == values.objective:
             return report.value or 0.0
@@ -407,44 +407,44 @@ class _Outcome:
 
 
 def _uncompiled(solver: str) -> list[str]:
-    """Return a line where an engine that is compiled elsewhere ran as plain Python."""
+    """Return a note if the engine ran as plain Python instead of compiled."""
     if solver != MATCHING or can_compile():
         return []
     return ["NUMBA_DISABLE_JIT is set: the engine ran as plain Python, many times slower"]
 
 
 class UnknownPairs(NamedTuple):
-    """The pairs of workloads in use that nothing is known of, and that may not share."""
+    """The pairs of workloads in use without a known slowdown, which may not share."""
 
     jobs: Counter[str]
     known: Collection[frozenset[str]]
 
     @classmethod
     def of(cls, instance: Instance) -> UnknownPairs:
-        """Return those of an instance."""
+        """Return the unknown pairs of an instance."""
         jobs = Counter(job.workload for job in instance.jobs)
         return cls(jobs, _known_pairs(instance, jobs))
 
     @property
     def total(self) -> int:
-        """How many pairs the jobs could form, known ones too."""
+        """The number of pairs that the jobs could form, including known ones."""
         number = len(self.jobs)
         return number * (number - 1) // 2 + sum(jobs > 1 for jobs in self.jobs.values())
 
     @property
     def number(self) -> int:
-        """How many of them are unknown."""
+        """The number of unknown pairs."""
         return self.total - len(self.known)
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """Yield the two workloads of each."""
+        """Yield the two workloads of each unknown pair."""
         for a, b in combinations_with_replacement(self.jobs, 2):
             if (a != b or self.jobs[a] > 1) and frozenset((a, b)) not in self.known:
                 yield a, b
 
 
 def _known_pairs(instance: Instance, jobs: Counter[str]) -> set[frozenset[str]]:
-    """Return the pairs that jobs of a round could form and that an entry speaks of."""
+    """Return the pairs that jobs of a round could form and that have an entry."""
     entries = (frozenset(entry.pair or entry.set or ()) for entry in instance.slowdowns)
     return {
         names
@@ -471,10 +471,10 @@ def _unknown_notes(instance: Instance) -> list[str]:
 def write_model(
     instance: Instance, plan: Plan, path: Path, objective: Objective | None = None
 ) -> None:
-    """Write the integer program whose optimum a plan claims, as an MPS file to be minimised.
+    """Write the integer program whose optimum a plan claims to be, as an MPS file to minimise.
 
-    Under a two-stage objective this is the last stage's: the placed weight of the plan is
-    demanded by a row, and of ``energy`` it is Dinkelbach's program at the plan's ratio, whose
+    Under a two-stage objective it is the program of the last stage: a row requires the placed
+    weight of the plan, and for ``energy`` it is Dinkelbach's program at the plan's ratio, whose
     optimum is 0.
 
     Parameters
@@ -482,11 +482,11 @@ def write_model(
     instance : Instance
         The round.
     plan : Plan
-        One of ours.
+        A plan from ``solve``.
     path : Path
-        Where to.
+        The file to write.
     objective : str or callable, optional
-        What the plan was made for, where it is a subclass of ``JobValues``.
+        The objective of the plan, if it is a subclass of ``JobValues``.
 
     Raises
     ------

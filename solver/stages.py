@@ -1,10 +1,10 @@
-"""The stages in which rounds are solved, by whatever can maximise a linear function.
+"""The stages of solving a round with any search that maximises a linear function.
 
-One-stage objectives maximise the gain. Two-stage ones first maximise the placed weight, then
-demand that weight and maximise the gain, or by Dinkelbach's method its ratio to the power.
-Weights are whole numbers, so that no tolerance lets a light job go for a better gain.
+One-stage objectives maximise the gain. Two-stage objectives first maximise the placed weight, then
+require that weight and maximise the gain or, by Dinkelbach's method, its ratio to the power.
+Weights are whole numbers, so that no tolerance trades a light job for a better gain.
 
-Integer programs demand the weight by a row. Matchings cannot, and pay for weight instead
+Integer programs require the weight by a row. Matchings cannot, and put a price on weight instead
 (``WeightPrice``).
 """
 
@@ -22,16 +22,16 @@ from dovetail.solver.integer_scaling import IntegerWeights, integer_weights
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap
 
 PLACED = "weight of starting jobs"
-"""What the first of two stages maximises."""
+"""The name of the quantity that the first of two stages maximises."""
 
 _PROVEN_WEIGHT = 1e-7
-"""Relative gap of the first stage up to which the second one begins."""
+"""Relative gap of the first stage up to which the second stage starts."""
 
 _RATIO_TOLERANCE = 1e-9
-"""Part by which a ratio has to grow for the search of the best one to go on."""
+"""Relative growth of a ratio that is needed for its search to continue."""
 
 _LARGEST_SUM = 2.0**52
-"""The largest sum of whole weights; floats have every whole number up to here."""
+"""The largest sum of whole weights; floats represent every whole number up to it."""
 
 
 class StagedSearch(ABC):
@@ -58,51 +58,51 @@ class StagedSearch(ABC):
 
     @abstractmethod
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
-        """Maximise the placed weight in whole numbers, and demand from now on what was found.
+        """Maximise the placed weight in whole numbers, and require the result from now on.
 
         Returns
         -------
         Maximum
-            Its bound in whole numbers.
+            The choice, with its bound in whole numbers.
         IntegerWeights
-            What each job adds; 0 where it is settled whether it is placed.
+            The contribution of each job; 0 if its placement is already decided.
         """
 
     @abstractmethod
     def maximise(
         self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
-        """Maximise so much for the gain less so much for the power, at the weight demanded.
+        """Maximise a weighted gain less a weighted power, at the required weight.
 
         Parameters
         ----------
         per_gain, per_watt : float
-            What a unit of the gain counts, and what a watt costs.
+            The factor of the gain, and the cost of a watt.
         start : Maximum, optional
-            A choice of the weight demanded.
+            A choice with the required weight.
         """
 
     def least_power(self, start: Maximum) -> float:
-        """Return a bound under the power (W) of every choice of the weight demanded."""
+        """Return a lower bound on the power (W) of every choice with the required weight."""
         return ceiling(self.problem.groups, self.problem.values).power_w
 
 
 def weight_units(problem: Problem, largest: float | None = None) -> IntegerWeights:
-    """Return what each job adds to the placed weight in whole numbers.
+    """Return the contribution of each job to the placed weight in whole numbers.
 
     Parameters
     ----------
     problem : Problem
         The round.
     largest : float, optional
-        The largest number there may be; by default floats are exact for all sums.
+        The largest allowed number; by default floats are exact for all sums.
     """
     weight = open_weight(problem.groups, problem.values)
     return integer_weights(weight, largest or _LARGEST_SUM / max(1, len(weight)))
 
 
 def solve_in_stages(search: StagedSearch) -> Choice:
-    """Return the best choice of groups that a search finds, with what is proven of it."""
+    """Return the best choice of groups that a search finds, with its proven bounds."""
     values = search.problem.values
     if not values.two_stage:
         return _choice(search, search.maximise(), math.inf)
@@ -138,7 +138,7 @@ def best_ratio(
     least: float,
     limits: Limits,
 ) -> Maximum:
-    """Return what has the largest N / D, with a proven bound on that ratio (Dinkelbach's method).
+    """Return the choice with the largest N / D and a proven bound on it (Dinkelbach's method).
 
     With N and D > 0 linear and F(t) = max N - t D, F falls strictly in t and is 0 exactly at the
     best ratio; the maximiser at t = N(x) / D(x) has a ratio at least that of x, and the iteration
@@ -149,15 +149,15 @@ def best_ratio(
     Parameters
     ----------
     start : Maximum
-        Something feasible.
+        A feasible choice.
     terms : callable
-        Returns N and D of what was found.
+        Returns N and D of a choice.
     maximise : callable
-        Given t and something feasible, maximises N - t D.
+        Maximises N - t D, given t and a feasible choice.
     least : float
         A lower bound on D.
     limits : Limits
-        The relative gap between ratio and bound at which to stop, and whom to tell both.
+        The relative gap between ratio and bound at which to stop, and the watch for both.
     """
     best, bound = start, math.inf
     while True:
@@ -188,17 +188,17 @@ def _score(problem: Problem, found: Maximum) -> Score:
 
 
 def _choice(search: StagedSearch, best: Maximum, spare: float) -> Choice:
-    """Return what the last stage found; so much more weight at most can be placed."""
+    """Return the result of the last stage; at most ``spare`` more weight can be placed."""
     problem, values = search.problem, search.problem.values
     reached = _score(problem, best)
     value, bound = reached.value(values), best.bound
-    closed = relative_gap(bound, value) <= OPTIMAL_GAP  # not where there is no bound
-    if not (closed or values.two_stage or best.proof):  # a certificate is of its own bound
+    closed = relative_gap(bound, value) <= OPTIMAL_GAP  # false if there is no bound
+    if not (closed or values.two_stage or best.proof):  # a certificate proves its own bound
         bound = min(bound, ceiling(problem.groups, values).gain)
     return Choice(
         counts=best.counts,
         value=value,
-        # A bound may lie a rounding error under the value; the truth is then the value.
+        # A bound may lie a rounding error below the value; the value is then the bound.
         bound=max(bound, value),
         weight_bound=reached.weight + spare if values.two_stage else math.inf,
         stopped=best.stopped,

@@ -1,4 +1,4 @@
-"""Large rounds of pairs: matched on tables, so that no more groups are listed than are chosen."""
+"""Large rounds of pairs: matched on tables, so that only chosen groups are listed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dovetail.solver.pairing_problem import PairingProblem, PairMatrix
 from dovetail.solver.types import MOST_GROUPS
 
 _LISTED_JOBS = 100
-"""Jobs up to which listing all groups takes no time."""
+"""Number of jobs up to which listing all groups takes negligible time."""
 
 
 _CELL_BYTES = {False: 7, True: 24}
-"""What a matching takes for two jobs each, in one stage and in two: measured at 10,000 jobs."""
+"""Bytes of a matching per pair of jobs, in one stage and in two, measured at 10,000 jobs."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class TablePairs:
     problem : Problem
         The round.
     tables : PairTables
-        Its tables: ``required``, ``size`` and ``capacity`` among them.
+        The tables, with ``required``, ``size`` and ``capacity``.
     pairs : SplitValues
         The gain of each pair at its best split.
     alone : (n,) float
-        The gain of each job alone; NaN where it may not be, or is not to be decided.
+        The gain of each job alone; NaN if that is not allowed or not to be decided.
     fixed_gain : float
-        The gain of the running jobs of which nothing is to be decided.
+        The gain of the running jobs without a decision.
     """
 
     problem: Problem
@@ -51,7 +51,7 @@ class TablePairs:
 
     @property
     def pairing(self) -> PairingProblem:
-        """The plans, worth what they gain."""
+        """The plans as matchings, valued by their gain."""
         return PairingProblem(
             pairs=PairMatrix(self.pairs),
             pair=self.pairs,
@@ -82,14 +82,14 @@ class TablePairs:
 
 
 def table_pairs(problem: Problem) -> TablePairs | None:
-    """Return a round as tables; None where its groups can, or have to be, listed.
+    """Return a round as tables, or None if its groups can or must be listed.
 
-    Small rounds are listed, because their ties are broken among all groups.
+    Small rounds are listed, because ties are broken among all groups.
 
     Raises
     ------
     UnsupportedError
-        Where the tables would not fit the memory.
+        If the tables would not fit in memory.
     """
     if len(problem.round) <= _LISTED_JOBS or problem.tables is None:
         return None
@@ -124,7 +124,7 @@ def _without_pairs(problem: Problem) -> Groups:
 
 
 def _apart(problem: Problem, tables: PairTables) -> tuple[Floats, float]:
-    """Return the gain of each job alone, and of those that share and are not to be decided."""
+    """Return the gain of each job alone, and of the sharing jobs without a decision."""
     groups = _without_pairs(problem)
     single = groups.sizes == 1
     job = groups.job[groups.start[:-1]][single]

@@ -1,6 +1,6 @@
-"""Among plans of the best value, the one on the fewest nodes, then racks, then GPUs.
+"""Tie-breaking: of the plans with the best value, the one on the fewest nodes, racks, GPUs.
 
-Where running jobs may move, fewest moves come first (``fewest_moves``).
+If running jobs may move, the fewest moves come first (``fewest_moves``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _VALUE_TOLERANCE = 1e-9
 def assigned(
     problem: Problem, choice: Choice, limits: Limits, before: Round | None = None
 ) -> tuple[tuple[Assignment, ...], bool]:
-    """Return the assignments of a choice, and whether no plan of its value is on fewer nodes.
+    """Return the assignments of a choice, and whether it is proven to span the fewest nodes.
 
-    Where the round has preempted the running jobs of the one ``before``, few of those move. Else
-    small rounds whose value is proven are settled exactly, with a bounded effort that ends at
-    the same point every time; others are packed by ``place``.
+    If the round has preempted the running jobs of ``before``, few of them move. Otherwise small
+    rounds with a proven value are solved exactly, with a bounded effort that ends at the same point
+    every time; others are packed by ``place``.
     """
     groups = choice.groups_of(problem)
     if before is not None and before.residents:
@@ -48,7 +48,7 @@ def assigned(
 def _on_fewest_nodes(
     problem: Problem, choice: Choice, limits: Limits
 ) -> tuple[Groups, Mapping[str, int]] | None:
-    """Return groups of named jobs, and which is on each GPU; None where nothing is proven."""
+    """Return groups of individual jobs and the group on each GPU, or None without a proof."""
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
     nodes = len(problem.round.machines.node_ids)
     large = choice.groups is not None or len(problem.groups) * nodes > MOST_GROUPS
@@ -63,7 +63,7 @@ def _on_fewest_nodes(
 
 
 def _kinds(problem: Problem, choice: Choice) -> Sequence[Hashable]:
-    """Return what each job shares with those that may take its place at the same value."""
+    """Return the kind of each job; jobs of one kind are interchangeable at the same value."""
     if choice.in_queue_order:
         return range(len(problem.round))
     kinds = problem.kinds
@@ -71,7 +71,7 @@ def _kinds(problem: Problem, choice: Choice) -> Sequence[Hashable]:
 
 
 def _of_value(problem: Problem, choice: Choice, limits: Limits) -> IntegerProgram:
-    """Return the round's program with the rows that keep every stage at its best."""
+    """Return the round's program with rows that keep every stage at its best value."""
     formulation, values = problem.program, problem.values
     program = formulation.program
     if values.two_stage:

@@ -1,4 +1,4 @@
-"""What passes between the round and its solvers."""
+"""The types that a round and its solvers exchange."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 
 
 MATCHING = "matching"
-"""The solver that takes rounds in which jobs share interchangeable GPUs in pairs."""
+"""The solver of rounds in which jobs share interchangeable GPUs in pairs."""
 
 OPTIMAL_GAP = 1e-6
 """The relative gap up to which a plan is called optimal."""
 
-_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
+_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is rough"
 
 _CHOSEN_BY_PRICES = "the sets of jobs are too many to list: some were chosen, the bound is for all"
 
 MOST_GROUPS = 4000
-"""Groups times nodes up to which ties are broken exactly, among all groups."""
+"""Number of groups times nodes up to which ties are broken exactly, among all groups."""
 
 
 Progress = Callable[[str, float, float | None], None]
-"""Is called with what is optimised, its best value so far, and a bound on it; None for none."""
+"""Called with the optimised quantity, its best value so far, and a bound on it or None."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Tells a user how far a search is, in the user's terms.
+    """Reports the progress of a search to a user, in the user's terms.
 
     Attributes
     ----------
     tell : callable
-        Tells it.
+        Receives the report.
     name : str
-        What is optimised.
+        The name of the optimised quantity.
     factor, offset : float
-        What is added to what the search maximises, and what the sum is multiplied by then.
+        The offset is added to the maximised value, and the sum is multiplied by the factor.
     """
 
     tell: Progress
@@ -61,30 +61,30 @@ class Watch:
     offset: float = 0.0
 
     def __call__(self, value: float, bound: float) -> None:
-        """Tell the best value and the bound that a search knows."""
+        """Report the best value and the bound of a search."""
         most = None if math.isinf(bound) else self.factor * (bound + self.offset)
         self.tell(self.name, self.factor * (value + self.offset), most)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop, and whom to tell of what is found until then.
+    """When a search must stop, and the receiver of its progress.
 
     Attributes
     ----------
     budget : Budget
-        Time, or work.
+        The limit of time or of work.
     gap : float
         Relative gap at which the search may stop.
     seed : int
-        Seed of whatever a solver does at random.
+        Seed of all random choices of a solver.
     effort : float
         Work that CP-SAT may do in addition, in its deterministic units (about seconds).
     previous : Prices, optional
-        Of the last round, by job, to begin with. They change how fast a proof is found, never
-        what is proven.
+        Initial prices from the last round, by job. They affect how fast a proof is found, never the
+        result.
     watch : Watch, optional
-        Is told the best value and bound now and then.
+        Receives the best value and bound from time to time.
     """
 
     budget: Budget = UNLIMITED
@@ -96,7 +96,7 @@ class Limits:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the answer is due, never negative; inf where it never is."""
+        """Seconds until the answer is due, never negative; inf without a limit."""
         return self.budget.left_s
 
     @property
@@ -105,7 +105,7 @@ class Limits:
         return self.budget.passed
 
     def report(self, value: float, bound: float) -> None:
-        """Tell the best value so far of what is maximised, and a bound on it (inf for none)."""
+        """Report the best value of the maximised quantity so far, and a bound (inf for none)."""
         if self.watch is not None:
             self.watch(value, bound)
 
@@ -119,7 +119,7 @@ class Limits:
         return replace(self, watch=Watch(watch.tell, name or watch.name, factor, offset))
 
     def unwatched(self) -> Limits:
-        """Return the same limits for a search of something else."""
+        """Return the same limits without reports, for a search of another quantity."""
         return replace(self, watch=None)
 
     def exact(self) -> Limits:
@@ -136,7 +136,7 @@ class Answer:
     x : (n,) int or None
         The best solution found.
     bound : float
-        Proven upper bound on the objective; inf where there is none.
+        Proven upper bound on the objective; inf if there is none.
     stopped : str
         Why the search ended.
     """
@@ -148,18 +148,18 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Maximum:
-    """A choice of groups that was found to maximise a linear function.
+    """The choice of groups found when maximising a linear function.
 
     Attributes
     ----------
     counts : (n,) int
-        How often it takes each group.
+        How often each group is taken.
     bound : float
         A proven upper bound on the maximum.
     stopped : str
         Why the search ended.
     proof, prices, groups
-        As of ``Choice``.
+        See ``Choice``.
     """
 
     counts: Ints
@@ -172,14 +172,14 @@ class Maximum:
 
 @dataclass(frozen=True)
 class Proven:
-    """What a certificate proves, found without trusting its maker.
+    """What a certificate proves, found without trusting its creator.
 
     Attributes
     ----------
     bound : float
-        The upper bound on ``Choice.value`` that the certificate is of.
+        The upper bound on ``Choice.value`` that the certificate is for.
     errors : tuple of str
-        What is wrong with the certificate; it proves the bound where nothing is.
+        The errors in the certificate; it proves the bound if there are none.
     """
 
     bound: float
@@ -187,36 +187,37 @@ class Proven:
 
 
 Proof = Callable[[Problem], Proven]
-"""Checks the certificate of a choice's bound for the same problem, written down anew."""
+"""Checks the certificate of a choice's bound for the same problem, formulated again."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A solver's answer to a round: how often each group is taken, and what is proven of it.
+    """A solver's answer to a round: how often each group is taken, and the proven bounds.
 
     Attributes
     ----------
     counts : (n,) int
-        For every group (see ``groups_of``).
+        How often each group is taken (see ``groups_of``).
     value, bound : float
-        What the last stage maximised, and a proven upper bound on it over all plans (of those
-        that place the largest weight, under a two-stage objective); inf where there is none.
+        The value that the last stage maximised, and a proven upper bound on it over all plans
+        (under a two-stage objective, over those that place the largest weight); inf if there is
+        none.
     weight_bound : float
-        Proven upper bound on the placed weight; inf where there is none.
+        Proven upper bound on the placed weight; inf if there is none.
     stopped : str
         Why the search ended.
     solver : str
-        Which solver did it.
+        The name of the solver.
     in_queue_order : bool
-        Whether it follows the queue, so that none of equal value may take its place.
+        Whether it follows the queue, so that no plan of equal value may replace it.
     note : str
-        What the user should know of how it was done; empty for nothing.
+        A note for the user on how it was solved, or "".
     proof : callable, optional
-        Checks the certificate of ``bound``, where there is one.
+        Checks the certificate of ``bound``, if there is one.
     prices : Prices, optional
-        Of the jobs, for the next round to begin with.
+        Prices of the jobs, from which the next round may start.
     groups : Groups, optional
-        The groups that ``counts`` is for, where they are not all groups of the problem.
+        The groups that ``counts`` is for, if they are not all groups of the problem.
     """
 
     counts: Ints
@@ -236,14 +237,14 @@ class Choice:
         return problem.groups if self.groups is None else self.groups
 
     def merged(self, problem: Problem) -> Choice:
-        """Return a choice of the groups of ``problem.apart`` as one of the problem's own."""
+        """Return a choice of groups of ``problem.apart`` as a choice of the problem's groups."""
         if self.groups is not None or problem.apart is problem:
             return self
         proof = self.proof and partial(_proven_apart, self.proof)
         return replace(self, counts=problem.merged(self.counts), proof=proof)
 
     def bounded(self, problem: Problem) -> Choice:
-        """Return the choice with bounds that hold where groups are missing, too."""
+        """Return the choice with bounds that hold even if groups are missing."""
         groups, values = self.groups_of(problem), problem.values
         if groups.complete:
             return self
@@ -260,7 +261,7 @@ class Choice:
         )
 
     def _under(self, groups: Groups, most: Ceiling, values: JobValues) -> Choice:
-        """Return the choice with the bounds of groups that prices have chosen."""
+        """Return the choice with the bounds for groups selected by prices."""
         placed = score(groups, values, self.counts).weight
         # The largest weight that can be placed is no less, and its price is not below 0.
         bound = most.gain - most.per_weight * placed
@@ -274,12 +275,12 @@ class Choice:
 
 
 def _proven_apart(proof: Proof, problem: Problem) -> Proven:
-    """Return what a certificate proves that is of the groups of single jobs."""
+    """Return what a certificate for the groups of individual jobs proves."""
     return proof(problem.apart)
 
 
 def relative_gap(bound: float, value: float) -> float:
-    """Return |bound - value| / max(|bound|, |value|), 0 where both are 0."""
+    """Return |bound - value| / max(|bound|, |value|), 0 if both are 0."""
     largest = max(abs(bound), abs(value))
     return 0.0 if largest == 0 else abs(bound - value) / largest
 
@@ -290,13 +291,13 @@ class Backend(Protocol):
     name: str
 
     def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
-        """Maximise; ``start`` is a feasible solution that the backend may begin with."""
+        """Maximise; ``start`` is a feasible solution that the backend may start from."""
         ...
 
 
 @contextmanager
 def refusals_of(solver: str) -> Iterator[None]:
-    """Let refusals name the solver, and those to take instead."""
+    """Add to refusals the solver and the solvers to use instead."""
     try:
         yield
     except UnsupportedError as refusal:

@@ -1,4 +1,4 @@
-"""A result held against its instance once more, without trusting the solver that made it."""
+"""Checks a result against its instance again, without trusting its solver."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _TOLERANCE = 1e-9
 
 
 def verify(instance: Instance, result: Result, objective: Objective | None = None) -> Verification:
-    """Check the plan of a result, and the certificate of its bound where there is one.
+    """Check the plan of a result, and the certificate of its bound if there is one.
 
-    The checker goes over the plan, its claims and its value. The bound is proven again where
-    the solver left a certificate: the problem is written down anew from the instance, and
-    ``dovetail.solver.certificate_errors`` holds the duals against every pair of jobs. Integer
-    programs leave none; another solver can then be asked for its bound.
+    The checker checks the plan, its claims and its value. The bound is proven again if the solver
+    provided a certificate: the problem is formulated again from the instance, and
+    ``dovetail.solver.certificate_errors`` checks the duals against every pair of jobs. Integer
+    programs provide none; another solver can then be used for its bound.
 
     Parameters
     ----------
     instance : Instance
         The round.
     result : Result
-        Its outcome.
+        The outcome of the round.
     objective : str or callable, optional
-        What it was made for, where that is a subclass of ``JobValues``.
+        The objective of the result, if it is a subclass of ``JobValues``.
 
     Returns
     -------
     Verification
-        What was checked.
+        The result of the check.
 
     Raises
     ------
     VerificationError
-        One line with the first thing that does not hold.
+        One line with the first check that fails.
     """
     report = check(instance, result.plan)
     if not report.valid:
