@@ -1,4 +1,4 @@
-"""Compiles the kernels ahead, once: ``python -m dovetail.solver.pairing``."""
+"""Compiles the kernels ahead of time: ``python -m dovetail.solver.pairing``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of ``match_pairs``, checked one by one."""
+"""The checked arguments of ``match_pairs``."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _LEAST_VALUE, _MOST_VALUE = 1e-250, 1e250
-"""Between these the largest value can be scaled, and sums of values are finite."""
+"""The range of the largest value in which it can be scaled and sums of values are finite."""
 
 LARGEST_SIZE = 2**40
-"""GPUs of one job: prices times GPUs, over all jobs, stay within 63 bits."""
+"""Maximum number of GPUs of one job: sums of prices times GPUs stay within 63 bits."""
 
 
 class PairValues(ABC):
-    """The values of all pairs of jobs, made where they are asked for.
+    """The values of all pairs of jobs, computed on demand.
 
     Attributes
     ----------
     shape : (int, int)
-        Of the matrix that it represents, which ``numpy.asarray`` makes; NaN where two jobs may
-        not share.
+        Shape of the represented matrix, which ``numpy.asarray`` creates; NaN where two jobs may not
+        share.
     """
 
     shape: tuple[int, int]
@@ -39,11 +39,11 @@ class PairValues(ABC):
     @property
     @abstractmethod
     def largest(self) -> float:
-        """A bound on the magnitude of all values."""
+        """An upper bound on the magnitude of all values."""
 
     @abstractmethod
     def rounded(self, jobs: Ints, scale: float) -> tuple[NDArray[np.int32], Ints]:
-        """Return the values among some jobs in units of 1 / scale, and how many each may join.
+        """Return the values among these jobs in units of 1 / scale, and how many each may join.
 
         They are rounded up; ``dense.FORBIDDEN`` where two jobs may not share.
         """
@@ -64,13 +64,13 @@ class PairingArguments:
     Attributes
     ----------
     pair_value : (n, n) float, scipy.sparse csr array, or PairValues
-        In the sparse array every pair is stored once at most, in order.
+        In a sparse array every pair is stored at most once, in order.
     single_value : (n,) float
-        -inf where a job may not run alone.
+        -inf if a job may not run alone.
     size : (n,) int
     required : (n,) bool
     gpus : int
-        The limit; the sum of all sizes where there is none.
+        The limit; the sum of all sizes if there is none.
     """
 
     pair_value: Any
@@ -89,7 +89,7 @@ class PairingArguments:
 
     @property
     def gpus_per_unit(self) -> int:
-        """The largest number of GPUs that all sizes are multiples of."""
+        """The greatest common divisor of all sizes."""
         return int(np.gcd.reduce(self.size)) or 1
 
     def entries(self) -> tuple[Ints, Ints, Floats]:
@@ -99,7 +99,7 @@ class PairingArguments:
         return first, pairs.indices.astype(np.int64), pairs.data
 
     def value_of(self, first: Ints, second: Ints) -> Floats:
-        """Return the given values of some pairs; NaN where a sparse array has none."""
+        """Return the given values of some pairs; NaN if a sparse array has none."""
         if not self.is_sparse:
             return np.asarray(self.pair_value[first, second], dtype=np.float64)
         rows, columns, value = self.entries()
@@ -115,12 +115,12 @@ def checked(
     size: ArrayLike | None,
     required: ArrayLike | None,
 ) -> PairingArguments:
-    """Check the arguments one by one and fill in the defaults.
+    """Check the arguments and fill in the defaults.
 
     Raises
     ------
     ArgumentError
-        Where an argument breaks its rule.
+        If an argument breaks its rule.
     """
     pairs = _pair_values(pair_value)
     n = pairs.shape[0]
@@ -172,7 +172,7 @@ def whole_sizes(size: ArrayLike | None, n: int) -> Ints:
     Raises
     ------
     ArgumentError
-        Where one is not a whole number from 1 to ``LARGEST_SIZE``.
+        If one is not a whole number from 1 to ``LARGEST_SIZE``.
     """
     if size is None:
         return np.ones(n, dtype=np.int64)
@@ -195,7 +195,7 @@ def require_in_range(largest: float) -> None:
     Raises
     ------
     ArgumentError
-        Where it is neither 0 nor of a size that can be scaled.
+        If it is neither 0 nor of a magnitude that can be scaled.
     """
     if largest and not _LEAST_VALUE <= largest <= _MOST_VALUE:
         rule = f"the largest value must be 0 or from {_LEAST_VALUE} to {_MOST_VALUE} in magnitude"

@@ -4,15 +4,15 @@ The fractional matching problem of a class at a price per group,
 
     max sum_ij (w_ij - price) x_ij + sum_i alone_i y_i,   sum_j x_ij + y_i = 1,   x, y >= 0,
 
-has half-integral corners, and twice its optimum is the optimal assignment of rows to columns of
-the double cover: row i to column j (i != j) at profit w_ij - price, row i to column i at profit
-2 alone_i, where alone_i is what the job is worth without a partner. With optimal row and column
-prices u and v, the *doubled potentials* P_i = u_i + v_i satisfy P_i + P_j >= 2 (w_ij - price)
-and P_i >= 2 alone_i, and their sum is twice the optimum: whole numbers throughout, nothing is
-ever rounded. (Balas 1981 for the double cover; Jonker & Volgenant, *Computing* 38, 1987, for the
-row reduction and the shortest augmenting paths.)
+has half-integral corners, and twice its optimum is the optimal assignment of rows to columns of the
+double cover: row i to column j (i != j) at profit w_ij - price, row i to column i at profit 2
+alone_i, where alone_i is the value of the job without a partner. With optimal row and column prices
+u and v, the *doubled potentials* P_i = u_i + v_i satisfy P_i + P_j >= 2 (w_ij - price) and P_i >= 2
+alone_i, and their sum is twice the optimum: all numbers are whole, nothing is rounded. (Balas 1981
+for the double cover; Jonker & Volgenant, *Computing* 38, 1987, for the row reduction and the
+shortest augmenting paths.)
 
-All functions keep u_i + v_j >= profit on the graph, so that an interrupted run still bounds.
+All functions keep u_i + v_j >= profit on the graph, so that an interrupted run still gives a bound.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Bools = NDArray[np.bool_]
 _INFINITE = 2**62
 _EMPTY = 0
 REDUCTIONS = 2
-"""Row reductions before shortest paths."""
+"""Number of row reductions before shortest paths."""
 
 _STEPS_PER_ROW = 40
-"""Bids that a row reduction may spend on average before shortest paths take over."""
+"""Average number of bids per row after which shortest paths take over."""
 
 
 @kernel
@@ -105,7 +105,8 @@ def reduce_rows(
 ) -> int:
     """Let free rows bid for their best column up to the second best (augmenting row reduction).
 
-    The loser bids next, or stays free where the price did not move. Returns how many are free.
+    The outbid row bids next, or stays free if the price did not change. Returns the number of free
+    rows.
     """
     k = 0
     count = 0
@@ -224,9 +225,9 @@ def augment_rows(
 ) -> None:
     """Assign ``free[first:last]``, each along a shortest augmenting path (Dijkstra).
 
-    Lengths are the reduced costs u_i + v_j - profit. Every column can be reached, because every
-    row may take its own. Columns at no further distance need no heap, and those beyond the
-    nearest free column so far are not kept.
+    Lengths are the reduced costs u_i + v_j - profit. Every column can be reached, because every row
+    may take its own. Columns at the same distance need no heap, and columns beyond the nearest free
+    column so far are dropped.
     """
     n = alone.size
     distance = np.full(n, _INFINITE, np.int64)
@@ -308,7 +309,7 @@ def augment_rows(
 
 @kernel
 def split_cycle(node: int, mate: Ints, partner: Ints) -> None:
-    """Pair up the nodes of a cycle in order; where their number is odd, ``node`` is left."""
+    """Pair up the nodes of a cycle in order; if their number is odd, ``node`` is left over."""
     j = mate[node]
     k = mate[j]
     while j != node and k != node:
@@ -332,7 +333,7 @@ def tight_edge_out(
     cycle: Ints,
     unsplit: Bools,
 ) -> tuple[int, int]:
-    """Return the ends of a tight edge from a node's cycle to another unsplit one, or -1, -1."""
+    """Return the ends of a tight edge from a node's cycle to another unsplit cycle, or -1, -1."""
     i = node
     while True:
         for e in range(start[i], start[i + 1]):
@@ -354,11 +355,11 @@ def tight_edge_out(
 def split_cycles(
     start: Ints, head: Ints, profit: Ints, alone: Ints, potential: Ints, mate: Ints, partner: Ints
 ) -> int:
-    """Turn an assignment into a matching: the cycles of the permutation into disjoint pairs.
+    """Turn an assignment into a matching: split the cycles of the permutation into pairs.
 
-    Even cycles split into pairs. An odd one leaves a node exposed (-1): one that is worth as
-    much alone, as in a fixed point, or two are split together, joined by a tight edge. Returns
-    how many odd cycles lose by it: where none does, the matching is optimal.
+    Even cycles split into pairs. An odd cycle leaves a node exposed (-1): a node that is worth as
+    much alone, as in a fixed point; or two odd cycles are split together, joined by a tight edge.
+    Returns how many odd cycles lose value: if none does, the matching is optimal.
     """
     n = mate.size
     cycle = np.full(n, -1, np.int64)

@@ -1,24 +1,24 @@
 """Weighted blossoms: from a fractional optimum to a matching.
 
-Where the fractional matching has odd cycles, one node of each is left exposed. Every exposed
-node with a positive dual is the root of one alternating tree (Edmonds 1965; the single tree
-search of Galil, *ACM Computing Surveys* 18, 1986), grown with the duals
+If the fractional matching has odd cycles, one node of each is left exposed. Every exposed node with
+a positive dual is the root of one alternating tree (Edmonds 1965; the single tree search of Galil,
+*ACM Computing Surveys* 18, 1986), grown with the duals
 
     pi_i >= 0,   z_B >= 0,   pi_i + pi_j + sum_(B containing i and j) z_B >= b_ij
 
-kept feasible and all tree and matched edges tight, until it ends in another exposed node, or
-some outer node's dual reaches zero and stays exposed in the root's place. Only odd cycles cost
-a tree: the fractional optimum is the warm start (as in the fractional initialisation of Applegate
-& Cook, 1993). b_ij is the benefit of the pair over both jobs alone.
+kept feasible and all tree and matched edges tight, until it ends in another exposed node, or the
+dual of some outer node reaches zero and this node stays exposed instead of the root. Only odd
+cycles need a tree: the fractional optimum is the warm start (as in the fractional initialisation of
+Applegate & Cook, 1993). b_ij is the benefit of the pair over both jobs alone.
 
-All numbers are doubled (so that half-integral duals are whole). The nodes of a tree are joined
-by tight edges of even doubled benefit, so their duals are alike in parity, and no half ever
-appears: the arithmetic is exact.
+All numbers are doubled (so that half-integral duals are whole). The nodes of a tree are joined by
+tight edges of even doubled benefit, so their duals have the same parity, and no halves appear: the
+arithmetic is exact.
 
-Duals are updated lazily. In a tree that has grown for "time" t, an outer (S) node's dual has
-fallen and an inner (T) node's has risen by t - since, and the dual of an outer (inner) blossom
-has risen (fallen) by twice that. What happens next is kept in a heap of events by time; an event
-that has been overtaken is dropped, or pushed again at its right time.
+Duals are updated lazily. In a tree that has grown for "time" t, an outer (S) node's dual has fallen
+and an inner (T) node's has risen by t - since, and the dual of an outer (inner) blossom has risen
+(fallen) by twice that. Events are kept in a heap by time; an outdated event is dropped, or pushed
+again at its correct time.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ TOPS, SCAN, PATH, STACK, UNUSED = range(5)
 
 
 class Blossoms(NamedTuple):
-    """The blossoms of a graph and the state of the tree that is growing.
+    """The blossoms of a graph and the state of the growing tree.
 
-    Nodes 0 .. n-1 are trivial blossoms; n .. 2n are the ids of others. The children of a
-    blossom form a circle, starting with the one that holds its base. (Few wide arrays instead
-    of many narrow ones: numba compiles a function in time that grows with its arguments.)
+    Nodes 0 .. n-1 are trivial blossoms; n .. 2n are the ids of others. The children of a blossom
+    form a circle, starting with the child that contains its base. (There are few wide arrays
+    instead of many narrow ones because numba's compile time grows with the number of arguments.)
 
     Attributes
     ----------
     blossom : (13, ids) int
-        PARENT: the blossom that a blossom is a child of, -1 for none. FIRST: the child that
-        holds the base, -1 for ids not in use. FOLLOWING, PRECEDING: the neighbours in the
-        circle of the parent's children. TAIL, TIP: the edge from a child to the following one:
-        its node here, its node there. BASE: the node that is not matched within the blossom.
-        DUAL: doubled z, as of SINCE: when the top blossom was labelled. LABEL: FREE, OUTER or
-        INNER, of top blossoms. LINK, ENTRY: the tree edge by which a top blossom was labelled:
-        outside and inside node. MARK: of paths that were followed.
+        PARENT: the parent of a blossom, -1 for none. FIRST: the child that contains the base, -1
+        for unused ids. FOLLOWING, PRECEDING: the neighbours in the circle of the parent's children.
+        TAIL, TIP: the edge from a child to the following one: its node in the child, its node in
+        the other. BASE: the node that is not matched within the blossom. DUAL: doubled z at SINCE,
+        the time at which the top blossom was labelled. LABEL: FREE, OUTER or INNER, for top
+        blossoms. LINK, ENTRY: the tree edge by which a top blossom was labelled: outside and inside
+        node. MARK: mark of followed paths.
     node : (3, n) int
-        TOP: the outermost blossom. NODE_LABEL, NODE_SINCE: its label, and since when.
+        TOP: the outermost blossom. NODE_LABEL, NODE_SINCE: its label, and the time of the label.
     work : (5, 4 n + 16) int
-        TOPS: labelled blossoms of this tree. SCAN: outer nodes whose edges are still to be
-        scanned. PATH, STACK: working space. UNUSED: ids for new blossoms.
+        TOPS: labelled blossoms of this tree. SCAN: outer nodes whose edges are not scanned yet.
+        PATH, STACK: working space. UNUSED: ids for new blossoms.
     leaves, inner_leaves : (n + 1,) int
         Working space.
     counter : int
-        The clock, the fill of TOPS, SCAN and UNUSED, the last mark, and the time at which the
+        The clock, the lengths of TOPS, SCAN and UNUSED, the last mark, and the time at which the
         first outer node's dual will be zero, when the tree ends at the latest.
     """
 
@@ -109,7 +109,7 @@ def no_blossoms(nodes: int) -> Blossoms:
 
 @kernel
 def nest(parent: Ints, dual: Ints, around: Ints, total: Ints) -> None:
-    """Find the nearest blossom of positive dual around each, and the sums of duals outwards."""
+    """Find the nearest blossom of positive dual around each, and the outward sums of duals."""
     for i in range(parent.size):
         b = parent[i]
         while b >= 0 and dual[b] == 0:
@@ -124,7 +124,7 @@ def nest(parent: Ints, dual: Ints, around: Ints, total: Ints) -> None:
 
 
 def nested(parent: Ints, dual: Ints, run: KernelCompiler) -> tuple[Ints, Ints]:
-    """Return the nearest blossom of positive dual around each, and the sums of duals outwards."""
+    """Return the result of ``nest``: the nearest enclosing blossoms and the sums of duals."""
     around, total = np.empty_like(parent), np.empty_like(dual)
     run(nest)(parent, dual, around, total)
     return around, total
@@ -133,7 +133,7 @@ def nested(parent: Ints, dual: Ints, run: KernelCompiler) -> tuple[Ints, Ints]:
 def members(
     parent: Ints, dual: Ints, nodes: int, run: KernelCompiler
 ) -> Iterator[tuple[int, Ints]]:
-    """Yield the blossoms of positive dual with the nodes within."""
+    """Yield the blossoms of positive dual with their nodes."""
     around, _ = nested(parent, dual, run)
     none = np.zeros(0, dtype=np.int64)
     inside, outside = [none], [none]
@@ -151,7 +151,7 @@ def members(
 
 @kernel
 def list_leaves(blossom: int, state: Blossoms, leaves: Ints) -> int:
-    """List the nodes in a blossom; return how many."""
+    """List the nodes in a blossom; return their number."""
     n = state.node.shape[1]
     count = 0
     height = 1
@@ -175,7 +175,7 @@ def list_leaves(blossom: int, state: Blossoms, leaves: Ints) -> int:
 
 @kernel
 def child_with(node: int, blossom: int, state: Blossoms) -> int:
-    """Return the child of a blossom that holds the node."""
+    """Return the child of a blossom that contains the node."""
     child = node
     while state.blossom[PARENT, child] != blossom:
         child = state.blossom[PARENT, child]
@@ -184,7 +184,7 @@ def child_with(node: int, blossom: int, state: Blossoms) -> int:
 
 @kernel
 def even_way_is_forward(child: int, end: int, state: Blossoms) -> bool:
-    """Tell whether going forward from a child to the circle's ``end`` takes an even number."""
+    """Return whether the circle's ``end`` is an even number of steps forward from a child."""
     even = True
     while child != end:
         child = state.blossom[FOLLOWING, child]
@@ -194,7 +194,7 @@ def even_way_is_forward(child: int, end: int, state: Blossoms) -> bool:
 
 @kernel
 def rebase(blossom: int, node: int, state: Blossoms, mate: Ints) -> None:
-    """Make the node the base of its blossom by exchanging matched and unmatched edges in it."""
+    """Make the node the base of its blossom by exchanging its matched and unmatched edges."""
     n = state.node.shape[1]
     height = 1
     state.work[PATH, 0] = blossom
@@ -236,7 +236,7 @@ def rebase(blossom: int, node: int, state: Blossoms, mate: Ints) -> None:
 
 @kernel
 def edge_of(start: Ints, head: Ints, i: int, j: int) -> int:
-    """Return the place of an edge of the graph in the row of its end i."""
+    """Return the index of an edge of the graph in the row of its end i."""
     e = start[i]
     while head[e] != j:
         e += 1
@@ -245,7 +245,7 @@ def edge_of(start: Ints, head: Ints, i: int, j: int) -> int:
 
 @kernel
 def label_top(blossom: int, label: int, link: int, entry: int, state: Blossoms) -> None:
-    """Give a top blossom its place in the tree, from now on."""
+    """Put a top blossom into the tree, at the present time."""
     state.blossom[LABEL, blossom] = label
     state.blossom[LINK, blossom] = link
     state.blossom[ENTRY, blossom] = entry
@@ -256,7 +256,7 @@ def label_top(blossom: int, label: int, link: int, entry: int, state: Blossoms) 
 
 @kernel
 def label_outer(blossom: int, link: int, entry: int, state: Blossoms) -> None:
-    """Label a free top blossom OUTER; its nodes are to be scanned."""
+    """Label a free top blossom OUTER; queue its nodes for scanning."""
     label_top(blossom, OUTER, link, entry, state)
     for k in range(list_leaves(blossom, state, state.leaves)):
         x = state.leaves[k]
@@ -267,14 +267,14 @@ def label_outer(blossom: int, link: int, entry: int, state: Blossoms) -> None:
 
 @kernel
 def to_scan(node: int, state: Blossoms) -> None:
-    """Have the node's edges scanned before the clock moves on."""
+    """Queue the node's edges for scanning before the clock advances."""
     state.work[SCAN, state.counter[_SCANS]] = node
     state.counter[_SCANS] += 1
 
 
 @kernel
 def from_inner_to_outer(node: int, pi: Ints, state: Blossoms) -> None:
-    """Settle the dual of an inner node and make it outer."""
+    """Update the dual of an inner node and make it outer."""
     pi[node] += state.counter[_CLOCK] - state.node[NODE_SINCE, node]
     state.node[NODE_SINCE, node] = state.counter[_CLOCK]
     state.node[NODE_LABEL, node] = OUTER
@@ -329,7 +329,7 @@ def flip_path(node: int, partner: int, state: Blossoms, mate: Ints) -> None:
 
 @kernel
 def grow(x: int, y: int, mate: Ints, state: Blossoms, events: Events) -> int:
-    """Take a free top blossom into the tree by a tight edge, or end the tree if it is exposed."""
+    """Add a free top blossom to the tree by a tight edge, or end the tree if it is exposed."""
     inner = state.node[TOP, y]
     base = state.blossom[BASE, inner]
     if mate[base] < 0:
@@ -400,7 +400,7 @@ def close_circle(x: int, y: int, ancestor: int, state: Blossoms) -> None:
 
 @kernel
 def shrink(x: int, y: int, pi: Ints, state: Blossoms) -> None:
-    """Make an outer blossom of the odd circle that the tight edge x - y closes."""
+    """Turn the odd circle that the tight edge x - y closes into an outer blossom."""
     n = state.node.shape[1]
     clock = state.counter[_CLOCK]
     ancestor = common_ancestor(state.node[TOP, x], state.node[TOP, y], state)
@@ -432,7 +432,7 @@ def shrink(x: int, y: int, pi: Ints, state: Blossoms) -> None:
 
 @kernel
 def release_children(blossom: int, state: Blossoms) -> int:
-    """Make the children of a blossom top blossoms and list them in ``path``; return how many."""
+    """Make the children of a blossom top blossoms and list them in PATH; return their number."""
     count = 0
     child = state.blossom[FIRST, blossom]
     while True:
@@ -490,7 +490,7 @@ def relabel_even_way(blossom: int, child: int, pi: Ints, state: Blossoms, events
 def free_child(
     child: int, start: Ints, head: Ints, benefit: Ints, pi: Ints, state: Blossoms, events: Events
 ) -> Events:
-    """Let a child of a dissolved blossom leave the tree; outer neighbours may reach it again."""
+    """Remove a child of a dissolved blossom from the tree; outer neighbours may reach it again."""
     clock = state.counter[_CLOCK]
     count = list_leaves(child, state, state.inner_leaves)
     for k in range(count):
@@ -520,7 +520,7 @@ def expand(
     state: Blossoms,
     events: Events,
 ) -> Events:
-    """Dissolve an inner blossom whose dual has come down to zero."""
+    """Dissolve an inner blossom whose dual has reached zero."""
     child = child_with(state.blossom[ENTRY, blossom], blossom, state)
     count = release_children(blossom, state)
     events = with_room(events, count)
@@ -538,7 +538,7 @@ def expand(
 
 @kernel
 def settle(pi: Ints, state: Blossoms) -> None:
-    """Bring all duals up to date and take the labels off, at the end of a tree."""
+    """Update all duals and remove the labels at the end of a tree."""
     clock = state.counter[_CLOCK]
     for t in range(state.counter[_TOPS]):
         b = state.work[TOPS, t]
@@ -569,7 +569,7 @@ def due(
     pi: Ints,
     state: Blossoms,
 ) -> int:
-    """Return how long after ``now`` an event is really due, or -1 where it is overtaken."""
+    """Return how long after ``now`` an event is really due, or -1 if it is outdated."""
     if kind == _EXPAND:
         if (
             state.blossom[PARENT, a] != -1

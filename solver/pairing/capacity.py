@@ -4,15 +4,15 @@ With a price per GPU the limit disappears from the constraints, and
 
     bound(price) = price x limit + max over matchings of (value - price x GPUs used)
 
-is a piecewise linear convex function, each solution being a tangent. It is minimised by moving
-to where the tangents of a solution that uses too much and one that does not meet (Kelley's
+is a piecewise linear convex function, each solution being a tangent. It is minimised by moving to
+the intersection of the tangents of a solution that uses too much and of one that does not (Kelley's
 cutting planes in one dimension); prices are whole units, so this ends.
 
-Where all groups take alike, the two solutions at the end *merge* into the optimum: their
-symmetric difference falls into components that change the number of groups by one at most.
-Both are optimal at prices one unit apart (or at one), so a component that adds a group adds
-between these two prices to the value, and none removes one. Taking the dearest until the limit
-is hit gives a value equal to the bound: f(k) = L(price) + price k for one of the two prices.
+If all groups take the same number of GPUs, the two final solutions *merge* into the optimum: their
+symmetric difference falls into components that change the number of groups by at most one. Both are
+optimal at prices one unit apart (or at one), so a component that adds a group adds between these
+two prices to the value, and none removes one. Taking the most valuable until the limit is reached
+gives a value equal to the bound: f(k) = L(price) + price k for one of the two prices.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from dovetail.solver.pairing.size_class import SizeClass, Tangent
 Ints = NDArray[np.int64]
 
 _BISECT_AFTER, _BISECT_EVERY = 6, 3
-"""Tangents meet fast in practice; halving now and then makes that sure."""
+"""Tangents converge fast in practice; occasional bisection guarantees it."""
 
 _WIDEN = 4
 """Growth of the step while only one side of the best price is known."""
 
 _ROUNDS = 25
-"""Rounds of pricing after which the price search gives up (a few are usual)."""
+"""Maximum number of pricing rounds of the price search (a few are usual)."""
 
 
 class Point(Protocol):
-    """A solution at a price; what it uses and its value are doubled."""
+    """A solution at a price; its use and its value are doubled."""
 
     @property
     def price(self) -> int: ...  # noqa: D102
@@ -74,14 +74,14 @@ class Joint:
 
 @dataclass(frozen=True)
 class Bracket(Generic[P]):
-    """What the search ends with.
+    """The result of the price search.
 
     Attributes
     ----------
     best : P
         The solution whose tangent gives the least bound.
     fewer, more : P or None
-        The solutions at or within the limit, and beyond it, that lie nearest.
+        The nearest solutions within the limit and beyond it.
     bound2 : int
         The least bound, doubled.
     """
@@ -103,9 +103,9 @@ def least_bound(
 ) -> Bracket[P]:
     """Minimise the bound over prices >= 0, starting at ``price`` or from two known sides.
 
-    While only one side is known, a step is in proportion to what is used too much or too
-    little: as if the price were to change in the same proportion. ``scale`` replaces a
-    price of 0. ``tolerance2`` is how far above the minimum (doubled) the bound may stay.
+    While only one side is known, the step is proportional to the excess or shortfall of use, as if
+    the price had to change in the same proportion. ``scale`` replaces a price of 0. ``tolerance2``
+    is how far above the minimum (doubled) the bound may stay.
     """
     if fewer is not None and more is not None:
         price = _where_tangents_meet(fewer, more)
@@ -138,7 +138,7 @@ def _at(point: Point, limit: int) -> int:
 
 
 def _met(fewer: Point, more: Point, limit: int, tolerance2: int) -> bool:
-    """Tell whether no price between can lower the bound by more than the tolerance."""
+    """Return whether no price in between can lower the bound by more than the tolerance."""
     uses = more.count2 - fewer.count2
     gains = more.value2 - fewer.value2
     least = min(_at(fewer, limit), _at(more, limit))
@@ -166,9 +166,9 @@ def solve_prices(
     budget: Budget,
     rounds: int = _ROUNDS,
 ) -> tuple[Bracket[Joint], bool]:
-    """Find the capacity price and price in pairs, in turns, until none prices in.
+    """Find the capacity price and price in pairs alternately, until none prices in.
 
-    Returns the last bracket, and whether its best point is priced: proven for all pairs.
+    The result is the last bracket, and whether its best point is proven for all pairs.
     """
     tolerance2 = 0 if integral else 2 * limit
     for _ in range(rounds):
@@ -185,7 +185,7 @@ def solve_prices(
 
 
 def merged(size_class: SizeClass, bracket: Bracket[Tangent], count: int) -> Ints:
-    """Return the best matching of at most ``count`` groups from the two nearest ones."""
+    """Return the best matching of at most ``count`` groups from the two nearest solutions."""
     fewer, more = bracket.fewer, bracket.more
     assert fewer is not None
     missing = count - fewer.count2 // 2
@@ -211,7 +211,7 @@ def _sums(component: Ints, amount: Ints) -> Ints:
 
 
 def node_values(size_class: SizeClass, partner: Ints) -> tuple[Ints, Ints]:
-    """Return what each job adds to the doubled value and the doubled number of groups."""
+    """Return each job's contribution to the doubled value and the doubled number of groups."""
     own = np.arange(len(size_class))
     weight = np.zeros(len(size_class), dtype=np.int64)
     graph: Graph = size_class.graph

@@ -16,9 +16,9 @@ the prices are the Lagrangean multipliers of the limit).
 reduced cost r (the slack above) is worth at most U - r. So to prove a smaller bound V, further
 duals need to be feasible only for the pairs with U - r > V.
 
-*Exactness.* Duals are refused unless they are multiples of one power of two, so coarse that
-every sum in an inequality has a float of its own: then no rounding can hide a violation. Bounds
-are added up as fractions.
+*Exactness.* Duals are refused unless they are multiples of one power of two, so coarse that every
+sum in an inequality is exact as a float: then no rounding can hide a violation. Bounds are summed
+as fractions.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _BLOCK_CELLS = 200_000
-"""Matrix cells looked at together: few enough for a core's cache."""
+"""Matrix cells processed together: few enough for a core's cache."""
 
 _TILE = 256
 """Rows and columns of a matrix that are compared with their mirror image together."""
 
 _ROUNDING = 1e-12
-"""Relative error allowed to a claimed value and bound, of themselves."""
+"""Relative error allowed for a claimed value and bound."""
 
 _OPTIMAL_GAP = 1e-6
 """The relative gap up to which a matching may be called optimal."""
 
 _MANTISSA = 53
-"""Whole numbers of so many bits have floats of their own."""
+"""Bits of whole numbers that are exact as floats."""
 
 _MOST_DUAL = 2.0**900
 """Sums of smaller duals, over all jobs and GPUs, are finite."""
 
 _MOST_UNITS = 2**24
-"""Sums over the limit on GPUs that are kept in a table."""
+"""Maximum size of the table of sums over the limit on GPUs."""
 
 
 def certificate_errors(
@@ -73,14 +73,14 @@ def certificate_errors(
     size: Ints | None = None,
     required: Bools | None = None,
 ) -> list[str]:
-    """Return what is wrong with a matching, its value or its proof; empty if nothing is.
+    """Return the errors in a matching, its value and its proof; empty if there are none.
 
-    The arguments are those that ``match_pairs`` got. One pass over all pairs, with numpy only.
+    The arguments are those of ``match_pairs``. There is one pass over all pairs, with numpy only.
 
     Raises
     ------
     ArgumentError
-        Where an argument other than the matching breaks its rule.
+        If an argument other than the matching breaks its rule.
     """
     problem = _problem(pair_value, single_value, gpus, size, required)
     return [*_shape_errors(matching, problem)] or [
@@ -100,8 +100,8 @@ def bound_errors(
 ) -> list[str]:
     """Return why a matching's duals do not prove its bound for these values; empty if they do.
 
-    The values may be others than ``match_pairs`` got; what the matching itself is worth is not
-    looked at. Arguments and errors are those of ``certificate_errors``.
+    The values may differ from those given to ``match_pairs``; the value of the matching itself is
+    not checked. Arguments and errors are those of ``certificate_errors``.
     """
     problem = _problem(pair_value, single_value, gpus, size, required)
     return [*_shape_errors(matching, problem)] or [*_proof_errors(matching, problem)]
@@ -126,7 +126,7 @@ def _proof_errors(matching: Matching, problem: PairingArguments) -> Sequence[str
 
 
 def _shape_errors(matching: Matching, problem: PairingArguments) -> Iterator[str]:
-    """Find arrays that are not of the right kind, and numbers that are none."""
+    """Find arrays of the wrong type or shape, and numbers that are not finite."""
     n = len(problem)
     mate, certificate = np.asarray(matching.mate), matching.certificate
     if mate.shape != (n,) or not _are_indices(np.maximum(mate, 0), n) or (mate < -1).any():
@@ -144,14 +144,14 @@ def _shape_errors(matching: Matching, problem: PairingArguments) -> Iterator[str
 
 
 def _are_indices(given: Ints, n: int) -> bool:
-    """Tell whether these are indices of n things."""
+    """Return whether these are indices below n."""
     indices = np.asarray(given)
     whole = indices.ndim == 1 and indices.dtype.kind in "iu"
     return whole and bool(((indices >= 0) & (indices < n)).all())
 
 
 def _class_errors(certificate: Certificate, problem: PairingArguments) -> Iterator[str]:
-    """Find duals that are not of a class, all jobs of one size, or that floats would round."""
+    """Find duals that are not of one class (all jobs of one size) or not exact as floats."""
     main, refined = certificate.main, certificate.refined
     jobs = np.concatenate([np.zeros(0, np.int64), *(dual.jobs for dual in main)])
     sizes = [np.unique(problem.size[dual.jobs]) for dual in main]
@@ -168,7 +168,7 @@ def _class_errors(certificate: Certificate, problem: PairingArguments) -> Iterat
 
 
 def _is_exact(dual: Dual) -> bool:
-    """Tell whether every sum of two potentials, the price and blossoms is a float."""
+    """Return whether every sum of two potentials, the price and blossoms is exact as a float."""
     numbers = np.array([*dual.potential.tolist(), dual.price, *(z for _, z in dual.blossoms)])
     most = 2 * np.abs(dual.potential).max() + np.abs(numbers[len(dual.jobs) :]).sum()
     unit = math.ldexp(1.0, math.frexp(most)[1] - _MANTISSA)
@@ -211,7 +211,7 @@ def _claim_errors(matching: Matching) -> Iterator[str]:
     value, bound, status = matching.value, matching.bound, matching.status
     if status == "infeasible":
         if bound != -math.inf or matching.gap != 0:
-            yield "the bound is -inf and the gap 0 where there is no solution"
+            yield "the bound is -inf and the gap 0 if there is no solution"
         return
     if not math.isfinite(bound):
         yield f"the bound is not a finite number, got {bound}"
@@ -248,7 +248,7 @@ def _dual_errors(matching: Matching, problem: PairingArguments) -> Iterator[str]
 
 
 def _node_errors(dual: Dual, problem: PairingArguments) -> Iterator[str]:
-    """Check the inequalities of single jobs and the odd sets."""
+    """Check the inequalities of single jobs, and the odd sets."""
     if (dual.potential < 0)[~problem.required[dual.jobs]].any():
         yield "the potential of a job that may wait is negative"
     if (dual.potential + dual.price < problem.single_value[dual.jobs]).any():
@@ -263,7 +263,7 @@ def _node_errors(dual: Dual, problem: PairingArguments) -> Iterator[str]:
 def _pair_errors(
     main: Dual, refined: Sequence[Dual], spare: Fraction, problem: PairingArguments
 ) -> Iterator[str]:
-    """Check the inequalities of all pairs of a class; of the refined duals where they bind."""
+    """Check the inequalities of all pairs of a class; refined duals only where needed."""
     limit = max(0.0, float(spare))
     first, second, value = _cheap_pairs(main, limit, problem)
     total = _totals(main, first, second, problem)
@@ -283,7 +283,7 @@ def _pair_errors(
 
 
 def _cheap_pairs(dual: Dual, limit: float, problem: PairingArguments) -> tuple[Ints, Ints, Floats]:
-    """Return the pairs of reduced cost up to the limit, leaving blossoms out: jobs and values."""
+    """Return the pairs of reduced cost up to the limit, without blossoms: jobs and values."""
     found: list[tuple[Ints, Ints, Floats]] = []
     for rows, columns, value in _blocks(problem, dual.jobs):
         slack = dual.potential[rows] + dual.potential[columns] + dual.price - value
@@ -298,7 +298,7 @@ def _cheap_pairs(dual: Dual, limit: float, problem: PairingArguments) -> tuple[I
 
 
 def _blocks(problem: PairingArguments, jobs: Ints) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Yield all pairs among the jobs, block by block: positions among them, values."""
+    """Yield all pairs among the jobs, block by block: their positions and values."""
     if problem.is_sparse:
         place = np.full(len(problem), -1)
         place[jobs] = np.arange(len(jobs))
@@ -314,14 +314,14 @@ def _blocks(problem: PairingArguments, jobs: Ints) -> Iterator[tuple[Ints, Ints,
 
 
 def _row_blocks(n: int) -> Iterator[Ints]:
-    """Yield the rows of an (n, n) matrix, so many together as fit the memory of a pass."""
+    """Yield the rows of an (n, n) matrix in blocks that fit the memory of a pass."""
     step = max(1, _BLOCK_CELLS // max(1, n))
     for k in range(0, n, step):
         yield np.arange(k, min(k + step, n))
 
 
 def _totals(dual: Dual, first: Ints, second: Ints, problem: PairingArguments) -> Floats:
-    """Return the left sides of the inequalities of pairs of jobs, blossoms included."""
+    """Return the left sides of the inequalities of pairs of jobs, including blossoms."""
     potential = np.zeros(len(problem))
     potential[dual.jobs] = dual.potential
     total = potential[first] + potential[second] + dual.price
@@ -350,12 +350,12 @@ def _refined_bound(
 ) -> Fraction | float:
     """Return the largest sum of the classes' bounds over group numbers within the limit.
 
-    It is inf where the table of sums, or the numbers in it, would be too large.
+    It is inf if the table of sums, or the numbers in it, would be too large.
     """
     duals = (*main, *refined)
     limit = problem.gpus // problem.gpus_per_unit
     parts = [(_constant(d), Fraction(d.price)) for d in duals]
-    # Constants and prices are multiples of powers of two, hence of 1 / the largest denominator.
+    # Constants and prices are multiples of powers of two, and so of 1 / the largest denominator.
     scale = max(number.denominator for part in parts for number in part)
     lines = [(int(constant * scale), int(price * scale)) for constant, price in parts]
     largest = sum(abs(constant) + price * (limit + 1) for constant, price in lines)
@@ -376,7 +376,7 @@ def _refined_bound(
 
 
 def _is_symmetric(problem: PairingArguments) -> bool:
-    """Tell whether all pairs that may share are worth the same from both sides."""
+    """Return whether all pairs that may share have the same value from both sides."""
     if problem.is_sparse:
         rows, columns, value = problem.entries()
         allowed = value > -np.inf
@@ -403,7 +403,7 @@ def _largest(problem: PairingArguments) -> float:
 
 
 def _least(problem: PairingArguments) -> float:
-    """Return the least value of a group for which there are GPUs; 0 where none is negative."""
+    """Return the least value of a group that fits on the GPUs; 0 if none is negative."""
     fits = problem.size <= problem.gpus
     single = problem.single_value
     least = single.min(where=fits & (single > -np.inf), initial=0.0)

@@ -1,10 +1,10 @@
 """Kernels: functions on arrays that run compiled by numba or as plain Python.
 
 One source serves both. Compiled, the engine solves a thousand jobs in tens of milliseconds, but
-numba has to be imported and its machine code loaded (half a second), which is compiled once
-after installation (ten seconds and more) and kept next to the source or in the user's cache
-folder. As plain Python a round of some dozens of jobs is solved before that load would be over,
-and one of some hundreds before the compilation would. ``quickest`` chooses;
+numba has to be imported and its machine code loaded (half a second). The code is compiled once
+after installation (ten seconds or more) and cached next to the source or in the user's cache
+folder. As plain Python a round of some dozens of jobs is solved before the code would be loaded,
+and one of some hundreds before it would be compiled. ``quickest`` chooses;
 ``matching.compile_kernels`` compiles ahead of the first round.
 """
 
@@ -31,37 +31,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KERNELS: set[Callable[..., Any]] = set()
 
 _THREADED_CELLS = 200_000
-"""Matrix cells below which handing a pass over them to threads costs more than it saves."""
+"""Number of matrix cells below which threads cost more than they save."""
 
 _CHUNKS_PER_THREAD = 8
-"""So that threads end together although rows of a triangle differ in length."""
+"""Chunks per thread, so that threads end together although a triangle's rows differ."""
 
 
 _QUICKER_THAN_LOADING = 100
-"""Jobs up to which plain Python is done sooner than numba and its kept code are loaded."""
+"""Number of jobs up to which plain Python is faster than loading numba and its cached code."""
 
 _QUICKER_THAN_COMPILING = 600
-"""Jobs up to which plain Python is done sooner than the kernels are compiled."""
+"""Number of jobs up to which plain Python is faster than compiling the kernels."""
 
 _READ_BEFORE_COMPILED = 1200
-"""Jobs up to which plain Python has an answer of some quality sooner than that."""
+"""Number of jobs up to which plain Python has a usable answer before that."""
 
 _COMPILING_S = 20.0
-"""Seconds that compiling may take: a time limit below this cannot wait for it."""
+"""Seconds that compiling may take: with a shorter time limit it is not started."""
 
 _LOADING_S, _PLAIN_S = 1.0, 10.0
-"""Seconds in plain Python after which a process loads kept code, or compiles: many small rounds
-are a large one."""
+"""Seconds in plain Python after which a process loads cached code, or compiles: many small rounds
+are like a large one."""
 
 _plain_s = 0.0
 """Seconds that this process has spent on rounds in plain Python."""
 
 
 class KernelCompiler(Protocol):
-    """Turns a kernel into what is called: itself, or its compiled form."""
+    """Returns a kernel itself or its compiled form."""
 
     def __call__(self, kernel: F, /) -> F:
-        """Return the form of the kernel to be called."""
+        """Return the form of the kernel to call."""
         ...
 
 
@@ -72,40 +72,40 @@ def kernel(function: F) -> F:
 
 
 def interpreted(function: F, /) -> F:
-    """Run a kernel as plain Python."""
+    """Return the kernel itself, to run as plain Python."""
     return function
 
 
 def compiled(function: F, /) -> F:
-    """Run a kernel compiled; it is compiled, or read from the cache, at its first call."""
+    """Return the compiled kernel; it is compiled, or read from the cache, at its first call."""
     return cast("F", _compiled(function))
 
 
 def can_compile() -> bool:
-    """Tell whether numba's compiler is switched on (without importing it)."""
+    """Return whether numba's compiler is enabled (without importing it)."""
     return os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
 
 
 def is_compiled() -> bool:
-    """Tell whether this process has compiled kernels already."""
+    """Return whether this process has already compiled kernels."""
     return _compiled.cache_info().currsize > 0
 
 
 def is_kept() -> bool:
-    """Tell whether an earlier process has compiled all kernels as they are now for this machine."""
+    """Return whether all kernels in their present form are cached for this machine."""
     mark = _mark()
     return mark is not None and mark.exists()
 
 
 def keep() -> None:
-    """Note that all kernels are compiled, and their code kept."""
+    """Record that all kernels are compiled and cached."""
     mark = _mark()
     if mark is not None:
         mark.touch()
 
 
 def is_worth_compiling(jobs: int) -> bool:
-    """Tell whether rounds of so many jobs would be solved by code still to be compiled and kept."""
+    """Return whether rounds of this size need compiled code that is not cached yet."""
     if not can_compile() or jobs <= _QUICKER_THAN_LOADING:
         return False
     mark = _mark()
@@ -113,9 +113,9 @@ def is_worth_compiling(jobs: int) -> bool:
 
 
 def _mark() -> Path | None:
-    """Return the file with the machine code of these sources, None if none is kept.
+    """Return the file that marks the cached machine code of these sources, or None without a cache.
 
-    Its name tells the sources, Python, numba and processor that the code is for.
+    Its name depends on the sources, Python, numba and processor that the code is for.
     """
     folder, made_for = _compiler()
     if folder is None:
@@ -129,7 +129,7 @@ def _mark() -> Path | None:
 
 @cache
 def _compiler() -> tuple[Path | None, str]:
-    """Return the folder for machine code, if any, and what else than its sources it depends on."""
+    """Return the folder for machine code, if any, and its dependencies other than sources."""
     numba, binding = import_module("numba"), import_module("llvmlite.binding")
     made_for = f"{sys.version} {numba.__version__} {binding.get_host_cpu_name()}"
     try:
@@ -145,10 +145,10 @@ def note_plain(seconds: float) -> None:
 
 
 def quickest(jobs: int, budget: Budget) -> KernelCompiler:
-    """Return the way to run that is done first, or that keeps the time limit best.
+    """Return how to run kernels so that they end first or keep the time limit best.
 
-    ``compiled`` is returned before the kernels are compiled only where a round is so large, or
-    the rounds so far in this process took so long, that plain Python is no gain over compiling.
+    Without cached code, ``compiled`` is returned only if a round is so large, or the rounds so far
+    in this process took so long, that plain Python is not faster than compiling.
     """
     if not can_compile():
         return interpreted
@@ -167,7 +167,7 @@ def quickest(jobs: int, budget: Budget) -> KernelCompiler:
 
 @cache
 def _compiled(function: FunctionType) -> Any:  # noqa: ANN401 - numba has no types
-    """Compile a twin of the function that sees compiled twins of the kernels it calls."""
+    """Compile a copy of the function that calls compiled copies of the kernels it uses."""
     scope = dict(function.__globals__)
     for name in function.__code__.co_names:
         used = scope.get(name)
@@ -181,7 +181,7 @@ def _compiled(function: FunctionType) -> Any:  # noqa: ANN401 - numba has no typ
     numba = import_module("numba")
     try:
         return numba.njit(cache=True, nogil=True)(twin)
-    except RuntimeError:  # no folder to keep the machine code in: compile in every process
+    except RuntimeError:  # no folder for the machine code: compile in every process
         return numba.njit(nogil=True)(twin)
 
 

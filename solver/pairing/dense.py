@@ -1,11 +1,10 @@
 """Passes over all pairs of a dense class of jobs.
 
-Values are int32 fixed point; ``FORBIDDEN`` marks pairs that may not share. Potentials are
-doubled (see ``assignment``), so the reduced cost of a pair is, doubled,
-P_i + P_j + (blossoms that contain both) - 2 (w_ij - price), and a pair *prices in* where this
-is negative. These passes are the only ones that touch all pairs; the rest works on the sparse
-graph of the pairs that ever priced in (column generation; Derigs & Metz, 1991, solve matchings
-on dense graphs so).
+Values are int32 fixed point; ``FORBIDDEN`` marks pairs that may not share. Potentials are doubled
+(see ``assignment``), so the doubled reduced cost of a pair is P_i + P_j + (blossoms that contain
+both) - 2 (w_ij - price), and a pair *prices in* if this is negative. Only these passes touch all
+pairs; the rest works on the sparse graph of the pairs that have priced in (column generation;
+Derigs & Metz, 1991, solve matchings on dense graphs this way).
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ Ints = NDArray[np.int64]
 Narrow = NDArray[np.int32]
 
 FORBIDDEN = -(2**31)
-"""In place of the value of a pair that may not share."""
+"""The value of a pair that may not share."""
 
 _LOWEST = -(2**62)
 
 _HALF = 2**30 - 1
-"""Half potentials beyond this decide alone whether a pair prices in; sums stay in 32 bits."""
+"""Half potentials are cut here: beyond it they alone decide whether a pair prices in."""
 
 _BLOCK = 256
-"""Columns that are passed over together where none of them prices in."""
+"""Columns that are skipped together if none of them prices in."""
 
 _TILE = 64
-"""Columns that are compared with their mirrored rows at a time."""
+"""Columns that are compared with their mirrored rows together."""
 
 _NOISE = 2**25 - 1
-"""On the order of pairs that price in: a 32nd of the largest doubled value."""
+"""Noise on the order of pairs that price in: a 32nd of the largest doubled value."""
 
 
 @kernel
@@ -43,7 +42,7 @@ def inspect_rows(
 ) -> None:
     """Find the largest magnitudes, and rows with a column that is not symmetric or is +inf.
 
-    ``largest`` is by the first row of a tile. Tiles are mirrored first, and compared without
+    ``largest`` is indexed by the first row of a tile. Tiles are mirrored first and compared without
     branches, for vector instructions.
     """
     mirrored = np.empty((_TILE, _TILE), values.dtype)
@@ -104,7 +103,7 @@ def round_rows(
 
 @kernel
 def dither(i: int, j: int, mask: int) -> int:
-    """Return a fixed pseudo-random number for the pair, so that ties do not all choose alike."""
+    """Return a fixed pseudo-random number for the pair, so that ties are broken differently."""
     return ((i * 2654435761 + j * 2246822519 * (2 * (i & 7) + 1)) >> 7) & mask
 
 
@@ -112,7 +111,7 @@ def dither(i: int, j: int, mask: int) -> int:
 def best_partners(
     first: int, last: int, fixed: Narrow, potential: Ints, mask: int, rows: Ints, best: Ints
 ) -> None:
-    """Keep for each row the columns of largest 2 w_ij - P_j: its likely partners (-1: fewer)."""
+    """Keep for each row the columns of largest 2 w_ij - P_j as likely partners (-1 if fewer)."""
     most = best.shape[1]
     key = np.empty(most, np.int64)
     for t in range(first, last):
@@ -173,7 +172,7 @@ def extend_rows(
 def common_dual(i: int, j: int, parent: Ints, total: Ints, mark: Ints) -> int:
     """Return the sum of the duals of the blossoms that contain both vertices.
 
-    ``mark`` is i at the blossoms around i, ``total`` the sum from a blossom outwards.
+    ``mark`` is i for the blossoms around i, ``total`` the sum from a blossom outwards.
     """
     b = parent[j]
     while b >= 0 and mark[b] != i:
@@ -192,7 +191,7 @@ def halves(potential: Ints) -> Narrow:
 
 @kernel
 def any_above(values: Narrow, halves: Narrow, threshold: np.int32) -> bool:
-    """Tell whether a value is above its half potential: without branches, in narrow vectors."""
+    """Return whether a value is above its half potential, without branches, in narrow vectors."""
     count = np.int32(0)
     for j in range(values.size):
         count = np.int32(count + np.int32(values[j] > np.int32(halves[j] + threshold)))
@@ -216,10 +215,10 @@ def price_rows(
 ) -> None:
     """List the pairs (i, j > i) whose doubled reduced cost is below ``-slack``.
 
-    ``found`` counts them, ``worst`` is the largest shortfall, ``partner`` holds the worst of
-    them as far as there is room. A negative slack lists all pairs up to that reduced cost.
-    ``parent`` and ``total`` are of ``blossom.nested``. ``halves`` are of the function of that
-    name: they say fast where nothing prices in.
+    ``found`` is their number, ``worst`` the largest shortfall, and ``partner`` holds the worst of
+    them, up to its width. A negative slack lists all pairs up to that reduced cost. ``parent`` and
+    ``total`` come from ``blossom.nested``, ``halves`` from the function of that name: they show
+    quickly where nothing prices in.
     """
     room = partner.shape[1]
     m = fixed.shape[1]

@@ -13,9 +13,9 @@ Ints = NDArray[np.int64]
 
 
 class Events(NamedTuple):
-    """A binary heap of what may happen next, least time first.
+    """A binary heap of possible next events, least time first.
 
-    ``a`` is the outer node, ``b`` the place of the edge in the graph; the blossom to expand.
+    ``a`` is the outer node, or the blossom to expand; ``b`` is the index of the edge in the graph.
     """
 
     time: Ints
@@ -39,7 +39,7 @@ def new_events(room: int) -> Events:
 
 @kernel
 def with_room(events: Events, more: int) -> Events:
-    """Return the heap with room for so many more events."""
+    """Return the heap with room for ``more`` additional events."""
     size = events.size[0]
     if size + more <= events.time.size:
         return events
@@ -52,7 +52,7 @@ def with_room(events: Events, more: int) -> Events:
 
 @kernel
 def put(events: Events, q: int, time: int, kind: int, a: int, b: int) -> None:
-    """Write an event to a place of the heap."""
+    """Write an event to a position of the heap."""
     events.time[q] = time
     events.kind[q] = kind
     events.a[q] = a

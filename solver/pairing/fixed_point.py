@@ -1,9 +1,9 @@
 """From the arguments of ``match_pairs`` to whole numbers.
 
 Values are multiplied by a power of two that brings the largest magnitude to at most 2^29 and
-rounded *up* to whole units, so that a bound on the rounded problem is one on the true problem.
-The error is less than one unit for each group that a plan starts; it is part of the gap. Where
-the scaled values are whole (small integers, say) there is none.
+rounded *up* to whole units, so that a bound on the rounded problem is also a bound on the true
+problem. The error is less than one unit for each group that a plan starts; it is part of the gap.
+If the scaled values are whole (such as small integers), there is no error.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _VALUE_BITS = 29
-"""Of the largest value: doubled sums and differences of two values stay within 32 bits."""
+"""Bits of the largest value: doubled sums and differences of two values stay within 32 bits."""
 
 _SPARE_BITS = 54
-"""Bits for value x jobs x size: leaves room to 63 for a penalty, prices beyond it, doubling."""
+"""Bits for value x jobs x size: up to 63 are left for a penalty, higher prices and doubling."""
 
 _PENALTY_BITS = 57
 """Bits for value x jobs^2: the doubled penalties of all jobs together stay within 63."""
@@ -43,9 +43,9 @@ class Rounded:
     classes : list of ClassData
         The jobs by size.
     limit : int
-        The limit, in units of GPUs; the classes' sizes are in these units, too.
+        The limit, in units of GPUs; the classes' sizes are in these units too.
     gpus_per_unit : int
-        GPUs of a unit: the largest number that all sizes are multiples of.
+        GPUs per unit: the greatest common divisor of all sizes.
     scale : float
     largest : int
         The largest magnitude of a value.
@@ -67,8 +67,7 @@ def rounded(problem: PairingArguments, run: KernelCompiler) -> Rounded:
     Raises
     ------
     ArgumentError
-        Where ``pair_value`` is not symmetric or is +inf somewhere, or the largest value is out
-        of range.
+        If ``pair_value`` is not symmetric or contains +inf, or the largest value is out of range.
     """
     n, per_unit = len(problem), problem.gpus_per_unit
     largest = max(_largest_pair(problem, run), _largest_single(problem.single_value))
@@ -102,7 +101,7 @@ def _largest_single(single: Floats) -> float:
 
 
 def _largest_pair(problem: PairingArguments, run: KernelCompiler) -> float:
-    """Return the largest magnitude of a pair's value, and check that the values are sound."""
+    """Return the largest magnitude of a pair's value, and check that the values are valid."""
     if problem.is_sparse:
         return _largest_sparse(problem)
     if isinstance(problem.pair_value, PairValues):
@@ -152,7 +151,7 @@ def _allowed(problem: PairingArguments) -> tuple[Ints, Ints, Floats]:
 def _class_pairs(
     problem: PairingArguments, nodes: Ints, scale: float, run: KernelCompiler
 ) -> tuple[NDArray[np.int32] | None, Graph | None]:
-    """Return the rounded pairs of a class: dense, and as a graph where they are few."""
+    """Return the rounded pairs of a class: dense, and as a graph if they are few."""
     if problem.is_sparse:
         return None, _sparse_class(problem, nodes, scale, run)
     if isinstance(problem.pair_value, PairValues):

@@ -1,15 +1,15 @@
 """Several class sizes under one limit on GPUs: a knapsack over concave values.
 
-The Lagrangean bound of ``capacity`` leaves a gap where groups take different numbers of GPUs.
-It is closed without a search tree. Each class's value f(k) of k groups is concave and known by
-tangents; a dynamic programme over the classes says how many groups each should get if all
-tangents were exact. There f is made exact (a price search for that class alone, then merging),
-which adds tangents; and so on until the value of the matchings equals the programme's bound.
+The Lagrangean bound of ``capacity`` leaves a gap if groups take different numbers of GPUs. It is
+closed without a search tree. Each class's value f(k) of k groups is concave and bounded by
+tangents; a dynamic programme over the classes finds how many groups each should get if all tangents
+were exact. There f is made exact (by a price search for that class alone, then merging), which adds
+tangents; this repeats until the value of the matchings equals the programme's bound.
 
-Only numbers of groups that lose no more at the capacity price than the gap can be better
-than what is known, and only pairs whose reduced cost is below the gap can be in a better
-solution: any solution loses, against the Lagrangean bound, at least the sum of its reduced
-costs. The latter are added to the graph before; after that the sparse graph decides.
+Only numbers of groups that lose no more than the gap at the capacity price can improve the
+incumbent, and only pairs with a reduced cost below the gap can be in a better solution: relative to
+the Lagrangean bound any solution loses at least the sum of its reduced costs. These pairs are first
+added to the graph; after that the sparse graph is sufficient.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ Ints = NDArray[np.int64]
 _IMPOSSIBLE = -(2**62)
 
 _FEW = 16
-"""Pairs that may be added for a job before the optimum on the graph as it is."""
+"""Maximum number of pairs added per job before the optimum on the present graph."""
 
 _MOST = 4_000_000
-"""Pairs that may be added in the last step, over all jobs, before the gap is left as it is."""
+"""Maximum number of pairs added in the last step, over all jobs; with more, the gap remains."""
 
 _MOST_CELLS = 2**24
-"""Cells of the knapsack's tables; where the limit on GPUs asks for more, the gap is left."""
+"""Maximum number of cells of the knapsack's tables; with more, the gap remains."""
 
 _WIDEN = 4
 
 _NEAR = 32
-"""The first tangents lie this part of the gap away from the capacity price: about where so many
-groups more or fewer would lose as much as the gap."""
+"""The first tangents are at a distance of the gap divided by this number from the capacity price:
+about where this many groups more or fewer would lose as much as the gap."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Incumbent:
 
 
 class ConcaveValue:
-    """f of one class, known by its tangents."""
+    """f of one class, bounded by its tangents."""
 
     def __init__(self, size_class: SizeClass, main: Tangent, budget: Budget) -> None:
         self.size_class = size_class
@@ -68,15 +68,15 @@ class ConcaveValue:
         self._budget = budget
 
     def bounds2(self, counts: Ints) -> Ints:
-        """Return what is known of f at these numbers of groups, doubled."""
+        """Return the doubled bounds on f at these numbers of groups."""
         bounds2: Ints = np.min([t.bound2(0) + 2 * t.price * counts for t in self.tangents], axis=0)
         return bounds2
 
     def enclose(self, gap2: int) -> None:
         """Find tangents on either side whose solutions lose more than the gap.
 
-        They keep the window small before anything is known of f in between; fractional ones
-        are found faster and bound as well.
+        They keep the window small before f is bounded in between; fractional tangents are found
+        faster and give valid bounds.
         """
         for sign in (1, -1):
             step = max(1, gap2 // _NEAR)
@@ -95,7 +95,7 @@ class ConcaveValue:
         return np.flatnonzero(loss2 <= gap2)
 
     def best(self, count: int) -> Ints:
-        """Return a best matching of at most so many groups; its bound is then exact."""
+        """Return a best matching of at most ``count`` groups; its bound is then exact."""
         fewer = [t for t in self.tangents if t.integral and t.count2 <= 2 * count]
         more = [t for t in self.tangents if t.integral and t.count2 > 2 * count]
         below = min(fewer, key=lambda t: t.price, default=None)
@@ -130,10 +130,10 @@ def close_gap(
     bound2: int,
     budget: Budget,
 ) -> tuple[list[ConcaveValue], int]:
-    """Improve the incumbent to the optimum; return the classes' values and the bound proven.
+    """Improve the incumbent to the optimum; return the classes' values and the proven bound.
 
-    The gap of a good incumbent says which pairs could be in a better solution; they are added
-    to the graph first. Where they are too many, the optimum on the graph as it is comes before.
+    The gap of a good incumbent determines which pairs could be in a better solution; they are added
+    to the graph first. If they are too many, the optimum on the present graph is found before.
     """
     if incumbent.value2 >= bound2:
         return [], bound2
@@ -155,7 +155,7 @@ def _values(classes: Sequence[SizeClass], main: Joint, budget: Budget) -> list[C
 
 
 def _add_survivors(classes: Sequence[SizeClass], main: Joint, gap2: int, most: int) -> bool:
-    """Add the pairs that could be in a better solution to the graphs, unless they are too many."""
+    """Add the pairs that could be in a better solution to the graphs, unless there are too many."""
     tangents = zip(classes, main.tangents, strict=True)
     return gap2 <= 0 or all(c.add_survivors(t, gap2, most) for c, t in tangents)
 
@@ -185,7 +185,7 @@ def _try(values: Sequence[ConcaveValue], counts: Sequence[int], incumbent: Incum
 def _filled(main: Joint, limit: int, values: Sequence[ConcaveValue]) -> list[int]:
     """Return the numbers of groups at the capacity price, changed so that all GPUs are used.
 
-    What is missing or too much goes to the largest groups first.
+    Missing or surplus GPUs are balanced by the largest groups first.
     """
     left = limit - main.count2 // 2
     counts = [t.count2 // 2 for t in main.tangents]

@@ -14,16 +14,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph in compressed rows, every edge in the rows of both its ends.
+    """A graph in compressed rows, with every edge in the rows of both its ends.
 
     Attributes
     ----------
     start : (nodes + 1,) int
-        Where each node's edges start in ``head`` and ``weight``.
+        The index at which each node's edges start in ``head`` and ``weight``.
     head : (2 edges,) int
-        The other end.
+        The other end of each edge.
     weight : (2 edges,) int
-        The value of the pair, fixed point.
+        The fixed-point value of each pair.
     first, second, once : (edges,) int
         Every edge once, in order: its ends (the smaller first) and its weight.
     """
@@ -37,7 +37,7 @@ class Graph:
 
     @classmethod
     def of(cls, nodes: int, first: Ints, second: Ints, weight: Ints, run: KernelCompiler) -> Graph:
-        """Return the graph of these edges (first < second), each given once, in their order."""
+        """Return the graph of these edges (first < second), each given once, in order."""
         start = np.zeros(nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(first, minlength=nodes), out=start[1:])
         start[1:] += np.cumsum(np.bincount(second, minlength=nodes))
@@ -54,14 +54,14 @@ class Graph:
     def extended(
         self, first: Ints, second: Ints, value: NDArray[np.int32], run: KernelCompiler
     ) -> Graph:
-        """Return the graph with these edges too, some of which it may have already.
+        """Return the graph with these edges added; it may already have some of them.
 
         Parameters
         ----------
         first, second : (e,) int
-            Their ends, first < second.
+            The ends of the edges, first < second.
         value : (nodes, nodes) int
-            Where their weights are looked up.
+            The table of weights.
         """
         old = self.first * self.nodes + self.second
         new = np.unique(first * self.nodes + second)
@@ -85,7 +85,7 @@ class Graph:
 
 @kernel
 def fill_rows(first: Ints, second: Ints, weight: Ints, place: Ints, head: Ints, both: Ints) -> None:
-    """Write every edge to the rows of both its ends, from ``place`` on."""
+    """Write every edge to the rows of both its ends, starting at ``place``."""
     for e in range(first.size):
         i = first[e]
         j = second[e]

@@ -1,4 +1,4 @@
-"""A matching in no time, for when the deadline comes before the first optimum."""
+"""A fast matching, for a deadline before the first optimum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def greedy_partners(
     limit: int,
     run: KernelCompiler,
 ) -> list[Ints]:
-    """Take groups by value per GPU: first those with required jobs, most of them first."""
+    """Take groups by value per GPU: groups with the most required jobs first."""
     offsets = np.cumsum([0, *(len(c.nodes) for c in classes)])
     columns: list[tuple[Ints, ...]] = []
     for c, (first, second, weight), offset in zip(classes, edges, offsets, strict=False):
@@ -49,7 +49,7 @@ def take_in_order(
     limit: int,
     partner: Ints,
 ) -> None:
-    """Take every group that still fits, in order, if it is worth something or covers a job."""
+    """Take every group that still fits, in order, if it has a value or covers a required job."""
     left = limit
     for e in order:
         fits = partner[a[e]] < 0 and partner[b[e]] < 0 and size[e] <= left

@@ -1,4 +1,4 @@
-"""``match_pairs``: which jobs share a GPU and which run alone, at proven optimum.
+"""``match_pairs``: which jobs share a GPU and which run alone, proven optimal.
 
 The problem, for jobs i with sizes s_i and a limit M on GPUs:
 
@@ -8,12 +8,12 @@ The problem, for jobs i with sizes s_i and a limit M on GPUs:
 
 The scheme, each step in its module:
 
-1. whole numbers (``fixed_point``), jobs of one size forming a class (``size_class``);
+1. whole numbers (``fixed_point``), with a class of jobs for each size (``size_class``);
 2. start prices from a sample, or from the last round (``prices``);
 3. the capacity price (``capacity``): at each price, sparse shortest augmenting paths
    (``assignment``) give the fractional optimum and, at the end, blossoms (``blossom``) the
    integral one, on a sparse graph of likely pairs;
-4. pricing over all pairs (``dense``) adds what the graph lacks, until nothing does;
+4. pricing over all pairs (``dense``) adds missing pairs to the graph, until none is missing;
 5. with one class, merging at the limit gives the optimum (``capacity``); with several, a
    knapsack over their concave values does (``gangs``);
 6. the duals are the proof (``certificate``).
@@ -63,10 +63,10 @@ OPTIMAL_GAP = 1e-6
 """The relative gap up to which a matching is called optimal (see ``solver.types``)."""
 
 _COMPILED_JOBS = 400
-"""Jobs of the rounds that the kernels are compiled by: enough to sample and to price."""
+"""Number of jobs in the rounds that compile the kernels: enough for sampling and pricing."""
 
 _FINISH = 2
-"""Time kept for the bound at a deadline, in times of what reading the values took."""
+"""Time kept for the bound at a deadline, as a multiple of the time to read the values."""
 
 
 _STEPS_TO_READ = 10
@@ -88,31 +88,31 @@ def match_pairs(
     Parameters
     ----------
     pair_value : (n, n) float array, scipy.sparse array or SplitValues
-        Value of each pair, symmetric. NaN or -inf: may not share; in a sparse array also what
-        is absent. The diagonal is ignored.
+        Value of each pair, symmetric. NaN or -inf: may not share; so are absent pairs of a sparse
+        array. The diagonal is ignored.
     single_value : (n,) float, optional
-        Value of each job alone; NaN or -inf: not alone. None: no job alone.
+        Value of each job alone; NaN or -inf: may not run alone. None: no job may.
     gpus : int, optional
-        The most GPUs that may be used. None: no limit.
+        Maximum number of GPUs used. None: no limit.
     size : (n,) int, optional
-        GPUs that a job takes, default 1. Only equal sizes pair, and a pair takes that many.
+        Number of GPUs that a job takes, default 1. Only equal sizes pair, and a pair takes that
+        many.
     required : (n,) bool, optional
         Jobs that must be placed.
     time_limit : float or Budget, optional
-        Seconds after which the best solution and bound so far are returned, or what is left to
-        all searches of which this is one. A round of more
-        than 1,200 jobs still waits for the kernels where they have never been compiled; smaller
-        ones run as plain Python then, which takes some seconds at a thousand jobs (see
-        ``compile_kernels``).
+        Seconds after which the best solution and bound so far are returned, or the budget shared
+        with other searches. Without cached kernels a round of more than 1,200 jobs still waits for
+        their compilation; smaller rounds then run as plain Python, which takes some seconds at a
+        thousand jobs (see ``compile_kernels``).
     seed : int
-        Of the random sample from which prices start; decides among optima of equal value.
+        Seed of the random sample that gives initial prices; decides among optima of equal value.
     previous : Matching or Prices, optional
         The last round's result for the same jobs, or its ``prices.reindexed`` for others.
 
     Raises
     ------
     ArgumentError
-        Where an argument breaks its rule.
+        If an argument breaks its rule.
     """
     budget = time_limit if isinstance(time_limit, Budget) else Budget.of(time_limit)
     began = budget.now()
@@ -131,7 +131,7 @@ def match_pairs(
 
 @contextmanager
 def quickest_run(jobs: int, budget: Budget) -> Iterator[KernelCompiler]:
-    """Choose how to run kernels; compile them before where that pays, and note plain Python."""
+    """Choose how to run kernels; compile them first if that pays, and count plain Python's time."""
     began = time.monotonic()
     run = quickest(jobs, budget)
     if run is compiled and not is_compiled() and not is_kept():
@@ -160,13 +160,13 @@ def searched(
 
 
 def compile_kernels() -> None:
-    """Compile all kernels and keep their machine code, unless that is done or switched off.
+    """Compile all kernels and cache their machine code, unless compiling is disabled.
 
-    Without it, the first round of more than some hundreds of jobs after an installation takes
-    ten seconds or more longer, whatever its time limit is. For install scripts, images and
-    services that must not wait (``python -m dovetail.solver.pairing``); the code is kept next to
-    the source, or in the user's cache folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the
-    kind of processor that it was compiled on.
+    Without it, the first round of more than some hundreds of jobs after an installation takes ten
+    seconds or more longer, whatever its time limit. Use it in install scripts, images and services
+    that must not wait (``python -m dovetail.solver.pairing``). The code is cached next to the
+    source, in the user's cache folder or in ``NUMBA_CACHE_DIR``, and is valid for the type of
+    processor that it was compiled on.
     """
     if not can_compile():
         return
@@ -190,7 +190,7 @@ def compile_kernels() -> None:
 
 @dataclass
 class MatchingSearch:
-    """The state of a solve, so that what is known at the deadline can be returned."""
+    """The state of a search, so that its results at the deadline can be returned."""
 
     whole: Rounded
     run: KernelCompiler
@@ -243,7 +243,7 @@ class MatchingSearch:
         return sampled(whole.classes, whole.limit, whole.largest, rng, self.run, self.budget)
 
     def _prove(self, best: Joint) -> None:
-        """Take the duals of a priced point as the proof."""
+        """Use the duals of a priced point as the proof."""
         self.main = best.tangents
         self.likely = [s.likely_pairs(t) for s, t in zip(self.solvers, self.main, strict=True)]
         self.bound2 = best.dual2 + 2 * best.price * self.whole.limit
@@ -258,7 +258,7 @@ class MatchingSearch:
         return self.incumbent
 
     def _wind_up(self) -> None:
-        """Make a bound and a solution of what is known when the time is over."""
+        """Compute a bound and a solution from the state when the time is over."""
         whole = self.whole
         if not self.solvers:
             self.solvers = [SizeClass(c, self.run, ClassStart.unknown(c), 0) for c in whole.classes]
@@ -273,7 +273,7 @@ class MatchingSearch:
 
 
 def of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
-    """Return the bracket of the only class, whose price and count are the joint ones."""
+    """Return the bracket of the only class, whose price and count are those of all classes."""
     best, fewer, more = (
         None if joint is None else joint.tangents[0]
         for joint in (bracket.best, bracket.fewer, bracket.more)
@@ -283,7 +283,7 @@ def of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
 
 
 def matching_of(problem: PairingArguments, search: MatchingSearch) -> Matching:
-    """Turn the result back into the given jobs and values."""
+    """Convert the result back to the given jobs and values."""
     n, whole = len(problem), search.whole
     mate = np.full(n, -1, dtype=np.int64)
     if search.incumbent is not None:

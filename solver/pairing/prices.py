@@ -1,9 +1,9 @@
-"""Prices to start from: those of the last round, or of a sample of the jobs.
+"""Initial prices, from the last round or from a sample of the jobs.
 
-The prices of a random eighth of the jobs (found the same way) are close to those of all, when
-the limit on GPUs is scaled alike. They extend to the other jobs in one pass: each job's
-potential is raised until no pair with a sampled job has negative reduced cost. Start prices
-decide only how fast the proof is found, never what is proven.
+The prices of a random eighth of the jobs (found in the same way) are close to those of all jobs if
+the limit on GPUs is scaled accordingly. They are extended to the other jobs in one pass: each job's
+potential is raised until no pair with a sampled job has negative reduced cost. Initial prices
+affect only how fast the proof is found, never the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _UNSAMPLED = 160
-"""Jobs up to which a sample would save nothing."""
+"""Number of jobs up to which a sample saves nothing."""
 
 _LEAST_SAMPLE = 256
 _SAMPLED_PART = 8
@@ -33,12 +33,12 @@ _LARGEST_PART = 4
 """The sample: an eighth of the jobs, at least 256 but no more than a quarter."""
 
 _SAMPLE_ROUNDS = 2
-"""Rounds of pricing for a sample, whose prices need not be exact."""
+"""Pricing rounds for a sample, whose prices need not be exact."""
 
 
 @dataclass(frozen=True)
 class PriceStart:
-    """Where the price search begins: the price per GPU, and what is known of the classes."""
+    """The start of the price search: the price per GPU, and the starts of the classes."""
 
     price: int
     classes: Sequence[ClassStart]
@@ -52,7 +52,7 @@ def sampled(
     run: KernelCompiler,
     budget: Budget,
 ) -> PriceStart:
-    """Return start prices from a sample of the jobs."""
+    """Return initial prices from a sample of the jobs."""
     jobs = sum(len(c.nodes) for c in classes)
     if jobs <= _UNSAMPLED or all(c.graph is not None for c in classes):
         return PriceStart(_typical(classes), [ClassStart.unknown(c) for c in classes])
@@ -80,7 +80,7 @@ def sampled(
 def _extended(
     data: ClassData, chosen: Ints, potential: Ints, price: int, run: KernelCompiler
 ) -> ClassStart:
-    """Return the potentials of all jobs from those of the chosen ones."""
+    """Return the potentials of all jobs from those of the chosen jobs."""
     start = ClassStart.unknown(data)
     if data.fixed is None:
         return start
@@ -94,7 +94,7 @@ def known(
 ) -> PriceStart:
     """Return the start from the prices of the last round.
 
-    Its values may have been far larger than this round's: no price starts beyond ``most``.
+    Its values may have been much larger than this round's, so initial prices are at most ``most``.
     """
     price = round(min(max(prices.gpu * scale, 0.0), most))
     old = np.clip(prices.job * scale, -most, most)
@@ -125,7 +125,7 @@ def _known_class(
 
 
 def _typical(classes: Sequence[ClassData]) -> int:
-    """Return a first guess of the price per GPU: what the median job alone is worth."""
+    """Return a first guess of the price per GPU: the median value per GPU of a job alone."""
     worth = np.concatenate([np.maximum(c.single, 0) // c.size for c in classes])
     return int(np.median(worth)) if len(worth) else 0
 

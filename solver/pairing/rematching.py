@@ -1,7 +1,7 @@
-"""Problems that differ in the values of some jobs, solved one after the other.
+"""Successive problems that differ in the values of some jobs.
 
-The values are rounded to whole units once, and the graph of likely pairs stays and grows. Each
-problem is solved from the prices and the rows of a solution of a similar one: only the rows of
+The values are rounded to whole units once, and the graph of likely pairs is kept and grows. Each
+problem is solved from the prices and the rows of a solution of a similar problem: only the rows of
 jobs whose edges are no longer tight look for a new partner.
 """
 
@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _LOST_BITS = 4
-"""By so many bits the largest value may fall before values are to be rounded anew."""
+"""Bits by which the largest value may fall before values must be rounded again."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Rematched:
     Attributes
     ----------
     mate : (n,) int
-        As in ``Matching``.
+        See ``Matching``.
     bound : float
         A proven bound on the value of every matching.
     start : PriceStart
-        To solve the next problem from.
+        The start for the next problem.
     """
 
     mate: Ints
@@ -49,21 +49,21 @@ class Rematched:
 
 
 class Rematching:
-    """Solves a problem of jobs that take one GPU each, and then others of the same jobs.
+    """Solves a problem of jobs that take one GPU each, and then further problems of these jobs.
 
     Parameters
     ----------
     pair_value, single_value, gpus, required, seed, previous
-        The arguments of ``match_pairs`` for the first problem, ``pair_value`` dense.
+        The arguments of ``match_pairs`` for the first problem, with a dense ``pair_value``.
     budget : Budget
-        Of this and all later solutions.
+        The budget of this and all later solutions.
 
     Attributes
     ----------
     first : Matching
         The solution of the first problem.
     start : PriceStart or None
-        To solve the next problem from; None where there are no jobs.
+        The start for the next problem; None if there are no jobs.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class Rematching:
     def revalue(
         self, jobs: Ints, pair_value: Floats, single_value: Floats, required: Bools
     ) -> bool:
-        """Give some jobs other values; tell whether the units are still fit for the values.
+        """Give some jobs other values; return whether the units still suit the values.
 
         Parameters
         ----------
         jobs : (k,) int
         pair_value : (k, n) float
-            NaN where two may not share, as it is for those that might not at first, and for a
-            job with itself.
+            NaN where two jobs may not share, including all pairs that could not share at first, and
+            for a job with itself.
         single_value : (k,) float
-            NaN where one may not run alone.
+            NaN if a job may not run alone.
         required : (k,) bool
         """
         whole = self._whole
@@ -113,12 +113,12 @@ class Rematching:
         return _is_at_least(whole.largest >> _LOST_BITS, solver.data)
 
     def solve(self, start: PriceStart) -> Rematched | None:
-        """Return a best matching, from the solution of another problem; None if there is none.
+        """Return a best matching, starting from another problem's solution; None if there is none.
 
         Raises
         ------
         OutOfTimeError
-            Where the budget is used up before.
+            If the budget is used up first.
         """
         whole, budget = self._whole, self._budget
         (solver,) = self._solvers
@@ -148,7 +148,7 @@ def _start(tangent: Tangent) -> PriceStart:
 
 
 def _is_at_least(magnitude: int, data: ClassData) -> bool:
-    """Tell whether a value is of this magnitude or a larger one."""
+    """Return whether some value has at least this magnitude."""
     assert data.fixed is not None
     if data.fixed.max(initial=0) >= magnitude or data.single.max(initial=0) >= magnitude:
         return True

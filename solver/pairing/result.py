@@ -1,4 +1,4 @@
-"""What the engine finds and what proves it: all that its checker has in common with it."""
+"""The engine's results and their proofs: the only types that it shares with its checker."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Dual:
     jobs : (m,) int
         The jobs of the class.
     price : float
-        Per group.
+        The price per group.
     potential : (m,) float
-        p of each of the jobs.
+        The potential p of each job.
     blossoms : tuple of ((k,) int, float)
         Odd sets of jobs and their duals.
     """
@@ -37,7 +37,7 @@ class Dual:
 
     @property
     def constant(self) -> float:
-        """The bound on no groups."""
+        """The bound for no groups."""
         inside = [z * ((len(members) - 1) // 2) for members, z in self.blossoms]
         return math.fsum([*self.potential.tolist(), *inside])
 
@@ -51,7 +51,7 @@ class Certificate:
     main : tuple of Dual
         One per class, feasible for all pairs.
     refined : tuple of Dual
-        Further ones, feasible for the pairs that could be in a better solution.
+        Further duals, feasible for the pairs that could be in a better solution.
     """
 
     main: tuple[Dual, ...]
@@ -60,24 +60,24 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Prices:
-    """What GPUs and jobs are worth at the optimum, to start the next round from.
+    """The prices of GPUs and jobs at the optimum, from which the next round may start.
 
     Attributes
     ----------
     gpu : float
-        Per GPU: what one more would add.
+        Per GPU: the value that one more would add.
     job : (n,) float
-        Per job: what it adds above the price of the GPUs it takes; NaN for jobs not known yet.
+        Per job: its value above the price of the GPUs it takes; NaN for new jobs.
     partner : (n,) int, optional
-        In the fractional optimum at these prices: the job that a job goes to (which need not
-        go back to it), itself where it has no partner; -1 where that is not known.
+        In the fractional optimum at these prices: the job that a job is assigned to (not
+        necessarily vice versa), itself if it has no partner; -1 if unknown.
     pairs : (2, e) int, optional
         The pairs of jobs that are likely at these prices, the smaller index first.
 
     Raises
     ------
     ArgumentError
-        Where ``gpu`` is NaN, or ``partner`` or ``pairs`` are not indices of these jobs.
+        If ``gpu`` is NaN, or ``partner`` or ``pairs`` are not indices of these jobs.
     """
 
     gpu: float
@@ -109,7 +109,7 @@ class Prices:
         Parameters
         ----------
         index : (m,) int
-            For each job of the new set its index in this one, -1 where it is new.
+            The index of each job of the new set in this one, -1 if it is new.
         """
         index = np.asarray(index, dtype=np.int64)
         n = len(self.job)
@@ -129,25 +129,25 @@ class Prices:
 
 @dataclass(frozen=True)
 class Matching:
-    """What ``match_pairs`` found and proved.
+    """The result and proof of ``match_pairs``.
 
     Attributes
     ----------
     mate : (n,) int
-        Each job's partner; its own index where it runs alone; -1 where it is not placed.
+        Each job's partner; its own index if it runs alone; -1 if it is not placed.
     value : float
         The sum of the values of the pairs and of the jobs alone; -inf without a solution.
     bound : float
-        A proven bound on the value of every solution; -inf where there is proven to be none.
+        A proven bound on the value of every solution; -inf if there is provably none.
     gap : float
-        ``|bound - value| / max(|bound|, |value|)``, 0 where both are 0; inf without a solution
-        where that is not proven.
+        ``|bound - value| / max(|bound|, |value|)``, 0 if both are 0; inf without a solution if that
+        is not proven.
     status : str
         ``optimal`` (gap at most 1e-6), ``feasible``, ``infeasible`` (proven) or ``unknown``.
     certificate : Certificate
         The duals that prove the bound; ``certificate_errors`` checks them.
     prices : Prices
-        To start the next round from (``previous``).
+        Prices from which the next round may start (``previous``).
     """
 
     mate: Ints

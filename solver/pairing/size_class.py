@@ -9,8 +9,8 @@ group gives a tangent to f:
 and L is a plain maximum weight matching, computed on a sparse graph of likely pairs. It holds
 for all pairs once none prices in (``dense``).
 
-Required jobs may be left out too, at a penalty larger than anything they could be worth: so
-every problem has a solution, and one that pays the penalty proves that the true one has none.
+Required jobs may be left out too, at a penalty larger than any value: so every problem has a
+solution, and an optimum that pays the penalty proves that the original problem has none.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ Ints = NDArray[np.int64]
 Narrow = NDArray[np.int32]
 
 NOT_ALONE = -(2**60)
-"""In place of the value of a job that may not run alone."""
+"""The value of a job that may not run alone."""
 
 _PARTNERS = 10
-"""Likely partners per job that the sparse graph starts with."""
+"""Likely partners per job in the initial sparse graph."""
 
 _CARRIED = 10
 """Pairs per job that are carried to the next round, over all jobs."""
 
 _ADDED_PER_ROW = 8
-"""Pairs that one round of pricing adds per job at most; the worst go first."""
+"""Maximum number of pairs that one round of pricing adds per job, the worst first."""
 
 _DITHER = 2**26 - 1
 """Noise on the choice of likely partners: a sixteenth of the largest doubled value. Without it
-jobs that are alike would all choose the same few partners."""
+equal jobs would all choose the same few partners."""
 
 _COMPLETE = 128
-"""Jobs up to which the graph holds all pairs from the start, and nothing has to be priced."""
+"""Number of jobs up to which the graph has all pairs from the start and needs no pricing."""
 
 _SPARSE_DEGREE = 16
-"""Average number of allowed partners up to which the same holds for any number of jobs."""
+"""Average number of allowed partners up to which the same applies to any number of jobs."""
 
 _CELLS_AT_ONCE = 8
-"""Pairs that pricing passes over in the time that other passes take for one."""
+"""Pairs that pricing processes in the time that other passes take for one."""
 
 _BATCH = 128
-"""Augmentations between two looks at the clock."""
+"""Augmentations between two checks of the clock."""
 
 _STEPS_TO_EVALUATE, _STEPS_TO_GROW, _PASSES = 100_000, 20_000, 10
-"""Steps of work of an evaluation and of a tree, in addition to so many passes over the edges."""
+"""Steps of work of an evaluation and of a tree, and their additional passes over the edges."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Tangent:
     Attributes
     ----------
     price : int
-        Per group (not doubled).
+        The price per group (not doubled).
     dual2 : int
         L(price).
     count2 : int
         The number of groups.
     partner : (m,) int
-        The matching: a job's partner, itself for alone, -1 for not placed.
+        The matching: a job's partner, itself if alone, -1 if not placed.
     potential : (m,) int
         P_i, with P_i + P_j + blossoms >= 2 (w_ij - price).
     relaxed : (m,) int
@@ -81,7 +81,7 @@ class Tangent:
     column : (m,) int
         The fractional optimum: the column that each row takes (see ``assignment``).
     parent, dual : (2 m + 2,) int
-        The blossoms: the smallest one around each job or blossom, and their duals.
+        The smallest blossom around each job or blossom, and the duals of blossoms.
     integral : bool
         Whether ``partner`` attains ``dual2``.
     """
@@ -104,17 +104,17 @@ class Tangent:
 
     @property
     def start(self) -> ClassStart:
-        """What a similar class is solved from, whose likely pairs are known."""
+        """The start for a similar class with the same likely pairs."""
         return ClassStart(self.relaxed, self.column, None, np.zeros(0, dtype=np.int64))
 
     def bound2(self, count: int) -> int:
-        """Return the bound on the value of so many groups, doubled."""
+        """Return the doubled bound on the value of ``count`` groups."""
         return self.dual2 + 2 * self.price * count
 
 
 @dataclass(frozen=True)
 class ClassData:
-    """What is given of a class.
+    """The data of a class.
 
     Attributes
     ----------
@@ -123,13 +123,13 @@ class ClassData:
     size : int
         GPUs per group.
     single : (m,) int
-        Fixed-point value of running alone, ``NOT_ALONE`` where that is not allowed.
+        Fixed-point value of running alone, ``NOT_ALONE`` if that is not allowed.
     rest : (m,) int
-        What not being placed is worth: 0, and minus the penalty for required jobs.
+        The value of not being placed: 0, or minus the penalty for required jobs.
     fixed : (m, m) int or None
         The values of all pairs, ``dense.FORBIDDEN`` where they may not share.
     graph : Graph or None
-        All allowed pairs, where they are few.
+        All allowed pairs, if they are few.
     """
 
     nodes: Ints
@@ -158,18 +158,18 @@ class ClassData:
 
 @dataclass(frozen=True)
 class ClassStart:
-    """What a class is solved from.
+    """The start for solving a class.
 
     Attributes
     ----------
     potential : (m,) int
         Doubled potentials.
     partner : (m,) int
-        The column that a row takes, -1 where that is not known.
+        The column that a row takes, -1 if unknown.
     pairs : ((e,) int, (e,) int) or None
         Likely pairs, the smaller index first.
     new : (k,) int
-        The jobs whose likely pairs are not among them.
+        The jobs whose likely pairs are not in ``pairs``.
     """
 
     potential: Ints
@@ -179,7 +179,7 @@ class ClassStart:
 
     @classmethod
     def unknown(cls, data: ClassData) -> ClassStart:
-        """Return the start where nothing is known."""
+        """Return the start without prior knowledge."""
         m = len(data.nodes)
         return cls(
             2 * np.maximum(data.single, 0), np.full(m, -1, dtype=np.int64), None, np.arange(m)
@@ -187,7 +187,7 @@ class ClassStart:
 
 
 def complete_graph(fixed: Narrow, run: KernelCompiler, allowed: Ints | None = None) -> Graph | None:
-    """Return the graph of all allowed pairs, or None where they are too many."""
+    """Return the graph of all allowed pairs, or None if they are too many."""
     m = len(fixed)
     if allowed is None:
         allowed = np.count_nonzero(fixed != dense.FORBIDDEN, axis=1)
@@ -199,18 +199,18 @@ def complete_graph(fixed: Narrow, run: KernelCompiler, allowed: Ints | None = No
 
 
 class SizeClass:
-    """Solves a class at prices, each solution being the start of the next.
+    """Solves a class at successive prices, each starting from the previous solution.
 
     Parameters
     ----------
     data : ClassData
         The class.
     run : KernelCompiler
-        How to run kernels.
+        Chooses plain or compiled kernels.
     start : ClassStart
-        What to start from.
+        The start.
     price : int
-        The price that it belongs to.
+        The price of the start.
     """
 
     def __init__(self, data: ClassData, run: KernelCompiler, start: ClassStart, price: int) -> None:
@@ -225,7 +225,7 @@ class SizeClass:
         self._free = np.empty(m, dtype=np.int64)
 
     def revalue(self, jobs: Ints, fixed: Narrow, single: Ints, rest: Ints) -> None:
-        """Give some jobs other values: of their pairs (k, m), alone and not placed."""
+        """Give some jobs other values: for their pairs (k, m), alone and not placed."""
         data = self.data
         assert data.fixed is not None
         data.fixed[jobs] = fixed
@@ -237,7 +237,7 @@ class SizeClass:
         self.graph = self.graph.reweighted(weight, self.run)
 
     def resume(self, start: ClassStart, price: int) -> None:
-        """Go on from other potentials and partners, which belong to a price."""
+        """Continue from other potentials and partners, which belong to a price."""
         self.price = price
         self.v = start.potential // 2
         self.mate = start.partner.copy()
@@ -246,7 +246,7 @@ class SizeClass:
         return len(self.data.nodes)
 
     def alone(self, price: int) -> Ints:
-        """Return what each job is worth without a partner."""
+        """Return the value of each job without a partner."""
         return np.maximum(self.data.rest, self.data.single - price)
 
     def evaluate(self, price: int, integral: bool, budget: Budget) -> Tangent:
@@ -337,9 +337,9 @@ class SizeClass:
         )
 
     def feasible(self) -> Tangent:
-        """Return feasible duals for all pairs, from whatever the present prices are.
+        """Return feasible duals for all pairs, from any present prices.
 
-        u is set to its best response to v, and potentials are raised by what they then lack.
+        u is set to its best response to v, and potentials are raised by the remaining shortfall.
         """
         m = len(self)
         alone = self.alone(self.price)
@@ -357,7 +357,7 @@ class SizeClass:
         return replace(tangent, dual2=exact_sum(potential), potential=potential)
 
     def price_in(self, tangent: Tangent, budget: Budget) -> int:
-        """Add pairs of negative reduced cost to the graph; return how many there are in all."""
+        """Add pairs of negative reduced cost to the graph; return how many there are in total."""
         if self.complete:
             return 0
         budget.check()
@@ -416,7 +416,7 @@ class SizeClass:
         return none.extended(first, second, fixed, self.run)
 
     def likely_pairs(self, tangent: Tangent) -> tuple[Ints, Ints]:
-        """Return the pairs of the working graph of least reduced cost at a tangent."""
+        """Return the pairs of the working graph with the least reduced cost at a tangent."""
         first, second = self.graph.first, self.graph.second
         cost = tangent.relaxed[first] + tangent.relaxed[second] - 2 * self.graph.once
         most = _CARRIED * len(self)
@@ -425,10 +425,10 @@ class SizeClass:
 
 
 def exact_sum(amounts: Ints) -> int:
-    """Return a sum that may exceed 64 bits, as the penalties of many jobs do."""
+    """Return a sum that may exceed 64 bits, such as the penalties of many jobs."""
     return (int((amounts >> 31).sum()) << 31) + int((amounts & (2**31 - 1)).sum())
 
 
 def _with_singles(partner: Ints, runs_alone: NDArray[np.bool_]) -> Ints:
-    """Let the jobs without a partner run alone where that is worth more than not to run."""
+    """Let jobs without a partner run alone if that is worth more than not running."""
     return np.where((partner < 0) & runs_alone, np.arange(len(partner)), partner)

@@ -1,10 +1,10 @@
 """The best split of every pair of jobs, chosen before jobs are matched.
 
-A *split* gives both jobs on a GPU their shares of it: 30 % and 70 %, say, or no cap for either.
-Under every objective that sums over jobs, what a pair is worth does not depend on which others
-shares, so that the best split of each pair can be chosen beforehand; a maximum weight matching
-of these values is then the best choice of pairs and splits together (Muri, Zhao et al. 2022,
-matches jobs by such values, without splits).
+A *split* gives both jobs on a GPU their shares of it, such as 30 % and 70 %, or no cap for either.
+Under every objective that sums over jobs, the value of a pair does not depend on the other pairs,
+so that the best split of each pair can be chosen beforehand; a maximum weight matching of these
+values is then the best choice of pairs and splits together (Muri, Zhao et al. 2022, matches jobs by
+such values, without splits).
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ Narrow = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 NO_SPLIT = 255
-"""In place of the split of a pair that may not share."""
+"""The split of a pair that may not share."""
 
 _MOST_SPLITS = 255
-"""So that a split and ``NO_SPLIT`` fit a byte: with 10,000 jobs there are 10^8 of them."""
+"""Splits and ``NO_SPLIT`` fit a byte: 10,000 jobs have 10^8 of them."""
 
 _VECTORISED_JOBS = 80
-"""Jobs up to which numpy is done sooner than numba and its cached code are loaded."""
+"""Number of jobs up to which numpy is faster than loading numba and its cached code."""
 
 _KINDS_AT_ONCE = 128
 """Rows of a table of thousands of workloads, copied at a time."""
 
 _TILE = 512
-"""Columns looked at together: what is looked up of them stays in the cache."""
+"""Columns processed together: their values stay in the cache."""
 
 _PADDING = 8
-"""Keeps rows of a tile apart by other than a power of two, which caches map to the same places."""
+"""Padding that makes the row length no power of two, which caches would map to the same lines."""
 
 
 @dataclass(frozen=True)
 class BestSplits:
-    """What the pairs of ``n`` jobs are worth, each at its best split.
+    """The values of the pairs of ``n`` jobs, each at its best split.
 
     Attributes
     ----------
@@ -71,12 +71,12 @@ class BestSplits:
     split: Bytes
 
     def of_mates(self, mate: Ints) -> Ints:
-        """Return the split of each job in a matching, (n,); -1 where it does not share.
+        """Return the split of each job in a matching, (n,); -1 if it does not share.
 
         Parameters
         ----------
         mate : (n,) int
-            As ``match_pairs`` returns it.
+            The result of ``match_pairs``.
         """
         jobs = np.arange(len(mate))
         paired = (mate >= 0) & (mate != jobs)
@@ -101,10 +101,10 @@ def best_splits(
 ) -> BestSplits:
     """Return the value of every pair of jobs at its best split, and that split.
 
-    One pass over all pairs and splits, on all cores. A pair may share at a split where both
-    slowdowns are known, both bounds keep the jobs' gSLAs, their memory fits together and both
-    may have the split. Of several splits of one value the first counts, seen from the job of
-    the lower index.
+    This is one pass over all pairs and splits, on all cores. A pair may share at a split if both
+    slowdowns are known, both bounds keep the jobs' gSLAs, their memory fits together and both may
+    have the split. Of several splits with the same value the first is taken, from the side of the
+    job with the lower index.
 
     Parameters
     ----------
@@ -114,22 +114,22 @@ def best_splits(
     workload : (n,) int
         The workload of each job, 0..k-1.
     bound : (k, k, s) float array, optional
-        What gSLAs are checked against, an upper bound or tail latency; default: ``slowdown``.
-        A split is left out where it is NaN.
+        The bound that gSLAs are checked against, an upper bound or tail latency; default:
+        ``slowdown``. A split is left out if its bound is NaN.
     gsla : (n,) float, optional
         The largest bound that each job accepts. Default: any.
     memory : (n,) float, optional
-        What each job needs of a GPU, in the unit of ``memory_limit``.
+        The memory that each job needs on a GPU, in the unit of ``memory_limit``.
     memory_limit : float, optional
-        What two jobs may need together. Default: no limit.
+        The memory that two jobs may need together. Default: no limit.
     weight : (n,) float, optional
-        Multiplies each job's gain. Default: 1.
+        The factor of each job's gain. Default: 1.
     size : (n,) int, optional
-        GPUs that each job takes; only jobs of equal size pair. Default: all equal.
+        Number of GPUs that each job takes; only jobs of equal size pair. Default: all equal.
     running : (n,) bool, optional
         Jobs that hold GPUs already: no two of them pair.
     allowed : (n, s) bool array, optional
-        The splits that each job may have: of a running job those with the share it has.
+        The splits that each job may have; for a running job, those with its share.
     mirror : (s,) int, optional
         ``mirror[p]``: split p seen from the other side. Default: ``s - 1 - p``, as when splits
         are ordered by the first share and every two shares add up to the same.
@@ -137,12 +137,12 @@ def best_splits(
         A job's gain is ``weight / slowdown``, or ``-weight * slowdown``; the value of a pair is
         the sum of both.
     dtype : dtype
-        Of the values: float64, or float32 for half the memory and values exact to 6e-8.
+        Type of the values: float64, or float32 for half the memory and values exact to 6e-8.
 
     Raises
     ------
     ArgumentError
-        Where an argument breaks its rule.
+        If an argument breaks its rule.
 
     Examples
     --------
@@ -168,8 +168,8 @@ def best_splits(
 class SplitValues(PairValues):
     """The values of all pairs of jobs, each at its best split; the parameters of ``best_splits``.
 
-    As the ``pair_value`` of ``match_pairs`` it is rounded as it is made, which takes half the
-    memory and a third of the time of making a matrix that is then rounded.
+    As the ``pair_value`` of ``match_pairs`` the values are rounded while they are computed, which
+    takes half the memory and a third of the time of a matrix that is rounded later.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class SplitValues(PairValues):
         return self.best(*pairs)[0]
 
     def matrices(self, dtype: DTypeLike) -> BestSplits:
-        """Return them as matrices."""
+        """Return the values and splits as matrices."""
         value = np.empty(self.shape, dtype=_value_type(dtype))
         split = np.empty(self.shape, dtype=np.uint8)
         n = len(value)
@@ -303,7 +303,7 @@ class SplitValues(PairValues):
         return largest
 
     def _arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
-        """Return the arguments of the kernels for some jobs; those that are alike in a row."""
+        """Return the arguments of the kernels for these jobs, in an order with equals adjacent."""
         workload, gsla, memory, weight, size, running, allowed = (a[jobs] for a in self._jobs)
         order = np.lexsort((weight, workload))
         return (
@@ -336,11 +336,10 @@ def split_rows(
     value: Floats,
     split: Bytes,
 ) -> None:
-    """Write the rows of the jobs at these positions of ``order``, which is by workload and weight.
+    """Write the rows of the jobs at these positions of ``order``, ordered by workload and weight.
 
-    What does not depend on the row's job but on its workload and weight is worked out once for
-    all jobs that are alike in these, a tile of columns at a time; the rest is comparisons
-    without branches.
+    Values that depend only on the row's workload and weight are computed once for all jobs that
+    share them, a tile of columns at a time; the rest is comparisons without branches.
     """
     worth = np.empty((mirror.size, _TILE + _PADDING))
     limit = np.empty((mirror.size, _TILE + _PADDING))
@@ -364,7 +363,7 @@ def split_rows(
                     worth, limit,
                 )  # fmt: skip
             best[:] = -np.inf
-            # Of equal splits the first counts, seen from the job of the lower index.
+            # Of equal splits the first is taken, from the side of the job with the lower index.
             before = min(max(i - start, 0), width)
             for p in range(mirror.size):
                 q = mirror[p]
@@ -457,9 +456,9 @@ def look_up(
     worth: Floats,
     limit: Floats,
 ) -> None:
-    """Gather what a workload and others are worth at each split, and what the own gSLA must be.
+    """Gather the values of a workload with others at each split, and the own bounds.
 
-    The worth is -inf where the others may not have the split.
+    The value is -inf where the others may not have the split.
     """
     for c in range(others.size):
         b = others[c]
@@ -477,7 +476,7 @@ def look_up(
 
 @kernel
 def raise_value(gsla: float, limit: Floats, worth: Floats, best: Floats) -> None:
-    """Keep what a split is worth for the columns where it is the best so far."""
+    """Keep the value of a split for the columns where it is the best so far."""
     for c in range(best.size):
         allowed = worth[c] if limit[c] <= gsla else -np.inf
         best[c] = allowed if allowed > best[c] else best[c]
@@ -487,7 +486,7 @@ def raise_value(gsla: float, limit: Floats, worth: Floats, best: Floats) -> None
 def raise_best(
     split: int, gsla: float, limit: Floats, worth: Floats, best: Floats, at: Floats
 ) -> None:
-    """Keep what a split is worth, and the split, for the columns where it is the best so far."""
+    """Keep the value of a split, and the split, for the columns where it is the best so far."""
     for c in range(best.size):
         allowed = worth[c] if limit[c] <= gsla else -np.inf
         better = allowed > best[c]
@@ -505,7 +504,7 @@ def forbid(
     running: Bools,
     best: Floats,
 ) -> None:
-    """Let a job not share with those that do not fit with it, nor run as it does already."""
+    """Exclude pairs that do not fit, of unequal size, or of two running jobs."""
     needed, of_size = memory[start : start + best.size], size[start : start + best.size]
     for c in range(best.size):
         best[c] = best[c] if memory[i] + needed[c] <= memory_limit else -np.inf

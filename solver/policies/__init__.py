@@ -1,4 +1,4 @@
-"""Policies: ``decide(state) -> Decision``, Dovetail's own and what a lab compares it with."""
+"""Policies: ``decide(state) -> Decision``, Dovetail's own and the baselines for comparison."""
 
 from dovetail.formulations.machines import Machines
 from dovetail.solver.policies.policy import Decision, Policy, RoundProof, Start, objective_of

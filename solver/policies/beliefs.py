@@ -1,11 +1,11 @@
-"""What a policy believes of workloads that share a GPU, as the book of a round.
+"""A policy's estimates for workloads that share a GPU, as the ``Book`` of a round.
 
-Predictions say how much two workloads slow each other; what was measured on running pairs
-overrides them, and pairs that ran out of memory are struck out.
+Predictions say how much two workloads slow each other; measurements of running pairs override them,
+and pairs that ran out of memory are excluded.
 
-A workload of unknown power counts as the mean of the others, and jobs together as the sum of what
-they take alone where their power together is unknown. So no sharing seems to save energy that is
-not known to; and while no power is known at all, GPUs that run one job count the same.
+A workload of unknown power is assumed to take the mean of the others, and jobs of unknown power
+together the sum of their powers alone. So sharing appears to save energy only if that is known; and
+while no power is known at all, all GPUs with one job count the same.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
 
 _KEPT = 0.9
-"""The part of the slowdowns that bounds promise to keep."""
+"""The fraction of slowdowns that must stay within their bounds."""
 
 _UNSEEN = 1.5
-"""What a pair that was not measured yet is taken to need."""
+"""The factor that a pair without a measurement is assumed to need."""
 
 _LEAST_EXCESS = 0.02
-"""Predicted bounds closer to 1 than this say nothing of a factor."""
+"""Predicted bounds closer to 1 than this are not used for the factor."""
 
 _MOST_SETS = 100_000
-"""Sets of one size are left out where there are more of them on a GPU model."""
+"""Sets of one size are left out if there are more of them on a GPU model."""
 
 
 class BeliefBook(Book):
-    """The slowdowns that a policy believes in.
+    """The slowdowns that a policy assumes.
 
-    Those of three and more without caps, or of which all but one run behind it (share ``idle``),
-    follow from their pairs (``instances.sets``) where no entry names the set.
+    Slowdowns of three or more jobs without caps, or with all but one behind it (share ``idle``),
+    follow from their pairs (``instances.sets``) if no entry names the set.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class BeliefBook(Book):
         self._behind_caps = (caps[BEHIND], caps[BEHIND[::-1]]) if known else None
 
     def is_of(self, state: State) -> bool:
-        """Tell whether nothing of a state has been measured since, or believed otherwise."""
+        """Return whether the state has no new measurements or predictions since."""
         return (
             self._state is state
             and self._table is state.predicted
@@ -97,16 +97,16 @@ class BeliefBook(Book):
 
     @property
     def most(self) -> int:
-        """The most jobs on a GPU of which anything is believed."""
+        """The largest number of jobs on a GPU with estimates."""
         return min(self.rules.max_jobs_per_gpu, LARGEST)
 
     @property
     def sets(self) -> bool:
-        """Whether three and more may share a GPU."""
+        """Whether three or more jobs may share a GPU."""
         return self.most > 2
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
-        """Return what is believed of some members, None of others or where they may not share."""
+        """Return the estimates for these members, or None if they may not share or are unknown."""
         m = self._table.models.index(model)
         if len(members) > self.limited.get(model, np.inf):
             return None
@@ -141,7 +141,7 @@ class BeliefBook(Book):
         return next((c for c in self._combinations(found) if not np.isnan(c.slowdown).any()), None)
 
     def _until_each_ends(self, model: int, given: Combination) -> Combination:
-        """Return a set that an entry names, its bounds at least those of the pairs in it."""
+        """Return a set that an entry names, with bounds of at least those of its pairs."""
         members = np.array([[self._number[name] for name, _ in given.members]])
         share = np.array([[share or 0 for _, share in given.members]])
         upper, tail = self._largest_of_pairs(model, members, share)
@@ -155,7 +155,7 @@ class BeliefBook(Book):
     def _largest_of_pairs(self, model: int, members: Ints, share: Ints) -> tuple[Floats, Floats]:
         """Return the largest bound and tail of each member with one other, (sets, size).
 
-        They count once the others have ended. NaN is where no pair of the member is known.
+        They apply once the others have ended. NaN if no pair of the member is known.
         """
         upper, tail = np.full(members.shape, np.nan), np.full(members.shape, np.nan)
         for i, j in permutations(range(members.shape[1]), 2):
@@ -168,7 +168,7 @@ class BeliefBook(Book):
         return upper, tail
 
     def _sum_w(self, members: Sequence[Member]) -> float:
-        """Return the power of all, each on a GPU of its own."""
+        """Return the sum of the powers of all members alone."""
         return float(sum(self._alone_w[self._number[name]] for name, _ in members))
 
     def known(self, model: str) -> Sequence[Combination]:
@@ -176,7 +176,7 @@ class BeliefBook(Book):
         return [each for t in self.templates(model, ()) for each in self._combinations(t)]
 
     def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
-        """Return the pairs and sets in which others may join, see ``Book``."""
+        """Return the pairs and sets in which jobs may join others; see ``Book``."""
         key = model, held
         if key not in self._templates:
             m, most = self._table.models.index(model), min(self.most, self.most_on(model))
@@ -207,7 +207,7 @@ class BeliefBook(Book):
             )
 
     def _derived(self, model: int, held: tuple[Member, ...], most: int) -> Iterator[Template]:
-        """Yield the sets that follow from their pairs, a template a size of each kind."""
+        """Yield the sets that follow from their pairs, a template per size and kind."""
         those = [self._number[name] for name, _ in held]
         shares = [share for _, share in held]
         if all(share is None for share in shares):
@@ -219,7 +219,7 @@ class BeliefBook(Book):
                 yield self._behind(model, members, first, len(held))
 
     def _not_given(self, model: str, held: tuple[Member, ...]) -> Callable[[Template], Template]:
-        """Return what leaves the sets out of a template that an entry names."""
+        """Return a function that removes the sets that entries name from a template."""
 
         def settled(free: list[int], share: list[int]) -> bool:
             names = (self.workloads[k] for k in free)
@@ -235,7 +235,7 @@ class BeliefBook(Book):
 
     @property
     def speeds_up(self) -> bool:
-        """Whether some job is believed to run faster with another than alone without a cap."""
+        """Whether some job is expected to run faster with another than alone without a cap."""
 
         def made() -> bool:
             return bool((self._slowdown < 1).any())
@@ -255,13 +255,13 @@ class BeliefBook(Book):
         return self.once("least modes", made)
 
     def least_bounds(self, model: str, share: int | None) -> tuple[Floats, Floats]:
-        """Return the least that gSLAs are held against where a job is joined that has a share.
+        """Return the least bounds of gSLAs when a job with this share is joined.
 
         Returns
         -------
         there, joining : (workloads, workloads) float
-            Of the job that is there (rows) and of the one that joins it (columns), without
-            their sub-batches; inf where they may not share, 0 where an entry names a set of both.
+            Bounds of the running job (rows) and of the joining job (columns), without their
+            sub-batches; inf if they may not share, 0 if an entry names a set with both.
         """
 
         def made() -> tuple[Floats, Floats]:
@@ -284,7 +284,7 @@ class BeliefBook(Book):
     def _pairs(
         self, model: int, a: Ints, b: Ints, there: Ints, back: Ints, held: int = 0
     ) -> Template:
-        """Return the pairs that may share of these: workloads, caps and their mirrors, (n,)."""
+        """Return those of these pairs that may share: workloads, caps and their mirrors, (n,)."""
         keep = ~np.isnan(self._slowdown[model, there, a, b] + self._slowdown[model, back, b, a])
         a, b, there, back = a[keep], b[keep], there[keep], back[keep]
 
@@ -307,9 +307,9 @@ class BeliefBook(Book):
         )
 
     def _sets(self, model: int, members: Ints, held: int) -> Template:
-        """Return the sets that may share of these workloads, (n, size).
+        """Return those of these sets of workloads that may share, (n, size).
 
-        Nothing is known of tail latencies with two others, nor of the power together.
+        Tail latencies with two others and the power together are unknown.
         """
         pair = members[:, :, None], members[:, None]
         uncapped = self._table.caps_place[UNCAPPED]
@@ -330,9 +330,9 @@ class BeliefBook(Book):
         )
 
     def _grown(self, model: int, held: Sequence[int], most: int) -> Iterator[Ints]:
-        """Yield the sets of three, of four, ... to ``most`` with some workloads there, (n, size).
+        """Yield the sets of three, four, ... up to ``most`` with the ``held`` workloads, (n, size).
 
-        Of those that are not there every pair may share, and they come in ascending order.
+        Every pair of the joining workloads may share, and they are in ascending order.
         """
         known = ~np.isnan(self._slowdown[model, self._table.caps_place[UNCAPPED]])
         known &= known.T
@@ -350,18 +350,18 @@ class BeliefBook(Book):
                 yield members
 
     def _behind(self, model: int, members: Ints, first: int, held: int) -> Template:
-        """Return the sets of these workloads, (n, size), in which all run behind one of them.
+        """Return the sets of these workloads, (n, size), in which all others run behind one.
 
         Parameters
         ----------
         model : int
             The GPU model.
         members : (n, size) int
-            Workloads of which every one may share with the one that they run behind.
+            Workloads, each of which may share with the one that they run behind.
         first : int
-            The place of that one.
+            The position of that one.
         held : int
-            How many are there already.
+            The number of workloads that are already there.
         """
         assert self._behind_caps is not None
         ahead, back = self._behind_caps
@@ -378,7 +378,7 @@ class BeliefBook(Book):
         share = np.full(members.shape, int(IDLE))
         share[:, first] = 0
         twin = np.diff(members, axis=1, prepend=-1) == 0
-        twin[:, : max(held, 1) + 1] = False  # No place is like that of the first.
+        twin[:, : max(held, 1) + 1] = False  # No place is equal to that of the first.
         slowdown = together(self._slowdown)
         return Template(
             free=members[:, held:],
@@ -393,10 +393,10 @@ class BeliefBook(Book):
     def _grown_behind(
         self, model: int, held: Sequence[int], first: int, most: int
     ) -> Iterator[Ints]:
-        """Yield the sets of three, of four, ... to ``most`` that run behind one, (n, size).
+        """Yield the sets of three, four, ... up to ``most`` that run behind one, (n, size).
 
-        That is the one at place ``first`` of those that are there, else any, which then comes
-        first. Those that join it come in ascending order.
+        That one is at position ``first`` of the ``held`` workloads; if there are none, it is any
+        workload and comes first. Joining workloads are in ascending order.
         """
         assert self._behind_caps is not None
         ahead, back = self._behind_caps
@@ -420,7 +420,7 @@ class BeliefBook(Book):
                 yield members
 
     def _combinations(self, found: Template) -> Iterator[Combination]:
-        """Yield what is believed of GPUs without residents."""
+        """Yield the rows of a template without residents as combinations."""
         for free, share, slowdown, upper, tail, power_w in zip(
             found.free.tolist(),
             found.share.tolist(),
@@ -435,7 +435,7 @@ class BeliefBook(Book):
             yield Combination(members, tuple(slowdown), tuple(upper), tuple(tail), power_w)
 
     def _from_scratch(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return workloads and caps of every pair that may start together, once each."""
+        """Return the workloads and caps of every pair that may start together, once each."""
         caps, mirror = self._caps
         a, b = np.triu_indices(len(self.workloads))
         there = np.array(caps, dtype=np.int64).repeat(len(a))
@@ -445,7 +445,7 @@ class BeliefBook(Book):
         return a[once], b[once], there[once], back[once]
 
     def _beside(self, member: Member) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return workloads and caps of every pair with a member, which comes first."""
+        """Return the workloads and caps of every pair with a member, which comes first."""
         name, share = member
         there, back = self._caps_beside(share)
         count = len(self.workloads)
@@ -475,14 +475,14 @@ def _at_last(state: State) -> Floats:
 
 
 def _powered(workloads: Sequence[Workload]) -> list[Workload]:
-    """Return workloads with the mean power of the others, or 1 W, where theirs is unknown."""
+    """Return workloads with the mean power of the others, or 1 W, if theirs is unknown."""
     known = [one.power_w for one in workloads if one.power_w is not None]
     mean = fmean(known) if known else 1.0
     return [one if one.power_w is not None else one.replace(power_w=mean) for one in workloads]
 
 
 def _first_of(shares: Sequence[int | None]) -> int | None:
-    """Return the place of the one that all others run behind; None where that is not so."""
+    """Return the position of the job that all others run behind, or None."""
     first = [k for k, share in enumerate(shares) if share != IDLE]
     return first[0] if len(first) == 1 and shares[first[0]] is None else None
 
@@ -500,27 +500,27 @@ def _usable_caps(state: State) -> tuple[list[int], list[int]]:
 
 
 def curse_margin(state: State) -> float:
-    """Return what the excess over 1 of predicted upper bounds is multiplied by, at least 1.
+    """Return the factor, at least 1, on the excess over 1 of predicted upper bounds.
 
-    The one place where the choice among many beliefs is corrected.
+    Only here is the choice among many estimates corrected.
 
-    *The optimiser's curse.* Of estimates ``x_k = t_k + e_k``, those that look best have the
-    luckiest errors, so the truth of the chosen one is worse than its estimate on average (J. E.
-    Smith and R. L. Winkler, *The Optimizer's Curse*, Management Science 52(3), 2006). A posterior
-    has no such bias. The choice k* is a function of what was seen, D, so that for whichever pair is
-    chosen
+    *The optimiser's curse.* Among estimates ``x_k = t_k + e_k``, those that look best have the
+    luckiest errors, so the true value of the chosen one is worse than its estimate on average (J.
+    E. Smith and R. L. Winkler, *The Optimizer's Curse*, Management Science 52(3), 2006). A
+    posterior has no such bias. The choice k* is a function of the observations D, so that for any
+    chosen pair
 
         E[t_k* | D] = m_k*    and    P(t_k* > u_k* | D) = P(t_k > u_k | D) at k = k*.
 
-    Slowdowns are therefore taken as they are believed. Bounds are held against promises, and
-    beliefs need not be a posterior: a point prediction with an error known over all pairs has the
-    whole curse. Pairs that were measured were chosen before, with all their luck. So of each,
-    ``r_k = (measured - 1) / (bound - 1)`` is what its bound needed, and if the next pair is
-    exchangeable with the n that were measured, its own r is at most the 90 % quantile of all n + 1
-    with a probability of 90 % (split conformal prediction: V. Vovk, A. Gammerman and G. Shafer,
-    *Algorithmic Learning in a Random World*, Springer 2005). The unknown one is taken for 1.5.
+    Slowdowns are therefore used as estimated. Bounds are compared with promises, and estimates need
+    not be a posterior: a point prediction with an error known over all pairs has the full curse.
+    Measured pairs were chosen earlier, with all their luck. So for each of them, ``r_k = (measured
+    - 1) / (bound - 1)`` is the factor that its bound needed, and if the next pair is exchangeable
+    with the n measured ones, its own r is at most the 90 % quantile of all n + 1 with a probability
+    of 90 % (split conformal prediction: V. Vovk, A. Gammerman and G. Shafer, *Algorithmic Learning
+    in a Random World*, Springer 2005). The unknown r is assumed to be 1.5.
 
-    It follows from ``State.seen`` alone, so it is the same after a restart.
+    The factor depends only on ``State.seen``, so it is the same after a restart.
     """
     if not state.seen:
         return _UNSEEN

@@ -1,14 +1,14 @@
-"""Shortest job first with partial GPU sharing: Castor, and its baseline without judgement.
+"""Shortest job first with partial GPU sharing: Castor, and its baseline without the benefit test.
 
-Algorithm 1 of Castor (2025): the pending jobs in the order of their remaining time; idle GPUs if
-there are enough for the job; else the GPUs of running jobs that a rule lets it join, the best
-first, and idle GPUs for the workers that are left. A job that still lacks GPUs waits, and the
-next is looked at.
+Algorithm 1 of Castor (2025): the pending jobs are taken in the order of their remaining time. A job
+gets idle GPUs if there are enough, else the GPUs of running jobs that a rule lets it join, the best
+first, and idle GPUs for the remaining workers. A job that still lacks GPUs waits, and the next job
+is tried.
 
-Where the algorithm is silent: hosts and idle GPUs of one start are of one GPU model, the one on
-which the job runs fastest; a gang whose hosts ask for different sub-batches takes the smallest of
-them, since it has one batch; where the cluster lets gangs share only as a whole, a job joins only
-one host of as many workers.
+Where the algorithm does not say: hosts and idle GPUs of one start are of one GPU model, the one on
+which the job runs fastest; a gang whose hosts need different sub-batches takes the smallest of
+them, since it has one batch; if the cluster lets gangs share only as a whole, a job joins only a
+single host with the same number of workers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Castor:
     """SJF-BSBF: smallest job first with best sharing benefit first.
 
     Source: Castor (2025), section 5: Algorithm 1 for the queue and the GPUs, Algorithm 2 for the
-    sub-batch of the joining job, theorem 1 for whether sharing now ends the pair earlier on
+    sub-batch of the joining job, theorem 1 to decide whether sharing now ends the pair earlier on
     average than one after the other. Running jobs are never stopped and keep their batch; at most
-    two jobs share a GPU; gSLAs of batch jobs play no part.
+    two jobs share a GPU; gSLAs of batch jobs are ignored.
 
-    The theorem looks at a pair; a gang joins hosts each of which passes it by itself, as in
-    Algorithm 1. Seconds are those on the host's GPU model. A sub-batch lengthens a job to its
-    end, beyond the shared part; a job that waits is reckoned at full batch.
+    The theorem is about a pair; a gang joins hosts that each pass it separately, as in Algorithm 1.
+    Seconds are on the host's GPU model. A sub-batch slows a job until its end, beyond the shared
+    part; a waiting job is evaluated at full batch.
 
     Attributes
     ----------
@@ -51,13 +51,13 @@ class Castor:
     sub_batch: bool = True
 
     def decide(self, state: State) -> Decision:
-        """Start the shortest jobs, on idle GPUs or with co-runners where that pays."""
+        """Start the shortest jobs, on idle GPUs or with co-runners if that pays."""
         modes = max(map(len, state.modes)) if self.sub_batch else 1
         return _decision(state, _earliest_end, modes)
 
 
 def _earliest_end(pairs: Pairs, hosts: Sequence[HostJob], slowdown_factor: Floats) -> Floats:
-    """Return when each pair ends on average; infinite where one after the other ends sooner."""
+    """Return when each pair ends on average; infinite if one after the other ends sooner."""
     host_factor = np.array([[host.slowdown_factor] for host in hosts])
     one_by_one = pairs.hosting_left_s * host_factor + pairs.joining_left_s / 2
     at_once = mean_completion(
@@ -70,22 +70,22 @@ def _earliest_end(pairs: Pairs, hosts: Sequence[HostJob], slowdown_factor: Float
 
 @dataclass(frozen=True)
 class SjfFfs:
-    """Share with the first that fits whenever idle GPUs are too few.
+    """Share with the first job that fits whenever idle GPUs are too few.
 
-    Source: baseline 7 of Castor (2025), section 9.1, which says that it colocates greedily when
-    idle resources do not suffice and differs from Castor in not asking whether that pays. So it
-    is Algorithm 1 with every pair that fits in place of theorem 1, in the order of the cluster's
-    GPUs. A job joins at the largest batch whose memory fits. A pair of which nothing is
-    predicted may not share, as everywhere in Dovetail.
+    Source: baseline 7 of Castor (2025), section 9.1, which says that it colocates greedily if idle
+    resources are insufficient and, unlike Castor, does not test whether that pays. So it is
+    Algorithm 1 without theorem 1: every pair that fits may share, in the order of the cluster's
+    GPUs. A job joins at the largest batch that fits in memory. A pair without a prediction may not
+    share, as everywhere in Dovetail.
     """
 
     def decide(self, state: State) -> Decision:
-        """Start the shortest jobs, on idle GPUs or with the first that have room."""
+        """Start the shortest jobs, on idle GPUs or with the first jobs that have room."""
         return _decision(state, _first_fit, max(map(len, state.modes)))
 
 
 def _first_fit(pairs: Pairs, hosts: Sequence[HostJob], slowdown_factor: Floats) -> Floats:
-    """Return the place of the host; infinite where nothing is known of the pair."""
+    """Return the position of the host; infinite if the slowdown of the pair is unknown."""
     order = np.array([[float(host.gpus[0])] for host in hosts])
     return np.where(np.isnan(pairs.joining + pairs.hosting), np.inf, order)
 
@@ -98,7 +98,7 @@ class PendingJobs(NamedTuple):
     jobs : list of Job
     workload, workers : (P,) int
     left_s : (P,) float
-        Seconds of work that each needs still.
+        Remaining seconds of work of each.
     limit : (P,) float
         ``Job.tail_limit``.
     """
@@ -111,19 +111,19 @@ class PendingJobs(NamedTuple):
 
 
 class HostJob(NamedTuple):
-    """A running job that has GPUs to itself, which another may join.
+    """A running job with GPUs to itself that another job may join.
 
     Attributes
     ----------
     job : Job
     model : int
-        Of its GPUs.
+        Index of the model of its GPUs.
     slowdown_factor : float
         The factor of its sub-batch.
     gpus : list of int
-        Those that it has to itself.
+        The GPUs that it has to itself.
     free_mib : float
-        The least memory that is free on one of these.
+        The least free memory of these GPUs.
     """
 
     job: Job
@@ -134,12 +134,12 @@ class HostJob(NamedTuple):
 
 
 Rule = Callable[["Pairs", Sequence["HostJob"], Floats], Floats]
-"""For each host and pending job (H, P), given the slowdown factor of a mode of the job (P,): the
-lower, the sooner the host's GPUs are taken; infinite: they may not share."""
+"""Returns a score for each host and pending job (H, P), given the slowdown factor of a mode of the
+job (P,): the host's GPUs with the lowest score are taken first; infinite if they may not share."""
 
 
 def _decision(state: State, rule: Rule, modes: int) -> Decision:
-    """Decide by Algorithm 1, ``rule`` choosing partners in one of the first ``modes``."""
+    """Decide by Algorithm 1; ``rule`` chooses partners in one of the first ``modes``."""
     if not state.pending:
         return NOTHING
     return _Round(state, rule, modes).decision()
@@ -168,7 +168,7 @@ class _Round:
         return self._draft.decision()
 
     def _next(self, place: int) -> int | None:
-        """Return the first job from a place on for which some model has GPUs enough."""
+        """Return the first job at or after a position for which some model has enough GPUs."""
         idle = self._idle_by_model()
         enough = (self._room[:, place:] + idle[:, None]).max(axis=0, initial=0.0)
         found = np.flatnonzero(enough >= self._queue.workers[place:])
@@ -206,7 +206,7 @@ class _Round:
             taken += self._hosts[h].gpus[: job.workers - len(taken)]
             if len(taken) == job.workers:
                 break
-        # The rule looked at each host at the sub-batch that this one asks for.
+        # The rule tested each host at the sub-batch needed for that host.
         if mode and not all(self._draft.has_room(gpu, job, mode) for gpu in taken):
             return False
         rest = idle_gpus_of(self._draft, job, job.workers - len(taken), model, mode)
@@ -224,7 +224,7 @@ class _Round:
         return [h for score, h in sorted(scores) if score < np.inf]
 
     def _host(self, running: Sequence[tuple[Job, Sequence[int], int]]) -> None:
-        """Let the pending jobs join jobs on GPUs, in modes, where these are by themselves."""
+        """Offer jobs that have GPUs to themselves as hosts for pending jobs."""
         if self._state.machines.fewest_jobs < 2:
             return
         hosts = [host for held in running if (host := self._as_host(*held)) is not None]
@@ -238,7 +238,7 @@ class _Round:
             self._room[host.model] += len(host.gpus) * (score < np.inf)
 
     def _offers(self, hosts: Sequence[HostJob]) -> tuple[Floats, Ints]:
-        """Return the best score of each host and pending job, and the mode for it, (H, P) each."""
+        """Return the best score of each host and pending job, and its mode, (H, P) each."""
         state, queue = self._state, self._queue
         pairs = Pairs.of(state, queue, hosts)
         free = np.array([[host.free_mib] for host in hosts])
@@ -254,7 +254,7 @@ class _Round:
         return scores, modes
 
     def _as_host(self, job: Job, held: Sequence[int], mode: int) -> HostJob | None:
-        """Return a job as a host on those of its GPUs that it has to itself, if there are any."""
+        """Return a job as a host on the GPUs that it has to itself, or None if there are none."""
         machines = self._state.machines
         draft = self._draft
         gpus = [gpu for gpu in held if len(draft.residents(gpu)) == 1 and not draft.is_kept(gpu)]
@@ -269,7 +269,7 @@ class _Round:
         return np.asarray(workers[:, None] == self._queue.workers)
 
     def _leave(self, taken: set[int]) -> None:
-        """Take GPUs that have a second job now from their hosts."""
+        """Remove GPUs that now have a second job from their hosts."""
         for h, host in enumerate(self._hosts):
             left = [gpu for gpu in host.gpus if gpu not in taken]
             lost = len(host.gpus) - len(left)
@@ -291,17 +291,17 @@ def _queue(state: State) -> PendingJobs:
 
 
 class Pairs(NamedTuple):
-    """What is believed of H hosts and P pending jobs on the host's GPUs, all (H, P).
+    """The estimates for H hosts and P pending jobs on the host's GPUs, all (H, P).
 
     Attributes
     ----------
     joining, hosting : float
-        Slowdown of the pending job and of the host at full batch; NaN = they may not share.
+        Slowdown of the pending job and of the host at full batch; NaN if they may not share.
     joining_left_s, hosting_left_s : float
-        Seconds that each needs still alone on such a GPU.
+        Remaining seconds of each alone on such a GPU.
     most_factor : float
         The largest factor of a sub-batch at which the pending job keeps its gSLA if it is
-        latency-critical; 0 where it would break the host's.
+        latency-critical; 0 if it would break the host's.
     """
 
     joining: Floats
@@ -312,7 +312,7 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, state: State, queue: PendingJobs, hosts: Sequence[HostJob]) -> Pairs:
-        """Return the pairs; those that were seen to run out of memory may not share."""
+        """Return the pairs; pairs that have run out of memory may not share."""
         believed = _without_clashes(state)
         speed = np.array(state.speed)
         model = np.array([host.model for host in hosts])[:, None]
@@ -345,7 +345,7 @@ def _most_stretch(state: State, queue: PendingJobs, hosts: Sequence[HostJob]) ->
 
 
 def _mode(state: State, queue: PendingJobs, mode: int) -> tuple[Floats, Floats]:
-    """Return memory and slowdown factor of each pending job's mode; infinite where it has fewer."""
+    """Return memory and slowdown factor of each pending job's mode; infinite if it has fewer modes."""
     none = (np.inf, np.inf)
     rows = [ways[mode][1:] if mode < len(ways) else none for ways in state.modes]
     table = np.array(rows, dtype=np.float64)[queue.workload]

@@ -1,4 +1,4 @@
-"""Dovetail's own policy: every round's starts chosen together, by what each is worth."""
+"""Dovetail's own policy: all starts of a round chosen together, by their worth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dovetail.solver.types import Limits, relative_gap
 _OBJECTIVES = ("completion", "energy")
 
 _AGAIN_S = 1.0
-"""Seconds until the next round where one job after the other starts beyond what hosts have."""
+"""Seconds until the next round if jobs start one by one beyond the capacity of hosts."""
 
 
 class _Window(NamedTuple):
@@ -37,14 +37,14 @@ class _Window(NamedTuple):
     Attributes
     ----------
     jobs : (n,) int
-        Their places in the queue.
+        Their positions in the queue.
     hosts : sequence of Host
-        The running jobs that one of them may join.
+        The running jobs that some of them may join.
     judged : int
-        The first jobs of the queue, so many, of which it is known whether they start: these, and
+        The number of jobs at the head of the queue with a decision: the jobs of the window, and
         those between them that no GPU has room for.
     is_full : bool
-        Whether others could take part, too.
+        Whether other jobs could also take part.
     """
 
     jobs: Ints
@@ -55,53 +55,52 @@ class _Window(NamedTuple):
 
 @dataclass
 class Dovetail:
-    """Choose all starts of a round together, by the completion time that each is worth.
+    """Choose all starts of a round together, by the completion time that each saves.
 
     Every decision is a round under the objective ``completion`` (``formulations.completion``),
-    solved as ``dovetail.solve`` solves it: alone on idle GPUs, several together on these, or
-    with running jobs. Where GPUs are short, their price is what the waiting jobs would pay.
-    What was measured on running pairs overrides what is predicted, gSLAs are checked against
-    upper bounds, and no sharing is begun that is believed to end later than the last job would
-    without it.
+    solved as in ``dovetail.solve``: jobs start alone on idle GPUs, together on them, or with
+    running jobs. If GPUs are scarce, their price is what the waiting jobs would pay. Measurements
+    of running pairs override predictions, gSLAs are checked against upper bounds, and no sharing
+    starts that is expected to end later than the last job without it.
 
-    Jobs that run stay where they are. ``Decision.proof`` is of the jobs that took part in the
-    round (``RoundProof.jobs``), those that no GPU has room for among them. What patience starts
-    comes before it.
+    Running jobs stay where they are. ``Decision.proof`` covers the jobs that took part in the round
+    (``RoundProof.jobs``), including those that no GPU has room for. Starts of overdue jobs come
+    before the round.
 
-    The wait is bounded. A job that has waited for its patience P (``patience_s`` and
-    ``patience_stretch`` times what it is believed to need) is given the GPUs that are believed to
-    be idle first, unless these are reserved for others that have waited for longer; on them, no job
-    starts that is not believed to end in time. So while at most a tenth of the GPUs is kept, a job
-    waits for no longer than P and until those end that were on its GPUs then or believed to be in
-    time. Where more jobs are overdue than fit into that tenth, they are served one after the
-    other, the one that has waited longest first: with n before it, and D the longest that any job
-    is on GPUs, a job waits for P + (n + 1) D at most.
+    The wait is bounded. For a job that has waited for its patience P (``patience_s`` plus
+    ``patience_stretch`` times its expected run time), the GPUs that are expected to be idle first
+    are reserved, unless they are reserved for jobs that have waited longer; on them, only jobs
+    start that are expected to end in time. So while at most a tenth of the GPUs is reserved, a job
+    waits no longer than P plus the time until the jobs end that were on its GPUs then or were
+    expected to end in time. If more jobs are overdue than fit into that tenth, they are served one
+    after the other, the longest waiting first: with n jobs before it, and D the longest time that
+    any job is on GPUs, a job waits at most P + (n + 1) D.
 
     Attributes
     ----------
     objective : str
-        ``completion``, or ``energy``: each round first places the most weight, and of the choices
-        that do takes the one with which all running jobs have the most throughput per watt, as a
-        plan under this objective, proven by Dinkelbach's method (``solver.stages.best_ratio``).
-        Both prices must be 0, and jobs share whenever more of them run then.
+        ``completion``, or ``energy``: each round first places the most weight and then maximises
+        the throughput per watt of all running jobs, like a plan under this objective, proven by
+        Dinkelbach's method (``solver.stages.best_ratio``). Both prices must be 0, and jobs share
+        whenever that lets more of them run.
     gpu_price : float
-        Seconds of completion time that a GPU second is worth when no job waits for it. 0:
-        jobs run alone while GPUs are idle. Higher: they share if that saves enough GPU time,
-        and more of them may end later than the last would have.
+        Seconds of completion time that a GPU second is worth when no job waits for it. At 0, jobs
+        run alone while GPUs are idle. At higher values they share if that saves enough GPU time,
+        and may then end later than the last job would have.
     energy_price : float
-        Seconds of completion time that a kilowatt-hour is worth. 0: energy does not count. Higher:
-        jobs share if that takes less energy than running alone, and may end later.
+        Seconds of completion time that a kilowatt-hour is worth. At 0, energy is ignored. At higher
+        values jobs share if that takes less energy than running alone, and may end later.
     patience_s : float
-        Seconds that a job of no length waits before GPUs are reserved for it; infinite: never.
+        Seconds that a job of zero length waits before GPUs are reserved for it; infinite for never.
     patience_stretch : float
-        Multiple of its own believed run time that a job waits in addition.
+        Additional wait, as a multiple of the job's expected run time.
     window : int
-        Waiting jobs that take part in a round in excess of the number of idle GPUs: the first of
-        the queue (``completion.forecast_order``) that some GPUs have room for. Where all of them
-        start, the next ones follow in a round of their own.
+        Number of waiting jobs in a round in addition to the number of idle GPUs: the first of the
+        queue (``completion.forecast_order``) that some GPUs have room for. If all of them start,
+        the next ones follow in another round.
     time_limit_s : float
-        Limit of the search in a round, s; the best choice so far is then taken, with its bound.
-        In a simulation these are seconds of work on a nominal processor
+        Time limit of the search in a round, s; then the best choice so far is taken, with its
+        bound. In a simulation these are seconds of work on a nominal processor
         (``formulations.budget``), so that the history does not depend on the machine.
 
     Raises
@@ -141,29 +140,29 @@ class Dovetail:
         self._patience = Patience(self.patience_s, self.patience_stretch)
 
     def decide(self, state: State) -> Decision:
-        """Return the starts whose gains sum to the most."""
+        """Return the starts with the largest total gain."""
         if not state.pending:
             return NOTHING
         draft = Draft(state)
-        draft.release(state.reserved_gpus)  # those are lent, up to a moment
+        draft.release(state.reserved_gpus)  # they are lent until a given time
         ends = believed_ends(state)
         reserved = self._patience.reserved(state, ends)
         lent_s = _serve_overdue(draft, ends, reserved)
-        if self.objective == "energy":  # it knows no ends, so no reserved GPU is lent
+        if self.objective == "energy":  # it has no ends, so no reserved GPU is lent
             lent_s = dict.fromkeys(lent_s, state.now)
         proof = self._start_windows(draft, ends, lent_s)
         if not state.running and draft.idle_total == sum(state.idle_count):
             _start_first(draft, ForecastQueue.of(draft, ends, self.gpu_price).jobs)
         wake_s = self._patience.next_s(state)
         if state.hosts is not None and 0 < draft.idle_total < sum(state.idle_count):
-            # Beyond what a host has left, one more job may start in each round.
+            # Beyond the capacity of a host, one more job may start in each round.
             wake_s = min(wake_s or math.inf, state.now + _AGAIN_S)
         return draft.decision(wake_s, proof)._replace(reserved=reserved)
 
     def _start_windows(
         self, draft: Draft, ends: dict[int, float], lent_s: Mapping[int, float]
     ) -> RoundProof | None:
-        """Enter the best starts of the first window, and of the next one while all of it start."""
+        """Add the best starts of the first window, and of the next while all jobs of one start."""
         state, proof = draft.state, None
         while (queue := ForecastQueue.of(draft, ends, self.gpu_price)).jobs:
             window = self._window(draft, queue.jobs, lent_s)
@@ -204,7 +203,7 @@ class Dovetail:
     def _start_best(
         self, draft: Draft, queue: ForecastQueue, window: _Window, lent_s: Mapping[int, float]
     ) -> RoundProof:
-        """Enter the best starts of a window's jobs into the decision."""
+        """Add the best starts of a window's jobs to the decision."""
         if not len(window.jobs):
             return RoundProof(0.0, 0.0, 0.0, window.judged)
         assert self._book is not None
@@ -227,10 +226,11 @@ class Dovetail:
         return RoundProof(choice.value, choice.bound, gap, window.judged)
 
     def _all_alone(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> bool:
-        """Tell whether all jobs start alone on idle GPUs that cost nothing and are all alike.
+        """Return whether all jobs start alone on idle GPUs that are free of charge and equal.
 
-        Where no job speeds another up, none gains anything with a running one then, so these need
-        not take part: unless a co-runner may cost one less than its cap or its sub-batch does.
+        If no job speeds up another, none gains from joining a running job then, so running jobs
+        need not take part, unless a co-runner may cost a job less than its cap or its sub-batch
+        does.
         """
         return (
             not lent_s
@@ -246,7 +246,7 @@ class Dovetail:
 def _serve_overdue(
     draft: Draft, ends: dict[int, float], reserved: Mapping[int, Reservation]
 ) -> dict[int, float]:
-    """Start overdue jobs whose GPUs are idle; return until when the GPUs of others are lent."""
+    """Start overdue jobs whose GPUs are idle; return until when the GPUs of the others are lent."""
     state, lent_s = draft.state, dict[int, float]()
     for number, kept in reserved.items():
         job = state.pending.get(number)
@@ -258,14 +258,14 @@ def _serve_overdue(
             continue
         machines, lent = state.machines, set(kept.gpus)
         if idle and state.hosts is not None:
-            # Their hosts are busy with others: no more start there until the job can.
+            # Their hosts are busy with other jobs: no more start there until this job can.
             lent.update(*(machines.node_gpus[machines.node[gpu]] for gpu in kept.gpus))
         lent_s.update(dict.fromkeys(lent, kept.until_s))
     return lent_s
 
 
 def _start_first(draft: Draft, jobs: Sequence[Job]) -> None:
-    """Start the first job that fits, whatever it is worth: nothing else would ever happen."""
+    """Start the first job that fits, whatever its worth: otherwise nothing would ever happen."""
     for job in jobs:
         gpus = idle_gpus(draft, job)
         if gpus is not None:

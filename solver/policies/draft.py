@@ -1,4 +1,4 @@
-"""A decision in the making: what the cluster would look like after the steps so far."""
+"""A decision under construction: the cluster as it would be after the steps so far."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dovetail.solver.policies.state import Job, State
 
 
 class Draft:
-    """Starts and stops collected by a policy, on top of a state that stays as it is.
+    """The starts and stops of a policy so far, on top of an unchanged state.
 
-    GPUs that are reserved for another job count as busy, and have no room.
+    GPUs that are reserved for another job are treated as busy and full.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Draft:
     idle_count : list of int
         Idle GPUs of each node after the steps so far.
     idle_total : int
-        Their sum.
+        The number of idle GPUs.
     """
 
     def __init__(self, state: State) -> None:
@@ -46,19 +46,19 @@ class Draft:
             self.keep(state.reserved_gpus)
 
     def keep(self, gpus: Collection[int]) -> None:
-        """Let reserved GPUs count as busy."""
+        """Treat reserved GPUs as busy."""
         self._count_idle([gpu for gpu in gpus if self.is_idle(gpu)], -1)
         self._kept.update(gpus)
 
     def release(self, gpus: Collection[int]) -> set[int]:
-        """Let reserved GPUs count as what they are; return those that did not before."""
+        """Treat reserved GPUs normally again; return those that were treated as busy."""
         released = self._kept.intersection(gpus)
         self._kept -= released
         self._count_idle([gpu for gpu in released if self.is_idle(gpu)], 1)
         return released
 
     def is_kept(self, gpu: int, job: Job | None = None) -> bool:
-        """Tell whether a GPU is reserved for another job than this one."""
+        """Return whether a GPU is reserved for another job."""
         if gpu not in self._kept:
             return False
         own = None if job is None else self.state.reserved.get(job.number)
@@ -74,7 +74,7 @@ class Draft:
         return self._changed.get(gpu, self.state.residents[gpu])
 
     def placed(self) -> Iterator[tuple[Job, Sequence[int]]]:
-        """Yield every job that is on GPUs after the steps so far, and these."""
+        """Yield every job that is on GPUs after the steps so far, with its GPUs."""
         for job in self.state.running.values():
             if job not in self._stops:
                 yield job, job.gpus
@@ -92,7 +92,7 @@ class Draft:
         return load
 
     def hosts_bear(self, job: Job, gpus: Sequence[int]) -> bool:
-        """Tell whether a job stays within what the hosts of these GPUs have left."""
+        """Return whether a job stays within the remaining capacity of the hosts of these GPUs."""
         hosts = self.state.hosts
         if hosts is None:
             return True
@@ -108,7 +108,7 @@ class Draft:
         return [job for job in waiting if job.number not in self._started]
 
     def is_idle(self, gpu: int) -> bool:
-        """Tell whether a GPU that is in order has no job, and is not reserved for one."""
+        """Return whether a working GPU has no job and is not reserved."""
         return (
             not self.residents(gpu)
             and gpu not in self._kept
@@ -134,7 +134,7 @@ class Draft:
         shares: tuple[int | None, ...] | None = None,
         mode: int = 0,
     ) -> None:
-        """Start a job on the given GPUs; what was reserved for it no longer is."""
+        """Start a job on the given GPUs; its reservation ends."""
         if (own := self.state.reserved.get(job.number)) is not None:
             self.release(own.gpus)
         self._count_idle([gpu for gpu in gpus if self.is_idle(gpu)], -1)
@@ -144,17 +144,17 @@ class Draft:
         self._started[job.number] = self._starts[-1]
 
     def stop(self, job: Job) -> None:
-        """Take a running job off its GPUs."""
+        """Remove a running job from its GPUs."""
         for gpu in job.gpus:
             self._changed[gpu] = [other for other in self.residents(gpu) if other is not job]
         self._count_idle([gpu for gpu in job.gpus if self.is_idle(gpu)], 1)
         self._stops.append(job)
 
     def has_room(self, gpu: int, job: Job, mode: int = 0) -> bool:
-        """Tell whether a job may join a GPU, uncapped.
+        """Return whether a job may join a GPU without a cap.
 
-        A place is left, the memory of all fits, no pair among them is known to have failed, and
-        latency-critical jobs keep their gSLAs. Says nothing of other slowdowns.
+        There is room for one more, the memory of all fits, no pair with the job has failed before,
+        and latency-critical jobs keep their gSLAs. Other slowdowns are not checked.
         """
         state = self.state
         machines = state.machines
@@ -174,9 +174,9 @@ class Draft:
         return state.tails_kept(model, [state.sharer(job, None, mode), *sharers])
 
     def slowdowns(self, gpu: int, job: Job) -> tuple[float, float] | None:
-        """Return the predicted slowdowns, of a job and of the one that is on a GPU, uncapped.
+        """Return the predicted slowdowns of a job and of the job on a GPU, without caps.
 
-        None where they may not share. Sub-batches are not counted in.
+        The result is None if they may not share. Sub-batches are ignored.
         """
         (other,) = self.residents(gpu)
         model = self.state.machines.model[gpu]
@@ -185,7 +185,7 @@ class Draft:
         return None if math.isnan(mine) or math.isnan(theirs) else (mine, theirs)
 
     def decision(self, wake_s: float | None = None, proof: RoundProof | None = None) -> Decision:
-        """Return what was collected."""
+        """Return the collected decision."""
         return Decision(tuple(self._starts), tuple(self._stops), wake_s, proof)
 
     def _mode(self, job: Job) -> int:

@@ -1,4 +1,4 @@
-"""Policies without sharing: jobs in some order, each alone on its GPUs."""
+"""Policies without sharing: jobs in a given order, each alone on its GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.solver.policies.state import Job, State
 
 @dataclass(frozen=True)
 class Fifo:
-    """Start jobs in the order of arrival; the first that does not fit holds up all behind it.
+    """Start jobs in the order of arrival; the first that does not fit blocks all behind it.
 
     Source: the first baseline of Castor (2025, section 9.1), and the queues of YARN and
     Kubernetes. TensorShare's dedicated use (FGCS 2026, section 4.1) is the same: jobs in the
@@ -24,7 +24,7 @@ class Fifo:
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, by_arrival))
 
     def decide(self, state: State) -> Decision:
-        """Start as many from the head of the queue as fit on idle GPUs."""
+        """Start the jobs at the head of the queue that fit on idle GPUs."""
         return _start_alone(state, self._queue, backfill=False)
 
 
@@ -34,23 +34,23 @@ def _seconds(job: Job) -> Key:
 
 @dataclass(frozen=True)
 class Sjf:
-    """Start the job that is believed to need the least time; running jobs are left alone.
+    """Start the job with the shortest expected time; running jobs stay.
 
-    Source: Castor (2025, section 9.1), baseline 2. Its text does not say whether a job that does
-    not fit blocks the shorter of those behind it. Castor's own Algorithm 1 (section 5.2) visits
-    the whole sorted list, and so does this policy by default.
+    Source: Castor (2025, section 9.1), baseline 2. The paper does not say whether a job that does
+    not fit blocks the jobs behind it. Castor's own Algorithm 1 (section 5.2) visits the whole
+    sorted list, and so does this policy by default.
 
     Parameters
     ----------
     backfill : bool
-        Whether jobs behind one that does not fit may start; False: strictly in order.
+        Whether jobs behind one that does not fit may start; False for strictly in order.
     """
 
     backfill: bool = True
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, _seconds))
 
     def decide(self, state: State) -> Decision:
-        """Start jobs on idle GPUs, the first of the order first."""
+        """Start jobs on idle GPUs in order."""
         return _start_alone(state, self._queue, self.backfill)
 
 
@@ -60,14 +60,14 @@ def _gpu_seconds(job: Job) -> Key:
 
 @dataclass(frozen=True)
 class Ssf(Sjf):
-    """Start the job that is believed to need the fewest GPU seconds; no job is preempted.
+    """Start the job with the fewest expected GPU seconds; no job is preempted.
 
-    Source: Castor (2025, section 9.1), baseline 3: as shortest job first, by time times GPUs.
+    Source: Castor (2025, section 9.1), baseline 3: like shortest job first, by time times GPUs.
 
     Parameters
     ----------
     backfill : bool
-        Whether jobs behind one that does not fit may start; False: strictly in order.
+        Whether jobs behind one that does not fit may start; False for strictly in order.
     """
 
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, _gpu_seconds))
@@ -76,7 +76,7 @@ class Ssf(Sjf):
 def _start_alone(state: State, queue: Queue, backfill: bool) -> Decision:
     """Start jobs on idle GPUs in the order of a queue.
 
-    The first that does not fit ends the round, unless ``backfill`` lets those behind it pass.
+    The first job that does not fit ends the round, unless ``backfill`` lets later jobs pass it.
     """
     if not state.pending or not any(state.idle_count):
         return NOTHING

@@ -1,18 +1,18 @@
-"""The bound on waits: a job that has waited too long is given GPUs that no other may keep.
+"""The bound on waits: GPUs are reserved for a job that has waited too long.
 
-EASY backfilling (Lifka, *The ANL/IBM SP scheduling system*, 1995) for every overdue job instead
-of the first in the queue only, the one that has waited longest first.
+EASY backfilling (Lifka, *The ANL/IBM SP scheduling system*, 1995) is applied to every overdue job
+instead of only the first in the queue, the longest waiting first.
 
 *The bound.* Let P be the patience of a job, D the longest time that any job holds its GPUs, and n
 the number of overdue jobs that have waited longer, and of services (latency-critical jobs) that get
-reservations in the meantime. If durations are as believed and no GPU fails, the job waits at most
-P + (n + 1) D, and P + D while ``_MOST_RESERVED`` suffices.
+reservations in the meantime. If durations are as expected and no GPU fails, the job waits at most P
++ (n + 1) D, and P + D while ``_MOST_RESERVED`` is not exhausted.
 
 *Proof.* Jobs that held the GPUs at the reservation leave within D, so its ``until_s`` is at most D
-away. Jobs that started there since end by then, because they were believed to and nothing joins and
-slows them. So the job starts within D of its reservation. If there is no reservation for it when it
-becomes overdue, the tenth is taken by jobs that have waited longer or are latency-critical. Each of
-these starts within D of its reservation, so after at most n D it is the job's own turn.
+away. Jobs that started there since then end by that time, because they were expected to and no job
+joins and slows them. So the job starts within D of its reservation. If it gets no reservation when
+it becomes overdue, the tenth is taken by jobs that have waited longer or are latency-critical. Each
+of these starts within D of its reservation, so the job's own turn comes after at most n D.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from dovetail.solver.policies.reservations import earliest, intact
 from dovetail.solver.policies.state import Job, Reservation, State
 
 _MOST_RESERVED = 0.1
-"""Part of the GPUs that may be reserved at a time, unless the first job alone needs more.
+"""Fraction of the GPUs that may be reserved at a time, unless the first job alone needs more.
 
-Else a cluster that is overloaded for long would come to serve first come first."""
+Otherwise a cluster with a long overload would end up serving jobs first come, first served."""
 
 
 @dataclass(frozen=True)
 class Patience:
     """Reserves GPUs for jobs that have waited too long.
 
-    That is ``patience_s`` and ``stretch`` times what a job is believed to need in all: a job with
-    much work can be asked to wait for longer. Latency-critical jobs have their reservations at once
-    (``services``); these count towards the tenth.
+    The limit is ``patience_s`` plus ``stretch`` times the expected total time of a job: a job with
+    much work can wait longer. Latency-critical jobs get reservations immediately (``services``);
+    these count towards the tenth.
 
     A reservation stays until its job starts, or one of its nodes fails. Other jobs start on its
-    GPUs only where these are idle, and if they are believed to end by ``until_s``; from then on
-    the GPUs drain, whatever the beliefs were worth.
+    GPUs only if these are idle and the jobs are expected to end by ``until_s``; from then on the
+    GPUs drain, whether or not the expectations were right.
     """
 
     patience_s: float
     stretch: float
 
     def reserved(self, state: State, ends: Mapping[int, float]) -> dict[int, Reservation]:
-        """Return the reservations by now, by the number of the job.
+        """Return the present reservations by the number of the job.
 
-        ``ends`` are the moments at which running jobs are believed to end, by number.
+        ``ends`` are the times at which running jobs are expected to end, by number.
         """
         found = intact(state)
         for job in self._overdue(state):
@@ -64,12 +64,12 @@ class Patience:
         return found
 
     def next_s(self, state: State) -> float | None:
-        """Return when the next of the waiting jobs becomes overdue."""
+        """Return when the next waiting job becomes overdue."""
         ahead = min([due for due in self._due(state) if due > state.now], default=math.inf)
         return None if math.isinf(ahead) else ahead
 
     def _due(self, state: State) -> list[float]:
-        """Return when each of the waiting jobs becomes overdue."""
+        """Return when each waiting job becomes overdue."""
         return [
             job.waiting_since_s + self.patience_s + self.stretch * job.work_s
             for job in state.pending.values()

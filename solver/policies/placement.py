@@ -1,4 +1,4 @@
-"""Where a gang goes: few nodes, few racks, and no node broken up without need."""
+"""Placement of gangs: on few nodes and racks, without fragmenting nodes unnecessarily."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dovetail.solver.policies.state import Job
 
 
 def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
-    """Return idle GPUs for a whole gang, None if there are too few of any one model.
+    """Return idle GPUs for a whole gang, or None if no model has enough.
 
-    Of the models with enough idle GPUs the one on which the job runs fastest is taken. On it the
-    gang goes to the node with the fewest idle GPUs that holds it; where none does, to the nodes
-    with the most idle GPUs, which spans the fewest, all of one rack where as few of that hold it.
-    GPUs with too little memory for the job are passed over.
+    Among the models with enough idle GPUs, the one on which the job runs fastest is taken. There
+    the gang goes to the node with the fewest idle GPUs that is large enough; if none is, to the
+    nodes with the most idle GPUs, so that it spans the fewest, and all in one rack if equally few
+    nodes of one rack are enough. GPUs with too little memory for the job are skipped.
     """
     speed = draft.state.speed
     models = range(len(draft.state.machines.models))
@@ -29,9 +29,9 @@ def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
 
 
 def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) -> list[int] | None:
-    """Return ``count`` idle GPUs of one model for workers of a job, None if there are too few.
+    """Return ``count`` idle GPUs of one model for workers of a job, or None if there are too few.
 
-    Those that are reserved for the job count.
+    GPUs that are reserved for the job may be used.
     """
     own = draft.state.reserved.get(job.number)
     if own is None:
@@ -64,7 +64,7 @@ def _idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int) -> 
 def _consolidated(
     counts: list[int], workers: int, idle_on: Callable[[int], list[int]], machines: Machines
 ) -> list[int] | None:
-    """Return GPUs by how many each node has and which these are."""
+    """Return GPUs of few nodes, given the number and the list of usable GPUs of each node."""
     fullest = min([count for count in counts if count >= workers], default=None)
     if fullest is not None:
         return idle_on(counts.index(fullest))[:workers]
@@ -75,16 +75,16 @@ def _consolidated(
 
 
 def fewest_nodes(counts: Mapping[int, int], workers: int, machines: Machines) -> list[int]:
-    """Return the fewest nodes that hold a gang, all of one rack where as few of that do.
+    """Return the fewest nodes that hold a gang, all of one rack if that needs no more.
 
     Parameters
     ----------
     counts : mapping of int to int
-        How many workers each node holds; more than the gang has in all.
+        How many workers each node can hold; at least the gang's workers in total.
     workers : int
-        Of the gang.
+        Number of workers of the gang.
     machines : Machines
-        Whose racks count.
+        The machines, with the racks of the nodes.
     """
     rack_of = {node: int(machines.rack_of_node[node]) for node in counts}
     held: dict[int, int] = {}
@@ -102,6 +102,6 @@ def fewest_nodes(counts: Mapping[int, int], workers: int, machines: Machines) ->
 
 
 def _until(order: Sequence[int], counts: Mapping[int, int], workers: int) -> list[int]:
-    """Return the first nodes that hold a gang together."""
+    """Return the first nodes that together hold a gang."""
     held = list(accumulate(counts[node] for node in order))
     return [*order[: bisect_left(held, workers) + 1]]

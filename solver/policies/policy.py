@@ -1,4 +1,4 @@
-"""What a policy is and what it answers."""
+"""The interface of policies, and their decisions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Start(NamedTuple):
     gpus : tuple of int
         ``job.workers`` different GPUs of one model.
     shares : tuple of (int or None), or None
-        Its cap on each; None = no caps.
+        The job's cap on each GPU; None for no caps.
     mode : int
         Index into ``State.modes`` of its workload (0 = full batch).
     """
@@ -34,14 +34,15 @@ class Start(NamedTuple):
 
 
 class RoundProof(NamedTuple):
-    """What an optimising policy proved of its decision.
+    """The proof of an optimising policy for its decision.
 
     Attributes
     ----------
     value, bound, gap : float
-        Of the round's objective; ``gap`` as in a plan, NaN where there is no bound.
+        Value, bound and gap of the round's objective, as in a plan; ``gap`` is NaN if there is no
+        bound.
     jobs : int
-        Jobs that took part in the round, and those that no GPU had room for.
+        Number of jobs that took part in the round or that no GPU had room for.
     """
 
     value: float
@@ -50,27 +51,27 @@ class RoundProof(NamedTuple):
     jobs: int
 
     def followed_by(self, other: RoundProof) -> RoundProof:
-        """Return the proof of two rounds, the second on what the first has left."""
+        """Return the proof of two rounds, the second with the jobs and GPUs left by the first."""
         value, bound = self.value + other.value, self.bound + other.bound
         return RoundProof(value, bound, max(self.gap, other.gap), self.jobs + other.jobs)
 
 
 class Decision(NamedTuple):
-    """What to do now.
+    """The actions to take now.
 
     Attributes
     ----------
     starts : tuple of Start
-        Carried out after the stops, in this order.
+        Jobs to start after the stops, in this order.
     stops : tuple of Job
-        Running jobs to checkpoint and take off their GPUs; they are pending again.
+        Running jobs to checkpoint and remove from their GPUs; they become pending.
     wake_s : float or None
-        The pool's time at which the policy wants to be asked again even if nothing happens; it
-        replaces that of the decision before.
+        The pool's time at which to call the policy again even if nothing happens; it replaces the
+        time of the previous decision.
     proof : RoundProof or None
-        Where the policy has one.
+        The proof, if the policy has one.
     reserved : mapping of int to Reservation
-        What is kept from now on for waiting jobs, by ``Job.number``, in place of
+        The GPUs reserved for waiting jobs from now on, by ``Job.number``; replaces
         ``State.reserved``.
     """
 
@@ -88,25 +89,25 @@ NOTHING = Decision()
 class Policy(Protocol):
     """Decides which job runs where; the same in a simulation and on real GPUs.
 
-    It reads the world from ``state`` only and never changes it. What it keeps between rounds is
-    gone whenever the state is another object, so a promise to a job belongs into
-    ``Decision.reserved``. One that optimises an objective of plans may name it in an attribute
-    ``objective``; plans and reasons of live mode then use it.
+    It reads only ``state`` and never changes it. Data that it caches between rounds is lost
+    whenever the state is another object, so a promise to a job belongs in ``Decision.reserved``. A
+    policy that optimises an objective of plans may name it in an attribute ``objective``; plans and
+    reasons of live mode then use it.
     """
 
     def decide(self, state: State) -> Decision:
-        """Return what to do at ``state.now``."""
+        """Return the decision at ``state.now``."""
         ...
 
 
 def objective_of(policy: Policy) -> ObjectiveName:
-    """Return the objective that a policy optimises; ``throughput`` where it names none."""
+    """Return the objective that a policy optimises; ``throughput`` if it names none."""
     named = getattr(policy, "objective", None)
     return next((known for known in OBJECTIVES if known == named), "throughput")
 
 
 def decided(policy: Policy, state: State) -> Decision:
-    """Return what a policy decides.
+    """Return the decision of a policy.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""When the jobs of a pool are believed to end, and in which order the waiting ones start."""
+"""Expected ends of the jobs of a pool, and the expected order in which waiting jobs start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
 
 
 class ForecastQueue(NamedTuple):
-    """The waiting jobs in the order in which they are believed to start, and their forecast."""
+    """The waiting jobs in the order in which they are expected to start, and their forecast."""
 
     jobs: Sequence[Job]
     forecast: Forecast
@@ -27,9 +27,9 @@ class ForecastQueue(NamedTuple):
         Parameters
         ----------
         draft : Draft
-            The pool and what is decided already.
+            The pool and the decision so far.
         ends : mapping
-            When running jobs are believed to end, by number.
+            When running jobs are expected to end, by number.
         gpu_price : float
             The least price of a GPU second.
         """
@@ -59,7 +59,7 @@ def remaining_work(jobs: Sequence[Job], now: float) -> Floats:
 
 
 def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
-    """Return the seconds until each busy GPU is believed to be idle, in ascending order."""
+    """Return the seconds until each busy GPU is expected to be idle, in ascending order."""
     placed = list(draft.placed())
     end = np.repeat([ends[job.number] for job, _ in placed], [len(gpus) for _, gpus in placed])
     until = np.full(len(draft.state.machines), -np.inf)
@@ -68,7 +68,7 @@ def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
 
 
 def believed_ends(state: State) -> dict[int, float]:
-    """Return when each running job is believed to end if no other starts, by number.
+    """Return when each running job is expected to end if no other starts, by number.
 
     Once its last co-runner has ended, a job runs as fast as alone.
     """
@@ -87,7 +87,7 @@ def believed_ends(state: State) -> dict[int, float]:
 
 
 def _last_beside(jobs: Sequence[Job], end: Floats) -> Floats:
-    """Return the latest end of the co-runners of each job on any of its GPUs; -inf without any."""
+    """Return the latest end of each job's co-runners on any of its GPUs; -inf if it has none."""
     job = np.repeat(np.arange(len(jobs)), [len(job.gpus) for job in jobs])
     gpu = np.array([gpu for job in jobs for gpu in job.gpus], dtype=np.int64)
     order = np.lexsort((end[job], gpu))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dovetail.solver.policies.state import Job, State
 
 Key = tuple[float, ...]
-"""What a queue is sorted by, the smallest first; ends with the job's number."""
+"""The sort key of a queue, smallest first; ends with the job's number."""
 
 
 class Queue:
@@ -17,7 +17,7 @@ class Queue:
     Parameters
     ----------
     key : callable
-        The key of a job that begins to wait; it is asked once, and again by ``renew``.
+        Returns the key of a job that begins to wait; called once, and again by ``renew``.
     """
 
     def __init__(self, key: Callable[[Job], Key]) -> None:
@@ -37,14 +37,14 @@ class Queue:
         return (job for _, job in self.entries(state))
 
     def renew(self, job: Job) -> None:
-        """Put a pending job in the place that its key gives it now."""
+        """Move a pending job to the position of its present key."""
         entry = self._key(job), job.starts
         if self._entered.get(job.number) != entry:
             self._entered[job.number] = entry
             insort(self._sorted, entry)
 
     def _take_in(self, state: State) -> None:
-        """Enter the jobs that began to wait since the last time: the last ones of ``pending``."""
+        """Add the jobs that began to wait since the last call: the last ones of ``pending``."""
         for job in reversed(state.pending.values()):
             known = self._entered.get(job.number)
             if known is not None and known[1] == job.starts:
@@ -62,7 +62,7 @@ class Queue:
         return number in state.pending and self._entered[number] == entry
 
     def _forget(self, state: State) -> None:
-        """Drop the entries of jobs that wait no more, wherever they stand."""
+        """Drop the entries of jobs that no longer wait, at any position."""
         entered = self._entered
         waiting = [entered[number] for number in state.pending]
         self._entered = dict(zip(state.pending, waiting, strict=True))

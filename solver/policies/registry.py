@@ -1,6 +1,7 @@
-"""The policies by name, with their options: the core's, those of plugins, and any by its path.
+"""The policies by name, with their options: the core's, those of plugins, any class by its path.
 
-A plugin ``policy.NAME`` names a class with a method ``decide``. The core's names are its own.
+A plugin ``policy.NAME`` names a class with a method ``decide``. Plugins cannot replace the core's
+names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "sjf-ffs": "castor:SjfFfs",
     }
 )
-"""Module and class of each policy of the core; modules are imported when one is first made."""
+"""Module and class of each policy of the core; modules are imported on first use."""
 
 _OWN_NAME: Final = re.compile(rf"([^:=]+)=({PREFIX}.*)", re.S)
 
@@ -43,7 +44,7 @@ def policy_named(text: str) -> Policy:
     """Return a fresh policy from ``NAME`` or ``NAME:OPTION=VALUE,OPTION=VALUE``.
 
     ``NAME`` is one of ``policy_names()``, or ``python:MODULE.CLASS`` for any importable class;
-    ``LABEL=python:MODULE.CLASS`` gives that a name to be shown by.
+    ``LABEL=python:MODULE.CLASS`` gives it a name for display.
 
     Raises
     ------
@@ -76,13 +77,13 @@ def class_named(text: str) -> Callable[..., Policy]:
 
 
 def policy_label(text: str) -> str:
-    """Return what a policy is shown as: its label, or all of the text where it has none."""
+    """Return the displayed name of a policy: its label, or the whole text if it has none."""
     named = _OWN_NAME.fullmatch(text)
     return named[1] if named else text
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Return the name of a policy and the text of its options, None where there is no colon."""
+    """Return the name of a policy and the text of its options, None if there is no colon."""
     named = _OWN_NAME.fullmatch(text)
     if named and named[1] in policy_names():
         raise UnsupportedError(f"policy {text!r}: {named[1]} is the name of another policy")
@@ -98,7 +99,7 @@ def policy_class(name: str) -> Callable[..., Policy]:
     Raises
     ------
     UnsupportedError
-        When there is none of this name, or it cannot be imported.
+        When there is no policy of this name, or it cannot be imported.
     """
     if name.startswith(PREFIX):
         return class_at(name, "policy", "decide")

@@ -1,4 +1,4 @@
-"""Which GPUs are reserved for a waiting job, and for how long."""
+"""The GPUs that are reserved for a waiting job, and for how long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dovetail.solver.policies.state import Job, Reservation, State
 
 
 def intact(state: State) -> dict[int, Reservation]:
-    """Return the reservations of which no node has failed, by the number of the job."""
+    """Return the reservations without a failed node, by the number of the job."""
     node, down = state.machines.node, state.down
     return {
         number: kept
@@ -20,18 +20,18 @@ def intact(state: State) -> dict[int, Reservation]:
 def earliest(
     state: State, job: Job, ends: Mapping[int, float], taken: Collection[int]
 ) -> Reservation | None:
-    """Return the GPUs of one model that are believed to be idle first; None = too few.
+    """Return the GPUs of one model that are expected to be idle first; None if too few.
 
     Parameters
     ----------
     state : State
         The pool.
     job : Job
-        A waiting job; GPUs with too little memory for it are passed over.
+        A waiting job; GPUs with too little memory for it are skipped.
     ends : mapping of int to float
-        When running jobs are believed to end, by number.
+        When running jobs are expected to end, by number.
     taken : collection of int
-        GPUs that are not to be had.
+        GPUs that are not available.
     """
     best: Reservation | None = None
     for model in range(len(state.machines.models)):

@@ -1,8 +1,8 @@
 """Latency-critical jobs: services, which start before all others and are never stopped.
 
-Their own rules, whatever the policy is. A policy decides which of them join running jobs, and what
-joins them (``State.tails_kept``). A service that still waits then has the GPUs reserved that are
-believed to be idle first: else other jobs could go on joining each other there for ever.
+These rules apply to every policy. A policy decides which services join running jobs, and which jobs
+join them (``State.tails_kept``). For a service that still waits then, the GPUs that are expected to
+be idle first are reserved: otherwise other jobs could keep joining each other there forever.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dovetail.solver.policies.state import Job, Reservation, State
 
 
 def services_wait(state: State) -> bool:
-    """Tell whether latency-critical jobs wait."""
+    """Return whether latency-critical jobs wait."""
     return any(map(attrgetter("latency"), state.pending.values()))
 
 
 def services_first(state: State) -> Decision | None:
     """Return the starts of latency-critical jobs on idle GPUs, before a policy decides.
 
-    None where none can start. GPUs that are reserved for other jobs stay theirs.
+    The result is None if none can start. GPUs that are reserved for other jobs are not used.
     """
     waiting = [job for job in state.pending.values() if job.latency]
     if not waiting:
@@ -44,10 +44,10 @@ def services_first(state: State) -> Decision | None:
 def services_kept(state: State, decision: Decision) -> Decision:
     """Return a policy's decision with the reservations of latency-critical jobs.
 
-    One that the decision leaves waiting has a reservation from then on, and no other job starts
-    on these GPUs: what the decision starts there is taken out, with its proof. A reservation that
-    the policy returns itself (``Decision.reserved``) is left to it, with what it lets start there
-    in the meantime.
+    A service that the decision leaves waiting has a reservation from then on, and no other job
+    starts on these GPUs: starts there are removed from the decision, with its proof. A reservation
+    that the policy itself returns (``Decision.reserved``) is left to it, including the jobs that it
+    starts there in the meantime.
     """
     services = {number: job for number, job in state.pending.items() if job.latency}
     if not services:
@@ -68,7 +68,7 @@ def services_kept(state: State, decision: Decision) -> Decision:
 def _new_reservations(
     state: State, decision: Decision, jobs: Collection[Job], kept: Mapping[int, Reservation]
 ) -> dict[int, Reservation]:
-    """Return the reservations of services that have none, on GPUs that no other service takes."""
+    """Return reservations for services that have none, on GPUs that no other service takes."""
     found: dict[int, Reservation] = {}
     if jobs:
         ends = believed_ends(state) | {job.number: state.now for job in decision.stops}
@@ -87,7 +87,7 @@ def _gpus(reserved: Mapping[int, Reservation]) -> set[int]:
 
 
 def _without_starts(decision: Decision, gpus: Collection[int]) -> Decision:
-    """Return a decision without what it starts on some GPUs."""
+    """Return a decision without its starts on these GPUs."""
     starts = tuple([start for start in decision.starts if not set(gpus).intersection(start.gpus)])
     if len(starts) == len(decision.starts):
         return decision
@@ -95,7 +95,7 @@ def _without_starts(decision: Decision, gpus: Collection[int]) -> Decision:
 
 
 def held_by_services(state: State) -> frozenset[int]:
-    """Return the numbers of the running latency-critical jobs, and of all that share with one."""
+    """Return the numbers of the running latency-critical jobs and of all their co-runners."""
     return frozenset(
         other.number
         for job in state.running.values()
@@ -115,6 +115,6 @@ def services_alone(state: State) -> list[Job]:
 
 
 def movable(state: State) -> list[Job]:
-    """Return the running jobs that a policy which preempts may stop or move."""
+    """Return the running jobs that a preempting policy may stop or move."""
     held = held_by_services(state)
     return [job for number, job in state.running.items() if number not in held]

@@ -1,8 +1,8 @@
-"""What a policy sees when it decides: jobs, GPUs, where each job runs, and what is predicted.
+"""The input of a policy's decision: jobs, GPUs, where each job runs, and predictions.
 
-The pool that keeps this state (simulated or real) is the only one to change it; a policy reads
-it and answers with a ``Decision``. Nothing here tells the truth of a simulation: durations and
-slowdowns are what is believed, progress and rates are what any monitor would measure.
+Only the pool that keeps this state (simulated or real) changes it; a policy reads it and answers
+with a ``Decision``. It does not contain the true values of a simulation: durations and slowdowns
+are estimates, progress and rates are what any monitor would measure.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ from dovetail.instances.sets import slowdown_at
 from dovetail.instances.slowdown_table import SlowdownTable
 
 LEAST_REMAINING_S = 1.0
-"""What a job that has outlived its estimate is believed to need still."""
+"""The assumed remaining seconds of a job that has exceeded its estimate."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A job as its pool knows it.
+    """A job as known to its pool.
 
     Attributes
     ----------
     number : int
-        Its place in the order of arrival; what ``State`` finds it by.
+        Its position in the order of arrival, which is its key in ``State``.
     id, tenant : str
         Its name and user.
     workload : int
         Index into ``State.workloads``.
     workers : int
-        GPUs it needs, all at once.
+        Number of GPUs that it needs, all at the same time.
     work_s : float
-        The seconds it is believed to run alone on a GPU of speed 1, in all.
+        Expected total seconds of running alone on a GPU of speed 1.
     arrival_s, gsla, weight : float
-        As in a trace; ``gsla`` is infinite where the owner named none.
+        As in a trace; ``gsla`` is infinite if the owner set none.
     latency : bool
         Whether it is latency-critical.
     phase : str
         ``pending``, ``running`` or ``finished``.
     done_s : float
-        The part of its work that was done at ``since_s``.
+        Seconds of work that were done at ``since_s``.
     rate : float
-        Seconds of work it does in a second now; 0 unless it runs.
+        Present seconds of work done per second; 0 unless it runs.
     since_s : float
-        When ``done_s`` was taken; lies ahead while the job is being restarted.
+        The time of ``done_s``; in the future while the job is being restarted.
     gpus : tuple of int
         The GPUs it holds, empty unless it runs.
     shares : tuple of (int or None), or None
-        Its cap on each of them; None = no cap on any.
+        Its cap on each of them; None for no caps.
     mode : int
-        Which of ``State.modes`` of its workload it runs in: how often its batch is halved.
+        Its mode, an index into ``State.modes`` of its workload: how often its batch is halved.
     started_s : float
         When its present stay on GPUs began; NaN unless it runs.
     held_s : float
-        Seconds it held GPUs in the stays before.
+        Seconds for which it held GPUs in earlier stays.
     starts : int
         How many times it was started.
     waiting_since_s : float
@@ -107,11 +107,11 @@ class Job:
         return self.done_s + self.rate * max(0.0, now - self.since_s)
 
     def remaining(self, now: float) -> float:
-        """Return the seconds of work it is believed to need still, at least one."""
+        """Return the expected remaining seconds of work, at least one."""
         return max(LEAST_REMAINING_S, self.work_s - self.done(now))
 
     def held(self, now: float) -> float:
-        """Return the seconds it has held GPUs by ``now``."""
+        """Return the seconds for which it has held GPUs by ``now``."""
         return self.held_s + (now - self.started_s if self.phase == "running" else 0.0)
 
     def attained(self, now: float) -> float:
@@ -119,7 +119,7 @@ class Job:
         return self.workers * self.held(now)
 
     def waited(self, now: float) -> float:
-        """Return for how long it has been waiting since it arrived or was last stopped."""
+        """Return how long it has been waiting since it arrived or was last stopped."""
         return now - self.waiting_since_s if self.phase == "pending" else 0.0
 
     def share_on(self, gpu: int) -> int | None:
@@ -128,7 +128,7 @@ class Job:
 
 
 class Sharer(NamedTuple):
-    """What counts of a job on a shared GPU for whether tail latencies stay in their limits.
+    """The properties of a job on a shared GPU that matter for the limits of tail latencies.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Sharer(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """GPUs that are kept for a job, and when all of them are believed to be idle."""
+    """GPUs that are reserved for a job, and when all of them are expected to be idle."""
 
     gpus: tuple[int, ...]
     until_s: float
@@ -157,15 +157,14 @@ class Reservation(NamedTuple):
 
 @dataclass
 class State:
-    """A pool at one moment.
+    """A pool at one point in time.
 
     Attributes
     ----------
     instance : Instance
         Cluster and workloads; its jobs and slowdowns are not read.
     predicted : SlowdownTable
-        What is believed of pairs; the one place where a policy may learn of slowdowns that it
-        has not seen itself.
+        Predictions for pairs; the only source of slowdowns that were not measured on running jobs.
     now : float
         Seconds since the pool began.
     pending, running : dict of int to Job
@@ -173,25 +172,25 @@ class State:
     residents : list of list of Job
         The jobs on each GPU, in the order in which they came.
     idle_count : list of int
-        For each node the number of its GPUs without jobs; 0 where it is down.
+        For each node the number of its GPUs without jobs; 0 if it is down.
     down : set of int
         Nodes that have failed.
     reserved : dict of int to Reservation
-        What is kept for waiting jobs, by ``Job.number``: the last ``Decision.reserved``,
-        without the jobs that no longer wait. Live mode keeps it over restarts.
+        The reservations of waiting jobs, by ``Job.number``: the last ``Decision.reserved``, without
+        jobs that no longer wait. Live mode keeps them across restarts.
     seen : dict
-        (model, caps, workload, other) -> slowdown of the first with the other as measured on
-        jobs that have run together.
+        (model, caps, workload, other) -> slowdown of the first with the other, measured on jobs
+        that have run together.
     clashes : set
         (model, workload, other), both ways, that ran out of memory or could not run together.
     seen_upper : dict
-        Upper bounds of what is ``seen``, where one measurement is not taken for the truth.
+        Upper bounds for ``seen``, where a single measurement is not trusted.
     prior : SlowdownTable or None
-        The predictions of pairs before measurement, where ``predicted`` includes the
-        measurements; None where it does not.
+        The predictions for pairs without measurements, if ``predicted`` includes measurements; None
+        if it does not.
     clock : Clock
-        What limits of searches are measured on: time, or work in a simulation, in which the same
-        seed has to give the same history.
+        The clock that limits searches: time, or work in a simulation, in which the same seed must
+        give the same history.
     """
 
     instance: Instance
@@ -218,15 +217,15 @@ class State:
 
     @property
     def reserved_gpus(self) -> frozenset[int]:
-        """The GPUs that are kept for waiting jobs."""
+        """The GPUs that are reserved for waiting jobs."""
         return frozenset(gpu for kept in self.reserved.values() for gpu in kept.gpus)
 
     @property
     def tails(self) -> NDArray[np.float64]:
-        """What the gSLAs of latency-critical jobs are checked against, shaped as ``predicted``.
+        """The bounds for the gSLAs of latency-critical jobs, in the shape of ``predicted``.
 
-        The growth of the tail latency where it is known. Elsewhere the upper bound of the
-        slowdown, as predicted, or as measured on jobs that have run together. NaN = they may not
+        The bound is the growth of the tail latency if it is known, otherwise the upper bound of the
+        slowdown, as predicted or as measured on jobs that have run together. NaN if they may not
         share.
         """
         known = self._tails
@@ -240,21 +239,21 @@ class State:
 
     @property
     def sets(self) -> SlowdownIndex:
-        """The entries of three and more in ``predicted``."""
+        """The entries of three or more jobs in ``predicted``."""
         if self._sets is None or self._sets[0] is not self.predicted:
             self._sets = self.predicted, SlowdownIndex.of_sets(self.instance, self.predicted)
         return self._sets[1]
 
     def sharer(self, job: Job, share: int | None, mode: int) -> Sharer:
-        """Return what counts of a job at a cap in one of its modes."""
+        """Return a job as a sharer, at a cap and in one of its modes."""
         return Sharer(
             job.workload, job.tail_limit, share, self.modes[job.workload][mode].slowdown_factor
         )
 
     def tails_kept(self, model: int, sharers: Sequence[Sharer]) -> bool:
-        """Tell whether jobs that share a GPU keep every latency-critical one in its limit.
+        """Return whether every latency-critical job stays within its limit if these jobs share.
 
-        The rule of every policy, whatever it thinks of slowdowns otherwise.
+        This rule applies to every policy, however it treats slowdowns otherwise.
         """
         if len(sharers) < 2 or all(math.isinf(one.limit) for one in sharers):
             return True
@@ -264,10 +263,10 @@ class State:
         )
 
     def _tails_of(self, model: int, sharers: Sequence[Sharer]) -> Sequence[float]:
-        """Return what each latency-critical job on a GPU would be held against; NaN: unknown.
+        """Return the bound of each job on a GPU if it is latency-critical; NaN if unknown.
 
-        With two others or more, that is known where an entry of the set says so, and of a job
-        that all others run behind (share ``idle``).
+        With two or more others, the bounds are known only if the set has an entry or if all jobs
+        but one run behind that one (share ``idle``).
         """
         pairs = np.array([[self._tail(model, one, other) for other in sharers] for one in sharers])
         if len(sharers) == 2:
@@ -279,7 +278,7 @@ class State:
             if given is None:
                 return [math.nan] * len(sharers)
             np.fill_diagonal(pairs, math.nan)
-            # Those of pairs count once the others have ended.
+            # The bounds of pairs apply once the others have ended.
             among = np.fmax.reduce(pairs, axis=1)
             return list(map(float, np.fmax(given.bounds([True] * len(sharers)), among)))
         shares = [one.share for one in sharers]
@@ -295,7 +294,7 @@ class State:
 
     @cached_property
     def hosts(self) -> Hosts | None:
-        """The needs of workloads in addition to GPUs; None where none is known."""
+        """The needs of workloads in addition to GPUs, or None if none are known."""
         nodes = self.machines.rules.nodes
         if not any(node.host for node in nodes):
             return None
@@ -310,7 +309,7 @@ class State:
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ...]]:
-        """The ways to run each workload, the full batch first; ``Job.mode`` is an index."""
+        """The modes of each workload, the full batch first; indexed by ``Job.mode``."""
         return [modes(w, self.machines.rules.per_process_mib) for w in self.workloads]
 
     def needs_mib(self, job: Job) -> float:

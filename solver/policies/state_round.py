@@ -24,28 +24,28 @@ from dovetail.solver.types import Choice
 
 
 class Host(NamedTuple):
-    """Running jobs that others may join, and the GPUs that are theirs alone."""
+    """Running jobs that others may join, and the GPUs that only they hold."""
 
     jobs: tuple[Job, ...]
     gpus: tuple[int, ...]
 
 
 class StateRound:
-    """The round of some waiting jobs on idle GPUs and with running jobs.
+    """The round of waiting jobs on idle GPUs and beside running jobs.
 
-    A running job takes part with the GPUs of its hosts. On the others it is held to its measured
+    A running job takes part with the GPUs of its hosts. On its other GPUs it keeps its measured
     slowdown.
 
     Parameters
     ----------
     draft : Draft
-        The pool and what is decided already.
+        The pool and the decision so far.
     jobs : sequence of Job
         The waiting jobs that take part.
     hosts : sequence of Host
         The running jobs that others may join, no two with the same GPU.
     book : BeliefBook
-        What is believed of jobs that share a GPU.
+        The estimates for jobs that share a GPU.
     lent_s : mapping of int to float
         The reserved GPUs, and the pool's time until which each is lent.
     """
@@ -72,7 +72,7 @@ class StateRound:
             host_load=None if state.hosts is None else draft.host_load(state.hosts),
         )
         if compiled.hosts is not None:
-            # Those that nothing joins count too where their host slows them.
+            # Running jobs that no job joins matter too if their host slows them.
             held |= {n: list(job.gpus) for n, job in state.running.items() if n not in held}
             closed = _closed_hosts(draft, held)
             columns = _columns(state, held, jobs)
@@ -81,7 +81,7 @@ class StateRound:
         self.round = compiled
 
     def carry_out(self, groups: Groups, choice: Choice, draft: Draft) -> None:
-        """Enter the starts of a choice of groups into a draft."""
+        """Add the starts of a choice of groups to a draft."""
         number = self._state.machines.number
         pending = ~self.round.jobs.running[groups.job]
         starting = np.bincount(groups.group_of_member, pending, len(groups)) > 0
@@ -106,9 +106,9 @@ class StateRound:
 
 
 def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]:
-    """Return the running jobs that others may join: at most ``most`` on a GPU with them.
+    """Return the running jobs that others may join, with at most ``most`` jobs on a GPU then.
 
-    None that holds a reserved GPU, or one on which a job starts already, takes part.
+    Jobs that hold a reserved GPU, or a GPU on which a job already starts, do not take part.
     """
     state = draft.state
     starting = {gpu for start in draft.decision().starts for gpu in start.gpus}
@@ -130,17 +130,17 @@ def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]
 
 
 def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: BeliefBook) -> Bools:
-    """Tell which waiting jobs (columns) may join which running ones (rows), as far as is cheap.
+    """Return which waiting jobs (columns) may join which running ones (rows), by cheap tests.
 
-    Memory, gSLAs and whether their slowdowns are believed at all; what is False breaks a rule
-    at every share and sub-batch.
+    The tests are memory, gSLAs and whether their slowdowns are known; False means that a rule is
+    broken at every share and sub-batch.
     """
     machines = state.machines
     first = np.cumsum([0, *(len(host.jobs) for host in hosts)])[:-1]
     row = np.repeat(np.arange(len(hosts)), np.diff(first, append=sum(len(h.jobs) for h in hosts)))
     residents = [job for host in hosts for job in host.jobs]
     seats: dict[tuple[int, int | None], list[int]] = defaultdict(list)
-    behind: list[int] = []  # Jobs behind another say nothing of those that join them there.
+    behind: list[int] = []  # Jobs behind another do not restrict those that join them there.
     for k, job in enumerate(residents):
         gpus = hosts[row[k]].gpus
         for share in {None} if job.shares is None else {job.share_on(gpu) for gpu in gpus}:
@@ -164,19 +164,20 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
         accepts[which] |= (
             (staying[cells] * slowdown_factor[which, None] <= accepted[which, None])
             & (joining[cells] * least_stretch <= asked)
-            & np.isfinite(staying[cells])  # else nothing is known of the two
+            & np.isfinite(staying[cells])  # else their slowdown is unknown
         )
     room = np.array([machines.memory_by_model[machines.model[host.gpus[0]]][1] for host in hosts])
-    # Nobody is slowed less by several than by one of them.
+    # No job is slowed less by several jobs than by one of them.
     fits = need[:, None] + least_need <= room[:, None]
     return np.asarray(fits & np.logical_and.reduceat(accepts, first))
 
 
 def outside(draft: Draft, hosts: Sequence[Host], book: BeliefBook) -> tuple[float, float]:
-    """Return what jobs that run but are none of these hosts add to throughput and power (W).
+    """Return the throughput and power (W) of running jobs that are not among these hosts.
 
-    As ``JobValues.outside`` of the objective ``energy``: weight x workers x rate, and the power of
-    the GPUs of no host. A job that has just been started runs as fast as alone.
+    These are ``JobValues.outside`` of the objective ``energy``: weight x workers x rate, and the
+    power of GPUs without a host. A job that has just been started is assumed to run as fast as
+    alone.
     """
     state, machines = draft.state, draft.state.machines
     inside = {job.number for host in hosts for job in host.jobs}
@@ -197,7 +198,7 @@ def outside(draft: Draft, hosts: Sequence[Host], book: BeliefBook) -> tuple[floa
 
 
 def _closed_hosts(draft: Draft, held: Mapping[int, Sequence[int]]) -> set[int]:
-    """Return the nodes with jobs that start already, or take part with some of their GPUs only."""
+    """Return the nodes with jobs that already start or take part with only some of their GPUs."""
     running, node = draft.state.running, draft.state.machines.node
     parted = [job.gpus for n, job in running.items() if len(held[n]) < job.workers]
     starting = [gpus for job, gpus in draft.placed() if job.number not in running]
@@ -214,7 +215,7 @@ def _held(hosts: Sequence[Host]) -> dict[int, list[int]]:
 
 
 def _columns(state: State, held: Mapping[int, Sequence[int]], waiting: Sequence[Job]) -> Jobs:
-    """Return the jobs of a round: running ones with these of their GPUs, then waiting ones."""
+    """Return the jobs of a round: running jobs with these GPUs, then waiting jobs."""
     hosts = [(state.running[number], tuple(gpus)) for number, gpus in held.items()]
     jobs = [*(job for job, _ in hosts), *waiting]
     slowdown = np.full(len(jobs), np.nan)
