@@ -345,7 +345,7 @@ def _most_stretch(state: State, queue: PendingJobs, hosts: Sequence[HostJob]) ->
 
 
 def _mode(state: State, queue: PendingJobs, mode: int) -> tuple[Floats, Floats]:
-    """Return memory and slowdown factor of each pending job's mode; infinite if it has fewer modes."""
+    """Return memory and slowdown factor of each pending job in a mode; infinite if it has none."""
     none = (np.inf, np.inf)
     rows = [ways[mode][1:] if mode < len(ways) else none for ways in state.modes]
     table = np.array(rows, dtype=np.float64)[queue.workload]
