@@ -114,7 +114,7 @@ class Auto:
         except UnsupportedError as refusal:
             return _by_program(problem, limits, str(refusal))
         reason = "GPUs are interchangeable and jobs share in pairs"
-        return replace(choice, note=choice.note or f"auto took matching: {reason}")
+        return replace(choice, note=choice.note or f"auto chose matching: {reason}")
 
 
 def _in_few_kinds(problem: Problem) -> bool:
@@ -135,7 +135,7 @@ def _in_own_best(problem: Problem) -> Choice | None:
 def _by_program(problem: Problem, limits: Limits, why: str) -> Choice:
     backend = CpSat() if limits.budget.counts_work else Highs()
     choice = ArraySolver(ReducedCostFixing(backend)).solve(problem, limits)
-    return replace(choice, note=f"auto took {backend.name}: {why}")
+    return replace(choice, note=f"auto chose {backend.name}: {why}")
 
 
 SOLVERS: Mapping[str, Callable[[], Solver]] = {

@@ -107,7 +107,7 @@ def solve(
         unless the time limit ended the search.
     preempt : bool
         Make running jobs pending again, so that they may move or wait; those of priority
-        ``latency`` stay. None move if nothing is gained; otherwise as few processes as possible
+        ``latency`` stay. None moves if that gains nothing; otherwise as few processes as possible
         move (``fewest_moves``).
     previous : Result, optional
         Result of the last round under this objective, which may have had other jobs. The search

@@ -88,8 +88,8 @@ def match_pairs(
     Parameters
     ----------
     pair_value : (n, n) float array, scipy.sparse array or SplitValues
-        Value of each pair, symmetric. NaN or -inf: may not share; so are absent pairs of a sparse
-        array. The diagonal is ignored.
+        Value of each pair, symmetric. NaN or -inf: may not share, as
+        for absent pairs of a sparse array. The diagonal is ignored.
     single_value : (n,) float, optional
         Value of each job alone; NaN or -inf: may not run alone. None: no job may.
     gpus : int, optional

@@ -43,7 +43,7 @@ class Sjf:
     Parameters
     ----------
     backfill : bool
-        Whether jobs behind one that does not fit may start; False for strictly in order.
+        Whether jobs behind one that does not fit may start; if false, jobs start strictly in order.
     """
 
     backfill: bool = True
@@ -67,7 +67,7 @@ class Ssf(Sjf):
     Parameters
     ----------
     backfill : bool
-        Whether jobs behind one that does not fit may start; False for strictly in order.
+        Whether jobs behind one that does not fit may start; if false, jobs start strictly in order.
     """
 
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, _gpu_seconds))
