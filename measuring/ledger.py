@@ -36,6 +36,10 @@ _Entry = Machine | Campaign | ExperimentResult
 _KINDS: Final[Mapping[str, type[_Entry]]] = MappingProxyType(
     {"machine": Machine, "campaign": Campaign, "result": ExperimentResult}
 )
+_KIND_OF: Final[Mapping[type[_Entry], str]] = MappingProxyType(
+    {made: kind for kind, made in _KINDS.items()}
+)
+"""Kinds of entries in the repository; names of classes may change, these may not."""
 
 
 class LedgerError(DovetailError):
@@ -141,7 +145,7 @@ class Ledger:
         conditions = (machine.gpu_model, machine.driver, machine.cublas)
         self._repository.record(
             EvidenceRecord(
-                type(one).__name__.lower(),
+                _KIND_OF[type(one)],
                 *conditions,
                 getattr(one, "date", machine.date),
                 one.to_data(),
