@@ -1,9 +1,9 @@
-"""What the literature has, in one room: its policies, its predictors, its measurements and traces.
+"""The literature's policies, predictors, measurements and traces.
 
-For those who compare ideas of papers with each other and with Dovetail's own. A lab that only runs
-jobs needs none of it: nothing outside this room imports it. All of it is registered by entry
-points of the group ``dovetail.plugins`` (``pyproject.toml``), as a package of a third party would
-do it (``dovetail.instances.plugins``).
+This package is for comparing methods of papers with each other and with Dovetail's own. A lab that
+only runs jobs does not need it: nothing outside this package imports it. All of it is registered
+by entry points of the group ``dovetail.plugins`` (``pyproject.toml``), like a third-party package
+(``dovetail.instances.plugins``).
 
 - ``policies``: the baselines, each a plugin ``policy.NAME`` (``docs/explanation/policies.md``).
 - ``traces``: readers of published traces of jobs, each a plugin ``trace.FORMAT``
@@ -15,6 +15,6 @@ do it (``dovetail.instances.plugins``).
 - ``studies``: how good predictors are, the commands ``predictors evaluate`` and ``report``
   (``docs/evidence/predictors.md``).
 
-Tests are in ``tests/papers``, programs that repeat experiments of papers in ``benchmarks/papers``
-(``docs/evidence``).
+Tests are in ``tests/papers``, programs that reproduce experiments of papers in
+``benchmarks/papers`` (``docs/evidence``).
 """

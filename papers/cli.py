@@ -1,4 +1,4 @@
-"""What this room adds to the command line."""
+"""The command-line additions of this package."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIT: Final = Addition(
         ),
     )
 )
-"""Options of ``dovetail predictors fit`` for a model of this room."""
+"""Options of ``dovetail predictors fit`` for a model of this package."""
 
 _TESTS: Final = (
     option("--models A,B,...", "test these models (default: all)"),

@@ -21,13 +21,12 @@ families support 97.7 %. That is the price of few families; a higher confidence 
 
 The jobs are those that share in rounds as an optimiser plans them (``planned``), so that the
 misses include the luck of the best-looking pairs; the level must hold for each way of picking in
-``SETTINGS``.
+``SETTINGS``. A gang is one job: its slowest worker is compared with the largest of its bounds.
 
-A gang is one job: its slowest worker is compared with the largest of its bounds. The inequality is
-guaranteed for groups exchangeable with those of the data, in rounds drawn like these, for a level
-that does not change which pairs are picked, and for predictions made by one model; predictions of
-several folds, and gSLAs that are compared with the bound itself, make it an approximation, checked
-on held-out families by ``benchmarks/bounds.py``.
+The inequality is guaranteed for groups exchangeable with those of the data, in rounds drawn like
+these, for a level that does not change which pairs are picked, and for predictions made by one
+model; predictions of several folds, and gSLAs that are compared with the bound itself, make it an
+approximation, checked on held-out families by ``benchmarks/bounds.py``.
 
 MAPIE (1.6) is not used: its conformal intervals and its risk control take rows as the unit, not
 groups of them, nor jobs that a plan picks, and its objects keep the estimator, whereas a model

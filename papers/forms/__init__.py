@@ -1,1 +1,1 @@
-"""Forms of the predictors of papers, each a plugin ``form.KIND``: they run with NumPy alone."""
+"""Forms of the papers' predictors, each a plugin ``form.KIND``; they run with NumPy alone."""

@@ -1,7 +1,7 @@
-"""The loops of ``forest``, compiled by numba where it is installed and pays.
+"""The loops of ``forest``, compiled by numba if it is installed and worthwhile.
 
-Each loop exists twice: as a function that numba compiles, and in numpy. Both add the same
-numbers in the same order, so the answers are equal to the last bit whichever ran.
+Each loop exists twice: as a function that numba compiles, and in NumPy. Both add the same numbers
+in the same order, so their results are bit-identical.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Bits = NDArray[np.uint64]
 Singles = NDArray[np.float32]
 
 DE_BRUIJN: Final = np.uint64(0x03F79D71B4CB0A89)
-"""Times a power of two, its upper six bits are different for each of the 64."""
+"""Multiplied by a power of two, its upper six bits are different for each of the 64."""
 
 _UPPER_SIX: Final = np.uint64(58)
 _BLOCK: Final = 8192
 _WORTH_LOADING: Final = 30_000_000
-"""Steps of a loop that take numpy as long as numba needs to be imported."""
+"""Steps of a loop that take NumPy as long as importing numba."""
 
 _WORTH_CALLING: Final = 1_000_000
-"""Steps of a loop from which the compiled one is used where numba is imported already."""
+"""Steps of a loop from which the compiled one is used if numba is already imported."""
 
 
 class Conditions(NamedTuple):
@@ -41,11 +41,11 @@ class Conditions(NamedTuple):
     Attributes
     ----------
     first : ndarray of int, shape (words + 1,)
-        Where the conditions of each word begin; every word has one or more.
+        The start of the conditions of each word; every word has one or more.
     feature : ndarray of int, shape (conditions,)
         The column of the state.
     threshold : ndarray of float32, shape (conditions,)
-        A state with at most this goes left.
+        A state with a value up to this goes left.
     missing_right : ndarray of bool, shape (conditions,)
         Whether a state without a value goes right.
     left, right : ndarray of uint64, shape (conditions,)
@@ -74,7 +74,7 @@ def add_pairs(
         The conditions on one half of a row; states, shape (states, features); and the state
         of each row.
     leaves : ndarray of float, shape (words, 64)
-        Value of each leaf, at the place that ``place`` gives its bit.
+        Value of each leaf, at the position that ``place`` gives its bit.
     total : ndarray of float, shape (rows,)
         What is added to.
     """
@@ -88,7 +88,7 @@ def add_pairs(
 
 
 def place(bits: Bits) -> IntArray:
-    """Return a number in 0..63 for words of which one bit is set, different for each bit."""
+    """Return a number in 0..63 for words with one bit set, different for each bit."""
     return ((bits * DE_BRUIJN) >> _UPPER_SIX).astype(np.int64)
 
 
@@ -105,8 +105,8 @@ def add_walks(
     start : ndarray of int, shape (trees,)
         The root of each tree.
     nodes : tuple
-        Feature, threshold, whether what is missing goes left, right child and value of each
-        node; the left child is the next node; feature -1 at a leaf.
+        Feature, threshold, whether missing values go left, right child and value of each node; the
+        left child is the next node; the feature is -1 at a leaf.
     table : ndarray of float32, shape (rows, features)
         The rows.
     total : ndarray of float, shape (rows,)
@@ -233,7 +233,7 @@ def _masks_compiled(conditions: Conditions, states: Singles) -> Bits:
 
 
 def _in_blocks(count: int, call: Callable[[slice], object], block: int = _BLOCK) -> None:
-    """Call for blocks of ``count`` things, on all cores where there are several blocks."""
+    """Call for blocks of ``count`` items, on all cores if there are several blocks."""
     slices = [slice(begin, begin + block) for begin in range(0, count, block)]
     each = map(call, slices) if len(slices) < 2 else _pool().map(call, slices)
     for _ in each:
@@ -252,7 +252,7 @@ def _installed() -> bool:
 
 
 def _compiles(steps: float) -> bool:
-    """Tell whether so many steps are done sooner by compiled code."""
+    """Return whether compiled code is faster for this number of steps."""
     return _installed() and steps >= (_WORTH_CALLING if "numba" in sys.modules else _WORTH_LOADING)
 
 
@@ -261,5 +261,5 @@ def _compiled(name: str) -> Any:  # noqa: ANN401 - numba has no types
     numba, function = import_module("numba"), globals()[name]
     try:
         return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # no folder to keep the machine code in: compile in every process
+    except RuntimeError:  # no folder for the machine code: compile in every process
         return numba.njit(nogil=True)(function)

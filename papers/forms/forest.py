@@ -1,16 +1,16 @@
-"""Tree ensembles as arrays, and a kernel that uses that a row is two states.
+"""Tree ensembles as arrays, and a kernel that exploits that a row is two states.
 
 A row of the table is the job's own state followed by its co-runner's, and a condition in a tree
-looks at one of the two. So each state alone tells, once as own and once as other, which leaves
-its half of the conditions leaves reachable: one bit a leaf, as in QuickScorer (Lucchese et al.,
-SIGIR 2015), which keeps such a bitvector for every condition. The leaf that a row reaches is the
+tests one of the two. So each state, once as own and once as other, determines which leaves remain
+reachable by its half of the conditions: one bit per leaf, as in QuickScorer (Lucchese et al.,
+SIGIR 2015), which has such a bitvector for every condition. The leaf that a row reaches is the
 only bit set in (own mask AND other mask). n workloads at k caps have n * k states but n^2 * k
-rows; the trees are worked through for the states, and a row costs one AND, one multiplication
-and one look-up for every 64 leaves, whatever the depth.
+rows; the trees are evaluated for the states, and a row costs one AND, one multiplication and one
+look-up for every 64 leaves, at any depth.
 
-The bit is turned into a place in the table of leaves by a de Bruijn multiplication; the table is
-stored in the order of those places. Trees of more than 64 leaves have several words of which all
-but one are zero in the end.
+A de Bruijn multiplication turns the bit into a position in the table of leaves, which is stored in
+the order of these positions. Trees of more than 64 leaves have several words; in the end all but
+one are zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 MOST_LEAVES: Final = 4096
-"""Leaves of one tree: the masks of a state have one bit for each."""
+"""The most leaves of one tree; the masks of a state have one bit for each."""
 
 _MASK_BYTES: Final = 16 * 2**20
 _WORD: Final = 64
@@ -38,10 +38,10 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 class Tree(NamedTuple):
-    """One tree as libraries keep it: children by node, -1 at a leaf; the root is node 0.
+    """One tree in the layout of the libraries: children by node, -1 at a leaf; the root is node 0.
 
-    A row goes left where the value, as float32, is at most the float32 ``threshold``, or where
-    it is NaN and ``missing_left`` says so. ``value`` is what a leaf adds.
+    A row goes left if the value, as float32, is at most the float32 ``threshold``, or if it is NaN
+    and ``missing_left`` is set. ``value`` is the output of a leaf.
     """
 
     left: IntArray
@@ -56,28 +56,28 @@ class Tree(NamedTuple):
 class Forest:
     """A sum over trees; see the module for how pairs are predicted.
 
-    The nodes of a tree follow each other in preorder: the left child of a node is the next one,
-    and the right child comes where the left child's subtree ends.
+    The nodes of a tree are in preorder: the left child of a node is the next one, and the right
+    child follows the end of the left child's subtree.
 
     Parameters
     ----------
     features : int
         Features of one state.
     start : ndarray of int, shape (trees + 1,)
-        Where the nodes of each tree begin.
+        The start of the nodes of each tree.
     end : ndarray of int, shape (nodes,)
-        Where the subtree of each node ends; the next node at a leaf.
+        The end of the subtree of each node; the next node at a leaf.
     feature : ndarray of int, shape (nodes,)
-        Own features count first, then the co-runner's; of no meaning at a leaf.
+        Own features come first, then the co-runner's; without meaning at a leaf.
     threshold : ndarray of float32, shape (nodes,)
-        Values up to it go left; infinite where only NaN parts from the rest; of no meaning at
-        a leaf.
+        Values up to it go left; infinite if only NaN goes the other way; without meaning at a
+        leaf.
     missing_left : ndarray of bool, shape (nodes,)
         Whether NaN goes left.
     value : ndarray of float, shape (nodes,)
-        What a leaf adds; of no meaning elsewhere.
+        The output of a leaf; without meaning elsewhere.
     base : ndarray of float, shape ()
-        What is added to the sum of the leaves.
+        A constant added to the sum of the leaves.
     """
 
     kind: ClassVar[str] = "forest"
@@ -117,8 +117,8 @@ class Forest:
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of the own state with the other, for each row.
 
-        Memory in addition to the answer is bounded: trees are taken in groups whose masks fit
-        16 MiB (one tree at least).
+        Memory in addition to the answer is bounded: trees are evaluated in groups whose masks fit
+        into 16 MiB (at least one tree).
         """
         _check_columns(states, self.features)
         own, other = (_positions(side, len(states)) for side in (own, other))
@@ -131,7 +131,7 @@ class Forest:
     def evaluate(self, table: FloatArray) -> FloatArray:
         """Return the sum for each row of a table, shape (rows, 2 * features).
 
-        For rows that are not made of a few states: this walks down every tree.
+        This is for rows that do not consist of few states: it walks down every tree.
         """
         _check_columns(table, 2 * self.features)
         feature = np.where(self._is_leaf, -1, self.feature)
@@ -141,7 +141,7 @@ class Forest:
         return total
 
     def arrays(self) -> Arrays:
-        """Return everything the form is made of."""
+        """Return the whole form as arrays."""
         return {
             "start": self.start,
             "end": self.end,
@@ -154,12 +154,12 @@ class Forest:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
-        """Rebuild the form for states of so many features.
+        """Rebuild the form for states with this number of features.
 
         Raises
         ------
         InputError
-            When the arrays are no forest on such states.
+            When the arrays are no valid forest for such states.
         """
         if features < 1:
             raise InputError(f"must have at least one feature, got {features}", "features")
@@ -181,7 +181,7 @@ class Forest:
         return form
 
     def _check(self) -> None:
-        """Refuse what is no forest; induction from the roots makes ``end`` preorder trees."""
+        """Refuse arrays that are no forest; by induction from the roots, trees are in preorder."""
         if np.any(self.end <= np.arange(len(self.end))) or np.any(self.end > len(self.end)):
             raise InputError("a subtree must end after its node and within the forest", "end")
         if np.any(self.end[self.start[:-1]] != self.start[1:]):
@@ -213,12 +213,12 @@ class Forest:
 
     @cached_property
     def _before(self) -> IntArray:
-        """How many leaves come before each node, and how many there are."""
+        """The number of leaves before each node, and of all leaves."""
         return _edges(self._is_leaf)
 
     @cached_property
     def _first_word(self) -> IntArray:
-        """The first word of each tree, and how many words there are; shape (trees + 1,)."""
+        """The first word of each tree, and the number of words; shape (trees + 1,)."""
         words = -(-np.diff(self._before[self.start]) // _WORD)
         return _edges(words)
 
@@ -238,7 +238,7 @@ class Forest:
 
     @cached_property
     def _halves(self) -> tuple[Conditions, Conditions]:
-        """The conditions on the own state and those on the other."""
+        """The conditions on the own state and on the other."""
         inner = np.flatnonzero(~self._is_leaf)
         on_own = self.feature[inner] < self.features
         return self._conditions(inner[on_own], 0), self._conditions(inner[~on_own], self.features)
@@ -246,7 +246,7 @@ class Forest:
     def _conditions(self, nodes: IntArray, first_feature: int) -> Conditions:
         """Return the conditions of some nodes, cut into words.
 
-        Every word has one more, at its front, that all meet: the bits of its leaves.
+        Every word has an extra one at its front that always holds: the bits of its leaves.
         """
         leaf, before = self._place_of_leaf, self._before
         low, high = leaf[before[nodes]], leaf[before[self.end[nodes]] - 1]
@@ -271,7 +271,7 @@ class Forest:
         )
 
     def _groups(self, states: int) -> Iterator[slice]:
-        """Yield words of whole trees whose masks of all states fit the memory allowed."""
+        """Yield words of whole trees whose masks of all states fit into the allowed memory."""
         most = max(1, _MASK_BYTES // (2 * 8 * max(1, states)))
         first = 0
         words = self._first_word
@@ -283,7 +283,7 @@ class Forest:
 
 
 def _preorder(tree: Tree) -> tuple[IntArray, IntArray]:
-    """Return the nodes of a tree in preorder, and where the subtree of each ends in it."""
+    """Return the nodes of a tree in preorder, and the end of each subtree in this order."""
     left, right = tree.left.tolist(), tree.right.tolist()
     order, waiting = [], [0]
     while waiting:
@@ -299,20 +299,20 @@ def _preorder(tree: Tree) -> tuple[IntArray, IntArray]:
 
 
 def _check_columns(table: FloatArray, columns: int) -> None:
-    """Raise where compiled code, which checks nothing, would read outside the table."""
+    """Raise if compiled code, which checks nothing, would read outside the table."""
     if table.ndim != 2 or table.shape[1] != columns:
         raise ValueError(f"must have {columns} columns, got shape {table.shape}")
 
 
 def _positions(rows: IntArray, states: int) -> IntArray:
-    """Return positions in ``states`` as compiled code wants them."""
+    """Return checked positions in ``states``, in the layout for compiled code."""
     if len(rows) and not (rows.min() >= 0 and rows.max() < states):
         raise IndexError(f"must be positions in {states} states")
     return np.ascontiguousarray(rows, dtype=np.int64)
 
 
 def _singles(values: FloatArray) -> Singles:
-    """Round as the libraries do; what is too large becomes infinite."""
+    """Round like the libraries; values that are too large become infinite."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
@@ -326,7 +326,7 @@ def _spread(first: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _bits(begin: IntArray, end: IntArray, word: IntArray) -> NDArray[np.uint64]:
-    """Return the bits of a word that lie in [begin, end), counted over all words."""
+    """Return the bits of a word that lie in [begin, end), numbered over all words."""
     low, high = (np.clip(edge - word * _WORD, 0, _WORD) for edge in (begin, end))
     return _below(high) & ~_below(low)
 
@@ -338,7 +338,7 @@ def _below(count: IntArray) -> NDArray[np.uint64]:
 
 
 def _edges(counts: IntArray | BoolArray) -> IntArray:
-    """Return where each of some runs begins, and where the last one ends."""
+    """Return the start of each run, and the end of the last one."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
@@ -358,7 +358,7 @@ def _between(conditions: Conditions, words: slice) -> Conditions:
 def _array(
     arrays: Arrays, name: str, dtype: type[_Number], shape: tuple[int, ...] | None
 ) -> NDArray[_Number]:
-    """Return one of the arrays if it is as a form has it; None: any vector."""
+    """Return an array after checking its type and shape; None means any vector."""
     if name not in arrays:
         raise InputError("this array is required", name)
     found = arrays[name]

@@ -1,4 +1,4 @@
-"""A dense network as arrays, run with numpy alone."""
+"""A dense network as arrays, run with NumPy alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dovetail.predictors.predictor import FloatArray, IntArray
 Reals = NDArray[np.floating[Any]]
 
 REACH: Final = 1.0
-"""How far beyond the range seen in training a feature still counts, in widths of that range."""
+"""How far outside its training range a feature is still followed, in widths of that range."""
 
 BLOCK: Final = 1024
 """Rows that go through the network at a time.
 
-Every block has this size, the last one filled up: matrix products of other sizes may round
-differently, and then a row's answer would depend on where in a table it stands.
+Every block has this size, the last one is padded: matrix products of other sizes may round
+differently, and a row's answer would then depend on its position in a table.
 """
 
 _LARGEST: Final = 1e30
@@ -41,7 +41,7 @@ Layers = tuple[Layer, ...]
 
 
 class Ranges(NamedTuple):
-    """The least and the largest value of each feature in training, each of shape (columns,)."""
+    """The smallest and the largest value of each feature in training, each of shape (columns,)."""
 
     low: FloatArray
     high: FloatArray
@@ -51,7 +51,7 @@ class Ranges(NamedTuple):
         return Ranges(self.low[columns], self.high[columns])
 
     def scaled(self, values: FloatArray) -> FloatArray:
-        """Return the values on the scale where the range is [0, 1], cut at its ``REACH``."""
+        """Return the values scaled so that the range is [0, 1], clipped at ``REACH``."""
         width = self.high - self.low
         within = np.clip(values, self.low - REACH * width, self.high + REACH * width)
         return np.asarray((within - self.low) / np.where(width > 0, width, np.inf))
@@ -61,19 +61,18 @@ class Ranges(NamedTuple):
 class Network:
     """Dense layers with ReLU between them and one linear output, the slowdown.
 
-    Features are scaled to [0, 1] by the range seen in training. A value beyond the range by
-    more than its width counts as that far out, so a finite input gets a finite slowdown; a
-    feature that never varied in training has no influence. It computes in the precision of
-    its weights.
+    Features are scaled to [0, 1] by their range in training. Values outside the range by more than
+    its width are clipped, so a finite input gets a finite slowdown; a feature that was constant in
+    training has no influence. It computes in the precision of its weights.
 
     Parameters
     ----------
     ranges : Ranges
-        Of own's features and then the co-runner's, shape (2 * features,) each.
+        Ranges of the own and then the co-runner's features, shape (2 * features,) each.
     layers : tuple of Layer
         From the input to the output, at least one; the last has one output.
     floor : float
-        No slowdown is below this: the least that was seen in training.
+        The lowest slowdown in training; no prediction is below it.
     """
 
     kind: ClassVar[str] = "network"
@@ -85,8 +84,8 @@ class Network:
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of each row; see ``Form.predict``.
 
-        What the first layer makes of a row is the sum of what it makes of the two states, which
-        is computed once a state.
+        The first layer's output for a row is the sum of its outputs for the two states, which are
+        computed once per state.
         """
         half = states.shape[1]
         near = self._first(states, slice(half)) + self.layers[0].bias
@@ -106,14 +105,14 @@ class Network:
         return slowdown
 
     def hidden(self, table: FloatArray, depth: int) -> FloatArray:
-        """Return what the first ``depth`` layers make of a table, shape (rows, outputs)."""
+        """Return the output of the first ``depth`` layers for a table, shape (rows, outputs)."""
         values: Reals = self.ranges.scaled(table)
         for weights, bias in self.layers[:depth]:
             values = _relu(values @ weights + bias)
         return values.astype(np.float64)
 
     def in_single_precision(self) -> Self:
-        """Return the network with weights of 32 bits: faster, and a little less precise."""
+        """Return the network with 32-bit weights: faster, and slightly less precise."""
         layers = tuple(Layer(*(part.astype(np.float32) for part in la)) for la in self.layers)
         return replace(self, layers=layers)
 
@@ -130,7 +129,7 @@ class Network:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
-        """Rebuild the network for states of so many features.
+        """Rebuild the network for states with this number of features.
 
         Raises
         ------
@@ -154,7 +153,7 @@ class Network:
         return cls(Ranges(low, high), layers, float(_shaped(found, "floor", ())))
 
     def _first(self, states: FloatArray, columns: slice) -> Reals:
-        """Return what the first layer's weights of one side make of each state."""
+        """Return the output of the first layer's weights of one side for each state."""
         scaled = self._typed(self.ranges.of(columns).scaled(states))
         weights = self.layers[0].weights[columns]
         made = np.empty((len(states), weights.shape[1]), dtype=weights.dtype)
@@ -166,14 +165,14 @@ class Network:
         return values.astype(self.layers[0].weights.dtype)
 
     def _slowdown(self, values: Reals, depth: int) -> FloatArray:
-        """Return slowdowns from what comes out of layer ``depth``, before its ReLU."""
+        """Return slowdowns from the output of layer ``depth``, before its ReLU."""
         for k, (weights, bias) in enumerate(self.layers[depth:]):
             values = (_relu(values) if depth + k else values) @ weights + bias
         return np.maximum(values[:, 0].astype(np.float64), self.floor)
 
 
 def _relu(values: Reals) -> Reals:
-    """Return the values with 0 for each that is below."""
+    """Return the values with negative ones replaced by 0."""
     return np.maximum(values, 0)
 
 
@@ -183,7 +182,7 @@ def _blocks(rows: int) -> Iterator[slice]:
 
 
 def _filled(part: NDArray[Any]) -> NDArray[Any]:
-    """Return the part filled up with zeros to the size of a block."""
+    """Return the part padded with zeros to the size of a block."""
     if len(part) == BLOCK:
         return part
     filled = np.zeros((BLOCK, *part.shape[1:]), dtype=part.dtype)
@@ -192,7 +191,7 @@ def _filled(part: NDArray[Any]) -> NDArray[Any]:
 
 
 def _depth(arrays: Arrays) -> int:
-    """Return the number of layers; refuse arrays that no network has."""
+    """Return the number of layers; refuse unknown arrays."""
     depth = sum(name.startswith("weights_") for name in arrays)
     if depth == 0:
         raise InputError("this array is required", "weights_0")
@@ -226,7 +225,7 @@ def _shaped(arrays: dict[str, Reals], name: str, shape: tuple[int, ...]) -> Real
 
 
 def _refuse_overflow(layers: Layers) -> None:
-    """Refuse layers that can make more of scaled features than fits their numbers."""
+    """Refuse layers whose output for scaled features could overflow."""
     dtype = layers[0].weights.dtype
     most = np.full(len(layers[0].weights), 1 + REACH)
     for k, (weights, bias) in enumerate(layers):

@@ -1,4 +1,4 @@
-"""Totals of a pair (throughput sum, power) from trees on what the two states sum up to."""
+"""Totals of a pair (throughput sum, power) from trees on sums of the two states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Totals:
     Parameters
     ----------
     forest : Forest
-        On as many columns as two states have.
+        A forest on the columns of ``pair_table``.
     """
 
     kind: ClassVar[str] = "totals"
@@ -37,28 +37,28 @@ class Totals:
         return total
 
     def arrays(self) -> Arrays:
-        """Return everything the form is made of."""
+        """Return the whole form as arrays."""
         return self.forest.arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
-        """Rebuild the form for states of so many features.
+        """Rebuild the form for states with this number of features.
 
         Raises
         ------
         InputError
-            When the arrays are no forest on such states.
+            When the arrays are no valid forest for such states.
         """
         return cls(Forest.from_arrays(arrays, features))
 
 
 def pair_table(states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-    """Return what the two states of each row sum up to, whichever comes first.
+    """Return the sums of the two states of each row, independent of their order.
 
     Parameters
     ----------
     states : ndarray of float, shape (states, features)
-        What is known of each state; the last feature is its share, a fraction.
+        The features of each state; the last one is its share, a fraction.
     own, other : ndarray of int, shape (rows,)
         Positions in ``states``.
 

@@ -1,1 +1,1 @@
-"""Readers of the measurements that papers published."""
+"""Readers of measurements published with papers."""

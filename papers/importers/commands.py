@@ -1,4 +1,4 @@
-"""The commands that import the measurements that papers published."""
+"""The commands that import measurements published with papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances and a data set of the throughputs and job traces published with Gavel (OSDI 2020)."""
+"""Instances and a data set from the throughputs and traces published with Gavel (OSDI 2020)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def import_gavel(
 ) -> Instance:
     """Return an instance with Gavel's measured slowdowns (solo / co-located throughput).
 
-    Without a trace there is one job of each one-GPU type. With a trace the jobs are those that
-    would still be unfinished at ``at_s`` if each had run alone, without waiting, from its
-    arrival on: the trace does not say when jobs started, so this is the shortest queue there
-    can be. ``remaining_s`` is what would be left then. All are pending, with ids ``job-LINE``.
+    Without a trace there is one job of each one-GPU type. With a trace, the jobs are those that
+    would be unfinished at ``at_s`` if each ran alone from its arrival on, without waiting: the
+    trace does not give start times, so this is the shortest possible queue. ``remaining_s`` is the
+    remaining time then. All jobs are pending, with ids ``job-LINE``.
 
-    Only pairs of one-GPU jobs were measured. A gang therefore gets a workload of its own,
-    ``TYPE xGPUS``, that has no entries: it runs alone. Pairs of which one side made no progress
-    did not run (most likely out of memory) and may not share. Both orders of a pair, and both
-    copies of a type with itself, are averaged.
+    Only pairs of one-GPU jobs were measured. A gang therefore gets its own workload, ``TYPE
+    xGPUS``, without entries: it runs alone. Pairs in which one side made no progress failed to run
+    (most likely out of memory) and may not share. Both orders of a pair, and both copies of a type
+    with itself, are averaged.
 
     Parameters
     ----------
@@ -55,22 +55,23 @@ def import_gavel(
         Trace file, tab separated: type, command, steps flag, data flag, total steps,
         arrival (s), GPUs; may end in ``.gz``.
     at_s : float, optional
-        The moment of the trace, in seconds; needed with ``trace``.
+        The time in the trace, in seconds; required with ``trace``.
     gangs_as_single : bool
-        Assume that every worker of a gang behaves like the one-GPU job of its type: with the
-        same slowdowns, and with the same pace where the gang's own was not measured.
+        Assume that every worker of a gang behaves like the one-GPU job of its type: with the same
+        slowdowns, and with the same rate if the gang's own was not measured.
     gpus_per_node : int
         GPUs of a node; the last may have fewer.
 
     Returns
     -------
     Instance
-        Unpartitioned, no gSLAs. The data have no memory figures: workloads need 0 MiB.
+        The instance, without shares and gSLAs. The data have no memory figures: workloads need 0
+        MiB.
 
     Raises
     ------
     InputError
-        With file and place of the first value that breaks a rule; for a gang whose solo
+        With file and position of the first value that breaks a rule; for a gang whose solo
         throughput was not measured, unless ``gangs_as_single``.
     """
     if (trace is None) != (at_s is None):
@@ -94,14 +95,14 @@ def import_gavel(
 def gavel_data(throughputs: str) -> DataSet:
     """Return Gavel's measurements of all devices as a data set.
 
-    Every type and gang size that ran alone gives a profile with its throughput (iterations/s);
-    its batch size and its family are read from the name (``ResNet-18 (batch size 16)``). The
-    pairs are those of one-GPU jobs; one of which a side made no progress failed. The file has
-    most pairs in both orders: where both say the same they are one measurement (in the
-    published file they always do), else two.
+    Every type and gang size that ran alone gives a profile with its throughput (iterations/s); its
+    batch size and its family are read from the name (``ResNet-18 (batch size 16)``). The pairs are
+    those of one-GPU jobs; a pair in which one side made no progress failed. The file has most
+    pairs in both orders: if both agree they are one measurement (in the published file they always
+    do), else two.
 
-    Devices ``NAME_unconsolidated`` are left out: their gangs ran spread over machines, and what
-    ran on one GPU is copied from ``NAME``.
+    Devices ``NAME_unconsolidated`` are left out: their gangs were spread over machines, and the
+    one-GPU rows are copied from ``NAME``.
 
     Parameters
     ----------
@@ -127,7 +128,7 @@ def _jobs_at(trace: str, at_s: float, table: Throughputs, gangs_as_single: bool)
 
 
 def _job_at(row: Row, at_s: float, table: Throughputs, gangs_as_single: bool) -> _Job | None:
-    """Return the job as of ``at_s``, None when not there yet or finished."""
+    """Return the job as of ``at_s``, or None if it has not arrived or is finished."""
     gang = Gang(row.text("job type"), row.count("GPUs"))
     arrival_s, steps = row.number("arrival s"), row.positive("total steps")
     if not table.knows(gang.job_type):

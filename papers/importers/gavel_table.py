@@ -48,12 +48,12 @@ class Gang(NamedTuple):
 
     @property
     def workload(self) -> str:
-        """The workload of an instance that stands for it."""
+        """Its workload in an instance."""
         return self.job_type if self.gpus == 1 else f"{self.job_type} x{self.gpus}"
 
 
 def gpu_models(source: str) -> tuple[str, ...]:
-    """Return the devices of the file of throughputs, without those ``NAME_unconsolidated``.
+    """Return the devices of the throughput file, except ``NAME_unconsolidated``.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def gpu_models(source: str) -> tuple[str, ...]:
 
 
 def all_throughputs(source: str) -> list[Throughputs]:
-    """Return the parts of the file of throughputs, without those ``NAME_unconsolidated``.
+    """Return the devices' parts of the throughput file, except ``NAME_unconsolidated``.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def all_throughputs(source: str) -> list[Throughputs]:
 
 
 def read_throughputs(source: str, device: str) -> Throughputs:
-    """Return the part of the file of throughputs that belongs to one device.
+    """Return the part of the throughput file for one device.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def read_throughputs(source: str, device: str) -> Throughputs:
 
 
 class Throughputs:
-    """The part of the published file that belongs to one device."""
+    """The part of the published file for one device."""
 
     def __init__(self, source: str, device: str, rows_by_key: object) -> None:
         self._source = source
@@ -145,11 +145,11 @@ class Throughputs:
         return {(job_type, gpus): rate for (job_type, gpus), rate in self._solo.items() if rate > 0}
 
     def rate(self, gang: Gang) -> float:
-        """Return the measured solo iterations/s, 0 where there are none."""
+        """Return the measured solo iterations/s, or 0 if there are none."""
         return self._solo.get(gang, 0.0)
 
     def knows(self, job_type: str) -> bool:
-        """Tell whether the type ran alone on one GPU."""
+        """Return whether the type ran alone on one GPU."""
         return self.rate(Gang(job_type, 1)) > 0
 
     def _ran(self, *gangs: Gang) -> bool:

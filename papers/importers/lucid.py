@@ -26,13 +26,13 @@ _PAIR = tuple(f"{name}{k}" for k in (1, 2) for name in (*_TYPE, "gpu_num", "spee
 def import_lucid(directory: str, gpus: int, *, gpus_per_node: int = 8) -> Instance:
     """Return an instance with Lucid's measured slowdowns and one job of each complete type.
 
-    A type is (model, dataset, batch size, mixed precision or not). The complete types are what
-    remains when those with the fewest measured partners are dropped, the last in the alphabet
-    first, until every two of the rest (and each with itself) were measured together: 52 of the
-    published 66. The others stay as workloads with what is known of them, without a job.
+    A type is (model, dataset, batch size, mixed precision or not). Types with the fewest measured
+    partners are dropped, the alphabetically last first, until every two of the rest (and each with
+    itself) were measured together; these complete types are 52 of the published 66. The others are
+    kept as workloads without a job.
 
     The published speeds are normalised, alone = 1, so slowdown = 1 / speed. Many are above 1,
-    which is noise of the measurement and is kept. A speed of 0 says that the pair did not run.
+    which is measurement noise and is kept. A speed of 0 means that the pair failed to run.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def import_lucid(directory: str, gpus: int, *, gpus_per_node: int = 8) -> Instan
     Returns
     -------
     Instance
-        Unpartitioned, no gSLAs. ``throughput`` is in the unit of the table (samples per second
-        for most types); the memory a type was seen to use includes its CUDA context.
+        The instance, without shares and gSLAs. ``throughput`` is in the unit of the table (samples
+        per second for most types); the measured memory of a type includes its CUDA context.
 
     Raises
     ------
@@ -70,10 +70,10 @@ def import_lucid(directory: str, gpus: int, *, gpus_per_node: int = 8) -> Instan
 def lucid_data(directory: str) -> DataSet:
     """Return Lucid's measurements as a data set.
 
-    The batch size is the type's, its family the model: batch sizes and precisions of one model
-    never stand on both sides of a test. Utilisations and memory are ``nvidia-smi``'s figures of
-    the whole GPU, the throughput is in samples/s for most types, and slowdown = 1 / speed. The
-    utilisation of a pair was measured while it ran and is left out: no predictor may know it.
+    The batch size is the type's, its family the model: batch sizes and precisions of one model are
+    never on both sides of a train-test split. Utilisations and memory are ``nvidia-smi``'s figures
+    of the whole GPU, the throughput is in samples/s for most types, and slowdown = 1 / speed. The
+    measured utilisation of a pair is left out: no predictor may know it.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def lucid_data(directory: str) -> DataSet:
 
 
 def complete_types(measured: Iterable[Measurement]) -> list[str]:
-    """Return the types of which every two, and each with itself, were measured together."""
+    """Return the types such that every two, and each with itself, were measured together."""
     partners: dict[str, set[str]] = {}
     for found in measured:
         for mine, other in permutations(found.workloads):

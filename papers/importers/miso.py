@@ -22,10 +22,10 @@ _TIMES = (*_TYPE, "mig_g", "mig_mem_gb", "iter_s_median")
 def miso_data(directory: str) -> DataSet:
     """Return MISO's solo measurements as a data set without pairs.
 
-    A MIG slice is a GPU model of its own: ``A100-40GB MIG 2g.10gb``; the slice of all 7 parts is
-    the ``A100-40GB``. Throughput = 1 / median iteration time. Utilisations (``nvidia-smi``'s),
-    power and memory were measured on the whole GPU and belong to it only; MISO gives the mean of
-    five seconds of training, during which memory did not change, so that its mean is its high
+    A MIG slice is a separate GPU model: ``A100-40GB MIG 2g.10gb``; the slice of all 7 parts is the
+    ``A100-40GB``. Throughput = 1 / median iteration time. Utilisations (``nvidia-smi``'s), power
+    and memory were measured on the whole GPU and belong to it only; MISO gives means over five
+    seconds of training, during which memory did not change, so the mean equals the high-water
     mark. A configuration that was not timed on a slice has no profile there.
 
     Parameters

@@ -23,7 +23,7 @@ SLICES: Mapping[int, str] = {
     4: f"{GPU_MODEL} MIG 4g.40gb",
     7: GPU_MODEL,
 }
-"""The GPU model of a slice of so many parts; all 7 are the whole GPU."""
+"""The GPU model of a slice by its number of parts; all 7 are the whole GPU."""
 
 _COLUMNS = ("Mig instance", "Batch size", "Workload Number", "Throughput")
 _SOURCE = "ParvaGPU"
@@ -48,17 +48,17 @@ class _Run(NamedTuple):
 def parvagpu_data(directory: str) -> DataSet:
     """Return ParvaGPU's measurements as a data set.
 
-    ``Throughput`` is what each process reached, in samples/s: it is the batch size over the
-    column ``Latency``, for any number of processes. One process gives the profile, with
-    throughput / batch size iterations/s; 2 to 5 give a measurement of so many equal workloads
-    with slowdown = throughput of one / throughput of each. A throughput of 0 says that they did
-    not run (out of memory); what did not run alone is left out.
+    ``Throughput`` is that of each process, in samples/s: it is the batch size over the column
+    ``Latency``, for any number of processes. One process gives the profile, with throughput /
+    batch size iterations/s; 2 to 5 give a measurement of this number of equal workloads with
+    slowdown = throughput of one / throughput of each. A throughput of 0 means that they failed to
+    run (out of memory); configurations that did not run alone are left out.
 
     Parameters
     ----------
     directory : str
-        Folder with ``MODEL.csv`` for each model (or the same with ``.gz``). Other tables there,
-        those of the service levels (``SLO_*.csv``), are not read.
+        Folder with ``MODEL.csv`` for each model (or the same with ``.gz``). Other tables, those of
+        the service levels (``SLO_*.csv``), are not read.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""The policies of papers, as baselines."""
+"""Policies of papers, as baselines."""

@@ -1,8 +1,8 @@
-"""Co-scheML and its baselines: the cheapest pair first, whatever a pair costs.
+"""Co-scheML and its baselines: the cheapest pair first, for several costs of a pair.
 
-Waiting jobs of one workload, one size and one limit on their tail latency are alike, so they are
-looked at as a group. What holds for the first of them holds for all, and a round costs as many
-looks as there are groups.
+Waiting jobs with the same workload, size and limit on their tail latency are equivalent, so they
+are evaluated as a group: the first job represents all, and the cost of a round depends on the
+number of groups.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class CoScheML:
     """Use idle GPUs first, then pair by the least interference, the sum of both slowdowns.
 
     Source: Co-scheML (Cluster Computing 2021, eq. 1 and Algorithm 1). Interference comes from the
-    profile repository, that is from pairs that were measured while they ran, and from the
-    prediction where a pair was never seen. A job is joined by one other at most. Pairs that would
-    run out of memory, or of which nothing is predicted, are not made; no pair is too bad
-    otherwise. The paper's jobs need one GPU; gangs: see ``pair_up``.
+    profile repository, i.e. from pairs that were measured while they ran, or else from the
+    prediction. At most one other job joins a job. Pairs that would run out of memory or have no
+    prediction are not made; there is no other limit. The paper's jobs need one GPU; for gangs, see
+    ``pair_up``.
     """
 
     def decide(self, state: State) -> Decision:
-        """Start jobs on idle GPUs, then with lone ones, the least interference first."""
+        """Start jobs on idle GPUs, then with jobs that run alone, the least interference first."""
         return pair_up(state, partial(_interference, state))
 
 
@@ -65,8 +65,8 @@ class LoadBalance:
     """Pair the waiting and the running job whose GPU utilisations add up to the least.
 
     Source: a baseline of Co-scheML (Cluster Computing 2021, section 6.1.3): pairs by average GPU
-    utilisation, the least first; idle GPUs are used first. Utilisation is that of the solo
-    profile (``gpu_util``, or else ``sm_active``). Gangs: see ``pair_up``.
+    utilisation, the least first; idle GPUs are used first. Utilisation is that of the solo profile
+    (``gpu_util``, or else ``sm_active``). For gangs, see ``pair_up``.
     """
 
     def decide(self, state: State) -> Decision:
@@ -80,15 +80,15 @@ def _load(state: State, job: Job, residents: Sequence[Job], gpu: int) -> float:
 
 @dataclass
 class Mystic:
-    """Pair the waiting and the running job whose metrics are least alike.
+    """Pair the waiting and the running job with the least similar metrics.
 
     Source: Ukidave et al., Mystic, IPDPS 2016, as the baseline of Co-scheML (Cluster Computing
     2021, sections 6.1.3 and 7.2): applications are compared by their metric vectors, and the less
     similar they are the less they are expected to interfere; idle GPUs are used first. Co-scheML
     does not name the measure; here it is the cosine of the vectors of all metrics that every
-    workload has, each over its largest value, unweighted. Mystic's collaborative filtering, which
-    completes a short profile, has nothing to do where profiles are complete. With several jobs
-    the most similar one counts. Gangs: see ``pair_up``.
+    workload has, each divided by its largest value, unweighted. Mystic's collaborative filtering,
+    which completes a short profile, is not needed for complete profiles. With several residents
+    the most similar one decides. For gangs, see ``pair_up``.
     """
 
     _alike: list[list[float]] = field(init=False, repr=False, default_factory=list)
@@ -106,15 +106,15 @@ class Mystic:
 
 @dataclass(frozen=True)
 class Binpack:
-    """Each job goes to the node whose memory is fullest and still holds it.
+    """Place each job on the node with the fullest memory that still holds it.
 
-    Source: a baseline of Co-scheML (Cluster Computing 2021, sections 2.3 and 6.1.3), which looks
-    at the largest use of memory only. Jobs are taken in the order of arrival; one that fits
-    nowhere is passed over, as by Kubernetes, into which the paper builds it. On a node the GPU
-    whose memory is fullest is taken first.
+    Source: a baseline of Co-scheML (Cluster Computing 2021, sections 2.3 and 6.1.3), which
+    considers only the peak memory. Jobs are tried in the order of arrival; one that fits nowhere
+    is skipped, as in Kubernetes, which the paper extends. On a node, the GPU with the fullest
+    memory is used first.
 
     The paper's jobs need one GPU. A gang goes to the fullest node that holds all of it, else to
-    several nodes in that order; its workers share GPU by GPU.
+    several nodes in this order; each worker may have different co-runners.
     """
 
     def decide(self, state: State) -> Decision:
@@ -140,7 +140,7 @@ class Binpack:
 
 
 def _fullness(draft: Draft, node: int) -> float:
-    """Return the part of a node's GPU memory that is in use."""
+    """Return the fraction of a node's GPU memory that is in use."""
     machines = draft.state.machines
     gpus = machines.node_gpus[node]
     used = sum([_used_mib(draft, gpu) for gpu in gpus])
@@ -152,22 +152,22 @@ def _used_mib(draft: Draft, gpu: int) -> float:
 
 
 Groups = dict[tuple[int, int, float], list[Job]]
-"""The waiting jobs by (workload, workers, limit), the first to arrive at the end."""
+"""The waiting jobs by (workload, workers, limit), with the first to arrive at the end."""
 
 
 def pair_up(state: State, cost: Cost) -> Decision:
-    """Start jobs on idle GPUs as they come; pair the rest with running jobs, the cheapest first.
+    """Start jobs on idle GPUs by arrival; pair the rest with running jobs, the cheapest first.
 
     This is Co-scheML's Algorithm 1 (Cluster Computing 2021, section 5) for any cost of a pair.
-    Jobs for which there is no place are passed over. A gang costs what the dearest of its GPUs
-    costs; it may hold some GPUs alone, whose cost is that without a co-runner.
+    Jobs that fit nowhere are skipped. The cost of a gang is that of the most expensive of its
+    GPUs; it may hold some GPUs alone, which have the cost without a co-runner.
 
     Parameters
     ----------
     state : State
         The pool.
     cost : callable
-        Of a waiting job with residents. It must not fall as more jobs join a GPU.
+        The cost of a waiting job with residents. It must not fall as more jobs join a GPU.
     """
     if not state.pending:
         return NOTHING
@@ -183,7 +183,7 @@ def pair_up(state: State, cost: Cost) -> Decision:
 
 
 def waiting_groups(state: State) -> Groups:
-    """Return the waiting jobs, alike ones together."""
+    """Return the waiting jobs, grouped with equivalent ones."""
     groups: Groups = defaultdict(list)
     for job in sorted(state.pending.values(), key=lambda job: -job.number):
         groups[job.workload, job.workers, job.tail_limit].append(job)
@@ -191,7 +191,7 @@ def waiting_groups(state: State) -> Groups:
 
 
 def start_in_turn(groups: Groups, rooms: Rooms, place: Callable[[Job], list[int] | None]) -> None:
-    """Start jobs in the order of arrival where ``place`` says; pass over those without a place."""
+    """Start jobs in the order of arrival on the GPUs of ``place``; skip jobs without a place."""
     heads = [(jobs[-1].number, group) for group, jobs in groups.items()]
     heapify(heads)
     while heads:
@@ -206,10 +206,10 @@ def start_in_turn(groups: Groups, rooms: Rooms, place: Callable[[Job], list[int]
 
 
 def _start_cheapest(groups: Groups, rooms: Rooms, cost: Cost) -> None:
-    """Start the job that costs least, again and again.
+    """Repeatedly start the job with the lowest cost.
 
-    Every start leaves fewer and dearer places. So what a group cost before is a bound on what it
-    costs now, and only the group with the least bound need be looked at again.
+    Every start leaves fewer and more expensive places. So the previous cost of a group is a lower
+    bound of its cost, and only the group with the lowest bound must be evaluated again.
     """
     bounds = [(-1.0, jobs[-1].number, group) for group, jobs in groups.items() if jobs]
     heapify(bounds)
@@ -247,12 +247,12 @@ def utilisation(state: State, workload: int) -> float:
 def similarities(state: State) -> list[list[float]]:
     """Return the cosine similarity of the metric vectors of every two workloads, in [0, 1].
 
-    The vectors hold the metrics that every workload has, each over its largest value.
+    The vectors hold the metrics that every workload has, each divided by its largest value.
 
     Raises
     ------
     InputError
-        When no metric is known of all workloads.
+        When no metric is known for all workloads.
     """
     rows = [[getattr(w.metrics, name, None) for name in METRICS] for w in state.workloads]
     table = np.array(rows, dtype=float)

@@ -1,4 +1,4 @@
-"""FGD: each job goes where it leaves the fewest fragments for the jobs that are likely to come."""
+"""FGD: each job goes where it causes the least fragmentation for likely arrivals."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dovetail.solver.policies.queues import Queue, by_arrival
 from dovetail.solver.policies.state import Job, State
 
 _SPANNING = 1e6
-"""Dearer than any fragmentation: a node on which only a part of a gang fits."""
+"""The cost of a node on which only part of a gang fits: above any fragmentation."""
 
 _Task = tuple[int, int]
-"""What makes jobs alike for the mix: workload and workers."""
+"""The key of equivalent jobs in the mix: workload and workers."""
 
 
 @dataclass
@@ -31,19 +31,19 @@ class Fgd:
     Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
     Fragmentation Gradient Descent" (USENIX ATC 2023): the fragmentation measure and the algorithm
     FGD, in the form of the authors' public simulator. The fragmentation of a node for a task is
-    what is left of those of its GPUs on which the task has no room; it is all that is left of the
-    node if the task does not fit on it. Its expectation is taken over the mix of tasks. A job goes
-    to the node, and there to the GPU, where the expectation grows least.
+    the free capacity of its GPUs without room for the task, or the whole free capacity of the node
+    if the task does not fit on it. Its expectation is taken over the mix of tasks. A job goes to
+    the node, and there to the GPU, with the least growth of the expectation.
 
-    A GPU here has memory and a place for each job that may be on it, not the paper's thousandths of
-    a GPU, which jobs of this model do not ask for: what is left of a GPU is the part of its memory
-    that is free, and a task has room where its memory and a place are free. CPUs are not modelled.
-    The mix is that of the jobs that have arrived so far, by workload and GPUs. Slowdowns are not
-    looked at.
+    A GPU here has memory and a place for each job that it may hold, not the paper's thousandths of
+    a GPU, which jobs in this model do not request: the free capacity of a GPU is the free fraction
+    of its memory, and a task has room if its memory and a place are free. CPUs are not modelled.
+    The mix is that of the jobs that have arrived so far, by workload and GPUs. Slowdowns are
+    ignored.
 
     A gang goes to one node if one holds it, otherwise to few nodes; its workers may share GPUs
-    with different co-runners. Jobs are tried in the order of arrival; the ones behind a job that
-    does not fit may pass it, as in Kubernetes.
+    with different co-runners. Jobs are tried in the order of arrival; later jobs may overtake a
+    job that does not fit, as in Kubernetes.
     """
 
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, by_arrival))
@@ -51,7 +51,7 @@ class Fgd:
     _last: int = field(init=False, repr=False, default=-1)
 
     def decide(self, state: State) -> Decision:
-        """Start every job of the queue that has room somewhere."""
+        """Start every job of the queue that fits somewhere."""
         if not state.pending:
             return NOTHING
         self._count(state)
@@ -69,7 +69,7 @@ class Fgd:
         return draft.decision()
 
     def _count(self, state: State) -> None:
-        """Add the jobs that have arrived since the last time to the mix."""
+        """Add the jobs that have arrived since the last call to the mix."""
         jobs = [*state.running.values(), *state.pending.values()]
         new = [job for job in jobs if job.number > self._last]
         self._mix.update((job.workload, job.workers) for job in new)
@@ -77,14 +77,14 @@ class Fgd:
 
 
 class Fragments:
-    """What is left of GPUs, and how much of it a mix of tasks cannot use.
+    """The free capacity of GPUs, and the part of it that a mix of tasks cannot use.
 
     Parameters
     ----------
     draft : Draft
-        What is on the GPUs at first.
+        The initial occupancy of the GPUs.
     mix : Counter of (workload, workers)
-        How often each task comes.
+        The frequency of each task.
     """
 
     def __init__(self, draft: Draft, mix: Counter[_Task]) -> None:
@@ -106,19 +106,19 @@ class Fragments:
         self._part = np.array([*mix.values()]) / mix.total()
 
     def take(self, job: Job, gpus: Sequence[int]) -> None:
-        """Count a job in."""
+        """Add a job to the occupancy."""
         self._free_mib[list(gpus)] -= self._state.needs_mib(job)
         self._places[list(gpus)] -= 1
 
     def growth(self, job: Job, joined: Bools) -> Floats:
-        """Return by how much a job would raise the expected fragmentation of each node.
+        """Return the growth of the expected fragmentation of each node by a job.
 
-        ``joined`` are the GPUs, on all nodes, on which it would be.
+        ``joined`` are the GPUs, on all nodes, that it would use.
         """
         return self._expected(self._state.needs_mib(job), joined) - self._expected()
 
     def growth_by_gpu(self, job: Job) -> Floats:
-        """Return by how much a worker of a job on each GPU would raise it for the GPU's node."""
+        """Return the growth of a node's expected fragmentation by a worker on each of its GPUs."""
         found, before = np.zeros(len(self._node)), self._expected()
         for place in range(int(self._size.max())):
             joined = self._place_on_node == place
@@ -136,7 +136,7 @@ class Fragments:
         return np.asarray(self._by_node(left) - self._part @ usable, dtype=np.float64)
 
     def _by_node(self, of_gpus: Floats) -> Floats:
-        """Return sums over the GPUs of each node, which are next to each other."""
+        """Return sums over the GPUs of each node, which are adjacent."""
         found = np.zeros((*of_gpus.shape[:-1], len(self._size)))
         found[..., self._has_gpus] = np.add.reduceat(of_gpus, self._first, axis=-1)
         return found
@@ -145,7 +145,7 @@ class Fragments:
 def _least_growth(
     draft: Draft, fragments: Fragments, job: Job, gpus: list[int]
 ) -> list[int] | None:
-    """Return the GPUs for a whole gang, of those open to it, None if they are too few."""
+    """Return the GPUs for a whole gang among those open to it, or None if they are too few."""
     if len(gpus) < job.workers:
         return None
     growth = fragments.growth_by_gpu(job).tolist()

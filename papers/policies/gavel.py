@@ -37,10 +37,10 @@ _LEAST_SHARE: Final = 1e-6
 
 
 class ProgramKind(NamedTuple):
-    """What makes jobs alike for the program.
+    """The key of jobs that are interchangeable in the program.
 
-    ``limit`` is ``Job.tail_limit``; ``number`` is that of a job under objectives for which no two
-    jobs are alike.
+    ``limit`` is ``Job.tail_limit``; ``number`` is the job's own under objectives for which no two
+    jobs are interchangeable.
     """
 
     workload: int
@@ -64,39 +64,40 @@ class Gavel:
 
     Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
     Workloads" (OSDI 2020): section 3 and 4 for the programs, 3.1 for space sharing, 5 for the
-    rounds. With the share X of the time of each combination k of jobs on each GPU model j and
-    the throughput T, each job m runs at T(m, X) = sum of T[m, k, j] X[k, j], where no job has
-    more than all of the time and no model more GPUs than there are. The objectives:
+    rounds. With the time share X of each combination k of jobs on each GPU model j and the
+    throughput T, each job m runs at T(m, X) = sum of T[m, k, j] X[k, j], where the shares of a job
+    sum to at most 1 and no model has more GPUs than exist. The objectives:
 
-    - ``max-min`` (least attained service): the largest smallest T(m, X) workers / (weight
-      T(m, equal)), equal shares of all models being the measure;
-    - ``makespan``: the least largest remaining work / T(m, X);
-    - ``throughput``: the largest sum of T(m, X) workers / T(m, equal);
-    - ``finish-time`` (fairness after Themis): the least largest ratio of the time from a job's
-      arrival to its end, if X lasted, to the time it would take alone on 1/n of every GPU model,
-      n being the jobs there are now. A bisection over the ratio, one program per step;
-    - ``fifo``: the largest sum of T(m, X) / T(m, fastest) times how many jobs came at the same time
-      as m or later.
+    - ``max-min`` (least attained service): maximise the smallest T(m, X) workers / (weight T(m,
+      equal)), relative to equal shares of all models;
+    - ``makespan``: minimise the largest remaining work / T(m, X);
+    - ``throughput``: maximise the sum of T(m, X) workers / T(m, equal);
+    - ``finish-time`` (fairness after Themis): minimise the largest ratio of the time from a job's
+      arrival to its end, if X stayed the same, to the time that it would take alone on 1/n of
+      every GPU model, for n present jobs. It is solved by bisection over the ratio, one program
+      per step;
+    - ``fifo``: maximise the sum of T(m, X) / T(m, fastest) times the number of jobs that arrived
+      with m or later.
 
-    All but ``throughput`` and ``fifo`` leave some shares open; of their optima one with much
-    throughput is taken (the throughput counts a thousandth). Each round goes to the combinations
-    of the largest share owed over rounds received. GPUs that are left then go to waiting jobs
-    alone, those that held GPUs for the shortest time first. Latency-critical jobs have their GPUs
-    before, run on, and are joined as the pairs owed say. Between the ends of rounds no job
-    starts or stops: a job that arrives waits for the next round. While every job runs alone on GPUs
-    of one model, the next round begins when something happens.
+    All but ``throughput`` and ``fifo`` may have several optima; one with high throughput is chosen
+    (throughput has a weight of 1/1000). Each round goes to the combinations with the largest ratio
+    of owed share to received rounds. Remaining GPUs then go to waiting jobs alone, those that held
+    GPUs for the shortest time first. Latency-critical jobs get their GPUs before, keep running,
+    and are joined according to the owed pairs. Jobs start and stop only at the ends of rounds: a
+    job that arrives waits for the next round. While every job runs alone on GPUs of one model, the
+    next round begins with the next event.
 
-    To stay quick with thousands of jobs, under the first three objectives jobs of one workload,
-    workers, weight and limit on their tail latency are one kind with one share, which its jobs
-    take in turns, the least held first. For ``max-min`` and ``throughput`` the optimum is the
-    same, since such jobs are interchangeable and the programs are convex; for ``makespan`` it is a
-    relaxation in which the work of a kind is pooled, and the job with the most work left comes
-    first. Under the other two every job is a kind of its own. Shortest job first, cost and
+    To be fast with thousands of jobs, under the first three objectives jobs with the same
+    workload, workers, weight and limit on their tail latency are one kind with one share, which
+    its jobs use in turn, the least served first. For ``max-min`` and ``throughput`` the optimum is
+    the same, since such jobs are interchangeable and the programs are convex; for ``makespan`` it
+    is a relaxation in which the work of a kind is pooled, and the job with the most remaining work
+    comes first. Under the other two every job is its own kind. Shortest job first, cost and
     hierarchies are left out.
 
-    Pairs are of kinds of equal workers (the paper's rule), that fit in memory, with a slowdown
-    predicted and not seen to fail, and together faster than one after the other; each kind
-    proposes its 16 best of each model.
+    Pairs must have equally many workers (the paper's rule), fit in memory, have a predicted
+    slowdown and no observed failure, and be faster together than one after the other; each kind
+    proposes its 16 best pairs on each model.
 
     Attributes
     ----------
@@ -105,7 +106,7 @@ class Gavel:
     space_sharing : bool
         Whether pairs are in the program.
     round_s : float
-        The length of a round in seconds; the paper's is six minutes.
+        The length of a round in seconds; six minutes in the paper.
 
     Raises
     ------
@@ -128,7 +129,7 @@ class Gavel:
         self._rounds = Rounds(self.round_s)
 
     def decide(self, state: State) -> Decision:
-        """Begin a new round if the last one is over."""
+        """Start a new round if the last one is over."""
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
@@ -138,7 +139,7 @@ class Gavel:
         return self._round(state, kinds)
 
     def _by_kind(self, state: State, jobs: Sequence[Job]) -> dict[ProgramKind, list[Job]]:
-        """Return the jobs of each kind, those that come last first."""
+        """Return the jobs of each kind in reverse order of their turns."""
         kinds: dict[ProgramKind, list[Job]] = defaultdict(list)
         for job in jobs:
             kinds[self._kind(job)].append(job)
@@ -154,7 +155,7 @@ class Gavel:
     def _shares_again(
         self, state: State, kinds: Mapping[ProgramKind, Sequence[Job]]
     ) -> Mapping[JobsOnModel, float]:
-        """Return the shares, those of the last round if the program is still the same."""
+        """Return the shares, reusing those of the last round if the program is the same."""
         if self.objective in _OF_PROGRESS:
             return self._shares(state, kinds)
         counts = sorted((kind, len(same)) for kind, same in kinds.items())
@@ -167,7 +168,7 @@ class Gavel:
     def _shares(
         self, state: State, kinds: Mapping[ProgramKind, Sequence[Job]]
     ) -> dict[JobsOnModel, float]:
-        """Return how many of each combination should run at a time, on average."""
+        """Return how many of each combination should run at the same time, on average."""
         found = combinations(state, kinds, self.space_sharing)
         if not found:
             return {}
@@ -187,7 +188,7 @@ class Gavel:
         return {c: share for c, share in zip(found, shares, strict=True) if share > _LEAST_SHARE}
 
     def _worth(self, state: State, equal: Mapping[ProgramKind, float]) -> dict[ProgramKind, float]:
-        """Return what a second of progress in a second of each kind is worth."""
+        """Return the value of progress at rate 1 for each kind."""
         if self.objective != "fifo":
             return {kind: kind.workers / speed for kind, speed in equal.items()}
         fastest = [max(speeds) for speeds in zip(*state.speed, strict=True)]
@@ -197,7 +198,7 @@ class Gavel:
         }
 
     def _need(self, state: State, kind: ProgramKind, same: Sequence[Job], equal: float) -> float:
-        """Return what the progress of a kind is measured by."""
+        """Return the reference for the progress of a kind."""
         if self.objective == "makespan":
             return math.fsum(job.remaining(state.now) for job in same)
         if self.objective in ("throughput", "fifo"):
@@ -205,7 +206,7 @@ class Gavel:
         return len(same) * kind.weight * equal / kind.workers
 
     def _owe(self, shares: Mapping[JobsOnModel, float]) -> None:
-        """Add a round to what combinations are owed; forget those that are no longer wanted."""
+        """Add a round to the owed shares of combinations; drop combinations without a share."""
         self._owed = {c: self._owed.get(c, 0.0) + share for c, share in shares.items()}
         self._received = {c: self._received.get(c, 0) for c in shares}
 
@@ -229,7 +230,7 @@ class Gavel:
     def _of_services(
         self, state: State, kinds: Mapping[ProgramKind, list[Job]], left: list[int]
     ) -> list[Group]:
-        """Return the latency-critical jobs that run or fit as groups of one, out of their kinds."""
+        """Return latency-critical jobs that run or fit as groups, removed from ``kinds``."""
         waiting = [job for same in kinds.values() for job in same if job.latency and not job.gpus]
         waiting.sort(key=lambda job: job.number)
         groups = around_services(state) + alone_on(state, waiting, left)
@@ -244,9 +245,9 @@ class Gavel:
         groups: list[Group],
         services: Sequence[int],
     ) -> bool:
-        """Let a job join a service alone as a combination says; tell whether one did.
+        """Add a job to a lone service according to a combination; return whether one was added.
 
-        ``services`` are the places of latency-critical jobs in ``groups``.
+        ``services`` are the positions of latency-critical jobs in ``groups``.
         """
         if len(c.kinds) < 2:
             return False
@@ -271,7 +272,7 @@ class Gavel:
 def _start(
     c: JobsOnModel, kinds: Mapping[ProgramKind, list[Job]], groups: list[Group], left: list[int]
 ) -> bool:
-    """Let a combination start on GPUs of its own; tell whether its jobs and GPUs are there."""
+    """Start a combination on its own GPUs; return whether its jobs and GPUs are available."""
     enough = all(len(kinds[kind]) >= c.kinds.count(kind) for kind in c.kinds)
     if not enough or left[c.model] < c.kinds[0].workers:
         return False
@@ -281,7 +282,7 @@ def _start(
 
 
 def _gpus(state: State) -> list[int]:
-    """Return the GPUs of each model that the program gives out."""
+    """Return the number of GPUs of each model that the program assigns."""
     count = gpus_by_model(state)
     for group in around_services(state):
         count[group.model] += group.jobs[0].workers
@@ -341,9 +342,10 @@ def _fairest(
     equal: Mapping[ProgramKind, float],
     value: Floats,
 ) -> Floats:
-    """Return shares of the least largest finish-time ratio, by bisection; every kind is one job.
+    """Return shares that minimise the largest finish-time ratio, by bisection; a kind is one job.
 
-    A ratio is held if each job goes on at its remaining work over the time that it leaves.
+    A ratio is feasible if each job progresses at its remaining work over the time that the ratio
+    leaves.
     """
     gpus = _gpus(state)
     count = dict.fromkeys(equal, 1)
@@ -392,9 +394,9 @@ def _solved(
 ) -> Floats:
     """Solve the program: the share of each combination.
 
-    Variables: the shares, and the smallest progress. Rows: the time of each kind, the GPUs of
-    each model, and the progress of each kind, at least its need times the smallest. Where no
-    kind has a need, the value of the shares alone counts.
+    Variables: the shares, and the smallest progress. Rows: the time of each kind, the GPUs of each
+    model, and the progress of each kind, at least its need times the smallest. If no kind has a
+    need, the program maximises the value of the shares only.
     """
     place = {kind: k for k, kind in enumerate(count)}
     member = [(place[kind], k) for k, c in enumerate(found) for kind in c.kinds]

@@ -1,4 +1,4 @@
-"""Horus: GPU utilisation decides which jobs may share."""
+"""Horus: sharing decided by GPU utilisation."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _OVERCOMMITTED_WEIGHT = 1.6
 
 @dataclass(frozen=True)
 class Horus:
-    """In the order of arrival, each job goes to the GPUs of the least projected cost.
+    """Place each job, in the order of arrival, on the GPUs with the lowest projected cost.
 
     Source: Yeung et al., Horus, IEEE TPDS 33(1), 2022. The cost of a GPU is that of the authors'
-    public simulator: 1.3 times the part of its memory that would be in use, plus the distance of
-    the projected utilisation from 100 %, 1.6 times as dear above it as below, plus the jobs that
-    are there. So an idle GPU is always preferred, and jobs of high utilisation share last.
+    public simulator: 1.3 times the fraction of its memory that would be in use, plus the distance
+    of the projected utilisation from 100 %, weighted 1.6 times above it, plus the number of jobs
+    on it. So an idle GPU is always preferred, and jobs of high utilisation share last.
 
     Utilisation is that of the solo profile (``gpu_util``, or else ``sm_active``); the paper
     predicts it from the computation graph, which traces lack. Horus+, whose queues are found by
-    clustering, is left out. The first job that fits nowhere holds up those behind it. Of a gang
-    every worker takes a GPU of its own, the cheapest of one model.
+    clustering, is left out. The first job that fits nowhere blocks later ones. Each worker of a
+    gang takes its own GPU, the cheapest of one model.
 
     Parameters
     ----------
     most_util : float
         The largest projected utilisation at which a GPU is shared (> 0); 1 keeps jobs of high
         utilisation apart, as TensorShare (2026, section 4.1) describes Horus. Infinite, as in the
-        simulator, only makes them dear.
+        simulator, only makes them expensive.
     """
 
     most_util: float = math.inf
@@ -49,7 +49,7 @@ class Horus:
             raise ValueError(f"most_util must be > 0, got {self.most_util:g}")
 
     def decide(self, state: State) -> Decision:
-        """Start as many from the head of the queue as find a place."""
+        """Start jobs from the head of the queue until one does not fit."""
         if not state.pending:
             return NOTHING
         draft = Draft(state)

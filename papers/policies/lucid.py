@@ -1,4 +1,4 @@
-"""Lucid: pack jobs by classes of GPU use, without looking at any pair of them."""
+"""Lucid: pack jobs by classes of GPU use, without predictions for pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.solver.policies.state import Job, State
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 CAPACITY: Final = 2
-"""What the sharing scores of the two jobs on a GPU may sum to."""
+"""The largest sum of the sharing scores of the two jobs on a GPU."""
 
 _UTIL_MEDIUM, _UTIL_JUMBO = 0.25, 0.53
 _SPEED_MEDIUM, _SPEED_JUMBO = 0.95, 0.85
@@ -25,31 +25,32 @@ _LONGER = 2.0
 
 @dataclass(frozen=True)
 class Lucid:
-    """Shortest service first, with indolent packing of jobs whose sharing scores are low.
+    """Shortest service first, with indolent packing of jobs with low sharing scores.
 
     Source: Hu et al., "Lucid" (ASPLOS 2023), and the simulator of its artifact. The queue is in
     the order of priority, estimated seconds times GPUs. Each job looks for a running job that is
-    alone on its GPUs, in the order in which these started: of as many GPUs, the sharing scores
-    sum to at most 2, the memory fits, and the running job's priority is at least half of its own
-    (so that a short job is not slowed by a long one). Without such, it takes idle GPUs. Gangs of
-    more than one node are not packed. Nobody is ever stopped. gSLAs play no part.
+    alone on its GPUs, in the order of their starts: it must have the same number of GPUs, the
+    sharing scores must sum to at most 2, the memory must fit, and the running job's priority must
+    be at least half of its own (so that a short job is not slowed by a long one). Otherwise it
+    takes idle GPUs. Gangs on several nodes are not packed. No job is ever stopped. gSLAs are
+    ignored.
 
-    If Lucid's own models are not available:
+    As Lucid's own models are not available:
 
-    - the sharing score is an approximation by GPU use alone: Tiny (0) below 25 %, Medium (1)
-      below 53 %, else Jumbo (2), the bounds below which its authors say that most jobs of these
-      classes are; Lucid's decision tree also reads memory use and mixed precision. A workload
-      without ``gpu_util`` gets the label that the tree was fitted to: its mean speed with
-      others, here as predicted, Tiny from 0.95, Medium from 0.85;
-    - packing is off while load is light. Lucid forecasts the jobs to come; here the load is
-      light while the queue asks for no more GPUs than are idle. As in the artifact, the first
-      job that does not fit then holds up those behind it;
+    - the sharing score is an approximation by GPU use alone: Tiny (0) below 25 %, Medium (1) below
+      53 %, else Jumbo (2), which the authors give as bounds for most jobs of these classes;
+      Lucid's decision tree also uses memory use and mixed precision. A workload without
+      ``gpu_util`` gets the label that the tree was fitted to, from its mean predicted speed with
+      others: Tiny from 0.95, Medium from 0.85;
+    - packing is off while load is light. Lucid forecasts arrivals; here the load is light while
+      the queue asks for no more GPUs than are idle. As in the artifact, the first job that does
+      not fit then blocks later ones;
     - the estimate of a duration is ``Job.work_s``;
-    - a pair of which nothing is predicted may not share, as everywhere in Dovetail.
+    - a pair without a prediction may not share, as everywhere in Dovetail.
     """
 
     def decide(self, state: State) -> Decision:
-        """Pack or start the jobs of least service."""
+        """Pack or start the jobs with the least service."""
         if not state.pending:
             return NOTHING
         draft = Draft(state)
@@ -108,7 +109,7 @@ def _pack(draft: Draft, queue: list[Job]) -> None:
 
 
 class _Hosts:
-    """The jobs that are alone on their GPUs, by workers, in the order in which they started."""
+    """The jobs that are alone on their GPUs, by workers, in the order of their starts."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -119,7 +120,7 @@ class _Hosts:
             self.add(job, job.gpus)
 
     def add(self, job: Job, gpus: tuple[int, ...]) -> None:
-        """Let others join a job if it is alone on GPUs of one node."""
+        """Add a job that others may join, if it is alone on GPUs of one node."""
         node = self._draft.state.machines.node
         alone = all(len(self._draft.residents(gpu)) == 1 for gpu in gpus)
         if alone and len({node[gpu] for gpu in gpus}) == 1:
@@ -127,7 +128,7 @@ class _Hosts:
             self._hopeless.clear()
 
     def gpus_for(self, job: Job) -> tuple[int, ...] | None:
-        """Return the GPUs of the first that a job may join and no other job joins."""
+        """Return the GPUs of the first host that a job may join, and remove the host."""
         kind = job.workers, job.workload, job.tail_limit
         if kind in self._hopeless:
             return None

@@ -1,4 +1,4 @@
-"""Muri: groups of jobs whose stages use different resources at different times."""
+"""Muri: groups of jobs with stages that use different resources at different times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dovetail.solver.policies.services import movable
 from dovetail.solver.policies.state import Job, Sharer, State
 
 RESOURCES: Final = 4
-"""Storage, CPU, GPU and network; also the most jobs of a group."""
+"""Storage, CPU, GPU and network; also the largest number of jobs in a group."""
 
 _REMEMBERED: Final = 64
 _PRIORITIES: Final = ("srsf", "2d-las")
@@ -36,7 +36,7 @@ Jobs = tuple[Job, ...]
 
 
 class GroupingKind(NamedTuple):
-    """What makes jobs alike for grouping.
+    """The key of jobs that are interchangeable for grouping.
 
     Attributes
     ----------
@@ -59,9 +59,9 @@ class Stages(NamedTuple):
     Attributes
     ----------
     iteration_s : float
-        How long it takes.
+        The duration.
     busy_s : tuple of 4 float
-        How long it holds storage, CPU, GPU and network, one after the other.
+        How long it holds storage, CPU, GPU and network, in this order.
     """
 
     iteration_s: float
@@ -70,44 +70,44 @@ class Stages(NamedTuple):
 
 @dataclass
 class Muri:
-    """Interleave the jobs of highest priority, as many to a GPU as are needed to fit them in.
+    """Interleave the jobs of highest priority, with as many per GPU as needed to fit them.
 
     Source: Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022):
-    section 4.1 for the efficiency of a group, 4.2 for the rounds of matching, Algorithm 1; and
-    the simulator of its artifact. The jobs of highest priority are taken that would fit if every
-    GPU held the most jobs. While they ask for more GPUs than there are, jobs and groups of
+    section 4.1 for the efficiency of a group, 4.2 for the rounds of matching, Algorithm 1; and the
+    simulator of its artifact. The candidates are the jobs of highest priority that would fit if
+    every GPU held the most jobs. While they ask for more GPUs than exist, jobs and groups with
     equally many workers are paired by a matching of the largest total efficiency, and the pairs
-    that lose least, (1 - efficiency) workers, are merged. Groups get GPUs in the order of their
-    best member. The time of an iteration of a group whose members take the four resources in
-    turn is the least, over their orders, of the sum over the steps of the longest stage of each;
-    its efficiency is the part of the resources' time that is used.
+    with the smallest loss, (1 - efficiency) workers, are merged. Groups get GPUs in the order of
+    their best member. The iteration time of a group whose members use the four resources in turn
+    is the minimum, over their orders, of the sum of the longest stage of each step; its efficiency
+    is the used fraction of the resources' time.
 
-    What the stages of a workload are taken from:
+    The stages of a workload come from:
 
-    - the iteration: Castor's eq. 3 where it has a batch, else 1 s for all alike;
-    - storage: 0, since no field tells; CPU: ``cpu_util`` times the iteration;
+    - the iteration: Castor's eq. 3 if it has a batch, else 1 s;
+    - storage: 0, since no field gives it; CPU: ``cpu_util`` times the iteration;
     - GPU: ``gpu_util``, else ``sm_active``, times the iteration, else ``step_s`` of the batch;
     - network: ``comm_s`` of the batch.
 
-    A group in which a workload has neither a GPU metric nor a batch is reckoned by the predicted
-    slowdowns instead, which multiply where more than two share; each member then counts as busy
-    for the whole of its iteration. An iteration of a group takes at least as long as the longest
-    of its members. As in the artifact, jobs that together make less progress than one of them
-    alone are no group. Nor are jobs of which no slowdown is predicted, that were seen to fail
-    together, or that do not fit in memory. A running latency-critical job that is alone stays
-    where it is, and is the first of a group there that others may be merged with. GPUs that are
-    left go to single jobs by priority. Between the ends of rounds no job starts or stops; while
-    every job runs alone on GPUs of one model, the next round begins when something happens.
+    If a workload of a group has neither a GPU metric nor a batch, the predicted slowdowns are used
+    instead, multiplied if more than two share; each member is then busy for its whole iteration.
+    An iteration of a group takes at least as long as the longest of its members. As in the
+    artifact, jobs that together make less progress than one of them alone are no group, nor are
+    jobs without predicted slowdowns, with an observed failure together, or that do not fit in
+    memory. A running latency-critical job that is alone stays on its GPUs, as the first of a group
+    that others may be merged with. Remaining GPUs go to single jobs by priority. Jobs start and
+    stop only at the ends of rounds; while every job runs alone on GPUs of one model, the next
+    round begins with the next event.
 
-    The compiled matching takes some milliseconds for hundreds of jobs.
+    The compiled matching takes a few milliseconds for hundreds of jobs.
 
     Attributes
     ----------
     priority : str
-        ``srsf``: the least remaining seconds times workers first (Muri-S); ``2d-las``: the least
-        attained service first, for unknown durations (Muri-L).
+        ``srsf``: least remaining seconds times workers first (Muri-S); ``2d-las``: least attained
+        service first, for unknown durations (Muri-L).
     round_s : float
-        The seconds between decisions; the paper's are six minutes.
+        The length of a round in seconds; six minutes in the paper.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class Muri:
         self._rounds = Rounds(self.round_s)
 
     def decide(self, state: State) -> Decision:
-        """Begin a new round if the last one is over."""
+        """Start a new round if the last one is over."""
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
@@ -143,7 +143,7 @@ class Muri:
 
 
 def stages(workload: Workload) -> Stages | None:
-    """Return the stages of a workload; None where nothing tells of its use of the GPU."""
+    """Return the stages of a workload, or None if its GPU use is unknown."""
     batch, metrics = workload.batch, workload.metrics
     whole = iteration_time(batch, batch.size) if batch else 1.0
     network = batch.comm_s if batch else 0.0
@@ -161,11 +161,11 @@ def stages(workload: Workload) -> Stages | None:
 
 
 def interleaved_s(busy_s: Sequence[Sequence[float]]) -> float:
-    """Return the time of an iteration of a group of at most four.
+    """Return the iteration time of a group of at most four.
 
-    Each member has a place of its own among four. In step i the member at place p is at its
-    stage i - p, and a step takes as long as the longest stage in it; the places are those for
-    which the four steps take the least time.
+    Each member has one of four places. In step i the member at place p is at its stage i - p, and
+    a step takes as long as its longest stage; the places minimise the total time of the four
+    steps.
     """
     first, *others = busy_s
     steps = range(RESOURCES)
@@ -209,9 +209,9 @@ def _round(state: State, queue: Sequence[Job], efficiency: _Efficiency) -> list[
 def _candidates(
     queue: Sequence[Job], services: Sequence[Job], gpus: int, most: int
 ) -> dict[int, list[Jobs]]:
-    """Return by workers the first jobs that would fit if every GPU held the most.
+    """Return, by workers, the first jobs that would fit if every GPU held the most jobs.
 
-    The running latency-critical jobs that others may join are among them.
+    They include the running latency-critical jobs that others may join.
     """
     waiting: dict[int, list[Job]] = defaultdict(list)
     for job in queue:
@@ -236,7 +236,7 @@ def _candidates(
 def _merged(
     groups: dict[int, list[Jobs]], gpus: int, most: int, efficiency: _Efficiency
 ) -> list[Jobs]:
-    """Merge groups of equally many workers until all fit on the GPUs, or nothing is to merge."""
+    """Merge groups with equally many workers until all fit on the GPUs or none can be merged."""
     excess = sum(workers * len(same) for workers, same in groups.items()) - gpus
     while excess > 0:
         merges = [m for w, same in groups.items() for m in _matched(w, same, most, efficiency)]
@@ -255,14 +255,14 @@ def _merged(
 def _matched(
     workers: int, groups: Sequence[Jobs], most: int, efficiency: _Efficiency
 ) -> list[tuple[float, int, Jobs, Jobs]]:
-    """Return the pairs of a most efficient matching, with what each loses."""
+    """Return the pairs of a most efficient matching, with the loss of each."""
     ordered = sorted(groups, key=efficiency.kinds)
     pairs = efficiency.matching(tuple(map(efficiency.kinds, ordered)), most)
     return [((1 - value) * workers, workers, ordered[a], ordered[b]) for a, b, value in pairs]
 
 
 class _Efficiency:
-    """The efficiency of groups by the kinds of their jobs; remembers what it was asked before."""
+    """The efficiency of groups by the kinds of their jobs, with a cache."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -275,7 +275,7 @@ class _Efficiency:
         self._facts = (len(state.clashes), len(state.seen), state.predicted)
 
     def is_outdated(self, state: State) -> bool:
-        """Tell whether pairs were seen to fail, or are believed otherwise, since it was made."""
+        """Return whether failures, measurements or predictions have changed since it was made."""
         *counts, predicted = self._facts
         return counts != [len(state.clashes), len(state.seen)] or predicted is not state.predicted
 
@@ -291,7 +291,7 @@ class _Efficiency:
     def matching(
         self, groups: tuple[tuple[GroupingKind, ...], ...], most: int
     ) -> list[tuple[int, int, float]]:
-        """Return the pairs of a matching of most total efficiency, and the efficiency of each."""
+        """Return the pairs, with efficiency, of a matching of the largest total efficiency."""
         if groups not in self._matchings:
             if len(self._matchings) >= _REMEMBERED:
                 self._matchings.clear()
@@ -315,7 +315,7 @@ class _Efficiency:
         return [(a, b, float(value[a, b])) for a, b in enumerate(mate) if a < b]
 
     def of(self, kinds: tuple[GroupingKind, ...]) -> float:
-        """Return the efficiency on the best GPU model, NaN where they are no group on any."""
+        """Return the efficiency on the best GPU model, or NaN if they are no group on any."""
         return max(self._by_model(kinds).values(), default=math.nan)
 
     def models(self, kinds: tuple[GroupingKind, ...]) -> list[int]:
@@ -344,7 +344,7 @@ class _Efficiency:
         )
 
     def _on(self, model: int, workloads: tuple[int, ...]) -> float | None:
-        """Return the efficiency on a model, None if sharing is slower than taking turns."""
+        """Return the efficiency on a model, or None if sharing is slower than taking turns."""
         found = [self._stages[workload] for workload in workloads]
         if any(stage is None for stage in found):
             paces = self._predicted(model, workloads)

@@ -1,4 +1,4 @@
-"""Random order and random co-runners: the floor of all comparisons."""
+"""Random order and random co-runners: the baseline of all comparisons."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dovetail.solver.policies.state import Job, State
 
 @dataclass
 class RandomPairs:
-    """Start jobs in random order; one that finds no idle GPUs joins random jobs that leave room.
+    """Start jobs in random order; a job without idle GPUs joins random jobs that leave room.
 
-    Source: none; what a method must beat to be worth anything. The first job that fits nowhere
-    holds up those behind it. A gang joins random GPUs of one model, one by one.
+    Source: none; the baseline that every method must beat. The first job that fits nowhere blocks
+    later ones. A gang joins random GPUs of one model, one by one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reactive GPU sharing: share first, and take a job off again when it turns out to be bad."""
+"""Reactive GPU sharing: share first, and remove a job if sharing turns out to be harmful."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.solver.policies.state import Job, State
 _INSTANT_S = 1e-6
 
 Sharings = Sequence[tuple[Job, float]]
-"""Jobs with a gSLA that share, their co-runners now, and since when."""
+"""Jobs with a gSLA that share, and the time since which they have had their present co-runners."""
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Reactive:
 
     Source: "reactive GPU sharing" of TensorShare (FGCS 2026, section 4.1) after Gandiva (Xiao et
     al., OSDI 2018, section 3.2): jobs are packed without a prediction, their progress is
-    monitored, and a packing that does harm is undone. Neither says which job goes. Here it is
-    the one that came last among those that share a GPU with the violated one; it is queued again
-    and does not meet these jobs again. It may start elsewhere at once.
+    monitored, and a harmful packing is undone. Neither says which job is removed. Here it is the
+    last to start among those that share a GPU with the violated one; it is queued again and kept
+    apart from these jobs. It may immediately start elsewhere.
 
     A violation is a measured slowdown (speed alone on that GPU model over present progress) above
     the job's gSLA; jobs without one are never violated. A gang that spans nodes is compared with
@@ -38,10 +38,10 @@ class Reactive:
     Parameters
     ----------
     observe_s : float
-        Seconds for which jobs run together before their slowdown counts as measured (> 0).
+        Seconds for which jobs run together before their slowdown is used (> 0).
     apart_s : float
-        Seconds for which a paused job is kept from those it was paused for (>= 0); infinite =
-        for good, as Gandiva remembers a packing that did harm.
+        Seconds for which a paused job is kept apart from the jobs that it was paused for (>= 0);
+        infinite = forever, as Gandiva remembers harmful packings.
     """
 
     observe_s: float = 60.0
@@ -56,7 +56,7 @@ class Reactive:
             raise ValueError(f"apart_s must be >= 0, got {self.apart_s:g}")
 
     def decide(self, state: State) -> Decision:
-        """Pause where a gSLA is violated, then start from the head of the queue."""
+        """Pause jobs if a gSLA is violated, then start jobs from the head of the queue."""
         draft = Draft(state)
         sharings = list(_sharings(state))
         paused = self._pause(draft, sharings)
@@ -66,7 +66,7 @@ class Reactive:
         return draft.decision(self._wake(draft, sharings))
 
     def _pause(self, draft: Draft, sharings: Sharings) -> list[Job]:
-        """Stop one co-runner of every violated job, no service, and return them by number."""
+        """Stop one job of every violated sharing, but no service, and return them by number."""
         state = draft.state
         paused: dict[int, Job] = {}
         for job, since in sharings:
@@ -106,7 +106,7 @@ class Reactive:
 
 
 def _sharings(state: State) -> Iterator[tuple[Job, float]]:
-    """Yield the jobs with a gSLA that share, their co-runners now, and since when."""
+    """Yield the jobs with a gSLA that share, and since when with the present co-runners."""
     for job in state.running.values():
         if math.isfinite(job.gsla):
             others = _beside(state, job)
@@ -118,7 +118,7 @@ def _sharings(state: State) -> Iterator[tuple[Job, float]]:
 
 
 def _under_way_s(job: Job, now: float) -> float:
-    """Return since when a job runs, or from when if it is being restored."""
+    """Return when a job started to run, or when it will if it is being restored."""
     return job.since_s if job.since_s > now else job.started_s
 
 

@@ -1,4 +1,4 @@
-"""From a target arrangement of jobs to the stops and starts that bring it about."""
+"""From a target arrangement of jobs to the stops and starts that reach it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.solver.policies.state import Job, State
 
 
 class Group(NamedTuple):
-    """Jobs of equally many workers that share all their GPUs, of one model."""
+    """Jobs with equally many workers that share all their GPUs, on one GPU model."""
 
     jobs: tuple[Job, ...]
     model: int
@@ -26,12 +26,11 @@ class Group(NamedTuple):
 def rearranged(state: State, groups: Sequence[Group]) -> Draft:
     """Return the draft in which exactly these groups run, with the fewest workers moved.
 
-    A group stays where one of its members runs that is on the right model, and its others join
-    it; a matching of groups with places keeps the most workers where they are (exactly, where
-    running jobs share all their GPUs or none). A group with a running latency-critical job stays
-    with that. All other running jobs are stopped, but for latency-critical ones and those that
-    share with them. A member that does not fit where its group is, and a group for which too few
-    GPUs are idle, waits.
+    A group stays on the GPUs of a running member on the right model, and its other members join
+    it; a matching of groups with places keeps the most workers in place (exactly, if running jobs
+    share all their GPUs or none). A group with a running latency-critical job stays with it. All
+    other running jobs are stopped, except latency-critical jobs and their co-runners. A member
+    that does not fit with its group, and a group with too few idle GPUs, waits.
     """
     draft = Draft(state)
     seats = _seats(state, groups)
@@ -56,10 +55,10 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
 
 
 class Rounds:
-    """Rounds of equal length, between whose ends no job starts or stops.
+    """Rounds of equal length; jobs start and stop only at their ends.
 
-    While every job runs alone on GPUs of one model, a round that is over goes on until something
-    happens.
+    While every job runs alone on GPUs of one model, a finished round is extended until the next
+    event.
 
     Raises
     ------
@@ -74,7 +73,7 @@ class Rounds:
         self._next_s = -math.inf
 
     def decide(self, state: State, choose: Callable[[State], Sequence[Group]]) -> Decision:
-        """Begin a round with the groups that ``choose`` returns if the last one is over."""
+        """Start a round with the groups of ``choose`` if the last one is over."""
         if not (state.running or state.pending):
             return NOTHING
         if state.now < self._next_s:
@@ -86,7 +85,7 @@ class Rounds:
 
 
 def _is_settled(state: State, groups: Sequence[Group]) -> bool:
-    """Tell whether every job runs alone on GPUs of one model: no round could do better."""
+    """Return whether every job runs alone on GPUs of one model: no round could do better."""
     alone = [group.jobs[0] for group in groups if len(group.jobs) == 1]
     others = [job for job in alone if not (job.gpus and job.latency)]
     jobs = len(movable(state)) + len(state.pending)
@@ -99,9 +98,9 @@ def around_services(state: State) -> list[Group]:
 
 
 def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
-    """Return groups of one for the first jobs that fit on what is left of each GPU model.
+    """Return groups of one for the first jobs that fit on the remaining GPUs of each model.
 
-    ``left`` is brought up to date.
+    ``left`` is updated.
     """
     groups = []
     memory = state.machines.memory_by_model
@@ -116,7 +115,7 @@ def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
 
 
 def gpus_by_model(state: State) -> list[int]:
-    """Return the number of GPUs of each model that are in order and no services hold."""
+    """Return the number of GPUs of each model that are up and not held by services."""
     machines = state.machines
     held = {gpu for number in held_by_services(state) for gpu in state.running[number].gpus}
     count = [0] * len(machines.models)
@@ -126,7 +125,7 @@ def gpus_by_model(state: State) -> list[int]:
 
 
 def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
-    """Return the GPUs on which each group stays, none where it has to move."""
+    """Return the GPUs on which each group stays, none if it has to move."""
     places = list(dict.fromkeys(job.gpus for job in [*services_alone(state), *movable(state)]))
     number = {gpus: k for k, gpus in enumerate(places)}
     kept = np.zeros((len(groups), len(places)))

@@ -1,4 +1,4 @@
-"""Where one job more may go: GPUs grouped by residents, so that alike ones are evaluated once."""
+"""GPUs with room for one more job, grouped by residents so that equal ones are evaluated once."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dovetail.solver.policies.state import Job
 
 Kind = tuple[float, ...]
 Cost = Callable[[Job, Sequence[Job], int], float]
-"""Of a job with the given residents of a GPU; infinite = not there."""
+"""The cost of a job with the given residents of a GPU; infinite = not allowed."""
 
 
 class Rooms:
-    """The GPUs of a draft on which a place is left.
+    """The GPUs of a draft with a free place.
 
-    Gangs share in part: their workers are placed GPU by GPU, with different co-runners if need
-    be, all on one GPU model.
+    Gangs may share partially: their workers are placed GPU by GPU, with different co-runners if
+    necessary, all on one GPU model.
 
     Parameters
     ----------
     draft : Draft
-        All starts go through ``start`` from here on.
+        The draft; all further starts must go through ``start``.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -38,7 +38,7 @@ class Rooms:
         return any(self._kinds.values())
 
     def open_to(self, job: Job) -> Iterator[list[int]]:
-        """Yield the GPUs that a job may join, alike ones together."""
+        """Yield the GPUs that a job may join, equal ones together."""
         for kind, gpus in self._kinds.items():
             free = gpus
             if self._draft.state.reserved:
@@ -52,10 +52,10 @@ class Rooms:
                 yield free
 
     def cheapest(self, job: Job, cost: Cost) -> tuple[float, list[int]] | None:
-        """Return the GPUs that cost a whole gang least and what its dearest GPU costs.
+        """Return the cheapest GPUs for a whole gang, and the cost of the most expensive of them.
 
-        Of two models that cost the same the one on which the job is faster is taken. ``cost``
-        may depend on what the residents run, not on their identity.
+        Between two models of the same cost, the one on which the job is faster is chosen. ``cost``
+        may depend on the residents' workloads, not on their identity.
         """
         state = self._draft.state
         priced: dict[int, list[tuple[float, int, list[int]]]] = defaultdict(list)
@@ -72,7 +72,7 @@ class Rooms:
         return None if best is None else (best[0], best[3])
 
     def start(self, job: Job, gpus: Sequence[int]) -> None:
-        """Start a job and keep count of the places."""
+        """Start a job and update the places."""
         for gpu in gpus:
             self._kinds[self._kind(gpu)].remove(gpu)
         self._draft.start(job, gpus)
@@ -105,7 +105,8 @@ def by_node(
 ) -> list[int] | None:
     """Return GPUs for a whole gang, on the cheapest node that holds all of it.
 
-    Where none does, on several nodes, the cheapest first. Inside a node the cheapest GPUs.
+    If none does, several nodes are used, the cheapest first. On a node, the cheapest GPUs are
+    used.
     """
     machines = draft.state.machines
     places: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -131,7 +132,7 @@ def by_node(
 def _first(
     kinds: Sequence[tuple[float, int, list[int]]], workers: int
 ) -> tuple[float, list[int]] | None:
-    """Return the first GPUs of kinds in order of their price, and the highest price among them."""
+    """Return the first GPUs of kinds sorted by price, and the highest price among them."""
     taken: list[int] = []
     for price, _, gpus in kinds:
         taken += gpus[: workers - len(taken)]

@@ -1,4 +1,4 @@
-"""TensorShare: pairs that keep both gSLAs by prediction, chosen whenever a job has ended."""
+"""TensorShare: pairs that keep both gSLAs by prediction, chosen when a job ends."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from dovetail.solver.policies.state import Job, State
 class TensorShare:
     """Proactive filtering and combination selection.
 
-    Source: TensorShare (FGCS 2026), section 3.3. A job J_R looks for a partner in the queue:
-    of as many workers, that fits with it in memory, such that by prediction neither gSLA is
-    broken. Of several the one with the least S1 or S2 is taken; with none, J_R runs alone.
+    Source: TensorShare (FGCS 2026), section 3.3. A job J_R looks for a partner in the queue: with
+    the same number of workers, enough memory for both, and no broken gSLA by prediction. Of
+    several the one with the lowest S1 or S2 is chosen; without one, J_R runs alone.
 
-    J_R is the job that is left when the other of its combination ends, or, where GPUs are idle,
-    the first job of the queue. What the paper leaves open was decided so:
+    J_R is the remaining job when the other of its combination ends or, if GPUs are idle, the first
+    job of the queue. The paper leaves the following open; here:
 
-    - the jobs that are left come before the idle GPUs, in the order of arrival;
-    - a job that has run out of partners has its GPUs to itself until it ends (dedicated use),
-      since only the end of its partner would have made it J_R; ``reconsider`` makes every job
-      that runs alone a J_R at every event;
+    - the remaining jobs come before the idle GPUs, in the order of arrival;
+    - a job without a partner keeps its GPUs to itself until it ends (dedicated use), since only
+      the end of a partner makes it J_R; ``reconsider`` makes every job that runs alone a J_R at
+      every event;
     - GPUs idle at any other event (an arrival, a repair) are treated as at the beginning;
-    - the first of the queue is the first for which there are idle GPUs, so that a large gang at
-      its head does not keep GPUs idle; nothing keeps GPUs free for it either;
-    - the sensitivity of a job is the population standard deviation of its predicted slowdowns
-      with each other job that is in the queue at the event, as in the objective
-      ``sensitivity``: at least 0.01, and 1 where fewer than two are known.
+    - the first job of the queue is the first with enough idle GPUs, so that a large gang at its
+      head does not keep GPUs idle; no GPUs are reserved for it either;
+    - the sensitivity of a job is the population standard deviation of its predicted slowdowns with
+      each other job in the queue at the event, as in the objective ``sensitivity``: at least 0.01,
+      and 1 if fewer than two are known.
 
     Running jobs are never stopped, and all run at their full batch.
 
     Attributes
     ----------
     selection : str
-        ``s2``, the paper's choice: the least sum of slowdown over sensitivity; ``s1``: the least
+        ``s2``, the paper's choice: the lowest sum of slowdown over sensitivity; ``s1``: the lowest
         sum of slowdowns.
     dedicated_if_room : bool
-        Whether jobs run alone as long as the queue asks for fewer GPUs than are idle; the
-        paper offers this as an option (footnote 6).
+        Whether jobs run alone while the queue asks for fewer GPUs than are idle; an option in the
+        paper (footnote 6).
     reconsider : bool
-        Whether a job that ran out of partners may get one later instead of staying alone.
+        Whether a job without a partner may get one later instead of staying alone.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class TensorShare:
             raise ValueError(f"selection must be s1 or s2, got {self.selection!r}")
 
     def decide(self, state: State) -> Decision:
-        """Give the jobs that are left new partners, then fill idle GPUs from the queue."""
+        """Give remaining jobs new partners, then fill idle GPUs from the queue."""
         left = self._left_alone(state)
         if not state.pending:
             return NOTHING
@@ -89,7 +89,7 @@ class TensorShare:
         return draft.decision()
 
     def _left_alone(self, state: State) -> list[Job]:
-        """Return the J_R among the running jobs; a job without a partner stays alone."""
+        """Return the running jobs that are J_R; a job without a partner stays alone."""
         self._combined &= state.running.keys()
         jobs = [
             job
@@ -103,7 +103,7 @@ class TensorShare:
     def _combine(
         self, draft: Draft, queue: _Queue, job: Job, gpus: Sequence[int], spread: Floats
     ) -> None:
-        """Start the best partner of J_R with it, if there is any."""
+        """Start the best partner of J_R with it, if there is one."""
         model = draft.state.machines.model[gpus[0]]
         pairs = queue.candidates(job, model)
         score = pairs.mine + pairs.theirs
@@ -125,7 +125,7 @@ class TensorShare:
 
 
 class _FeasiblePairs(NamedTuple):
-    """The jobs of the queue that keep the gSLAs with J_R, and both slowdowns then."""
+    """The jobs of the queue that keep the gSLAs with J_R, with both slowdowns."""
 
     place: Ints
     mine: Floats
@@ -135,8 +135,8 @@ class _FeasiblePairs(NamedTuple):
 class _Queue:
     """The scheduling queue in the order of arrival, as arrays of length P.
 
-    ``spread`` and ``running_spread`` are sensitivities by GPU model and workload, as (M, W): of a
-    job that is in the queue itself, and of one that is not.
+    ``spread`` and ``running_spread`` are sensitivities by GPU model and workload, shape (M, W):
+    for a job in the queue, and for one that is not.
     """
 
     def __init__(self, state: State) -> None:
@@ -156,7 +156,7 @@ class _Queue:
         return self._slowdown.shape[1:]
 
     def candidates(self, job: Job, model: int) -> _FeasiblePairs:
-        """Return the jobs that proactive filtering leaves to J_R, memory not yet counted."""
+        """Return the candidates of J_R after proactive filtering, before the check of memory."""
         place = np.flatnonzero(self.waits & (self._workers == job.workers))
         mine = self._slowdown[model, job.workload, self.workload[place]]
         theirs = self._slowdown[model, self.workload[place], job.workload]
@@ -165,7 +165,7 @@ class _Queue:
 
 
 def _spread(slowdown: Floats, count: Floats) -> Floats:
-    """Return the standard deviation of each row of (M, W, W) slowdowns, each counted so often."""
+    """Return the weighted standard deviation of each row of (M, W, W) slowdowns."""
     known = np.where(np.isnan(slowdown), 0.0, count)
     value = np.nan_to_num(slowdown)
     total = known.sum(axis=2)

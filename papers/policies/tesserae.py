@@ -24,40 +24,41 @@ from dovetail.solver.policies.state import Job, Sharer, State
 
 _ORDERS: Final = ("tiresias", "srtf")
 _Sharing = tuple[int, float]
-"""What makes jobs alike for packing: workload and ``Job.tail_limit``."""
+"""The key of interchangeable jobs for packing: workload and ``Job.tail_limit``."""
 
 
 @dataclass
 class Tesserae:
-    """Give out GPUs in the order of a queue, then pack and place by matchings, in each round.
+    """Assign GPUs in the order of a queue, then pack and place by matchings, in each round.
 
-    Source: Bian et al., "Tesserae: Scalable Placement Policies for Deep Learning Workloads"
-    (arXiv 2508.04953, 2025), as its abstract describes it; the text of the paper was not at hand,
-    so the details are ours. A round has three steps:
+    Source: Bian et al., "Tesserae: Scalable Placement Policies for Deep Learning Workloads" (arXiv
+    2508.04953, 2025), as described by its abstract; the text of the paper was not available, so
+    the details are our own. A round has three steps:
 
-    - jobs get GPUs of their own in the order of the queue; the ones that do not fit are passed
-      over;
-    - packing: the placed jobs and the others are the two sides of a bipartite graph. Two jobs of
-      equally many workers that fit in memory, with a slowdown predicted and not seen to fail, are
-      joined by an edge if they run faster together than one after the other. Its weight is what
-      the pair gains: the sum of both normalised throughputs, less one. The matching of the
-      largest weight decides which jobs share;
+    - jobs get their own GPUs in the order of the queue; jobs that do not fit are skipped;
+    - packing: the placed jobs and the others are the two sides of a bipartite graph. Two jobs with
+      equally many workers that fit in memory, with a predicted slowdown and no observed failure,
+      have an edge if they run faster together than one after the other. Its weight is the gain of
+      the pair: the sum of both normalised throughputs, minus one. The matching of the largest
+      weight decides which jobs share;
     - migration: a second matching, of the groups of this round with the places of the last one,
-      keeps the most workers where they are.
+      keeps the most workers in place.
 
-    The choice of a parallelism strategy for language models is left out: a job here has one.
+    The choice of a parallelism strategy for language models is left out: jobs here have a fixed
+    one.
 
     Attributes
     ----------
     order : str
-        ``tiresias``: jobs that have attained less service than ``threshold_gpu_s`` first, then by
-        arrival. ``srtf``: the least remaining time first, as believed.
+        ``tiresias``: jobs with less attained service than ``threshold_gpu_s`` first, then by
+        arrival. ``srtf``: the least estimated remaining time first.
     packing : bool
         Whether jobs are packed.
     threshold_gpu_s : float
-        Of ``tiresias``: GPU seconds (> 0); the default is that of the policy ``tiresias``.
+        The threshold of ``tiresias`` in GPU seconds (> 0), by default that of the policy
+        ``tiresias``.
     round_s : float
-        The length of a round in seconds; that of Gavel by default.
+        The length of a round in seconds; Gavel's by default.
 
     Raises
     ------
@@ -79,7 +80,7 @@ class Tesserae:
         self._rounds = Rounds(self.round_s)
 
     def decide(self, state: State) -> Decision:
-        """Begin a new round if the last one is over."""
+        """Start a new round if the last one is over."""
         return self._rounds.decide(state, self._groups)
 
     def _groups(self, state: State) -> list[Group]:
@@ -114,7 +115,7 @@ def packed(state: State, placed: Sequence[Group], others: Sequence[Job]) -> list
 
 
 def _gains(state: State, groups: Sequence[Group], others: Sequence[Job]) -> Floats:
-    """Return what each group of one gains by each of the other jobs, 0 where they may not share."""
+    """Return the gain of each group of one with each other job, or 0 if they may not share."""
     kinds = list(dict.fromkeys(_sharing(job) for job in others))
     column = [kinds.index(_sharing(job)) for job in others]
     rows: dict[tuple[int, _Sharing], list[float]] = {}
@@ -127,7 +128,7 @@ def _gains(state: State, groups: Sequence[Group], others: Sequence[Job]) -> Floa
 
 
 def _gain(state: State, model: int, mine: _Sharing, theirs: _Sharing) -> float:
-    """Return the normalised throughputs of two jobs on a GPU, less one; 0 = they may not share."""
+    """Return the sum of two jobs' normalised throughputs on a GPU, minus one; 0: may not share."""
     a, b = mine[0], theirs[0]
     need = state.modes[a][0].memory_mib + state.modes[b][0].memory_mib
     rows = state.predicted.rows[model][state.predicted.caps_place[UNCAPPED]]

@@ -24,27 +24,28 @@ class Tiresias:
     """Two queues by attained service (GPUs times seconds held); the high one goes first.
 
     Source: Gu et al., Tiresias, NSDI 2019, section 3.2 (Discretized 2D-LAS with K = 2). A job
-    enters the high queue and leaves it when its service reaches the threshold. Inside a queue
-    jobs stand in the order of their first start, those that never ran behind them by arrival, so
-    no job preempts within a queue. GPUs are handed out from the head of the high queue to the end
-    of the low one; jobs that do not fit are passed over, running ones that get none preempted.
+    enters the high queue and leaves it when its service reaches the threshold. Within a queue,
+    jobs are in the order of their first start, followed by jobs that never ran in the order of
+    arrival, so no job preempts another of its queue. GPUs are assigned from the head of the high
+    queue to the end of the low one; jobs that do not fit are skipped, and running jobs without
+    GPUs are preempted.
 
-    A job that has waited longer than ``promote`` times as long as it ran, both since it first ran
-    or was last promoted, goes back to the high queue, its service counted from zero.
+    A job that has waited longer than ``promote`` times its run time, both since its first start or
+    last promotion, returns to the high queue, with its service counted from zero.
 
     Deviations: gangs are placed by the fewest nodes; the paper's consolidation by the skew of a
-    model's tensors needs data that traces lack. Decisions fall on events, not every few seconds.
+    model's tensors needs data that traces lack. Decisions are made at events, not every few
+    seconds.
 
     Parameters
     ----------
     threshold_gpu_s : float
-        Attained service in GPU seconds at which a job is demoted (> 0). The default is that of
-        the simulator of Pollux (OSDI 2021), whose settings Castor's experiments follow: 16 GPU
-        hours. The first limit of the authors' public simulator, 3,250, fits shorter jobs.
+        Attained service in GPU seconds at which a job is demoted (> 0). The default, 16 GPU hours,
+        is that of Pollux's simulator (OSDI 2021), which Castor's experiments follow. The first
+        limit of the authors' public simulator, 3,250, fits shorter jobs.
     promote : float
-        The paper's PromoteKnob (> 0): a job that has waited for longer than this times its run time
-        goes back to the high queue; infinite: no job is promoted, as in both of these
-        simulators.
+        The paper's PromoteKnob (> 0): a job that has waited longer than this times its run time
+        returns to the high queue; infinite: no job is promoted, as in both of these simulators.
     """
 
     threshold_gpu_s: float = 57600.0
@@ -60,7 +61,7 @@ class Tiresias:
         self._queue = Queue(lambda job: self._key(job, job.waiting_since_s))
 
     def decide(self, state: State) -> Decision:
-        """Give the GPUs to the head of the two queues; preempt running jobs that get none."""
+        """Assign GPUs from the heads of the two queues; preempt running jobs that get none."""
         if not state.pending:
             return NOTHING
         starving_s = self._promote(state)
@@ -80,7 +81,7 @@ class Tiresias:
         return draft.decision(self._wake(state.now, [*moments, starving_s]))
 
     def _hand_out(self, state: State) -> tuple[set[int], list[Job]]:
-        """Return the running jobs that stay, by number, and the pending ones to start."""
+        """Return the numbers of the running jobs that stay, and the pending jobs to start."""
         free = gpus_by_model(state)
         running = sorted((self._key(job, state.now), job) for job in movable(state))
         kept: set[int] = set()
@@ -105,22 +106,22 @@ class Tiresias:
         return low, self._began_s.get(job.number, math.inf), job.number
 
     def _demoted_s(self, job: Job, now: float) -> float:
-        """Return when a job that runs, or that would start now, reaches the threshold."""
+        """Return when a job that runs, or would start now, reaches the threshold."""
         before = job.held_s - self._counted.get(job.number, (0.0, 0.0))[1]
         since = job.started_s if job.gpus else now
         return since + self.threshold_gpu_s / job.workers - before
 
     def _promoted_s(self, job: Job, now: float) -> float:
-        """Return when a job of the low queue that waits from now on, or does so, is promoted.
+        """Return when a job of the low queue that waits, or waits from now on, is promoted.
 
-        One that ran for t since the moment r has waited p * t when t + p * t have passed.
+        A job that ran for t since the time r has waited p * t when t + p * t have passed.
         """
         began = self._began_s.get(job.number, job.arrival_s)
         since, held = self._counted.get(job.number, (began, 0.0))
         return since + (job.held(now) - held) * (1 + self.promote)
 
     def _promote(self, state: State) -> float:
-        """Promote the jobs that have waited for too long; return when the next one will have."""
+        """Promote the jobs that have waited too long; return the time of the next promotion."""
         soonest = math.inf
         if math.isinf(self.promote):
             return soonest
@@ -135,13 +136,13 @@ class Tiresias:
         return soonest
 
     def _wake(self, now: float, moments: list[float]) -> float | None:
-        """Return the next moment at which a job changes its queue."""
+        """Return the next time at which a job changes its queue."""
         at = min([moment for moment in moments if moment > now + _INSTANT_S], default=math.inf)
         return None if math.isinf(at) else at
 
 
 def _model_for(state: State, job: Job, free: list[int]) -> int | None:
-    """Return the GPU model that a running job is on, the fastest for another; None if too few."""
+    """Return the model of a running job, or the fastest for another; None if too few are free."""
     if job.gpus:
         own = state.machines.model[job.gpus[0]]
         return own if free[own] >= job.workers else None

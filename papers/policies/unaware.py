@@ -1,4 +1,4 @@
-"""GPU sharing that is unaware of interference: the Kubernetes plugins for shared GPUs."""
+"""GPU sharing without awareness of interference, like Kubernetes plugins for shared GPUs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Unaware:
     """Jobs in the order of arrival share GPUs with any residents.
 
     Source: "GPU sharing" of TensorShare (FGCS 2026, section 4.1): jobs are selected one after the
-    other, and one that is left alone is joined by the next of the queue. Placement is the default
-    of Kubernetes, least allocated: the node with the largest part of its places left, a GPU
-    having as many of them as it may, and on it the GPUs with the fewest jobs. The first job
-    that fits nowhere holds up those behind it. A GPU's memory is respected, as by the plugins.
+    other, and the next of the queue joins a job that runs alone. Placement is the default of
+    Kubernetes, least allocated: the node with the largest fraction of free places, and on it the
+    GPUs with the fewest jobs. The first job that fits nowhere blocks later ones. A GPU's memory is
+    respected, as by the plugins.
 
-    Gangs of any sizes share, GPU by GPU: to Kubernetes every worker is a container of its own.
-    All of them start at once, though, on the least allocated node that holds the whole gang,
-    where there is one (the paper keeps a job on one machine).
+    Gangs of any sizes share, GPU by GPU: for Kubernetes every worker is a separate container. All
+    workers start together, however, on the least allocated node that holds the whole gang if there
+    is one (the paper keeps a job on one machine).
     """
 
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, by_arrival))
 
     def decide(self, state: State) -> Decision:
-        """Start as many from the head of the queue as find a place."""
+        """Start jobs from the head of the queue until one does not fit."""
         if not state.pending:
             return NOTHING
         draft = Draft(state)
@@ -44,7 +44,7 @@ def start_spread(
 ) -> None:
     """Start jobs in order, each on the least allocated GPUs, up to the first that fits nowhere.
 
-    ``may_join`` tells whether a job may go to a GPU that has room for it; None = always.
+    ``may_join`` returns whether a job may use a GPU that has room for it; None = always.
     """
     rooms = Rooms(draft)
     if not rooms:

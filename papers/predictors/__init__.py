@@ -1,1 +1,1 @@
-"""The predictors of papers, each a plugin ``predictor.NAME``: they need the extra ``train``."""
+"""Predictors of papers, each a plugin ``predictor.NAME``; they need the extra ``train``."""

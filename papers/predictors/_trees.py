@@ -1,4 +1,4 @@
-"""From the trees of libraries to the form of a forest."""
+"""Conversion of the libraries' trees to the form of a forest."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from dovetail.papers.forms.forest import Forest, Tree
 from dovetail.predictors.predictor import FloatArray
 
 Library = Any
-"""Objects of libraries that have no types."""
+"""Objects of libraries without types."""
 
 
 def forest_of_sklearn(ensemble: Library) -> Forest:
     """Return the form of a fitted scikit-learn forest on own and co-runner's features.
 
     scikit-learn rounds a row to float32 and compares it with the threshold in float64, ``<=``:
-    the same as with the next float32 at or below the threshold. Leaves hold the average's part.
+    this equals a comparison with the next float32 at or below the threshold. Leaves hold their
+    part of the average.
     """
     return Forest.of_trees(_sklearn_trees(ensemble), 0.0, ensemble.n_features_in_ // 2)
 
 
 def forest_of_xgboost(booster: Library, features: int, base: float) -> Forest:
-    """Return the form of ``base`` plus an XGBoost model on so many features of one state.
+    """Return the form of ``base`` plus an XGBoost model, for the number of features of a state.
 
-    XGBoost rounds a row to float32 and compares ``<``: the same as ``<=`` with the float32
-    below the threshold. Its leaves hold the learning rate already.
+    XGBoost rounds a row to float32 and compares ``<``: this equals ``<=`` with the float32 below
+    the threshold. Its leaves already include the learning rate.
     """
     learner = json.loads(bytes(booster.save_raw("json")).decode())["learner"]
     base += float(learner["learner_model_param"]["base_score"].strip("[]"))
@@ -67,6 +68,6 @@ def _xgboost_tree(tree: Mapping[str, Sequence[float]]) -> Tree:
 
 
 def _at_or_below(values: FloatArray) -> Singles:
-    """Return the largest float32 that is not above each value."""
+    """Return the largest float32 not above each value."""
     nearest = values.astype(np.float32)
     return np.where(nearest > values, np.nextafter(nearest, np.float32(-np.inf)), nearest)

@@ -1,13 +1,13 @@
 """Boosted trees on the mean and the variance of both jobs' hardware indicators.
 
-Castor (Luo et al., 2025), section 6: a regression decision tree, built with XGBoost, predicts
-the interference ratio of a pair from the indicators of table 2, taken of each job alone.
+Castor (Luo et al., 2025), section 6: a regression decision tree, built with XGBoost, predicts the
+interference ratio of a pair from the indicators of table 2, measured for each job alone.
 
 The paper leaves open: the number and the depth of the trees and the learning rate (section 6.1
-says compact and accurate, 6.2 no more); whether a pair is learned in both orders (here it is);
-what to do where part of the indicators is missing (here fewer columns); and caps on the SMs,
-which Castor does not have (here ``share`` is a feature). Sub-batches change the length of an
-iteration, not this model: see ``iteration_time`` for equations 1 to 3.
+only says compact and accurate); whether a pair is learned in both orders (here it is); what to do
+if some indicators are missing (here they are left out); and caps on the SMs, which Castor does not
+have (here ``share`` is a feature). Sub-batches change the length of an iteration, not this model:
+see ``iteration_time`` for equations 1 to 3.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INDICATORS: Final = (
     "net_tx_bytes_s",
     "net_rx_bytes_s",
 )
-"""Table 2, with the coarser figure of ``nvidia-smi`` where there is no profile by DCGM."""
+"""Table 2, with the coarser figure of ``nvidia-smi`` if there is no DCGM profile."""
 
 VARIANCES: Final = tuple(
     "|".join(f"{name}.variance" for name in names.split("|")) for names in INDICATORS
@@ -56,21 +56,21 @@ VARIANCES: Final = tuple(
 class CastorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gradient-boosted trees for the slowdown of a job with another.
 
-    The same seed and data give the same trees. The mean slowdown is taken off before the trees
-    are fitted, so that XGBoost's sums in float32 lose less.
+    The same seed and data give the same trees. The mean slowdown is subtracted before the trees
+    are fitted, so that XGBoost's float32 sums lose less precision.
 
     Parameters
     ----------
     trees : int
         Rounds of boosting.
     depth : int
-        Conditions between root and leaf, at most.
+        The most conditions between root and leaf.
     learning_rate : float
-        Part of each tree's correction that is taken.
+        Fraction of each tree's correction that is applied.
     subsample, columns : float
-        Parts of the rows and of the columns that each tree sees, in (0, 1].
+        Fractions of the rows and of the columns that each tree sees, in (0, 1].
     random_state : int, RandomState or None
-        Seed of those draws.
+        Seed of these draws.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class CastorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self.mean_ + excess
 
     def to_form(self) -> Forest:
-        """Return the trees as arrays; they predict the same but for float32 in XGBoost's sums."""
+        """Return the trees as arrays; predictions differ only by XGBoost's float32 sums."""
         check_is_fitted(self)
         return forest_of_xgboost(self.booster_, self.n_features_in_ // 2, self.mean_)
 

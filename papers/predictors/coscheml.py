@@ -1,13 +1,13 @@
 """A random forest on the metrics of a kernel profiler.
 
-Co-scheML (Kim and Kim, Cluster Computing 2021), section 4: of linear regression, a decision
-tree and a random forest the last predicts best how much longer an application takes with
-another, from the metrics of table 1 of both, taken of each alone with nvprof.
+Co-scheML (Kim and Kim, Cluster Computing 2021), section 4: compared with linear regression and a
+decision tree, a random forest best predicts how much longer an application takes with another,
+from the metrics of table 1, measured for each alone with nvprof.
 
-The paper leaves open the number of trees and when they stop growing. Table 1 counts two figures
-of memory as max and average, and the paper normalises the metrics; a random forest sorts values
-and does not depend on their unit or scale, so nothing is normalised here and the maximum of the
-memory is taken as a logarithm. The paper has no caps; ``share`` is a feature here.
+The paper leaves open the number of trees and when they stop growing. Table 1 has the maximum and
+the average of memory, and the paper normalises the metrics; a random forest does not depend on the
+scale of values, so nothing is normalised here and the maximum of the memory is a logarithm. The
+paper has no caps; ``share`` is a feature here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ METRICS: Final = (
 
 
 class CoScheMLForest(RandomForestRegressor):  # type: ignore[misc]
-    """scikit-learn's random forest that can be turned into arrays."""
+    """scikit-learn's random forest with conversion to arrays."""
 
     def to_form(self) -> Forest:
         """Return the trees as arrays; they predict the same."""

@@ -1,16 +1,16 @@
-"""Extremely randomised trees over splits of the SMs, and the split of most throughput per watt.
+"""Extremely randomised trees over splits of the SMs, and the split of highest throughput per watt.
 
-*Energy-efficient GPU SM allocation* (Han et al.), sections 3 and 4. The paper predicts two
-totals of a pair at a split, the throughput sum and the power of the GPU, with Extra Trees on
-the pair's features (``PairTotals``), and takes the split whose ratio of the two is largest
-(``best_split``). A plan needs the slowdown of each job, so ``SPEC`` has the same trees on the
-same metrics of the two jobs side by side.
+*Energy-efficient GPU SM allocation* (Han et al.), sections 3 and 4. The paper predicts two totals
+of a pair at a split, the throughput sum and the power of the GPU, with Extra Trees on the pair's
+features (``PairTotals``), and chooses the split with the largest ratio of the two
+(``best_split``). A plan needs the slowdown of each job, so ``SPEC`` has the same trees on the same
+metrics of the two jobs side by side.
 
 The paper leaves open the number of trees, when they stop growing, and whether the shares are
-features. Here the pair's features are summed, once as they are and once weighted by the shares,
-which tells whose part of the SMs is the larger. The paper averages percentages and scales every
-column to [0, 1]; neither changes a tree, as thresholds are drawn between the least and the
-largest value and move along, so both are left out.
+features. Here the pair's features are summed, once unweighted and once weighted by the shares,
+which shows which job has more SMs. The paper averages percentages and scales every column to [0,
+1]; neither changes a tree, as thresholds are drawn between the smallest and the largest value and
+scale along, so both are left out.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ ACTIVITY: Final = (
     "pcie_tx_bytes_s",
     "pcie_rx_bytes_s",
 )
-"""The metrics of section 3.1 that the power of a pair is predicted from."""
+"""The metrics of section 3.1 for predicting the power of a pair."""
 
 POWER_FEATURES: Final = (*ACTIVITY, "rate", "power_w", "share")
-"""The paper's, what the GPU takes for each alone, and the rate at the cap, as metrics are those
-of the whole GPU where none were taken at the cap."""
+"""The paper's features, the solo power of each, and the rate at the cap, as metrics are those of
+the whole GPU if none were measured at the cap."""
 
 THROUGHPUT_FEATURES: Final = (*ACTIVITY, "sensitivity", "throughput", "rate", "share")
-"""The paper's, with throughput at the cap both absolute and relative to the whole GPU's."""
+"""The paper's features, with absolute and relative throughput at the cap."""
 
 
 class SmAllocation(ExtraTreesRegressor):  # type: ignore[misc]
@@ -66,12 +66,12 @@ class SmAllocation(ExtraTreesRegressor):  # type: ignore[misc]
 class PairTotals(ExtraTreesRegressor):  # type: ignore[misc]
     """scikit-learn's Extra Trees on ``pair_table``, for a total of the pair.
 
-    Fitted on ``TotalRows.table`` and ``rate``, ``throughput`` or ``power_w``, without the rows
-    where that is NaN.
+    Fitted on ``TotalRows.table`` and ``rate``, ``throughput`` or ``power_w``, without rows in
+    which the target is NaN.
     """
 
     def to_form(self) -> Totals:
-        """Return the trees as arrays: predicts totals from the states of a pair."""
+        """Return the trees as arrays, which predict totals from the states of a pair."""
         return Totals(forest_of_sklearn(self))
 
 
@@ -81,15 +81,15 @@ class TotalRows(NamedTuple):
     Attributes
     ----------
     states : ndarray of float, shape (states, features)
-        What is known of each state; the share comes last.
+        The features of each state; the share comes last.
     first, second : ndarray of int, shape (pairs,)
         The states of each pair.
     rate : ndarray of float, shape (pairs,)
-        Sum of 1 / slowdown: throughput, each job's alone on the whole GPU being 1.
+        Sum of 1 / slowdown: the throughput relative to each job alone on the whole GPU.
     throughput : ndarray of float, shape (pairs,)
-        Sum of throughputs in the unit of the profiles; NaN where one is unknown.
+        Sum of throughputs in the unit of the profiles; NaN if one is unknown.
     power_w : ndarray of float, shape (pairs,)
-        Power of the GPU, NaN where it was not measured.
+        Power of the GPU, NaN if not measured.
     """
 
     states: FloatArray
@@ -122,7 +122,7 @@ def total_rows(
     Raises
     ------
     InputError
-        When no pair was measured there.
+        When no pair was measured on these GPU models.
     """
     features, rows = training_rows(data, candidates, gpu_models)
     measured = measured_pairs(data, gpu_models)
@@ -140,7 +140,7 @@ def total_rows(
 
 
 def best_split(throughput: FloatArray, power_w: FloatArray) -> IntArray:
-    """Return for each pair the split of most throughput per watt (section 3.3).
+    """Return for each pair the split of highest throughput per watt (section 3.3).
 
     Parameters
     ----------
@@ -150,18 +150,18 @@ def best_split(throughput: FloatArray, power_w: FloatArray) -> IntArray:
     Returns
     -------
     ndarray of int, shape (pairs,)
-        Position of the split, the first of equals.
+        Position of the split, the first in a tie.
     """
     return np.asarray(np.argmax(throughput / power_w, axis=1))
 
 
 def totals(seed: int) -> PairTotals:
-    """Return trees for a total of a pair that are not fitted yet."""
+    """Return unfitted trees for a total of a pair."""
     return PairTotals(n_estimators=100, max_leaf_nodes=256, random_state=seed)
 
 
 def power_of_pairs(data: DataSet, gpu_model: str, seed: int) -> Member:
-    """Return a fitted model of the power of the pairs on a GPU model; it was measured of some."""
+    """Return a fitted model of the power of pairs on a GPU model with some measured powers."""
     features, rows = total_rows(data, POWER_FEATURES, [gpu_model])
     known = ~np.isnan(rows.power_w)
     power = totals(seed).fit(rows.table[known], rows.power_w[known])

@@ -38,26 +38,27 @@ class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The delta predictor of TensorShare (section 3.2, Table 4), with one output.
 
     A network of dense layers with ReLU, trained by Adam (or SGD) on min-max scaled features and
-    target. Pairs are split at random; one part only tells when to stop, and the weights that did
-    best on it are kept. The paper splits 6:2:2 into training, validation and test: an evaluation
-    sets the test part aside, and of the rest 3:1 remain.
+    target. Pairs are split at random; one part only decides when to stop, and the weights with the
+    smallest error on it are kept. The paper splits 6:2:2 into training, validation and test: an
+    evaluation holds out the test part, and the rest is split 3:1.
 
-    What differs from the paper:
+    Differences from the paper:
 
-    - It has two outputs, the slowdown of either job, and learns the two orders of a pair as
-      unrelated inputs. Here the only output is the own job's slowdown and the network is called
-      for both orders, so mirrored pairs get mirrored answers and a pair with itself two equal
-      ones. Table 4 with its eight inputs adds up to 116,274 parameters (the text says about
-      110K); with one output it is 116,257. Two outputs err more, see the evidence on predictors.
-    - The paper names its measure (SMAPE) and no loss. Here it is the squared error, which the
-      common libraries take for regression and which has no poles.
-    - No slowdown is predicted below the least of the training rows, and what lies far beyond
-      the features seen in training counts as less far, see ``forms.network.Network``.
+    - The paper's network has two outputs, the slowdown of either job, and learns the two orders of
+      a pair as unrelated inputs. Here the only output is the own job's slowdown and the network is
+      called for both orders, so mirrored pairs get mirrored answers and a pair with itself two
+      equal ones. Table 4 with its eight inputs adds up to 116,274 parameters (the text says about
+      110K); with one output it is 116,257. Two outputs have larger errors, see the evidence on
+      predictors.
+    - The paper names its measure (SMAPE) and no loss. Here it is the squared error, the common
+      loss for regression, which has no poles.
+    - No prediction is below the lowest training slowdown, and features far outside their training
+      range are clipped, see ``forms.network.Network``.
 
     Parameters
     ----------
     hidden_layer_sizes : tuple of int
-        Outputs of each layer but the last.
+        Outputs of each layer except the last.
     batch_size : int
         Rows of a step.
     learning_rate_init : float
@@ -67,14 +68,15 @@ class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     alpha : float
         Weight of the L2 penalty; the paper has none.
     max_iter : int
-        Most passes over the training rows; the paper names no limit. 100 passes over Lucid's
-        2,776 rows take about six seconds of one core; 200 lower the mean error on pairs of
-        known workloads from 0.078 to 0.073.
+        The most passes over the training rows; the paper gives no limit. 100 passes over Lucid's
+        2,776 rows take about six seconds on one core; 200 lower the mean error on pairs of known
+        workloads from 0.078 to 0.073.
     n_iter_no_change : int
-        Stop after so many passes in a row without a smaller error on the validation rows.
+        Stop after this number of consecutive passes without a smaller error on the validation
+        rows.
     validation_fraction : float
-        Part of the pairs that tells when to stop. Where it is less than two rows, the training
-        rows tell.
+        Fraction of the pairs for deciding when to stop. If it is less than two rows, the training
+        rows are used.
     random_state : int
         Seed of the split, the first weights and the order of the rows.
     """
@@ -106,7 +108,7 @@ class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit on own and co-runner's features, shape (rows, 2 * features), and slowdowns.
 
         Rows with the same number in ``pairs``, shape (rows,), are split together; without it each
-        row is a pair of its own.
+        row is a separate pair.
         """
         return self.fit_while(X, y, _always, pairs)
 
@@ -117,7 +119,7 @@ class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         going_on: Callable[[], bool],
         pairs: IntArray | None = None,
     ) -> Self:
-        """Fit like ``fit``, and stop once ``going_on``, asked after every pass, is false."""
+        """Fit like ``fit``, and stop when ``going_on``, called after every pass, returns false."""
         X, y = validate_data(  # noqa: N806
             self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
         )
@@ -137,10 +139,10 @@ class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> TensorShareRegressor:
         """Return the predictor tuned to another GPU on a few rows that were measured there.
 
-        The first layers stay as they are, bit for bit, and with them the scaling of the features;
-        the others are trained on from where they were (section 4.4, Table 5: all but MLP_1). The
-        frozen layers are a fixed map of the features, so the training works on what they make of
-        the rows. Where no pass does better on the validation rows, the weights stay.
+        The first layers and the scaling of the features are unchanged, bit for bit; the other
+        layers are trained further (section 4.4, Table 5: all but MLP_1). The frozen layers are a
+        fixed map of the features, so the training uses their outputs. If no pass improves the
+        error on the validation rows, the weights are kept.
 
         Parameters
         ----------
@@ -149,7 +151,7 @@ class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         y : ndarray of float, shape (rows,)
             Slowdowns on the new GPU.
         frozen : int
-            How many layers are frozen, at most all but the output.
+            Number of frozen layers, at most all but the output layer.
         pairs : ndarray of int, shape (rows,), optional
             As in ``fit``.
 
@@ -191,7 +193,7 @@ class TensorShareRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         InputError
-            When the columns are not two jobs' features.
+            When the number of columns is odd.
         """
         check_is_fitted(self)
         if self.n_features_in_ % 2:
@@ -211,12 +213,12 @@ class Unit(NamedTuple):
         return np.asarray((target - self.low) / self.width)
 
     def folded(self, layers: Layers) -> Layers:
-        """Return the layers with a last one that gives the target itself."""
+        """Return the layers with a last one that outputs the target itself."""
         weights, bias = layers[-1]
         return (*layers[:-1], Layer(weights * self.width, bias * self.width + self.low))
 
     def unfolded(self, layers: Layers) -> Layers:
-        """Return the layers with a last one that gives the target on this scale."""
+        """Return the layers with a last one that outputs the target on this scale."""
         weights, bias = layers[-1]
         return (*layers[:-1], Layer(weights / self.width, (bias - self.low) / self.width))
 
@@ -229,8 +231,8 @@ class _Sample(NamedTuple):
         return float(np.mean((network.predict(self.inputs) - self.target) ** 2))
 
 
-# The products of a batch are small: threads cost more than they give, and with one of them the
-# weights do not depend on how many cores there are.
+# The matrix products of a batch are small: threads cost more than they gain, and with a single one
+# the weights do not depend on the number of cores.
 @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
 def _trained(
     settings: TensorShareRegressor,
@@ -240,7 +242,7 @@ def _trained(
     start: Layers = (),
     going_on: Callable[[], bool] = _always,
 ) -> tuple[Layers, int]:
-    """Return the layers that did best on the validation rows, and the number of passes."""
+    """Return the layers with the smallest validation error, and the number of passes."""
     random = np.random.RandomState(settings.random_state)
     sample = _Sample(inputs.astype(np.float32), target.astype(np.float32))
     learned, checked = _split(sample, pairs, settings.validation_fraction, random)
@@ -261,7 +263,7 @@ def _trained(
 def _split(
     sample: _Sample, pairs: IntArray | None, fraction: float, random: np.random.RandomState
 ) -> tuple[_Sample, _Sample]:
-    """Return the rows to learn from and those that tell when to stop."""
+    """Return the training rows and the rows for deciding when to stop."""
     names = np.arange(len(sample.target)) if pairs is None else pairs
     order = random.permutation(np.unique(names))
     checked = np.isin(names, order[: int(fraction * len(order))])
@@ -273,7 +275,7 @@ def _split(
 def _network(
     settings: TensorShareRegressor, start: Layers, learned: _Sample, random: np.random.RandomState
 ) -> MLPRegressor:
-    """Return a network to train: one that has the layers ``start``, or a new one."""
+    """Return a network to train: with the layers ``start``, or a new one."""
     sizes = tuple(len(layer.bias) for layer in start[:-1]) if start else None
     network = MLPRegressor(
         hidden_layer_sizes=settings.hidden_layer_sizes if sizes is None else sizes,
@@ -284,8 +286,8 @@ def _network(
         random_state=random,
     )
     if start:
-        # Its arrays exist only once it was trained. Of this pass only a share in the running
-        # means of the steps remains.
+        # Its arrays exist only after a first pass, which then only affects the running means of
+        # the steps.
         network.partial_fit(*learned)
     for k, (weights, bias) in enumerate(start):
         network.coefs_[k][...] = weights
@@ -306,10 +308,10 @@ def _build(seed: int) -> TensorShareRegressor:
 def _fit(
     made: TensorShareRegressor, rows: DirectedRows, source: DirectedRows | None = None
 ) -> TensorShareRegressor:
-    """Fit on rows; with a source fit on its pairs first and then tune to the rows.
+    """Fit on rows; with a source, fit on its pairs first and then tune to the rows.
 
-    Of the source only pairs of workloads that the rows have count, so that a workload that a fold
-    hides is hidden on both GPU models.
+    Only source pairs of workloads that the rows have are used, so that a workload hidden by a fold
+    is hidden on both GPU models.
     """
     if source is not None:
         seen = {rows.names[k] for k in np.unique(rows.own_workload).tolist()}
@@ -333,7 +335,7 @@ def _prepare(spec: ModelSpec, task: FittingTask, options: Mapping[str, Any]) -> 
 def _tuned(spec: ModelSpec, task: FittingTask, source: str) -> ModelSpec:
     """Return a spec that starts from the pairs of another GPU model.
 
-    Both have the same features: those known of every workload on both.
+    Both use the same features: those known for every workload on both.
     """
     both, _ = training_rows(task.data, spec.features, [source, task.gpu_model])
     _, start = training_rows(task.data, both.names, [source])
@@ -341,7 +343,7 @@ def _tuned(spec: ModelSpec, task: FittingTask, source: str) -> ModelSpec:
 
 
 def _searched(spec: ModelSpec, task: FittingTask, seconds: float) -> ModelSpec:
-    """Return a spec with the best structure that was found in the time."""
+    """Return a spec with the best structure found in the time."""
     from dovetail.papers.predictors.tensorshare_search import search
 
     _, rows = training_rows(task.data, spec.features, [task.gpu_model])
@@ -377,5 +379,5 @@ SPEC: Final = ModelSpec(
     options={"search": float, "from": GpuModelOption},
     prepare=_prepare,
 )
-"""Its options: ``search`` looks for a better structure for so many seconds, ``from`` is a GPU model
-whose pairs it is fitted to first, to be tuned to those of the others (transfer learning)."""
+"""Its options: ``search`` is the seconds of a search for a better structure, ``from`` is a GPU
+model whose pairs it is fitted to first, before it is tuned to the others (transfer learning)."""

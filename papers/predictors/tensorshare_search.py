@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_LAYERS: Final = 19
 MOST_PER_DEPTH: Final = 100
-"""The paper looks at networks of 1 to 19 layers, and at no more than 100 of each depth."""
+"""The paper considers networks of 1 to 19 layers, and at most 100 of each depth."""
 
 _WIDTH_POWERS: Final = (4, 10)
 _BATCH_POWERS: Final = (5, 8)
@@ -29,7 +29,7 @@ _LEARNING_RATES: Final = {"adam": (1e-4, 1e-2), "sgd": (1e-3, 1e-1)}
 _ALPHAS: Final = (1e-7, 1e-2)
 
 _MOST_WEIGHTS: Final = 1_000_000
-"""Between hidden layers; nearly ten times those of Table 4. Larger ones take minutes to fit."""
+"""The most weights between hidden layers, nearly ten times Table 4's; more take minutes to fit."""
 
 _TABLE_4_TRIAL: Final = {
     "layers": len(TABLE_4),
@@ -47,14 +47,14 @@ Labels = NDArray[np.generic]
 
 
 class StructureTrial(NamedTuple):
-    """One structure that was tried.
+    """One tried structure.
 
     Attributes
     ----------
     hidden_layer_sizes, batch_size, learning_rate_init, solver, alpha
         As in ``TensorShareRegressor``.
     smape : float
-        Its error on families of workloads that it had not seen, as a fraction.
+        Its error on held-out families of workloads, as a fraction.
     """
 
     hidden_layer_sizes: tuple[int, ...]
@@ -66,15 +66,15 @@ class StructureTrial(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     Attributes
     ----------
     best : TensorShareRegressor
-        The structure with the least error, not fitted; that of the paper's Table 4 where time
-        was too short to try any.
+        The structure with the smallest error, not fitted; the paper's Table 4 if the time was too
+        short to try any.
     trials : tuple of StructureTrial
-        Every structure that was tried to the end, in order.
+        Every completely tried structure, in order.
     """
 
     best: TensorShareRegressor
@@ -96,16 +96,16 @@ def search(
 ) -> Search:
     """Return the best structure found within a time or a number of trials.
 
-    The paper's search (by AutoKeras) is Bayesian, over the number of layers, and the settings of
-    each. So is this one, by the tree-structured Parzen estimator of Optuna: 1 to 19 hidden
-    layers, the outputs of each, batch, learning rate, optimiser and L2 penalty (for the paper's
-    dropout and batch normalisation, which it then turned off). Table 4 is tried first. A
-    structure is judged by SMAPE, the paper's measure, but on families of workloads that it has
-    not seen: the families are parted in three, and a structure is fitted without the pairs of
-    each part. Every fit stops after 50 passes without improvement, as in the paper. Structures of
-    more than a million weights are passed over.
+    The paper's search (by AutoKeras) is Bayesian, over the number of layers and their settings. So
+    is this one, by the tree-structured Parzen estimator of Optuna: 1 to 19 hidden layers, the
+    outputs of each, batch, learning rate, optimiser and L2 penalty (instead of the paper's dropout
+    and batch normalisation, which it finally turned off). Table 4 is tried first. A structure is
+    judged by SMAPE, the paper's measure, but on held-out families of workloads: the families are
+    split into three parts, and a structure is fitted without the pairs of each part. Every fit
+    stops after 50 passes without improvement, as in the paper. Structures of more than a million
+    weights are skipped.
 
-    Bounded by trials alone it is deterministic. A trial that runs out of time does not count.
+    Bounded only by trials, it is deterministic. A trial that runs out of time is discarded.
 
     Parameters
     ----------
@@ -116,25 +116,25 @@ def search(
     families : ndarray, shape (rows, 2)
         The family of the own and of the co-runner's workload of each row.
     seconds : float, optional
-        Time to stop after.
+        Time limit.
     trials : int, optional
-        Most structures to ask for; 100 for each number of layers by default, as in the paper.
+        The most structures to request; by default 100 for each number of layers, as in the paper.
     seed : int
-        Of the search, the parts and the fits.
+        Seed of the search, the parts and the fits.
     most_layers : int
-        Most hidden layers.
+        The most hidden layers.
     base : TensorShareRegressor, optional
-        Settings that are not searched for, such as ``max_iter``.
+        Settings that are not searched, such as ``max_iter``.
     pairs : ndarray of int, shape (rows,), optional
         As in ``TensorShareRegressor.fit``.
     progress : callable, optional
-        Called after each trial with the number of structures asked for and the least SMAPE,
-        infinite where none was finished.
+        Called after each trial with the number of requested structures and the lowest SMAPE,
+        infinite if none was finished.
 
     Raises
     ------
     InputError
-        When a bound is out of range, or there are not two families to part.
+        When a bound is out of range, or there are too few families to split.
     UnsupportedError
         When Optuna is not installed.
     """
@@ -187,7 +187,7 @@ class _Part(NamedTuple):
 
 
 def _parts(families: Labels, seed: int) -> Iterator[_Part]:
-    """Yield rows without the families of a part, and the rows that have one of them."""
+    """Yield rows without the families of a part, and the rows with one of them."""
     names, code = np.unique(families, return_inverse=True)
     part = np.random.default_rng(seed).permutation(len(names)) % _PARTS
     of_row = part[code.reshape(families.shape)]
@@ -206,7 +206,7 @@ class _Judge(NamedTuple):
     going_on: Callable[[], bool]
 
     def smape(self, structure: TensorShareRegressor) -> float | None:
-        """Return the error on families not seen; None where the time is over before."""
+        """Return the error on held-out families, or None if the time runs out first."""
         errors = []
         for train, test in self.parts:
             fitted = clone(structure)
@@ -238,7 +238,7 @@ def _suggested(
 
 
 def _wanted(structure: TensorShareRegressor, tried: Sequence[StructureTrial]) -> bool:
-    """Tell whether the structure is not too large, and its depth not yet tried to the full."""
+    """Return whether the structure is small enough, and its depth not yet tried often enough."""
     sizes = structure.hidden_layer_sizes
     same_depth = sum(len(trial.hidden_layer_sizes) == len(sizes) for trial in tried)
     return sum(a * b for a, b in pairwise(sizes)) <= _MOST_WEIGHTS and same_depth < MOST_PER_DEPTH

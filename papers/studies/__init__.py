@@ -1,1 +1,1 @@
-"""How good predictors are: ``dovetail predictors evaluate`` and ``report``."""
+"""Evaluation of predictors: ``dovetail predictors evaluate`` and ``report``."""

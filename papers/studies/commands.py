@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(options: Namespace) -> int:
-    """Test models on pairs that they have not seen; print what was found."""
+    """Test models on pairs that they have not seen; print the results."""
     from dovetail.papers.studies.tables import comparison_view
 
     require_separate(dataset_files(options.data), options.figures)
@@ -71,7 +71,7 @@ def _models(options: Namespace) -> Sequence[str]:
 
 
 def _usable_models() -> Sequence[str]:
-    """Return all models but those that cannot be fitted here, which are named."""
+    """Return all models that can be fitted here; name the others."""
     from dovetail.predictors.estimators.registry import model_names, spec
 
     require_package("sklearn", "train", "testing models")
@@ -119,7 +119,7 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
 
 
 def _note_pooling(data: DataSet, options: Namespace) -> None:
-    """Say that a test of several GPU models at once is harder than what ``fit`` does."""
+    """Print a note that several GPU models are tested together, unlike in ``fit``."""
     pooled = options.gpu_model or data.gpu_models
     if len(pooled) > 1:
         text = f"{len(pooled)} GPU models are tested together, and fit takes each by itself"

@@ -1,8 +1,8 @@
-"""The worth of predictions to an optimiser: matchings chosen by them, valued by the truth.
+"""The value of predictions for an optimiser: matchings chosen by them, valued by measurements.
 
-Predictions may be good on average and bad where it counts: a matching takes the pairs that look
-best, and with them the luckiest errors. So held-out predictions choose matchings here, measured
-slowdowns value them, and the bounds are counted once more on the pairs that were chosen.
+Predictions may be good on average and bad where it matters: a matching takes the pairs that look
+best, and so the luckiest errors. So held-out predictions choose matchings here, measured slowdowns
+value them, and the coverage of the bounds is also computed on the chosen pairs.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dovetail.predictors.rows import DirectedRows, measured_pairs
 from dovetail.solver import match_pairs
 
 ROUNDS: Final = 20
-"""Random rounds in which chosen pairs are counted; one round alone chooses too few."""
+"""Random rounds of chosen pairs; a single round chooses too few."""
 
 PART: Final = 0.75
-"""The part of the block's workloads that are jobs of such a round."""
+"""The fraction of the block's workloads that are jobs of such a round."""
 
 _LEAST = 4
 
@@ -49,10 +49,9 @@ class Matched(Record):
     model, setting : str
         As in its ``Evaluation``.
     throughput : float
-        What the chosen matching of the whole block is worth as measured, as a part of what the
-        best one is.
+        The measured value of the chosen matching of the whole block, relative to the best one.
     chosen : Coverage or None
-        Of the bounds on chosen pairs, mean over the random rounds.
+        Coverage of the bounds on chosen pairs, the mean over the random rounds.
     """
 
     model: str
@@ -67,16 +66,16 @@ class MatchingTest(Record):
     Attributes
     ----------
     gpu_model : str
-        Where the block was measured, uncapped.
+        The GPU model of the block's measurements, uncapped.
     workloads : int
-        Workloads of which every two were measured together.
+        Number of workloads in the block.
     rounds : int
         Random rounds behind the coverage on chosen pairs.
     greedy : float
-        Throughput of taking the best disjoint pairs by their measured values, as a part of the
-        best matching's.
+        Throughput of taking the best disjoint pairs by their measured values, relative to the best
+        matching.
     random : float
-        The mean over all ways to pair them.
+        The mean over all ways to pair the workloads.
     models : tuple of Matched
         Matchings chosen by predictions.
     """
@@ -106,22 +105,22 @@ class ModelComparison(Record):
 
     @property
     def decisive(self) -> Setting | None:
-        """The setting by which models are compared; None where none could be tested.
+        """The setting by which models are compared; None if none could be tested.
 
-        New families, where there are some: what a new job meets. Two new families at once are
-        rarer and are not always tested.
+        It is new families, if tested, the usual case of a new job. Two new families together are
+        rarer and not always tested.
         """
         order: tuple[Setting, ...] = ("family", "random", "gpu_model")
         return next((setting for setting in order if setting in self.settings), None)
 
     @property
     def best(self) -> str | None:
-        """The model that errs least in the decisive setting."""
+        """The model with the smallest error in the decisive setting."""
         found = [each for each in self.evaluations if each.setting == self.decisive]
         return min(found, key=lambda each: each.accuracy.mae).model if found else None
 
     def of(self, model: str, setting: Setting) -> Evaluation | None:
-        """Return what was found of a model in a setting."""
+        """Return the evaluation of a model in a setting."""
         found = (e for e in self.evaluations if (e.model, e.setting) == (model, setting))
         return next(found, None)
 
@@ -139,7 +138,7 @@ class ModelComparison(Record):
 
 @dataclass(frozen=True)
 class Studied:
-    """A comparison, the held-out predictions behind it, and the block they were matched on."""
+    """A comparison, its held-out predictions, and the block of the matchings."""
 
     comparison: ModelComparison
     tested: tuple[Trial, ...]
@@ -153,7 +152,7 @@ class Studied:
 
 @dataclass(frozen=True)
 class Block:
-    """Workloads of which every two were measured together, uncapped on one GPU model.
+    """Workloads with every two measured together, uncapped on one GPU model.
 
     Attributes
     ----------
@@ -162,11 +161,11 @@ class Block:
     names : tuple of str
         The workloads.
     position : ndarray of int, shape (all workloads,)
-        Where each workload of ``DirectedRows.names`` is in the block, -1 where it is not.
+        The position in the block of each workload of ``DirectedRows.names``, or -1.
     rows : ndarray of bool, shape (rows,)
         The measured rows of the block.
     slowdown : ndarray of float, shape (n, n)
-        Measured slowdown of the first with the second, the mean where measured several times.
+        Measured slowdown of the first with the second, the mean if measured several times.
     """
 
     gpu_model: str
@@ -177,7 +176,7 @@ class Block:
 
     @property
     def value(self) -> FloatArray:
-        """The measured sum of rates of every two workloads, shape (n, n)."""
+        """The measured sum of both rates of every two workloads, shape (n, n)."""
         return _rates(self.slowdown)
 
 
@@ -200,7 +199,7 @@ def study(
     InputError
         When no pair was measured.
     UnsupportedError
-        When a model has an unknown name or what it is fitted with is not installed.
+        When a model has an unknown name or the library that fits it is not installed.
     """
     found = list(evaluate(data, models, settings, gpu_models, confidence, seed, progress, rounds))
     tested = tuple(each for each in found if isinstance(each, Trial))
@@ -226,10 +225,10 @@ def study(
 def complete_block(
     data: DataSet, rows: DirectedRows, gpu_models: Sequence[str] | None = None
 ) -> Block | None:
-    """Return the workloads of which every two were measured; None where they are under four.
+    """Return a block of workloads with every two measured, or None if there are fewer than four.
 
-    What remains when those with the fewest measured partners are dropped, the last in the
-    alphabet first. Pairs with a cap do not count.
+    Workloads with the fewest measured partners are dropped, the alphabetically last first. Pairs
+    with a cap are ignored.
     """
     pairs = measured_pairs(data, gpu_models)
     uncapped = np.array([set(pair.shares) == {None} for pair in pairs])
@@ -253,7 +252,7 @@ def complete_block(
 
 
 def _complete(measured: BoolArray, names: Sequence[str]) -> list[int]:
-    """Return positions, in alphabetical order, of which every two were measured together."""
+    """Return positions of workloads with every two measured together, in alphabetical order."""
     left = sorted(range(len(names)), key=names.__getitem__)
     while left:
         with_self = measured | np.eye(len(measured), dtype=np.bool_)
@@ -280,9 +279,9 @@ def _summed(
 def predicted_slowdown(block: Block, tested: Trial) -> FloatArray:
     """Return the held-out predictions of a block, shape (n, n).
 
-    A pair of two families that was tested twice has the mean of both: each fold had left out one
-    of the two families and may have seen the other in other pairs. In ``two_families`` the one
-    fold that tests it has seen neither.
+    A pair of two families that was tested twice gets the mean of both predictions: each fold left
+    out one of the two families and may have seen the other in other pairs. In ``two_families`` the
+    only fold that tests it has seen neither.
     """
     of_tests = tested.rows.take(tested.held.row)
     in_block = block.rows[tested.held.row] & ~np.isnan(tested.predicted)
@@ -292,7 +291,7 @@ def predicted_slowdown(block: Block, tested: Trial) -> FloatArray:
 
 
 def _rates(slowdown: FloatArray) -> FloatArray:
-    """Return the sum of both rates of every two; the two predictions of a pair give one value."""
+    """Return the sum of both rates of every two workloads."""
     rate = 1.0 / slowdown
     return np.asarray(rate + rate.T)
 
@@ -300,7 +299,7 @@ def _rates(slowdown: FloatArray) -> FloatArray:
 def matching_test(
     block: Block, tested: Sequence[Trial], confidence: float, seed: int = 0
 ) -> MatchingTest:
-    """Return what matchings chosen by predictions are worth as measured."""
+    """Return the measured value of matchings chosen by predictions."""
     best = worth(block.value, matching(block.value, seed))
     size = len(block.names)
     off_diagonal = ~np.eye(size, dtype=np.bool_)
@@ -330,13 +329,13 @@ def _throughput(block: Block, tested: Trial, seed: int) -> float:
 def matching(value: FloatArray, seed: int = 0) -> IntArray:
     """Return each job's partner in the best matching on half as many GPUs as jobs.
 
-    A job alone is worth 1, its rate; its own index is its partner then, and -1 where it waits.
+    A job alone has value 1, its rate; its partner is then its own index, or -1 if it waits.
     """
     return match_pairs(value, np.ones(len(value)), len(value) // 2, seed=seed).mate
 
 
 def greedy(value: FloatArray) -> IntArray:
-    """Return each job's partner where the most valuable disjoint pairs are taken in turn."""
+    """Return each job's partner if the most valuable disjoint pairs are taken in turn."""
     mate = np.full(len(value), -1)
     first, second = np.triu_indices(len(value), 1)
     for k in np.argsort(-value[first, second], kind="stable"):
@@ -378,8 +377,8 @@ def _mean_known(values: Sequence[float | None]) -> float | None:
 def chosen_tests(block: Block, tested: Trial, seed: int = 0) -> Iterator[BoolArray]:
     """Yield the tests of chosen pairs, a mask of shape (tests,) for each random round.
 
-    Each round has ``PART`` of the block's workloads as jobs. Pairs are chosen by prediction, as
-    an optimiser without gSLAs would.
+    Each round has ``PART`` of the block's workloads as jobs. Pairs are chosen by prediction, like
+    an optimiser without gSLAs.
     """
     value = _rates(predicted_slowdown(block, tested))
     own = block.position[tested.rows.own_workload[tested.held.row]]

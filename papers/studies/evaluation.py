@@ -1,9 +1,9 @@
-"""How well models predict pairs that they have not seen, and what their errors would cost.
+"""How well models predict pairs that they have not seen, and the consequences of their errors.
 
-A row is one job of a measured pair. Where a test leaves families out, a pair of two families is
-tested twice; each of its two tests then weighs one half, in every measure, so that each measured
-pair counts once. The two predictions are not averaged first: an average errs less than what a
-user would get.
+A row is one job of a measured pair. If a test leaves families out, a pair of two families is
+tested twice; each of its two tests then has weight one half, in every measure, so that each
+measured pair counts once. The two predictions are not averaged first: an average would have a
+smaller error than a user's prediction.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ Setting = Literal["random", "workload", "family", "two_families", "gpu_model"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
 
 GSLAS: Final = (1.2, 1.5, 2.0)
-"""The limits at which pairs are accepted or refused."""
+"""The gSLAs at which pairs are accepted or refused."""
 
 LEVELS: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""The confidences at which a promise is held against what was measured."""
+"""The confidences at which promises are compared with measurements."""
 
 UNDER: Final = 0.1
-"""A slowdown that exceeds its prediction by more than this counts as under-predicted."""
+"""A slowdown that exceeds its prediction by more than this is under-predicted."""
 
 
 class Accuracy(Record):
-    """How far predictions are from what was measured.
+    """The errors of predictions.
 
     Attributes
     ----------
     rows : int
         Measured rows that were predicted.
     unanswered : int
-        Measured rows for which the model had no answer; no measure below has them.
+        Measured rows for which the model had no answer; no measure below includes them.
     smape : float
         Symmetric mean absolute percentage error, 0 to 200 %.
     mae, rmse, r2 : float
-        Mean absolute error, root of the mean squared error, coefficient of determination (None
-        where all measured values are equal).
+        Mean absolute error, root of the mean squared error, coefficient of determination (None if
+        all measured values are equal).
     bias : float
         Mean of predicted - measured: below 0, jobs are slower than predicted.
     under : float
-        Part of the rows that were under-predicted by more than ``UNDER``.
+        Fraction of the rows that were under-predicted by more than ``UNDER``.
     """
 
     rows: int
@@ -78,10 +78,10 @@ class Accuracy(Record):
 
 
 class Decisions(Record):
-    """Pairs that predictions let share or keep apart, against what was measured.
+    """Pairs that predictions accept or refuse, compared with measurements.
 
-    A pair is acceptable if the slowdowns of both jobs are at most ``gsla``. Counts are of pairs;
-    they are sums of weights, so one that only one of two tests got wrong counts one half.
+    A pair is acceptable if the slowdowns of both jobs are at most ``gsla``. Counts are sums of the
+    weights of pairs, so a pair that only one of two tests got wrong counts one half.
     """
 
     gsla: float
@@ -92,21 +92,21 @@ class Decisions(Record):
 
     @property
     def accepted_rate(self) -> float:
-        """Wrongly accepted pairs as a part of all pairs."""
+        """Wrongly accepted pairs as a fraction of all pairs."""
         return self.wrongly_accepted / self.pairs
 
     @property
     def refused_rate(self) -> float:
-        """Wrongly refused pairs as a part of all pairs."""
+        """Wrongly refused pairs as a fraction of all pairs."""
         return self.wrongly_refused / self.pairs
 
 
 class Coverage(Record):
     """How often an upper bound held.
 
-    ``job`` is the part of rows with a bound whose measured slowdown is at most the bound,
-    ``pair`` the part of pairs with two bounds of which both are, None without such pairs;
-    ``width`` is the mean of bound - prediction. ``bounded`` is the part of rows that have a
+    ``job`` is the fraction of rows with a bound whose measured slowdown is at most the bound,
+    ``pair`` the fraction of pairs with two bounds that both hold, None without such pairs;
+    ``width`` is the mean of bound - prediction. ``bounded`` is the fraction of rows that have a
     bound: the data may be too few for one.
     """
 
@@ -140,26 +140,26 @@ class NotApplicable(Record):
 
 @dataclass(frozen=True)
 class Trial:
-    """Predictions of rows that the model had not seen.
+    """Held-out predictions of a model.
 
     Attributes
     ----------
     model : str
         Name of the model.
     spec : ModelSpec
-        How it is made.
+        The model's specification.
     setting : str
-        What was left out.
+        The setting, which says what was left out.
     features : Features
-        What the model saw.
+        The features of the model.
     rows : DirectedRows
         All measured rows.
     folds : tuple of Fold
-        What was left out together.
+        The folds.
     held : HeldOut
         The predictions; a test is a position in it.
     confidences : tuple of float
-        The promises of ``uppers``.
+        The confidences of ``uppers``.
     uppers : ndarray of float, shape (confidences, tests)
         Bounds, see ``cross_calibrated``.
     """
@@ -186,7 +186,7 @@ class Trial:
 
     @property
     def weight(self) -> FloatArray:
-        """The weight of each test: those of one row sum to 1."""
+        """The weight of each test; the weights of a row sum to 1."""
         times = np.bincount(self.held.row)[self.held.row]
         return np.asarray(1.0 / times, dtype=np.float64)
 
@@ -217,7 +217,7 @@ def evaluate(
     data : DataSet
         Profiles and measurements.
     models : sequence of str
-        Names that ``training.fit`` knows.
+        Names of models, as for ``training.fit``.
     settings : sequence of str
         ``random``: five folds of pairs between workloads that are known from other pairs.
         ``workload``: one workload is new, not its family; one fit for every workload.
@@ -232,14 +232,14 @@ def evaluate(
     progress : callable, optional
         Called before each test.
     rounds : int
-        Drawn for every calibration of bounds, see ``calibrate``; each fold has its own.
+        Rounds drawn for every calibration of bounds, see ``calibrate``; each fold has its own.
 
     Raises
     ------
     InputError
         When no pair was measured.
     UnsupportedError
-        When a model has an unknown name or what it is fitted with is not installed.
+        When a model has an unknown name or the library that fits it is not installed.
     """
     for name in models:
         spec(name)
@@ -257,11 +257,11 @@ SETTING_NAMES: Final[dict[Setting, str]] = {
     "two_families": "two new families",
     "gpu_model": "new GPU model",
 }
-"""What is new to the model in each setting."""
+"""What each setting tests."""
 
 
 class _Subject(NamedTuple):
-    """What is tested."""
+    """The model and the data of a test."""
 
     name: str
     data: DataSet
@@ -292,7 +292,7 @@ def _tested(
         return
     rows = what.rows
     tries: dict[Setting, Tried] = {}
-    # Bounds are made of the errors in these two settings and of variants, whichever is tested.
+    # Bounds are calibrated on the errors in these two settings and of variants, in all tests.
     for setting in dict.fromkeys((*_CALIBRATING, *settings)):
         report(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
         tries[setting] = _try(setting, what, data, gpu_models, seed)
@@ -335,7 +335,7 @@ def _try(
 
 
 def gpu_model_folds(rows: DirectedRows, gpu_model: Sequence[str]) -> Iterator[Fold]:
-    """Yield a fold for each GPU model: tested on its pairs, fitted on those of all others.
+    """Yield a fold for each GPU model: tested on its pairs, fitted on those of all other models.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ def evaluation(tested: Trial, confidence: float) -> Evaluation:
 
 
 def accuracy(measured: FloatArray, predicted: FloatArray, weight: FloatArray) -> Accuracy:
-    """Return all measures of error; arrays of shape (tests,), NaN predicted where unanswered.
+    """Return all measures of error; arrays of shape (tests,), with NaN for unanswered predictions.
 
     The SMAPE is the mean of 200 |m - p| / (m + p): the definition of Hyndman and Koehler (2006),
     which TensorShare cites for its figures (section 3.2). Other sources halve it.
@@ -410,7 +410,7 @@ def _mean(values: FloatArray, weight: FloatArray) -> float:
 
 
 def decisions(tested: Trial, value: FloatArray, gsla: float) -> Decisions:
-    """Return which pairs the values (predictions or bounds, shape (tests,)) get wrong.
+    """Return how many pairs are decided wrongly by values (predictions or bounds, shape (tests,)).
 
     A pair is accepted if both jobs' values are at most ``gsla``; without a value it is refused.
     """
@@ -427,9 +427,9 @@ def decisions(tested: Trial, value: FloatArray, gsla: float) -> Decisions:
 
 
 def coverage(tested: Trial, confidence: float, among: BoolArray | None = None) -> Coverage | None:
-    """Return how often the bound held, of all tests or of the pairs ``among`` them.
+    """Return how often the bound held, for all tests or for the pairs ``among`` them.
 
-    None where no test has a bound.
+    None if no test has a bound.
 
     Parameters
     ----------
@@ -438,7 +438,7 @@ def coverage(tested: Trial, confidence: float, among: BoolArray | None = None) -
     confidence : float
         One of ``tested.confidences``.
     among : ndarray of bool, shape (tests,), optional
-        Tests to take; both tests of a pair or none.
+        The tests to use; both tests of a pair or none.
     """
     upper = tested.upper(confidence)
     among = np.ones(len(upper), dtype=np.bool_) if among is None else among
@@ -465,7 +465,7 @@ class _TestedPairs(NamedTuple):
     weight: FloatArray
 
     def both(self, holds: BoolArray) -> BoolArray:
-        """Tell of which pairs it holds for both jobs."""
+        """Return which pairs satisfy it for both jobs."""
         return np.asarray(np.bincount(self.of_test, ~holds) == 0)
 
 
@@ -487,23 +487,23 @@ def cross_calibrated(
 ) -> FloatArray:
     """Return upper bounds of held-out predictions, shape (confidences, tests).
 
-    The bounds of a fold are calibrated as those of a model that was fitted on the fold's training
-    rows would be: on the held-out errors in these rows. No error that the fold left out is among
-    them. The fits behind them have seen what the fold left out, as fits for every fold within
-    every fold would take days (cross-conformal prediction; Vovk, 2015).
+    The bounds of a fold are calibrated like those of a model fitted on the fold's training rows:
+    on the held-out errors in these rows, without errors of the fold's test rows. The fits behind
+    these errors have seen the fold's test rows, as fits for every fold within every fold would
+    take days (cross-conformal prediction; Vovk, 2015).
 
     Parameters
     ----------
     rows : DirectedRows
         What was measured.
     folds, held
-        What was left out together, and the predictions of it.
+        The folds, and the predictions of their test rows.
     known, unseen : HeldOut
-        Predictions of pairs left out at random and with a workload, as ``calibrate`` takes them.
+        Predictions of pairs left out at random and with a workload, as for ``calibrate``.
     confidences : sequence of float
-        The promises. Where the rows cannot support one the bound is NaN.
+        The confidences; the bound is NaN if the rows cannot support one.
     rounds, seed : int
-        As ``calibrate`` takes them.
+        As for ``calibrate``.
     """
     uppers = np.full((len(confidences), len(held.row)), np.nan)
     family = np.unique(np.array(rows.families), return_inverse=True)[1]
@@ -526,13 +526,13 @@ def cross_calibrated(
 
 
 class _Inside(NamedTuple):
-    """Some of the rows, as if nothing else had been measured."""
+    """Some of the rows, as if they were the only measurements."""
 
     rows: DirectedRows
     taken: BoolArray
 
     def of(self, held: HeldOut) -> HeldOut:
-        """Return the predictions of these rows, by folds that leave some of them."""
+        """Return the predictions of these rows, by folds that leave out only some of them."""
         inside = np.flatnonzero(self.taken[held.row])
         inside = inside[np.bincount(held.fold[inside])[held.fold[inside]] < self.taken.sum()]
         row = np.cumsum(self.taken) - 1
@@ -554,11 +554,11 @@ def _among(taken: BoolArray, rows: DirectedRows) -> _Inside:
 
 
 def importance(tested: Trial, seed: int = 0, repeats: int = 3) -> dict[tuple[str, str], float]:
-    """Return how much the held-out error grows when a feature is shuffled among the tested rows.
+    """Return how much the held-out error grows if a feature is shuffled among the tested rows.
 
-    Keys are ``own`` or ``other`` and the feature; values are the growth of the MAE, weighted
-    like all measures. Features that say the same can stand in for each other and then look
-    unimportant (permutation importance; Breiman, 2001).
+    Keys are ``own`` or ``other`` and the feature; values are the growth of the MAE, weighted like
+    all measures. Redundant features can replace each other and then look unimportant (permutation
+    importance; Breiman, 2001).
     """
     from sklearn.inspection import permutation_importance
 

@@ -1,4 +1,4 @@
-"""Which features of solo profiles go with the slowdown: TensorShare, section 3.2 and Fig. 7."""
+"""Correlations of solo features with the slowdown: TensorShare, section 3.2 and Fig. 7."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEAST_CORRELATION: Final = 0.4
 """The paper leaves out features whose Pearson correlation with the slowdown is smaller."""
 
 MOST_SIMILARITY: Final = 0.99
-"""Of two features with a larger cosine similarity the paper leaves out one."""
+"""The paper leaves out one of two features with a larger cosine similarity."""
 
 BALANCED_GINI: Final = 0.3
-"""Slowdowns with a smaller Gini coefficient are generally considered well balanced (paper)."""
+"""Slowdowns with a smaller Gini coefficient are considered well balanced (paper)."""
 
 CANDIDATES: Final = (
     "sm_active",
@@ -40,18 +40,18 @@ CANDIDATES: Final = (
     "log_memory_mib",
     "share",
 )
-"""The metrics of the paper's Table 2, and what public data sets have in their place."""
+"""The metrics of the paper's Table 2, and their replacements in public data sets."""
 
 Correlation = Annotated[float, Field(strict=True, ge=-1, le=1)] | None
-"""None where it is not defined: one of the two never varies."""
+"""None if it is not defined because one of the two is constant."""
 
 
 class FeatureCorrelation(Record):
-    """How one feature goes with the own job's slowdown.
+    """The correlation of one feature with the own job's slowdown.
 
-    ``own`` is the feature of the job itself and ``other`` that of its co-runner; ``pearson``
-    is for straight lines and ``spearman`` for any order. ``dropped`` says why the paper's rule
-    leaves the feature out, and is empty where it is kept.
+    ``own`` is the feature of the job itself and ``other`` that of its co-runner; ``pearson`` is
+    for linear and ``spearman`` for monotonic relations. ``dropped`` says why the paper's rule
+    leaves the feature out, and is empty if it is kept.
     """
 
     name: Name
@@ -65,10 +65,10 @@ class FeatureCorrelation(Record):
 class FeatureStudy(Record):
     """The features of a data set and its slowdowns.
 
-    ``similarity`` is the cosine similarity of every two features, in the order of ``features``,
-    as the paper computes it: features that are never negative are all somewhat similar.
-    ``centred`` is that of their deviations from the mean, where 0 says nothing in common.
-    ``gini`` tells how unevenly the slowdowns are spread, 0 for all the same.
+    ``similarity`` is the cosine similarity of every two features, in the order of ``features``, as
+    in the paper: features that are never negative are all somewhat similar. ``centred`` is the
+    similarity of their deviations from the mean, 0 for unrelated features. ``gini`` measures the
+    inequality of the slowdowns, 0 if all are equal.
     """
 
     data: Name
@@ -96,18 +96,18 @@ def feature_study(
     candidates: Sequence[str] = CANDIDATES,
     gpu_models: Sequence[str] | None = None,
 ) -> FeatureStudy:
-    """Return how the features of the data set go with its slowdowns and with each other.
+    """Return the correlations of a data set's features with its slowdowns and with each other.
 
-    The paper's rule (section 3.2): features whose correlation with the slowdown is weak are
-    left out; then of every two that are nearly the same the less correlated one. The
-    correlation is that of the job's own feature, as in the paper.
+    The paper's rule (section 3.2): features with a weak correlation with the slowdown are left
+    out; then the less correlated one of every two that are nearly the same. The correlation is
+    that of the job's own feature, as in the paper.
 
     Parameters
     ----------
     data : DataSet
         Profiles and measured pairs.
     candidates : sequence of str
-        Features to study, see ``features.resolved``; those that are not known of every
+        Features to study, see ``features.resolved``; features that are not known for every
         measured workload are left out.
     gpu_models : sequence of str, optional
         Take these GPU models only; all by default.
@@ -115,7 +115,7 @@ def feature_study(
     Raises
     ------
     InputError
-        When no pair was measured there.
+        When no pair was measured on these GPU models.
     """
     features, rows = training_rows(data, candidates, gpu_models)
     own, other = rows.states[rows.own], rows.states[rows.other]
@@ -156,11 +156,11 @@ def feature_study(
 def gini(values: FloatArray) -> float:
     """Return the Gini coefficient of positive values.
 
-    With the n values in ascending order, x_1 the least::
+    With the n values in ascending order::
 
         sum over i of (2 i - n - 1) x_i / (n * sum over i of x_i)
 
-    which is half the mean absolute difference of two of them, relative to their mean.
+    This is half the mean absolute difference of two of them, relative to their mean.
     """
     ordered = np.sort(values)
     n = len(ordered)
@@ -169,7 +169,7 @@ def gini(values: FloatArray) -> float:
 
 
 def _dropped(names: Sequence[str], pearson: FloatArray, similarity: FloatArray) -> dict[str, str]:
-    """Return why features are left out, strongest correlation first."""
+    """Return the reasons for leaving out features, strongest correlation first."""
     strength = np.abs(pearson)
     why: dict[str, str] = {}
     kept: list[int] = []
@@ -187,13 +187,13 @@ def _dropped(names: Sequence[str], pearson: FloatArray, similarity: FloatArray) 
 
 
 def _correlations(columns: FloatArray, target: FloatArray) -> FloatArray:
-    """Return Pearson's correlation of each column with the target; NaN where one is constant."""
+    """Return Pearson's correlation of each column with the target; NaN if one is constant."""
     cosines = _cosines(_deviations(np.column_stack([columns, target])))
     return np.asarray(cosines[-1, :-1])
 
 
 def _deviations(columns: FloatArray) -> FloatArray:
-    """Return the deviations from each column's mean, exactly 0 where it never varies."""
+    """Return the deviations from each column's mean, exactly 0 for a constant column."""
     varies = np.ptp(columns, axis=0) > 0
     return np.asarray((columns - columns.mean(axis=0)) * varies)
 
@@ -203,7 +203,7 @@ def _ranks(values: FloatArray) -> FloatArray:
 
 
 def _cosines(columns: FloatArray) -> FloatArray:
-    """Return the cosine of the angle between every two columns; NaN where one is all 0."""
+    """Return the cosine of the angle between every two columns; NaN if one is all 0."""
     # Scaled first, as squares of byte rates are huge.
     largest = np.abs(columns).max(axis=0)
     scaled = columns / np.where(largest > 0, largest, np.nan)

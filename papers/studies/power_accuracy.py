@@ -1,4 +1,4 @@
-"""How well the power of GPUs that pairs share is predicted: the measures of SM allocation, 5.1."""
+"""Accuracy of the predicted power of shared GPUs: the measures of SM allocation, section 5.1."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dovetail.predictors.folds import family_folds, random_folds
 from dovetail.predictors.rows import measured_pairs, training_rows
 
 _LEAST: Final = 2
-"""Pairs that a fit and a test need at least."""
+"""The fewest pairs of a fit and of a test."""
 
 
 class PowerAccuracy(Record):
-    """Errors of the predicted power of pairs that the model had not seen.
+    """Errors of the predicted power of held-out pairs.
 
     Attributes
     ----------
     setting : str
-        What was new: ``random`` pairs of known workloads, or one ``family`` of the two.
+        What is new: ``random`` pairs of known workloads, or one ``family`` of the two.
     pairs : int
-        Measured pairs with a power that were predicted.
+        Number of pairs with a measured power.
     mape : float
         Mean absolute percentage error: the mean of 100 |m - p| / m, in %.
     r2 : float or None
-        Coefficient of determination; None where all measured powers are equal.
+        Coefficient of determination; None if all measured powers are equal.
     """
 
     setting: Literal["random", "family"]
@@ -40,7 +40,7 @@ class PowerAccuracy(Record):
 def power_accuracy(
     data: DataSet, gpu_models: Sequence[str] | None = None, seed: int = 0
 ) -> tuple[PowerAccuracy, ...]:
-    """Test the power predictor that ``fit`` makes on pairs that it was not fitted on.
+    """Test the power predictor of ``fit`` on held-out pairs.
 
     Parameters
     ----------
@@ -49,13 +49,12 @@ def power_accuracy(
     gpu_models : sequence of str, optional
         Take these GPU models only.
     seed : int
-        Of folds and fits.
+        Seed of folds and fits.
 
     Returns
     -------
     tuple of PowerAccuracy
-        One for each setting in which there is something to fit on and to test; none where no
-        power was measured.
+        One for each setting with enough pairs to fit and test; none if no power was measured.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How good predictions are, as one self-contained HTML page and as figures.
+"""The accuracy of predictions as one self-contained HTML page and as figures.
 
 The page needs no network and no other file; its script only sorts tables. Every text from a data
 set is escaped by the template engine.
@@ -40,10 +40,10 @@ WORST: Final = 20
 """How many of the worst predictions are listed."""
 
 MOST_POINTS: Final = 2000
-"""Of more tests, so many are drawn, taken at random."""
+"""The most tests that are drawn; of more, a random subset."""
 
 _MOST_ROWS = 30
-"""Rows of a chart at most."""
+"""The most rows of a chart."""
 
 
 def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | None = None) -> str:
@@ -52,16 +52,16 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
     Parameters
     ----------
     data : DataSet
-        What was measured.
+        The measurements.
     studied : Studied
         Models tested on it.
     predictor : TrainedPredictor, optional
-        A fitted predictor that the page describes, too.
+        A fitted predictor that the page also describes.
 
     Raises
     ------
     UnsupportedError
-        When what the best model is fitted with is not installed.
+        When the library that fits the best model is not installed.
     """
     comparison = studied.comparison
     found = wording.decisive(comparison)
@@ -111,7 +111,7 @@ def report_charts(studied: Studied) -> list[Chart]:
 
 
 def _tested(studied: Studied) -> Trial | None:
-    """Return the trial of the best model in the setting by which it is the best."""
+    """Return the trial of the best model in the decisive setting."""
     found = wording.decisive(studied.comparison)
     return studied.of(found.model, found.setting) if found else None
 
@@ -127,7 +127,7 @@ def _headline(comparison: ModelComparison) -> str:
 def _tiles(comparison: ModelComparison) -> Iterator[tuple[str, str, str]]:
     """Yield label, figure and small print of each of the boxes under the headline.
 
-    Of the best model; each figure is that of its weakest setting.
+    They are for the best model, each figure in its weakest setting.
     """
     pairs = f"of {comparison.workloads} workloads in {comparison.families} families"
     yield "pairs measured", f"{comparison.pairs:,}", pairs
@@ -231,7 +231,7 @@ def _scatter(tested: Trial, comparison: ModelComparison, ends: tuple[float, floa
 
 
 def _errors(studied: Studied, tested: Trial) -> list[tuple[str, str, int, float, float]]:
-    """Return name, family, rows, and errors where new and where known, the largest first."""
+    """Return name, family, rows, and errors as new and as known, the largest first."""
     easy = studied.of(tested.model, "random") if tested.setting != "random" else None
     new, rows = _error_by_workload(tested)
     known = _error_by_workload(easy)[0] if easy else np.full(len(new), np.nan)
@@ -272,7 +272,7 @@ def _error_table(studied: Studied, tested: Trial | None) -> PageTable | None:
 
 
 def _error_by_workload(tested: Trial) -> tuple[FloatArray, FloatArray]:
-    """Return mean absolute error and number of the rows of each workload."""
+    """Return the mean absolute error and the number of rows of each workload."""
     known = ~np.isnan(tested.predicted)
     own = tested.rows.own_workload[tested.held.row[known]]
     weight, size = tested.weight[known], len(tested.rows.names)
@@ -304,7 +304,7 @@ def _importance_table(chart: Chart | None) -> PageTable | None:
 
 
 def _coverage_chart(studied: Studied, tested: Trial | None) -> Chart | None:
-    """Return the part of jobs within their bound by confidence, of all and of chosen pairs."""
+    """Return the fraction of jobs within their bound by confidence, in all and in chosen pairs."""
     if tested is None:
         return None
     block = studied.block
@@ -343,7 +343,7 @@ def _percent(value: float | None) -> str:
 
 
 def _decisions(comparison: ModelComparison) -> list[tuple[str, float, float]]:
-    """Return gSLAs with the checked figure, and the parts wrongly accepted and refused."""
+    """Return gSLAs with the checked figure, and the fractions wrongly accepted and refused."""
     found = wording.decisive(comparison)
     if found is None:
         return []
@@ -380,7 +380,7 @@ def _decision_table(comparison: ModelComparison) -> PageTable:
 
 
 def _matchings(comparison: ModelComparison) -> list[tuple[str, float]]:
-    """Return the throughput of matchings by what they were chosen by, the best first."""
+    """Return matchings, by the basis of their choice, with their throughput, the best first."""
     test = comparison.matching
     if test is None:
         return []

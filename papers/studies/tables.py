@@ -1,4 +1,4 @@
-"""Tables of ``dovetail predictors``: models and their errors as text for people."""
+"""Tables of ``dovetail predictors``: models and their errors as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUND_COLUMNS = ("held:\njobs", "held:\npairs", "width", "chosen:\njobs", "chose
 
 
 def comparison_view(comparison: ModelComparison) -> RenderableType:
-    """Return what was found of all models: a verdict, and a table for each question."""
+    """Return the results of all models: a verdict, and a table for each question."""
     return Group(
         _headline(comparison),
         *(Text(f"\n{sentence}") for sentence in verdict(comparison)),

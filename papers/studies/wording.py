@@ -1,4 +1,4 @@
-"""The wording of errors and bounds of models, in the terminal and in the report alike."""
+"""The wording of errors and bounds of models, both in the terminal and in the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TWO_POINTS = 0.02
 
 
 class Held(NamedTuple):
-    """A setting, and how often bounds held in it: of all pairs, and of chosen ones if known."""
+    """A setting, and how often its bounds held: for all pairs, and for chosen ones if known."""
 
     found: Evaluation
     all: Coverage
@@ -39,12 +39,12 @@ class Held(NamedTuple):
 
     @property
     def least(self) -> float:
-        """The smaller of the two parts of jobs."""
+        """The smaller of the two fractions of jobs."""
         return min(self.all.job, self.chosen.job if self.chosen else 1.0)
 
 
 def part(value: float | None) -> str:
-    """Return a part in per cent."""
+    """Return a fraction in per cent."""
     return NO_FIGURE if value is None else f"{100 * value:.1f} %"
 
 
@@ -54,7 +54,7 @@ def signed(value: float | None) -> str:
 
 
 def error_cells(found: Accuracy) -> tuple[str, ...]:
-    """Return SMAPE, MAE, RMSE, R2, bias, under-predicted part and rows without an answer."""
+    """Return SMAPE, MAE, RMSE, R2, bias, under-predicted fraction and rows without an answer."""
     return (
         f"{found.smape:.1f} %",
         f"{found.mae:.4f}",
@@ -88,12 +88,12 @@ def bound_cells(found: Evaluation, matched: Matched | None) -> tuple[str, ...]:
 
 
 def verdict(comparison: ModelComparison) -> Sequence[str]:
-    """Return what to take from a comparison, in a few sentences."""
+    """Return the conclusions of a comparison, in a few sentences."""
     return tuple(_verdict(comparison))
 
 
 def _kept(above: float) -> str:
-    """Say whether a promise was kept that was exceeded by this part; a few jobs decide points."""
+    """Say whether a promise was kept, given the measured minus the promised fraction."""
     if above >= 0:
         return "kept"
     return "kept to within two points" if above >= -_TWO_POINTS else "not kept"
@@ -118,14 +118,14 @@ def of_best(comparison: ModelComparison) -> Sequence[Evaluation]:
 
 
 def largest_error(comparison: ModelComparison) -> Evaluation:
-    """Return the best model's evaluation in the setting in which it errs most."""
+    """Return the best model's evaluation in the setting with its largest error."""
     return max(of_best(comparison), key=lambda each: each.accuracy.mae)
 
 
 def held_least(comparison: ModelComparison) -> Held | None:
     """Return the setting in which the best model's bounds held for the fewest jobs.
 
-    Of all pairs or of those that matchings chose, whichever are fewer; None without bounds.
+    This considers all pairs and the chosen pairs; None without bounds.
     """
     found = [
         Held(each, each.coverage, matched.chosen if matched else None)
@@ -137,14 +137,14 @@ def held_least(comparison: ModelComparison) -> Held | None:
 
 
 def worst_matching(comparison: ModelComparison) -> Matched | None:
-    """Return the best model's matching of least throughput over the settings."""
+    """Return the best model's matching with the lowest throughput over the settings."""
     models = comparison.matching.models if comparison.matching else ()
     found = (matched for matched in models if matched.model == comparison.best)
     return min(found, key=lambda matched: matched.throughput, default=None)
 
 
 def decisive(comparison: ModelComparison) -> Evaluation | None:
-    """Return the best model's evaluation in the setting by which it is the best."""
+    """Return the best model's evaluation in the decisive setting."""
     best, setting = comparison.best, comparison.decisive
     return comparison.of(best, setting) if best and setting else None
 
@@ -161,7 +161,7 @@ def _errors_text(comparison: ModelComparison, found: Evaluation) -> str:
 
 
 def _worse_than_constant(comparison: ModelComparison) -> Iterator[str]:
-    """Yield the models that err more than a constant in a setting, with both errors."""
+    """Yield the models with a larger error than a constant in a setting, with both errors."""
     for each in comparison.evaluations:
         constant = comparison.of("constant", each.setting)
         if constant and each.accuracy.mae > constant.accuracy.mae:

@@ -1,1 +1,1 @@
-"""Readers of the traces of jobs that papers published."""
+"""Readers of job traces published with papers."""

@@ -1,8 +1,8 @@
 """Job traces published with Gavel (OSDI 2020): Philly's arrivals and gangs, Gavel's job types.
 
 Source: the repository ``stanford-futuredata/gavel``. Tab separated, no header: job type, command,
-steps flag, data flag, total steps, arrival (s), GPUs. A trace says how many steps a job takes and
-not how long: that follows from the throughput of its type alone on a GPU model.
+steps flag, data flag, total steps, arrival (s), GPUs. A trace gives the steps of a job but not its
+duration, which follows from the solo throughput of its type on a GPU model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.instances.traces.trace import Trace, TraceJob
 from dovetail.papers.importers.gavel_table import TRACE, gpu_models, read_throughputs
 
 _USUAL_GPU_MODEL: Final = "v100"
-"""The GPU model of the durations where no other is asked for."""
+"""The default GPU model of the durations."""
 
 _THROUGHPUTS: Final = "simulation_throughputs.json"
 _Rates = Mapping[tuple[str, int], float]
@@ -41,13 +41,13 @@ def _read(
 
 
 def _measured_on(path: Path, gpu_model: str) -> str:
-    """Return the name that the file of throughputs has for a GPU model, or else the usual one."""
+    """Return the name of a GPU model in the throughput file, or else the default model."""
     models = {name.casefold(): name for name in gpu_models(_beside(path))}
     return models.get(gpu_model.casefold(), _USUAL_GPU_MODEL)
 
 
 def _beside(path: Path) -> str:
-    """Return the file of throughputs in the folder of the trace or the one above."""
+    """Return the throughput file in the folder of the trace or the one above."""
     for folder in (path.parent, path.parent.parent):
         try:
             return table_of(str(folder), _THROUGHPUTS)

@@ -1,7 +1,7 @@
-"""Logs of GPU clusters that others publish as one CSV file with one row per job.
+"""Published logs of GPU clusters with one CSV file and one row per job.
 
-Each ``_Log`` names the columns by which a format is recognised and says how a row becomes a job.
-Where a job asks for parts of GPUs, the sum is rounded up to whole ones.
+Each ``_Log`` names the columns by which a format is recognised and defines how a row becomes a
+job. If a job asks for fractions of GPUs, the sum is rounded up.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from dovetail.papers.traces.parts import rounded_up, whole
 
 
 class _Log(NamedTuple):
-    """How the rows of a format are read.
+    """The mapping of a format's rows to jobs.
 
     Attributes
     ----------
     columns : tuple of str
-        Those that the header must have.
+        The columns that the header must have.
     arrival : str
         The column of the arrival; rows in which it is empty are left out.
     gpus, duration_s : callable
-        The GPUs that a row asks for, and the seconds it ran; 0 where it did not.
+        The GPUs that a row asks for, and the seconds that it ran; 0 if it did not.
     job, tenant : str
-        Columns of the name (``job-LINE`` where there is none) and of the job's user.
+        Columns of the name (``job-LINE`` if there is none) and of the job's user.
     dated : bool
         Whether arrivals are local times, not seconds.
     priority : callable
@@ -52,7 +52,7 @@ class _Log(NamedTuple):
 
 
 def _span(start: str, end: str) -> Callable[[Row], float]:
-    """Return a function of a row: the seconds between two columns, 0 where one is empty."""
+    """Return a function of a row: the seconds between two columns, or 0 if one is empty."""
 
     def seconds(row: Row) -> float:
         if not (row.values[start].strip() and row.values[end].strip()):
@@ -120,7 +120,7 @@ _ALIBABA_2026: Final = _Log(
 )
 
 _WITHOUT_TIMES: Final = frozenset({"name", "num_gpu", "gpu_milli"})
-"""Columns of the lists of cluster-trace-gpu-v2023 that say nothing of times (``multigpu``)."""
+"""Columns of the lists of cluster-trace-gpu-v2023 without times (``multigpu``)."""
 
 
 def _has_columns(first: str, *, log: _Log) -> bool:
@@ -128,7 +128,7 @@ def _has_columns(first: str, *, log: _Log) -> bool:
 
 
 def _lists_pods(first: str) -> bool:
-    """Return whether a file is a list of pods; refuse one that is known to have no times."""
+    """Return whether a file is a list of pods; refuse a list that has no times."""
     columns = _columns(first)
     if columns >= _WITHOUT_TIMES and not columns.intersection(_POD_TIMES):
         rule = "has no arrivals and no run times, which a trace needs: take another list of pods"
@@ -141,7 +141,7 @@ def _columns(first: str) -> set[str]:
 
 
 def _read(path: Path, name: str, *, log: _Log) -> Trace:
-    """Return the trace; where arrivals are times of day, it begins with the first of them."""
+    """Return the trace; if arrivals are dates, it begins with the first of them."""
     rows = parts = 0
     start = datetime.max
     found: list[tuple[datetime | float, TraceJob]] = []
@@ -163,14 +163,14 @@ def _read(path: Path, name: str, *, log: _Log) -> Trace:
             priority=log.priority(row),
         )
         found.append((at, job))
-    # The first arrival is known when all rows are read.
+    # The first arrival is known only after all rows are read.
     jobs = [dataclasses.replace(job, arrival_s=_since(start, at)) for at, job in found]
     notes = (*left_out(rows - len(jobs), rows), *rounded_up(parts, len(jobs)))
     return Trace.of(name, jobs, notes)
 
 
 def _arrival(row: Row, log: _Log) -> datetime | float | None:
-    """Return the arrival of a row, as a time of day or in seconds; None if it is unknown."""
+    """Return the arrival of a row, as a date or in seconds; None if it is unknown."""
     if log.dated:
         return _moment(row, log)
     return row.number(log.arrival) if row.values[log.arrival].strip() else None

@@ -1,4 +1,4 @@
-"""Times of day in traces of others."""
+"""Times in published traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def moment(text: str) -> datetime:
     Raises
     ------
     InputError
-        When it is none, or names a time zone.
+        When it is not a time, or has a time zone.
     """
     try:
         found = datetime.fromisoformat(text)

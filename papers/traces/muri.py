@@ -1,10 +1,10 @@
-"""The four traces published with Muri (SIGCOMM 2022): parts of Philly with eight models drawn.
+"""The four traces published with Muri (SIGCOMM 2022): parts of Philly with random models of eight.
 
-Source: the repository ``Rivendile/Muri``. All times are in ms. ``iteration_time`` is that of one
-iteration alone, with the stages overlapping as they do. ``resource_time_0``, ``_1`` and ``_2`` are
-how long one iteration holds, in this order, storage and CPU (loading and preparing data, or the
-environment of reinforcement learning), the GPU, and the network (exchanging gradients). Both depend
-on the model and on the number of GPUs, and on nothing else.
+Source: the repository ``Rivendile/Muri``. All times are in ms. ``iteration_time`` is the time of
+one iteration alone, with its overlapping stages. ``resource_time_0``, ``_1`` and ``_2`` are the
+times for which one iteration holds storage and CPU (loading and preparing data, or the environment
+of reinforcement learning), the GPU, and the network (exchanging gradients). All depend only on the
+model and the number of GPUs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class IterationStages(NamedTuple):
     iteration_s : float
         The whole iteration alone.
     load_s, compute_s, network_s : float
-        How long it holds storage and CPU, the GPU, and the network. The sum may be more than
-        ``iteration_s`` where stages overlap, or less.
+        How long it holds storage and CPU, the GPU, and the network. The sum may be less than
+        ``iteration_s``, or more if stages overlap.
     """
 
     iteration_s: float
@@ -71,8 +71,8 @@ def muri_stages(path: FilePath) -> dict[tuple[str, int], IterationStages]:
     Raises
     ------
     InputError
-        With file, line and column of the first value that breaks a rule, or of a second row of
-        one model and number of GPUs that says otherwise.
+        With file, line and column of the first value that breaks a rule, or of a row that
+        contradicts an earlier row of the same model and number of GPUs.
     """
     found: dict[tuple[str, int], IterationStages] = {}
     for row in read_csv(str(path), _STAGE_COLUMNS):

@@ -3,7 +3,7 @@
 Source: ``pai_task_table.csv`` of ``cluster-trace-gpu-v2020`` in the repository
 ``alibaba/clusterdata``. It has no header and one row per task; a job has one task or several
 (``ps``, ``worker``, ...), each with a number of instances and the percentage of a GPU that one
-instance asks for. ``pai_job_table.csv`` has one row per job: its user and when it was submitted.
+instance asks for. ``pai_job_table.csv`` has one row per job, with its user and submission time.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Task(NamedTuple):
 
 
 class _Submission(NamedTuple):
-    """When a job was submitted, None where the table does not say, and its user."""
+    """The submission time of a job, None if not given, and its user."""
 
     at_s: float | None
     user: str
 
 
 def _recognises(first: str) -> bool:
-    """Return whether a file is the table of tasks by its first line."""
+    """Return whether a file is the table of tasks, from its first line."""
     cells = tuple(cell.strip() for cell in first.split(","))
     return len(cells) == len(_TASK_COLUMNS) and (cells[3] in _STATUSES or cells == _TASK_COLUMNS)
 
@@ -52,8 +52,8 @@ def _recognises(first: str) -> bool:
 def _read(path: Path, name: str) -> Trace:
     """Return the trace; a job asks for the GPUs of all its tasks, rounded up.
 
-    It arrives when it was submitted and its tenant is its user if the table of jobs lies in the
-    same folder. Otherwise it arrives when its first task on GPUs started.
+    If the table of jobs is in the same folder, a job arrives at its submission and its tenant is
+    its user. Otherwise it arrives at the start of its first task on GPUs.
     """
     tasks: dict[str, list[_Task]] = defaultdict(list)
     for row in _rows(path, _TASK_COLUMNS):
@@ -82,7 +82,7 @@ def _ran(row: Row) -> Iterator[_Task]:
 
 
 def _submissions(path: Path) -> dict[str, _Submission]:
-    """Return what the table of jobs in the same folder says of each, nothing if it is not there."""
+    """Return the submissions from the table of jobs in the same folder, none without it."""
     packed = path.with_name(f"{_JOB_TABLE}.gz")
     place = packed if packed.is_file() else path.with_name(_JOB_TABLE)
     if not place.is_file():
@@ -99,7 +99,7 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _known(row: Row, column: str) -> float | None:
-    """Return a number, None where the cell is empty."""
+    """Return a number, or None if the cell is empty."""
     return row.number(column) if row.values[column].strip() else None
 
 

@@ -1,4 +1,4 @@
-"""Jobs that ask for parts of GPUs, in traces of others."""
+"""Jobs that ask for fractions of GPUs, in published traces."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 
 def whole(gpus: float) -> tuple[int, bool]:
-    """Return GPUs rounded up, at most what a trace will refuse, and whether they were parts."""
+    """Return GPUs rounded up, capped above what a trace accepts, and whether they were rounded."""
     asked = round(min(gpus, 1e9), 6)
     return math.ceil(asked), asked % 1 > 0
 
 
 def rounded_up(count: int, jobs: int) -> tuple[str, ...]:
-    """Return the note on ``count`` jobs of ``jobs`` that asked for parts of GPUs."""
+    """Return the note that ``count`` of ``jobs`` jobs asked for fractions of GPUs."""
     if count == 0:
         return ()
     return (f"{count} of {jobs} jobs asked for parts of GPUs: rounded up to whole ones",)

@@ -1,4 +1,4 @@
-"""The jobs of Microsoft's Philly cluster (Jeon et al., ATC 2019) as Microsoft publishes them.
+"""The jobs of Microsoft's Philly cluster (Jeon et al., ATC 2019) in Microsoft's format.
 
 Source: ``cluster_job_log`` of the repository ``msr-fiddle/philly-traces``: a list of jobs in JSON,
 each with its attempts. Times are local.
@@ -31,7 +31,7 @@ class _Machine(Record):
 
 
 class _PhillyAttempt(Record):
-    """One time that a job was scheduled."""
+    """One attempt of a job."""
 
     start_time: Text | None = None
     end_time: Text | None = None
@@ -50,10 +50,10 @@ class _PhillyJob(Record):
 
 
 def _read(path: Path, name: str) -> Trace:
-    """Return the trace; it begins with the first submission, tenants are virtual clusters.
+    """Return the trace, which begins with the first submission; tenants are virtual clusters.
 
-    A job runs as long as all its attempts took together, on as many GPUs as its last one had.
-    Attempts without both times, or without GPUs, do not count.
+    A job runs for the total time of its attempts, on the GPUs of its last one. Attempts without
+    both times, or without GPUs, are ignored.
     """
     source = source_name(path)
     submitted, ran = [], []
@@ -72,7 +72,7 @@ def _read(path: Path, name: str) -> Trace:
 
 
 def _logged(path: Path, source: str) -> Iterator[_PhillyJob]:
-    """Yield the jobs of the file one by one: as plain data all of them take half a gigabyte."""
+    """Yield the jobs of the file one by one, as all of them as plain data take half a gigabyte."""
     try:
         for k, data in enumerate(json_items(read_text(path))):
             yield _job(data, f"jobs[{k}]")
@@ -88,7 +88,7 @@ def _job(data: object, where: str) -> _PhillyJob:
 
 
 def _attempts(job: _PhillyJob, where: str, source: str) -> Iterator[tuple[float, int]]:
-    """Yield seconds and GPUs of the attempts that count."""
+    """Yield seconds and GPUs of the usable attempts."""
     for k, attempt in enumerate(job.attempts):
         gpus = sum(len(machine.gpus) for machine in attempt.detail)
         if gpus == 0 or attempt.start_time in _UNKNOWN or attempt.end_time in _UNKNOWN:
