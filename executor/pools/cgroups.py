@@ -1,8 +1,8 @@
 """Limits on CPU time by control groups, of version 2 (``cpu.max``) or 1 (CFS quota).
 
-Each rank gets a group of its own below one group of the state directory. The kernel's
-documentation has the files: ``admin-guide/cgroup-v2.rst`` and ``scheduler/sched-bwc.rst``. Under
-systemd, version 2 needs ``Delegate=yes`` and ``DelegateSubgroup=service`` (systemd 254).
+Each rank gets its own group below one group of the state directory. The files are described in
+the kernel's ``admin-guide/cgroup-v2.rst`` and ``scheduler/sched-bwc.rst``. Under systemd,
+version 2 needs ``Delegate=yes`` and ``DelegateSubgroup=service`` (systemd 254).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dovetail.executor.pools.processes import Process, runs
 from dovetail.executor.pools.shim.kernel import stat_of
 
 PERIOD_US: Final = 100_000
-"""Over which a quota is counted. One per cent of a core, the kernel's least quota, fits it."""
+"""The period of a quota, long enough for one per cent of a core (the kernel's least quota)."""
 
 _LEAST_QUOTA_US: Final = 1_000
 
@@ -28,7 +28,7 @@ KEPT_BY: Final[Mapping[Enforcement, str]] = {
     "affinity": "shares are numbers of cores",
     "none": "no shares: neither quotas nor a second core are available",
 }
-"""How shares are kept, in words."""
+"""How shares are enforced, in words."""
 
 
 class CpuGroups:
@@ -37,7 +37,7 @@ class CpuGroups:
     Parameters
     ----------
     home : path
-        Their common group; it is made where it is absent.
+        Their common group; created if it is missing.
     """
 
     version = 0
@@ -49,7 +49,7 @@ class CpuGroups:
         home.mkdir(exist_ok=True)
 
     def make(self, name: str, cores: float | None) -> str:
-        """Make a group that may use so many cores' time (None = all), and return its entrance.
+        """Create a group limited to this much CPU time (None: no limit), and return its entry file.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class CpuGroups:
         return str(group / self.entry)
 
     def cores(self, name: str) -> float | None:
-        """Return how many cores' time a group may use; None where that is not limited.
+        """Return the number of cores whose time a group may use, or None if it is not limited.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class CpuGroups:
         return self._limited(self.home / name)
 
     def members(self, name: str) -> list[Process]:
-        """Return the running processes of a group; none where there is no such group."""
+        """Return the running processes of a group, none if there is no such group."""
         try:
             numbers = (self.home / name / "cgroup.procs").read_text(encoding="ascii").split()
         except FileNotFoundError:
@@ -88,12 +88,12 @@ class CpuGroups:
         return []
 
     def remove(self, name: str) -> None:
-        """Remove a group; one that has processes stays."""
+        """Remove a group, unless it still has processes."""
         with contextlib.suppress(OSError):
             (self.home / name).rmdir()
 
     def close(self) -> None:
-        """Remove every group that has no process, and the common one if it is left empty."""
+        """Remove every group without processes, and the common group if it is then empty."""
         for name in self.names():
             self.remove(name)
         with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ class CpuGroupsV1(CpuGroups):
     """Groups of version 1: ``cpu.cfs_quota_us`` in every ``cpu.cfs_period_us``."""
 
     version = 1
-    # As a thread, which it is alone in being: moving a whole process takes the kernel 10 to 30 ms.
+    # A process enters as its only thread: moving a whole process takes the kernel 10 to 30 ms.
     entry = "tasks"
 
     def _limit(self, group: Path, quota_us: int) -> None:
@@ -124,7 +124,7 @@ class CpuGroupsV1(CpuGroups):
 
 
 class CpuGroupsV2(CpuGroups):
-    """Groups of version 2: ``cpu.max``, for which the groups above have to hand ``cpu`` down."""
+    """Groups of version 2: ``cpu.max``, which needs ``cpu`` delegated by the groups above."""
 
     version = 2
 
@@ -144,21 +144,21 @@ class CpuGroupsV2(CpuGroups):
 
 
 class CgroupParent(NamedTuple):
-    """A group of this machine below which others can be tried."""
+    """A group of this machine below which new groups can be tried."""
 
     version: int
     path: Path
 
 
 def find_groups(name: str) -> CpuGroups | None:
-    """Return groups that limit CPU time here, None where nothing of that kind is allowed.
+    """Return groups that limit CPU time here, or None if this process may not create any.
 
-    Tried by doing: a group is made, limited, read back and removed.
+    This is tried: a group is created, limited, read back and removed.
 
     Parameters
     ----------
     name : str
-        Of the common group.
+        Name of the common group.
     """
     for place in places(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup")):
         groups = _tried(place, name)
@@ -168,7 +168,7 @@ def find_groups(name: str) -> CpuGroups | None:
 
 
 def shares_here(cores_per_device: int = 1) -> Enforcement:
-    """Return by what a pool would keep shares here; a control group is made and removed again."""
+    """Return how a pool would enforce shares here; creates and removes a control group."""
     groups = find_groups(f"dovetail-trial-{os.getpid()}")
     if groups is not None:
         groups.close()
@@ -176,14 +176,14 @@ def shares_here(cores_per_device: int = 1) -> Enforcement:
 
 
 def best_enforcement(groups: CpuGroups | None, cores_per_device: int) -> Enforcement:
-    """Return the best way to keep shares with these control groups, or without any."""
+    """Return the best way to enforce shares with these control groups, or without any."""
     if groups is not None:
         return "quota"
     return "affinity" if cores_per_device > 1 else "none"
 
 
 def places(mounts: str, own: str) -> Iterator[CgroupParent]:
-    """Yield where groups may be made, the best first.
+    """Yield the places where groups may be created, the best first.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def _own_path(text: str, mount: _Mount) -> Path:
 
 
 def _handed_down(path: Path) -> bool:
-    """Return whether systemd (``Delegate=yes``) or an administrator has left a group to us."""
+    """Return whether systemd (``Delegate=yes``) or an administrator has delegated a group to us."""
     with contextlib.suppress(OSError):
         if os.getxattr(path, "user.delegate") == b"1":
             return True

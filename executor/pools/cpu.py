@@ -38,22 +38,22 @@ _PAGE_MIB: Final = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class CpuPool(LocalPool):
-    """Groups of cores as devices: real processes, real contention, shares where they can be kept.
+    """Groups of cores as devices: real processes and contention, and shares if enforceable.
 
     Parameters
     ----------
     directory : path
         The state directory.
     cores_per_device, devices : int
-        How many cores are a device, and how many devices there are; by default one core each, as
-        many as this process may use.
+        Cores in each device, and number of devices; by default one core each, and all cores that
+        this process may use.
     shares : {"quota", "affinity", "none"}, optional
-        By what shares are kept; by default the first of these that is available here.
+        How shares are enforced; by default the first of these that is available here.
 
     Raises
     ------
     InputError
-        When there are fewer cores, or shares cannot be kept in that way.
+        When there are fewer cores, or shares cannot be enforced in that way.
     """
 
     name = "cpu"
@@ -68,7 +68,7 @@ class CpuPool(LocalPool):
     ) -> None:
         self._cores = _devices(cores_per_device, devices)
         if shares == "affinity" and cores_per_device == 1:
-            raise InputError("shares must not be affinity where a device is one core", "--pool")
+            raise InputError("shares must not be affinity if a device is one core", "--pool")
         super().__init__(directory)
         self._groups = find_groups(f"dovetail-{home_token(directory)}")
         self.shares = shares or best_enforcement(self._groups, cores_per_device)
@@ -82,7 +82,7 @@ class CpuPool(LocalPool):
         self._usage = _Meter(self._cores)
 
     def cluster(self) -> Cluster:
-        """Return the devices: each has its part of the machine's memory."""
+        """Return the devices, each with an equal part of the machine's memory."""
         return self._cluster
 
     def _described(self) -> Cluster:
@@ -95,7 +95,7 @@ class CpuPool(LocalPool):
         return Cluster(shares=self._allowed_shares(), nodes=(node,))
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up the runs that should exist, with their cores, and tidy up after others."""
+        """Resume the runs that should exist, with their cores, and clean up after others."""
         beyond = super().resume(runs)
         ranks = [(run, rank) for run in self.kept() for rank in range(len(run.seats))]
         for run, rank in ranks:
@@ -120,7 +120,7 @@ class CpuPool(LocalPool):
         try:
             return Bounds(cpus, (self._groups.make(_group(run, rank), quota),))
         except OSError as error:
-            raise LaunchError(f"its cgroup cannot be made: {error.strerror}") from None
+            raise LaunchError(f"its cgroup cannot be created: {error.strerror}") from None
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
         """Return whether the kernel says that the rank is on its cores and in its group."""
@@ -148,7 +148,7 @@ class CpuPool(LocalPool):
         return self._usage.read(self._guards())
 
     def close(self) -> None:
-        """Let go of everything but the jobs."""
+        """Close the pool; the jobs keep running."""
         super().close()
         if self._groups is not None:
             self._groups.close()
@@ -175,7 +175,7 @@ class CpuPool(LocalPool):
         return seat.share / 100 * len(self._cores[seat.gpu])
 
     def _take_cores(self, run: Run, rank: int) -> tuple[int, ...]:
-        """Return all cores of the device, or as many as the share is, the least taken first."""
+        """Return all cores of the device, or the least used ones that make up the share."""
         seat = run.seats[rank]
         cores = self._cores[seat.gpu]
         with self._taking:
@@ -216,10 +216,10 @@ class _Guarded(NamedTuple):
 
 
 class _Meter:
-    """CPU time that each device's ranks had or waited for, and their memory.
+    """CPU time that each device's ranks used or waited for, and their memory.
 
-    A process that waits for a core would use it. On a busy machine, time on the core alone would
-    make a job that always computes look like one that hardly does.
+    Waiting counts because the process would have used the core. On a busy machine, used time alone
+    would make a job that always computes look nearly idle.
     """
 
     def __init__(self, cores: Mapping[str, Sequence[int]]) -> None:
@@ -238,12 +238,12 @@ class _Meter:
         by_run: Counter[str] = Counter()
         wanted, had_s = {}, {}
         for rank in ranks:
-            # The shim itself is not the job's, but has the time of children that it reaped.
+            # The shim is not part of the job, but its time includes that of reaped children.
             shim = [stat for stat in processes if (stat.pid, stat.started) == rank.shim]
             below = descendants(rank.shim.pid, processes) if shim else []
             total = had_s[rank.run, rank.rank] = sum(s.cpu for s in shim + below) / _TICKS_S
             had[rank.device] += max(0.0, total - self._had_s.get((rank.run, rank.rank), 0.0))
-            # Processes that wait for the sake of their cap would not use the core.
+            # Processes that wait because of their cap would not use the core.
             if not rank.capped:
                 total += sum(_queued_s(stat.pid) for stat in below)
             wanted[rank.run, rank.rank] = total
@@ -278,10 +278,10 @@ class _Meter:
         }
 
     def _busy(self) -> dict[int, float]:
-        """Return the seconds that each core was at work since the machine began, stolen ones too.
+        """Return the busy seconds of each core since the machine booted, including stolen time.
 
-        User, nice, system, interrupts and steal of /proc/stat (proc_stat(5)), where guests are in
-        user. Empty where a container does not show them all.
+        The sum of user (which includes guests), nice, system, interrupts and steal in /proc/stat
+        (proc_stat(5)). Empty if a container does not show every core.
         """
         text = Path("/proc/stat").read_text(encoding="ascii")
         lines = re.findall(r"^cpu(\d+) (.+)$", text, re.MULTILINE)

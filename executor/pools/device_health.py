@@ -1,4 +1,4 @@
-"""Faults of the devices of a pool: reported as events, and kept over restarts."""
+"""Faults of the devices of a pool, reported as events and kept across restarts."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ _log = logging.getLogger(__name__)
 
 
 class Cause(StrEnum):
-    """The source of a report that a device is sick; each is healed on its own."""
+    """The source of a report that a device is sick; each source is healed separately."""
 
     ANSWER = "answer"
     """It does not answer."""
     DRIVER = "driver"
-    """Its driver has reported an error of the device, which it does only once."""
+    """Its driver has reported an error of the device, which happens only once."""
     NODE = "node"
-    """Its own node says so."""
+    """Its node has reported it."""
     ENGINE = "engine"
     """The engine that lends its node will soon take it back."""
     MPS = "mps"
-    """Its MPS server is in trouble, or what was under it is not gone yet."""
+    """Its MPS server has failed, or clients of the failed server have not ended yet."""
     START = "start"
-    """Nothing could be started on it a moment ago."""
+    """A start on it failed a moment ago."""
 
 
 _LASTING: Final = frozenset({Cause.DRIVER})
-"""Causes that cannot be looked up again: they hold until the next boot."""
+"""Causes that cannot be checked again: they hold until the next boot."""
 
 
 class _KeptHealth(Record):
-    """The file of what is known, and since which boot."""
+    """The content of the file: the known faults, and the boot in which they were found."""
 
     boot: str
     devices: dict[str, dict[Cause, str]]
 
 
 class DeviceHealth:
-    """What is wrong with each device, by cause.
+    """The faults of each device, by cause.
 
     Its methods may be called from several threads.
 
     Parameters
     ----------
     path : path
-        The file with every device that was ever reported as sick. The last report of each is
-        repeated after a restart, because later ones may have been lost with the service.
+        The file, with every device that was ever reported as sick. The last report of each device
+        is repeated after a restart, because later reports may have been lost with the service.
     report : callable
-        Takes the events.
+        Receives the events.
     """
 
     def __init__(self, path: Path, report: Callable[[AnyEvent], None]) -> None:
@@ -67,14 +67,14 @@ class DeviceHealth:
         self._known: dict[str, dict[Cause, str]] = {}
 
     def resume(self, devices: Collection[str]) -> None:
-        """Report again the devices that were sick once; causes that can be looked up again, are."""
+        """Report again the devices that were sick, keeping only causes that cannot be rechecked."""
         with self._lock:
             self._known = self._read()
             for device in self._known.keys() & devices:
                 self._publish(device)
 
     def report(self, device: str, cause: Cause, reason: str) -> None:
-        """Note that a device is sick, and report it if that is new."""
+        """Record that a device is sick, and report it if that is new."""
         with self._lock:
             causes = self._known.setdefault(device, {})
             if causes.get(cause) != reason:
@@ -83,14 +83,14 @@ class DeviceHealth:
                 self._publish(device)
 
     def heal(self, device: str, cause: Cause) -> None:
-        """Note that a cause is gone, and report the device if that is new."""
+        """Record that a cause is gone, and report the device if that is new."""
         with self._lock:
             if self._known.get(device, {}).pop(cause, None) is not None:
                 self._keep()
                 self._publish(device)
 
     def of(self, device: str) -> str:
-        """Return what is wrong with a device; empty where nothing is."""
+        """Return the faults of a device as text, empty if there are none."""
         return "; ".join(self._known.get(device, {}).values())
 
     def has(self, device: str, *causes: Cause) -> bool:
@@ -116,7 +116,7 @@ class DeviceHealth:
         try:
             kept = _KeptHealth.from_data(read_data(self._path), self._path.name)
         except InputError as error:
-            _log.warning("which devices were sick is not known: %s", error)
+            _log.warning("it is not known which devices were sick: %s", error)
             return {}
         lasting = _LASTING if kept.boot == boot_id() else frozenset()
         return {

@@ -1,4 +1,4 @@
-"""The environment of a rank: its submitter's, without what would lead it astray."""
+"""The environment of a rank: its submitter's, without variables that would mislead it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def environment_of(
     Parameters
     ----------
     part : Part
-        What is kept of the run on this node.
+        The part of the run on this node.
     rank : int
-        Which of its ranks.
+        The rank's number.
     token : str
-        What its processes are found by.
+        The token by which its processes are found.
     rendezvous : Rendezvous or None
         Where the ranks of a gang meet; None for a single process, which gets none of the
-        variables of ``torch.distributed``: a plain program stays one.
+        variables of ``torch.distributed`` and so remains a plain program.
     """
     run = part.run
     kept = {name: value for name, value in run.spec.env.items() if not misleads(name)}
@@ -67,16 +67,16 @@ def environment_of(
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
     gang = {} if rendezvous is None else gang_environment(part, rank, rendezvous)
     env = {**login_environment(run.spec.owner.uid), **kept, **gang, **own}
-    # If the job's output says how far it is, it does not itself.
+    # If progress is read from the job's output, the job does not report it itself.
     counted = OWN if run.spec.progress_pattern is None else None
     return {**env, **hook_environment(counted, env)}
 
 
 def gang_environment(part: Part, rank: int, rendezvous: Rendezvous) -> Mapping[str, str]:
-    """Return what ``torch.distributed`` reads.
+    """Return the variables that ``torch.distributed`` reads.
 
-    Every rank sees one device, its own, hence ``LOCAL_RANK`` 0, as ``torchrun
-    --virtual-local-rank`` has it. ``LOCAL_WORLD_SIZE`` counts the ranks of this node.
+    Every rank sees only its own device, so ``LOCAL_RANK`` is 0, as with ``torchrun
+    --virtual-local-rank``. ``LOCAL_WORLD_SIZE`` counts the ranks on this node.
     """
     return {
         "RANK": str(rank),
@@ -89,7 +89,7 @@ def gang_environment(part: Part, rank: int, rendezvous: Rendezvous) -> Mapping[s
 
 
 def login_environment(uid: int) -> Mapping[str, str]:
-    """Return what a login would set, for submitters that do not."""
+    """Return the variables that a login would set, for submitters that do not set them."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
@@ -104,5 +104,5 @@ def login_environment(uid: int) -> Mapping[str, str]:
 
 
 def misleads(name: str) -> bool:
-    """Return whether a variable, inherited, would lead a process on a device astray."""
+    """Return whether a process on a device must not inherit this variable."""
     return name in _TAKEN_OUT or name.startswith(_TAKEN_OUT_BY_PREFIX)

@@ -1,7 +1,7 @@
-"""The pool of this machine's NVIDIA GPUs: jobs share them under MPS, or by turns without it.
+"""The pool of this machine's NVIDIA GPUs: jobs share them under MPS, or take turns without it.
 
-In the tests, MPS is NVIDIA's own control daemon without a GPU or a stand-in, and NVML the real
-bindings with injected callbacks; ``docs/evidence/hardware.md`` says what a GPU has shown.
+The tests use NVIDIA's own MPS control daemon without a GPU, or a stand-in for it, and the real NVML
+bindings with injected callbacks; ``docs/evidence/hardware.md`` has the results on a GPU.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), w
 EXCLUSIVE: Final = "without MPS, a GPU in compute mode EXCLUSIVE_PROCESS takes one process"
 
 RESERVE_MIB: Final = 1024.0
-"""Kept free on every GPU, for the driver and the MPS server.
+"""Memory kept free on every GPU for the driver and the MPS server.
 
-On an H200 with 580, the driver had 615 MiB of NVML's total before the first process, and the server
-took 74 more. The 517 MiB of a client's context count against its own limit.
+On an H200 with driver 580, the driver used 615 MiB of NVML's total before the first process, and
+the server 74 MiB more. The 517 MiB of a client's context count towards its own limit.
 """
 
 OUTSIDE_S: Final = 15.0
-"""Seconds for which a process may be on a GPU and not in the client list of its MPS server."""
+"""Seconds that a process may be on a GPU without being a client of its MPS server."""
 
 _NOT_ISOLATED: Final = "isolated"
-_NO_MORE: Final = "this machine does not isolate runs any more"
+_NO_MORE: Final = "this machine no longer isolates runs"
 
 _log = logging.getLogger(__name__)
 
 
 class _Fault(NamedTuple):
-    """When a program's fault was seen on a GPU, and which runs were there."""
+    """The time at which a program's fault was seen on a GPU, and the runs on it."""
 
     at_s: float
     runs: frozenset[str]
@@ -78,8 +78,8 @@ class _Intercepted(TypedDict):
 class GpuPool(LocalPool):
     """NVIDIA GPUs as devices, one MPS control daemon each.
 
-    A device's id is the beginning of the GPU's UUID, which NVIDIA's tools take, too. GPUs that are
-    cut up by MIG, in compute mode PROHIBITED or lost are left out.
+    A device's id is the beginning of the GPU's UUID, which NVIDIA's tools accept, too. GPUs that
+    are partitioned by MIG, in compute mode PROHIBITED or lost are left out.
 
     Parameters
     ----------
@@ -88,15 +88,15 @@ class GpuPool(LocalPool):
     nvml : Nvml
         An open session; closed with the pool.
     mps : MpsManager
-        Of the directory for MPS.
+        Manages MPS in its directory.
     splits : Splits
-        Evidence of the shares that compute right; no other is used.
+        Evidence of the shares that compute correctly; no other shares are used.
     only : sequence of str
-        Device ids or UUIDs (their beginnings); none = all GPUs.
+        Device ids or UUIDs, or their beginnings; empty for all GPUs.
     turns : bool
-        Whether jobs take turns without MPS, also where there is MPS.
+        Whether jobs take turns without MPS, even if MPS is available.
     isolation : Isolation, optional
-        Isolates pairs; it works on this machine. By default none is isolated.
+        Isolates pairs; must work on this machine. By default no pair is isolated.
 
     Raises
     ------
@@ -135,10 +135,10 @@ class GpuPool(LocalPool):
         tend = self._tend_schedulers if isolation is not None else None
         self._health = GpuHealth(self._gpus, nvml, under_mps, self._device_health, self._end, tend)
 
-    # What there is.
+    # Devices and shares.
 
     def cluster(self) -> Cluster:
-        """Return the GPUs, and the shares that some version of cuBLAS computes right under."""
+        """Return the GPUs, and the shares under which some cuBLAS version computes correctly."""
         devices = tuple(
             Device(id=name, model=gpu.name, memory_mib=gpu.memory_mib, sms=gpu.sms)
             for name, gpu in self._gpus.items()
@@ -163,7 +163,7 @@ class GpuPool(LocalPool):
         return EXCLUSIVE if "exclusive_process" in modes else None
 
     def library(self, run: Run) -> str:
-        """Return the version of cuBLAS that a run has loaded, empty where it is not known."""
+        """Return the version of cuBLAS that a run has loaded, empty if unknown."""
         roots = [self._root(run, rank) for rank in range(len(run.seats))]
         pids = [pid for root in roots if root is not None for pid in _family(root.pid)]
         return self._cublas.of(pids, run.spec.owner.uid, run.spec.owner.gid) or ""
@@ -174,13 +174,13 @@ class GpuPool(LocalPool):
         return {one for model in models for one in self._splits.libraries(model, self._driver)}
 
     def allowed(self, library: str, model: str) -> Collection[int]:
-        """Return the shares of a GPU model under which a version of cuBLAS computes right."""
+        """Return the shares of a GPU model under which a cuBLAS version computes correctly."""
         if not self._has_mps or not library:
             return ()
         return self._splits.allowed(SplitKey(model, self._driver, library))
 
     def usage(self) -> Mapping[str, Usage]:
-        """Return what each GPU has been doing since the last call; none of one that is lost."""
+        """Return the usage of each GPU since the last call; lost GPUs are left out."""
         found = {}
         for name, gpu in self._gpus.items():
             try:
@@ -190,15 +190,15 @@ class GpuPool(LocalPool):
         return found
 
     def look(self, name: str) -> str:
-        """Look at a GPU at once, and return what is wrong there; empty where nothing is."""
+        """Check a GPU immediately, and return its faults, empty if there are none."""
         return self._health.look(name)
 
     def is_broken(self, name: str) -> bool:
-        """Return whether a GPU is as no recovery of MPS can help it."""
+        """Return whether a GPU has a fault that recovering MPS cannot fix."""
         return self._device_health.has(name, Cause.ANSWER, Cause.DRIVER)
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up the runs that should exist, and begin to watch the GPUs."""
+        """Resume the runs that should exist, and start watching the GPUs."""
         self._device_health.resume(self._gpus.keys())
         beyond = super().resume(runs)
         for run in self.kept() if self._isolation is None else ():
@@ -207,7 +207,7 @@ class GpuPool(LocalPool):
         self._health.start()
         return beyond
 
-    # What a rank needs.
+    # Starting and ending ranks.
 
     def rank_environment(self, run: Run, rank: int) -> Mapping[str, str]:
         """Return the variables that bring a rank to its GPU, under its cap and limit."""
@@ -219,7 +219,7 @@ class GpuPool(LocalPool):
         isolated = self._isolated(run, rank, uuid) if run.isolated_on(seat) else {}
         if not self._has_mps:
             if share is not None:
-                raise LaunchError(f"rank {rank}: no MPS, so no share can be held")
+                raise LaunchError(f"rank {rank}: no MPS, so no share can be enforced")
             return {**self._mps.without_mps(uuid), **isolated}
         try:
             under_mps = self._mps.environment(uuid, spec.owner.uid, share, seat.memory_mib, latency)
@@ -230,10 +230,10 @@ class GpuPool(LocalPool):
             raise NotNowError(f"rank {rank}: {error}") from None
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
-        """Return whether a rank is among the clients of its GPU's MPS server, and isolated.
+        """Return whether a rank is a client of its GPU's MPS server, and isolated if it must be.
 
-        A rank that has found the GPU, but not the server, runs without its cap: it is stopped. So
-        is one that is to run in the idle time of others, and is not isolated.
+        A rank that uses the GPU but not the server runs without its cap, and is stopped. So is a
+        rank that must run in the idle time of others but is not isolated.
         """
         isolated = run.isolated_on(run.seats[rank]) and run.id not in self._unisolated
         if not self._has_mps and not isolated:
@@ -269,7 +269,7 @@ class GpuPool(LocalPool):
             _log.warning("%s: MPS could not end rank %d; it is killed anyway", run.id, rank)
 
     def close(self) -> None:
-        """Let go of everything but the jobs and the daemons that serve them."""
+        """Close the pool; the jobs and the daemons that serve them keep running."""
         quiet = self._health.close()
         if self._dcgm is not None:
             self._dcgm.close()
@@ -279,7 +279,7 @@ class GpuPool(LocalPool):
             self._mps.close()
             self._nvml.close()
 
-    # How it is found out.
+    # Readings and events.
 
     def _read(self, name: str, gpu: NvmlGpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
@@ -303,10 +303,10 @@ class GpuPool(LocalPool):
         )
 
     def _processes(self, name: str, gpu: NvmlGpu) -> tuple[dict[str, float], tuple[int, ...]]:
-        """Return the memory of each run on a GPU, if the driver says it, and other processes there.
+        """Return the memory of each run on a GPU, if known, and the other processes there.
 
-        Where not even our own are named by their numbers, those are of another PID namespace (a
-        container), and others cannot be distinguished.
+        If the driver's list has none of our own processes, its PIDs are from another namespace
+        (we are in a container), and other processes cannot be identified.
         """
         by_pid = self._nvml.processes(gpu.uuid)
         roots = self._roots(name) if by_pid else {}
@@ -323,7 +323,7 @@ class GpuPool(LocalPool):
         return {run: mib for run, mib in found.items() if mib}, tuple(sorted(others))
 
     def _roots(self, name: str) -> dict[int, str]:
-        """Return the runs on a GPU by the process above all others of their rank there."""
+        """Return the runs on a GPU by the PID at the root of their process tree."""
         found = {}
         for run in self.kept():
             for rank, seat in enumerate(run.seats):
@@ -333,7 +333,7 @@ class GpuPool(LocalPool):
         return found
 
     def _root(self, run: Run, rank: int) -> Process | None:
-        """Return the launcher of a rank, which also gets orphans among its processes."""
+        """Return the launcher of a rank, which also adopts its orphaned processes."""
         started = self._started(run, rank)
         return started.shim if started is not None else None
 
@@ -349,9 +349,9 @@ class GpuPool(LocalPool):
         super()._report(event)
 
     def _judged(self, ended: events.RankEnded) -> AnyEvent:
-        """Return how a rank failed: where a fault hit several runs, it says nothing of this one.
+        """Return how a rank ended: as gone, not failed, if a fault may be another run's.
 
-        MPS passes a fault on to every client of the GPU, and names no culprit.
+        MPS passes a fault on to every client of the GPU without naming its origin.
         """
         run = next((run for run in self.kept() if run.id == ended.run), None)
         name = run.seats[ended.rank].gpu if run is not None else ""
@@ -384,7 +384,7 @@ class GpuPool(LocalPool):
     # Isolation.
 
     def _isolated(self, run: Run, rank: int, uuid: str) -> Mapping[str, str]:
-        """Return the variables of an isolated rank; if it cannot be, its run is not started."""
+        """Return the variables of an isolated rank; NotNowError if it cannot be isolated."""
         spec = run.spec
         try:
             if self._isolation is None:
@@ -407,9 +407,9 @@ class GpuPool(LocalPool):
         self._report(events.IsolationLost(at_s=0.0, run=run.id, reason=reason))
 
     def _tend_schedulers(self) -> None:
-        """Replace schedulers that have ended or hang; what ran under them is not isolated now.
+        """Replace schedulers that have ended or hang; their runs have lost isolation.
 
-        Asking for their status keeps them: those that nothing needs are not asked, and end.
+        A scheduler that is not asked for its status ends by itself, so unused ones disappear.
         """
         kept = self.kept()
         self._unisolated.intersection_update(run.id for run in kept)
@@ -430,7 +430,7 @@ class GpuPool(LocalPool):
     def _tend(
         self, name: str, uid: int, runs: Collection[tuple[Run, float]]
     ) -> SchedulerStatus | None:
-        """Return the status of the scheduler of some runs, which began at these times."""
+        """Return the status of the scheduler of some runs, given with their start times."""
         assert self._isolation is not None
         uuid = self._gpus[name].uuid
         status = self._isolation.status(uuid, uid)
@@ -457,7 +457,7 @@ class GpuPool(LocalPool):
         return {"launches": launches, "escapes": escapes}
 
     def _end(self, name: str, pids: Collection[int]) -> None:
-        """Stop the runs whose work on a GPU was lost with its MPS server."""
+        """Stop the runs that lost their work on a GPU with its MPS server."""
         roots = self._roots(name) if pids else {}
         lost = {roots[above] for pid in pids for above in _line(pid) if above in roots}
         for run in self.kept():
@@ -468,7 +468,7 @@ class GpuPool(LocalPool):
 
 
 def _line(pid: int) -> Iterator[int]:
-    """Yield a process and those above it."""
+    """Yield a process and its ancestors."""
     seen: set[int] = set()
     while pid > 1 and pid not in seen:
         yield pid
@@ -478,7 +478,7 @@ def _line(pid: int) -> Iterator[int]:
 
 
 def _serves(pid: int) -> bool:
-    """Return whether a process is an MPS server: it holds a GPU for its clients."""
+    """Return whether a process is an MPS server, which holds a GPU for its clients."""
     process = mps_processes.look(pid)
     return process is not None and process.runs(SERVER)
 
@@ -488,7 +488,7 @@ def _family(pid: int) -> list[int]:
 
 
 def device_id(gpu: NvmlGpu) -> str:
-    """Return the id that a GPU has in a pool."""
+    """Return the id of a GPU in a pool."""
     return gpu.uuid[:12]
 
 

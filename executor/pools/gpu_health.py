@@ -1,4 +1,4 @@
-"""How the GPUs of a pool are: critical errors, silence, and MPS servers in trouble."""
+"""Health of the GPUs of a pool: critical errors, no answer, and failed MPS servers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dovetail.executor.pools.shim.kernel import stat_of
 from dovetail.executor.system.clock import boot_s
 
 WATCH_S: Final = 2.0
-"""Seconds between looks at MPS and at critical errors."""
+"""Seconds between checks of MPS and of critical errors."""
 
 REST_S: Final = 30.0
-"""Seconds for which nothing starts on a GPU on which something just could not."""
+"""Seconds without starts on a GPU after a start on it failed."""
 
 FAULT_S: Final = 10.0
-"""Seconds for which a fault of a program explains the failures of its co-runners."""
+"""Seconds after a program's fault in which failures of its co-runners are attributed to it."""
 
 LEAVE_S: Final = 5.0
-"""Seconds that a thread has to end; one that is in the middle of a recovery is left behind."""
+"""Seconds that a thread has to end; a thread in the middle of a recovery is left running."""
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""Errors that a program causes; the GPU is as good as before (NVIDIA's device plugin)."""
+"""Errors caused by a program, after which the GPU still works (from NVIDIA's device plugin)."""
 
 _FAULTY: Final = frozenset({HealthState.FAULT, HealthState.UNKNOWN})
 
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 class GpuHealth:
-    """Watches GPUs, and brings MPS back where it has failed; nothing starts there meanwhile.
+    """Watches GPUs, and recovers MPS after failures; meanwhile, nothing starts on the GPU.
 
-    One thread looks at all GPUs through NVML; each GPU has one for its MPS, since a recovery may
-    take minutes.
+    One thread checks all GPUs through NVML; each GPU has another for its MPS, because a recovery
+    may take minutes.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ class GpuHealth:
     nvml : Nvml
         An open session.
     mps : MpsManager or None
-        None where there is no MPS.
+        None without MPS.
     device_health : DeviceHealth
-        Where what is found goes.
+        Receives the findings.
     lost : callable
-        Takes a device and the processes on it whose work was lost with its MPS server.
+        Receives a device and the processes on it that lost their work with its MPS server.
     tend : callable, optional
-        Looks after the schedulers of isolated runs, in a thread of its own.
+        Maintains the schedulers of isolated runs, in a separate thread.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class GpuHealth:
             self._threads.append(self._thread("schedulers", tend))
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> bool:
-        """Stop watching, and return whether that is so: a recovery may be under way."""
+        """Stop watching; return False if a recovery is still under way."""
         self._closing.set()
         begun = [thread for thread in self._threads if thread.ident is not None]
         for thread in begun:
@@ -95,16 +95,16 @@ class GpuHealth:
         return not any(thread.is_alive() for thread in begun)
 
     def rest(self, name: str, reason: str) -> None:
-        """Let nothing start on a GPU for a while, as something just could not."""
+        """Start nothing on a GPU for a while, because a start on it just failed."""
         self._rest_until_s[name] = boot_s() + REST_S
         self._device_health.report(name, Cause.START, reason)
 
     def silent(self, name: str, reason: str) -> None:
-        """Note that a GPU has not answered; it is well again as soon as it does."""
+        """Record that a GPU has not answered; it is healthy again as soon as it does."""
         self._device_health.report(name, Cause.ANSWER, reason)
 
     def faulted(self, name: str) -> bool:
-        """Return whether a program's fault was seen on a GPU just now."""
+        """Return whether a program's fault was seen on a GPU within ``FAULT_S``."""
         self._listen()
         uuid = self._gpus[name].uuid
         if self._mps is not None and self._mps.health(uuid).state is HealthState.FAULT:
@@ -112,7 +112,7 @@ class GpuHealth:
         return boot_s() - self._fault_s.get(name, -math.inf) < FAULT_S
 
     def look(self, name: str) -> str:
-        """Look at a GPU at once, and return what is wrong there; empty where nothing is."""
+        """Check a GPU immediately, and return its faults, empty if there are none."""
         self._check(name, self._gpus[name])
         faulted = self.faulted(name)
         return self._device_health.of(name) or (
@@ -131,7 +131,7 @@ class GpuHealth:
             except Exception:  # without its watchers a pool would start jobs on sick GPUs
                 _log.exception("the health of GPUs could not be looked at")
 
-    # What the driver tells.
+    # Reports of the driver.
 
     def _look(self) -> None:
         for name, gpu in self._gpus.items():
@@ -167,7 +167,7 @@ class GpuHealth:
     # MPS.
 
     def _nurse(self, name: str, uuid: str) -> None:
-        """Bring MPS back on a GPU whose server has failed; until then nothing starts there."""
+        """Recover MPS on a GPU if its server has failed; until then nothing starts there."""
         assert self._mps is not None
         health = self._mps.health(uuid)
         if health.state in _FAULTY:

@@ -1,4 +1,4 @@
-"""What kinds of local pools do differently, and a run supervisor asks of its pool."""
+"""The hooks through which a run supervisor calls its pool, overridden by each kind of pool."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dovetail.executor.pools.run_files import RunFiles
 
 
 class Bounds(NamedTuple):
-    """The limits of a rank from before its program runs.
+    """The limits of a rank that are set before its program runs.
 
     Attributes
     ----------
     cpus : tuple of int
         Cores it may run on; empty = all.
     cgroups : tuple of str
-        ``cgroup.procs`` files that it enters.
+        Entry files of the cgroups that it joins.
     """
 
     cpus: tuple[int, ...] = ()
@@ -35,13 +35,13 @@ class Hooks:
     Attributes
     ----------
     quick_hooks : bool
-        Whether ``rank_environment`` and ``rank_bounds`` never wait, so that any thread may call.
+        Whether ``rank_environment`` and ``rank_bounds`` never wait, so any thread may call them.
     """
 
     quick_hooks = False
 
     def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
-        """Return what the shim of a rank is to run; LaunchError if it cannot be run."""
+        """Return the specification for the shim of a rank; LaunchError if it cannot be run."""
         raise NotImplementedError
 
     def rendezvous(self, part: Part) -> Rendezvous | None:
@@ -54,24 +54,24 @@ class Hooks:
         Raises
         ------
         LaunchError
-            When the rank cannot be started; then none of the run is.
+            When the rank cannot be started; then no rank of the run is started.
         """
         return {}
 
     def rank_bounds(self, run: Run, rank: int) -> Bounds:
-        """Return the cores and cgroups of a rank; LaunchError as above."""
+        """Return the cores and cgroups of a rank; LaunchError if it cannot be started."""
         return Bounds()
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
-        """Return whether a rank is proven to run under its cap; called again until it is."""
+        """Return whether a rank is proven to run under its cap; called repeatedly until True."""
         return True
 
     def before_kill(self, run: Run, rank: int) -> None:
-        """Do what must precede the kill of a rank's processes."""
+        """Do everything that must precede the kill of a rank's processes."""
 
     def members(self, run: Run, rank: int) -> list[Process]:
-        """Return processes that belong to a rank by other signs than token and session."""
+        """Return processes of a rank that are known by other signs than token and session."""
         return []
 
     def released(self, run: Run) -> None:
-        """Give back what the pool holds for a run that has ended."""
+        """Release the pool's resources of a run that has ended."""

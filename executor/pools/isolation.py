@@ -1,9 +1,9 @@
-"""What a GPU pool asks of a way to isolate runs that share a GPU.
+"""The interface between a GPU pool and a plugin that isolates runs sharing a GPU.
 
-A way of isolation is a plugin ``isolation.NAME``: a function that takes a directory for its files
-and returns an ``Isolation``. The pool takes the first that works on the machine; where there is
-none, no pair is isolated. For each GPU and user with isolated runs there is one *scheduler*, which
-outlives the service.
+The plugin is registered as ``isolation.NAME``: a function that takes a directory for its files and
+returns an ``Isolation``. The pool uses the first one that works on the machine; without one, no
+pair is isolated. There is one *scheduler* for each GPU and user with isolated runs, which outlives
+the service.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class IsolationError(DovetailError):
 
 
 class SchedulerStatus(NamedTuple):
-    """What a scheduler says of itself.
+    """The status that a scheduler reports.
 
     Attributes
     ----------
     pids : frozenset of int
         The processes that it isolates.
     launches : mapping of str to int
-        Their kernel launches since it began, by what they are counted as.
+        Their kernel launches since the scheduler started, by category.
     escapes : mapping of str to str
-        Their kernels that cannot be isolated, or not in some form, and why.
+        Their kernels that cannot be isolated at all, or not in some form, with the reason.
     """
 
     pids: frozenset[int]
@@ -37,7 +37,7 @@ class SchedulerStatus(NamedTuple):
 
 
 class Isolation(Protocol):
-    """Isolates latency-critical runs from those that run in their idle time.
+    """Isolates latency-critical runs from the runs in their idle time.
 
     GPUs are named by UUID, and users by uid.
     """
@@ -48,14 +48,14 @@ class Isolation(Protocol):
     def environment(
         self, uuid: str, uid: int, latency: bool, given: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Start a GPU's scheduler if it does not run, and return what an isolated rank needs.
+        """Start a GPU's scheduler if needed, and return the variables of an isolated rank.
 
         Parameters
         ----------
         uuid, uid
             The GPU and the rank's user.
         latency : bool
-            Whether its launches are those that others wait for.
+            Whether other runs wait for the rank's launches.
         given : mapping of str to str
             The job's own environment.
 
@@ -66,7 +66,7 @@ class Isolation(Protocol):
         """
 
     def ensure(self, uuid: str, uid: int) -> None:
-        """Start a GPU's scheduler for a user unless one answers; one that hangs is replaced.
+        """Start a GPU's scheduler for a user unless one answers; replace one that hangs.
 
         Raises
         ------
@@ -78,4 +78,4 @@ class Isolation(Protocol):
         """Return the status of a GPU's scheduler for a user, or None if none answers."""
 
     def began_s(self, uuid: str, uid: int) -> float | None:
-        """Return when that scheduler began, in seconds since boot, or None if none runs."""
+        """Return when that scheduler started, in seconds since boot, or None if none runs."""

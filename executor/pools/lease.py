@@ -1,7 +1,7 @@
-"""The lease of a node: until when its ranks may run, unless it is renewed.
+"""The lease of a node: the time until which its ranks may run, unless it is renewed.
 
-One small file a node says it to all its shims, so that a renewal costs the same however many
-ranks there are. ``docs/internals/launcher.md`` tells what shims make of it.
+One small file per node tells all its shims, so a renewal costs the same for any number of ranks.
+``docs/internals/launcher.md`` describes how shims use it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dovetail.executor.pools.shim.lease import LeaseRecord, lease_line, read_lea
 from dovetail.executor.system.clock import boot_id, boot_s
 
 KILL_S: Final = 5.0
-"""Seconds between a lapse, when ranks are asked to end, and the kill of what is left of them."""
+"""Seconds between a lapse, when ranks are asked to end, and the kill of their processes."""
 
 
 SHIM_KILL_S: Final = 10.0
-"""Seconds that a shim has to kill what it guards, before it is killed itself."""
+"""Seconds that a shim has to kill its rank before it is killed itself."""
 
 
 class Lease:
-    """The lease of this node, written by one process; renewing it is safe from any thread.
+    """The lease of this node, written by one process and renewed from any thread.
 
-    A lease that lapsed may be renewed, but never for ranks that ran before: it is another one
-    then, and their shims know that from its beginning.
+    A lease that lapsed may be renewed, but not for ranks that ran before: it is then a new lease,
+    which their shims recognize by its start time.
 
     Parameters
     ----------
     path : path
-        Its file. What is there of this boot is taken up.
+        Its file. A lease in it that was written since this boot is continued.
     kill_s : float
         Seconds between a lapse and the kill.
 
@@ -54,19 +54,19 @@ class Lease:
 
     @property
     def lapsed(self) -> bool:
-        """Whether no rank may run, nor be started."""
+        """Whether no rank may run or be started."""
         return boot_s() >= self.deadline_s
 
     def end_of(self, started_s: float) -> float:
-        """Return until when a rank may run that was started then, under a lease of this node.
+        """Return until when a rank that started at a given time may run.
 
-        One that is older than this lease had another, which had ended when this one began.
+        A rank older than this lease had an earlier lease, which ended before this one began.
         """
         record = self._record
         return record.since_s if started_s < record.since_s else record.deadline_s
 
     def renew_until(self, deadline_s: float) -> None:
-        """Let ranks run until then; an earlier deadline than the known one changes nothing.
+        """Let ranks run until a deadline; one that is earlier than the present changes nothing.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Lease:
         Raises
         ------
         OSError
-            When it cannot be written. The lease is what it was then.
+            When it cannot be written; the lease is then unchanged.
         """
         with self._renewing:
             if deadline_s <= self.deadline_s:
@@ -95,13 +95,13 @@ def _known(path: Path, boot: str) -> LeaseRecord:
 
 
 def _write(path: Path, line: bytes) -> None:
-    """Write a line over the one before, which takes no room on a disk that is full.
+    """Overwrite the line, which needs no space on a full disk.
 
-    A reader that sees half of it notices by the check sum.
+    A reader that sees a partial write notices it by the checksum.
     """
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if os.pwrite(file, line, 0) != len(line):
-            raise OSError("the lease could be written in part only")
+            raise OSError("the lease could only be written in part")
     finally:
         os.close(file)

@@ -44,14 +44,14 @@ LOG_FILES: Final = 4
 _log = logging.getLogger(__name__)
 
 _PORTS: Final = range(20_000, 30_000)
-"""Below what Linux gives to outgoing connections by itself."""
+"""Below the range that Linux assigns to outgoing connections."""
 
 _SHOWN: Final = 3
 _THIS_MACHINE: Final = "127.0.0.1"
 
 
 class LocalPool(Hooks):
-    """What all pools of local processes have in common.
+    """The common base of all pools of local processes.
 
     A kind of pool overrides `cluster`, `sharing`, `library`, `libraries`, `allowed` and `usage`,
     which are called from the service's thread, and the hooks.
@@ -61,7 +61,7 @@ class LocalPool(Hooks):
     directory : path
         The state directory.
     log_bytes, log_files : int
-        The size of a part of a rank's log, and how many parts are kept.
+        The size of a part of a rank's log, and the number of parts kept.
     """
 
     name = "local"
@@ -100,11 +100,11 @@ class LocalPool(Hooks):
         return None
 
     def library(self, run: Run) -> str:
-        """Return the library on which it depends which shares compute right; empty: none."""
+        """Return the library that decides which shares compute correctly, empty if none does."""
         return ""
 
     def libraries(self) -> Collection[str]:
-        """Return the libraries of which it is known which shares they allow."""
+        """Return the libraries whose allowed shares are known."""
         return ()
 
     def allowed(self, library: str, model: str) -> Collection[int]:
@@ -112,17 +112,17 @@ class LocalPool(Hooks):
         return self.cluster().shares
 
     def usage(self) -> Mapping[str, Usage]:
-        """Return what each device has been doing since the last call."""
+        """Return the usage of each device since the last call."""
         return {}
 
-    # What is the same everywhere.
+    # The same for all kinds of pools.
 
     def attach(self, wake: Callable[[], None]) -> None:
         """Set what to call, from any thread, as soon as ``poll`` has news."""
         self._wake = wake
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up the runs that should exist, and return what was found beyond them."""
+        """Resume the runs that should exist, and return other runs that were found."""
         self.fork_server.start()
         if self._lease is None:
             self._note_boot(runs)
@@ -134,7 +134,7 @@ class LocalPool(Hooks):
         for name in names:
             found = self.files(name).read_part()
             if found is None:
-                _log.warning("processes of %s run, and nothing says what it is", name)
+                _log.warning("processes of the run %s exist, but no record of it", name)
             else:
                 self._keep(found)
                 beyond.append(found.run)
@@ -143,8 +143,8 @@ class LocalPool(Hooks):
     def _note_boot(self, runs: Sequence[Run]) -> None:
         """Mark ranks without a trace as started in an earlier boot, if there was one.
 
-        Without a lease, what is durable of a start is the journal's event. The trace of a rank
-        that ran may have been lost with the machine, so the rank must not be started any more.
+        Without a lease, only the journal's event of a start is durable. The trace of a rank that
+        ran may have been lost with the machine, so the rank must not be started again.
         """
         file, now = self.directory / "boot", boot_id()
         before = file.read_text(encoding="ascii") if file.exists() else now
@@ -156,28 +156,28 @@ class LocalPool(Hooks):
             write_lasting(file, now.encode())
 
     def prelaunch(self, run: Run) -> None:
-        """Bring every rank of the run to the start barrier, for a launch that will follow."""
+        """Bring every rank of the run to the start barrier, before its launch."""
         if self.quick_hooks and len(run.seats) == 1 and run.id not in self._supervisors:
             self._keep(whole(run), bring=True)
         else:
             self._kept_as(whole(run)).order(bring=True)
 
     def launch(self, run: Run) -> None:
-        """Start every rank of the run that has no trace yet, all or none at the same time."""
+        """Start every rank of the run that has no trace yet, all together or none."""
         self._kept_as(whole(run)).order(bring=True, launch=True)
 
     def stop(self, run: str, grace_s: float) -> None:
-        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
+        """End every rank of the run (ask, wait, terminate, kill); safe to repeat."""
         if run in self._supervisors:
             self._supervisors[run].order(stop_s=grace_s)
 
     def pause(self, run: str, on: bool) -> None:
-        """Stop every process of a run where it is, or let it go on; again harmless."""
+        """Suspend every process of a run, or let it continue; safe to repeat."""
         if run in self._supervisors:
             self._supervisors[run].order(pause=on)
 
     def release(self, run: str) -> None:
-        """Give back what an ended run held. Logs stay."""
+        """Release the resources of an ended run. Its logs stay."""
         supervisor = self._supervisors.pop(run, None)
         if supervisor is None:
             return
@@ -186,11 +186,11 @@ class LocalPool(Hooks):
         self.released(supervisor.kept)
 
     def poll(self) -> Sequence[AnyEvent]:
-        """Return at once what has happened since the last call; the caller sets ``at_s``."""
+        """Return the events since the last call without waiting; the caller sets ``at_s``."""
         return [self._seen.get_nowait() for _ in range(self._seen.qsize())]
 
     def progress(self, run: str) -> Sequence[Progress | None]:
-        """Return how far each rank of a run is; None for a rank that reports nothing."""
+        """Return the progress of each rank of a run; None for a rank that reports nothing."""
         supervisor = self._supervisors.get(run)
         if supervisor is None:
             return ()
@@ -203,7 +203,7 @@ class LocalPool(Hooks):
         return str(log) if log.exists() else None
 
     def prune(self, keep_s: float) -> None:
-        """Remove what is left of runs that ended longer ago or take too much of the disk."""
+        """Remove the files of runs that ended longer ago or take too much of the disk."""
         with self._pruning:
             self._room.make(keep_s, self._is_held)
 
@@ -211,8 +211,8 @@ class LocalPool(Hooks):
         return run in self._supervisors or not self.files(run).released
 
     def close(self) -> None:
-        """Let go of everything but the jobs: they run on."""
-        # All at once: of several that hang in a hook, none is waited for after another.
+        """Close the pool; the jobs keep running."""
+        # All at once, so that several supervisors that hang in hooks are awaited together.
         for supervisor in self._supervisors.values():
             supervisor.begin_leave()
         until_s = boot_s() + LEAVE_S
@@ -221,7 +221,7 @@ class LocalPool(Hooks):
         self._supervisors.clear()
         self.fork_server.close()
 
-    # What a node of a larger pool does besides.
+    # Additional methods for a node of a larger pool.
 
     def join(self, address: str, lease: Lease) -> None:
         """Become the part of a larger pool that is on this node; called before ``resume``.
@@ -229,9 +229,9 @@ class LocalPool(Hooks):
         Parameters
         ----------
         address : str
-            Where ranks on other nodes reach those on this one.
+            The address at which ranks on other nodes reach the ranks on this one.
         lease : Lease
-            Under which every rank runs from now on.
+            The lease under which every rank runs from now on.
         """
         self._address, self._lease = address, lease
 
@@ -240,72 +240,71 @@ class LocalPool(Hooks):
     ) -> None:
         """Bring ranks of a run to the start barrier and hold them there.
 
-        ``prepared`` reports that all of them wait there, ``poll`` that none ever will (refused).
-        They are refused, through no fault of their job, if they are not committed within a minute,
-        if one of them dies, or if the lease lapses. Calling it again is harmless, and they are
-        reported again.
+        ``prepared`` reports that all of them wait there, or ``poll`` that they are refused. They
+        are refused, through no fault of their job, if they are not committed within a minute, if
+        one of them dies, or if the lease lapses. It is safe to repeat, and reports them again.
 
         Parameters
         ----------
         run : Run
             With all its seats.
         ranks : collection of int
-            Those of this node.
+            The ranks on this node.
         rendezvous : Rendezvous, optional
-            Where its gang meets; None: here. That is for the part that has rank 0.
+            Where its gang meets; None: on this node, which must have rank 0.
         """
         if rendezvous is None and 0 not in ranks:
             raise ValueError(f"{run.id}: where a gang meets is decided where its rank 0 is")
         self._kept_as(Part(run, tuple(sorted(ranks)), rendezvous)).order(bring=True, report=True)
 
     def has_trace(self, part: Part) -> bool:
-        """Return whether a rank of a part was started here, or may never be."""
+        """Return whether a rank of a part was started here, or must never be."""
         files = self.files(part.run.id)
         return any((files.rank(k).directory / "started.json").exists() for k in part.ranks)
 
     def keep(self, part: Part) -> None:
-        """Take up a part, unless it is kept already; ``poll`` reports what trace it has."""
+        """Supervise a part, unless it is already; ``poll`` reports the traces of its ranks."""
         self._kept_as(self.files(part.run.id).read_part() or part)
 
     def part(self, run: str) -> Part | None:
-        """Return what is kept of a run, None where nothing is."""
+        """Return the part of a run that is supervised here, or None."""
         supervisor = self._supervisors.get(run)
         return None if supervisor is None else supervisor.part
 
     @property
     def trouble(self) -> str:
-        """What keeps runs from being watched or ended; empty where nothing does."""
+        """Why runs cannot be watched or ended, empty if they can."""
         all_of_them = [one.trouble for one in list(self._supervisors.values()) if one.trouble]
         more = f" and {len(all_of_them) - _SHOWN} more" if len(all_of_them) > _SHOWN else ""
         return "; ".join(all_of_them[:_SHOWN]) + more
 
     def prepared(self) -> Sequence[PreparedPart]:
-        """Return at once the parts that have come to the start barrier since the last call."""
+        """Return the parts that reached the start barrier since the last call, without waiting."""
         return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
 
     def commit(self, run: str) -> None:
-        """Start the ranks at the start barrier, and refuse for good those that are not there.
+        """Start the ranks at the start barrier, and refuse permanently the ranks not there.
 
-        Calling it again is harmless for what has started.
+        It is safe to repeat for ranks that have started.
         """
         if run in self._supervisors:
             self._supervisors[run].order(launch=True, commit=True)
 
     def abort(self, run: str, reason: str) -> None:
-        """Refuse for good, through no fault of its job, what has not been started."""
+        """Refuse the ranks that have not started permanently, through no fault of their job."""
         if run in self._supervisors:
             self._supervisors[run].order(abort=reason)
 
     def unreleased(self) -> Sequence[Run]:
         """Return the runs of this directory that were launched or prepared, and not released."""
         folder = os.path.join(self.directory, "runs")
-        # There may be tens of thousands that are over, which have none.
+        # There may be tens of thousands of ended runs, which have no run.json.
         names = os.listdir(folder) if os.path.exists(folder) else []
         kept = sorted(name for name in names if os.path.exists(f"{folder}/{name}/run.json"))
         parts = [files.read_part() for files in map(self.files, kept) if not files.released]
         return [part.run for part in parts if part is not None]
 
-    # For kinds of pools and for supervisors.
+    # For subclasses and supervisors.
 
     def files(self, run: str) -> RunFiles:
         """Return the files of a run."""
@@ -316,12 +315,12 @@ class LocalPool(Hooks):
         return [supervisor.kept for supervisor in list(self._supervisors.values())]
 
     def is_over(self, run: str) -> bool:
-        """Return whether every rank of a run is over: it is kept, if at all, for its release."""
+        """Return whether every rank of a run is over, or the run is not supervised."""
         supervisor = self._supervisors.get(run)
         return supervisor is None or supervisor.over
 
     def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
-        """Return what the shim of a rank is to run."""
+        """Return the specification of a rank for its shim."""
         run, own = part.run, files.rank(rank)
         user = _user(run.spec.owner)
         env = environment_of(part, rank, own.token, self.rendezvous(part))
@@ -345,7 +344,7 @@ class LocalPool(Hooks):
         }
 
     def rendezvous(self, part: Part) -> Rendezvous | None:
-        """Return where the gang of a part meets, the same for as long as it is not released."""
+        """Return where the gang of a part meets, unchanged until its release."""
         if len(part.run.seats) == 1:
             return None
         return part.rendezvous or Rendezvous(self._address, self._port(self.files(part.run.id)))
@@ -355,7 +354,7 @@ class LocalPool(Hooks):
         return {"lease": {"path": str(lease.path), "kill_s": lease.kill_s}} if lease else {}
 
     def _kept_as(self, part: Part) -> RunSupervisor:
-        """Return the run supervisor of a run, which may be kept already."""
+        """Return the supervisor of a run, started if there is none yet."""
         if part.run.id not in self._supervisors:
             self._keep(part)
         return self._supervisors[part.run.id]
@@ -367,7 +366,7 @@ class LocalPool(Hooks):
         supervisor.start(bring)
 
     def _report(self, event: AnyEvent | PreparedPart) -> None:
-        """Keep news for ``poll`` or ``prepared``; from any thread."""
+        """Queue an event for ``poll`` or ``prepared``; callable from any thread."""
         if isinstance(event, PreparedPart):
             self._prepared.put(event)
         else:
@@ -380,7 +379,7 @@ class LocalPool(Hooks):
         return {token.split("/")[1] for _, token in tokens() if token.startswith(home)}
 
     def _port(self, files: RunFiles) -> int:
-        """Return the port of a gang: its own for as long as it is not released."""
+        """Return the port of a gang, reserved for it until its release."""
         with self._ports:
             known = files.port()
             if known is None:
@@ -391,7 +390,7 @@ class LocalPool(Hooks):
 
 
 def why_not_as(owner: Owner) -> str | None:
-    """Return why jobs of a user cannot be run by this process; None: they can."""
+    """Return why this process cannot run jobs of a user, or None if it can."""
     me = os.geteuid()
     if me in (0, owner.uid):
         return None
@@ -399,7 +398,7 @@ def why_not_as(owner: Owner) -> str | None:
 
 
 def _user(owner: Owner) -> dict[str, object] | None:
-    """Return the user that the rank has to become; None for this process's user."""
+    """Return the user that the rank must run as; None for this process's user."""
     reason = why_not_as(owner)
     if reason is not None:
         raise LaunchError(reason)
@@ -417,7 +416,7 @@ def _groups(owner: Owner) -> list[int]:
 
 
 def _copies(run: Run, rank: int) -> list[str | None]:
-    """Return the files of the user's choice for output and, where that is apart, for errors."""
+    """Return the files that the user chose for output and, if separate, for errors."""
     spec = run.spec
     values = {"j": run.job, "a": str(spec.index or 0), "t": str(rank), "r": str(rank), "%": "%"}
     values["u"] = spec.owner.name
@@ -439,7 +438,7 @@ def _lines(run: Run) -> dict[str, str] | None:
 
 
 def _from(files: RunFiles) -> list[int]:
-    """Return all ports, beginning where run and directory say: services rarely try the same."""
+    """Return all ports, in an order that differs by run and directory to avoid collisions."""
     first = zlib.crc32(f"{files.home}/{files.run}".encode()) % len(_PORTS)
     return [*_PORTS[first:], *_PORTS[:first]]
 

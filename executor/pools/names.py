@@ -9,14 +9,14 @@ from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 
 Enforcement = Literal["quota", "affinity", "none"]
-"""By what a share is kept: CPU time of a cgroup, cores, or not at all (then there are none)."""
+"""How shares are enforced: CPU time of a cgroup, cores, or not at all (then there are none)."""
 
 _FLAG: Final = "--pool"
 _OPTIONS: Final = ("cores_per_device", "devices", "shares")
 
 
 class CpuOptions(NamedTuple):
-    """The options of a ``cpu`` pool: the cores of a device, the devices, how shares are kept."""
+    """The options of a ``cpu`` pool: cores per device, number of devices, enforcement of shares."""
 
     cores_per_device: int = 1
     devices: int | None = None
@@ -24,13 +24,13 @@ class CpuOptions(NamedTuple):
 
 
 class GpuOptions(NamedTuple):
-    """The options of a ``gpu`` pool: the ids of its GPUs, none for all."""
+    """The options of a ``gpu`` pool: the ids of its GPUs, empty for all."""
 
     only: tuple[str, ...] = ()
 
 
 def pool_options(text: str) -> CpuOptions | GpuOptions:
-    """Return the options of the pool that a text names.
+    """Return the options of the pool that is named by a text.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def pool_options(text: str) -> CpuOptions | GpuOptions:
     Raises
     ------
     InputError
-        When there is no such pool, or no such option of the cpu pool.
+        When the pool or an option of it is unknown, or the value of an option is invalid.
     """
     name, _, options = text.partition(":")
     if name == "cpu":
@@ -61,7 +61,7 @@ def cpu_options(text: str) -> CpuOptions:
     Raises
     ------
     InputError
-        When an option is unknown, or its value cannot be.
+        When an option is unknown, or its value is invalid.
     """
     options = [part.partition("=") for part in text.split(",") if part]
     given = {name.strip(): value.strip() for name, _, value in options}

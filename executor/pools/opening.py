@@ -1,4 +1,4 @@
-"""Pools of this machine by name: as ``dovetail serve --pool`` and the agents of nodes have them."""
+"""Opens pools of this machine by name, for ``dovetail serve --pool`` and the agents of nodes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _log = logging.getLogger(__name__)
 
 
 def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Path], LocalPool]:
-    """Return what makes the pool that a text names, for a directory of the pool's files.
+    """Return a function that opens the pool named by a text, given a directory for its files.
 
     Parameters
     ----------
     text : str
-        As ``pool_options`` takes it.
+        The name with its options, as for ``pool_options``.
     directory : path
-        Has the evidence of splits, which belongs to the machine.
+        The directory with the machine's evidence of splits.
     mps : path, optional
-        Where MPS daemons are; by default ``mps`` in the directory.
+        The directory of the MPS daemons; by default ``mps`` in the directory.
 
     Raises
     ------
     InputError
-        When there is no such pool, or no such option of the cpu pool.
+        When the pool or an option of it is unknown, or the value of an option is invalid.
     """
     asked = pool_options(text)
     if isinstance(asked, CpuOptions):
@@ -62,7 +62,7 @@ def find_isolation(directory: Path) -> Isolation | None:
     Parameters
     ----------
     directory : path
-        For its files.
+        The directory for its files.
     """
     ways = plugins("isolation")
     if not ways:

@@ -1,4 +1,4 @@
-"""The part of a run that is on this node: which of its ranks, and where its gang meets."""
+"""The part of a run that is on this node: its ranks, and where its gang meets."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Rendezvous(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Ranks of a run that are kept here; they have the numbers that they have in the gang.
+    """The ranks of a run that are kept on this node, with their numbers in the gang.
 
     Attributes
     ----------
     run : Run
-        With all its seats, those of other nodes included.
+        The run with all its seats, including seats on other nodes.
     ranks : tuple of int
-        Those kept here, in order.
+        The ranks kept here, in order.
     rendezvous : Rendezvous or None
-        Where the gang meets; None where that is decided here when it is launched.
+        Where the gang meets; None if this node decides it at the launch.
     """
 
     run: Run
@@ -43,7 +43,7 @@ def whole(run: Run) -> Part:
 
 
 class PreparedPart(NamedTuple):
-    """A part of a run waits at the start barrier, and nothing of it has run.
+    """A part of a run that waits at the start barrier; none of its ranks has run.
 
     It starts when it is committed, and ends without a trace when it is aborted.
 
@@ -52,7 +52,7 @@ class PreparedPart(NamedTuple):
     run : str
         The run's id.
     ranks : tuple of int
-        Those of its ranks that wait at the start barrier.
+        The ranks that wait at the start barrier.
     rendezvous : Rendezvous or None
         Where its gang meets, for the other parts; None for a run of one rank.
     """

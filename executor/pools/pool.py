@@ -10,7 +10,7 @@ from dovetail.executor.jobs.specs import Run
 from dovetail.instances.instance import Cluster
 
 SAMPLE_S: Final = 1.0
-"""Seconds between two looks of the service at what runs, unless asked otherwise."""
+"""Default number of seconds between two samples of the running jobs by the service."""
 
 
 class Progress(NamedTuple):
@@ -19,15 +19,15 @@ class Progress(NamedTuple):
     Attributes
     ----------
     iterations : float
-        Done since its process began.
+        Iterations done since its process started.
     at_s : float
-        When the last of them was done, seconds of CLOCK_BOOTTIME: two readings make an exact
-        rate, whenever they are taken.
+        When the last iteration was done, in seconds of CLOCK_BOOTTIME: two readings give an exact
+        rate, no matter when they are taken.
     total : float or None
-        Iterations in all, where the job says so.
+        The total number of iterations, if the job reports it.
     latencies : tuple of (int, int)
-        The latencies reported so far: the numbers of their buckets, ascending, and how many are
-        in each (`dovetail_progress.latency_at` tells where a bucket begins).
+        The latencies reported so far, as pairs of bucket number (ascending) and count
+        (`dovetail_progress.latency_at` returns where a bucket begins).
     """
 
     iterations: float
@@ -44,30 +44,30 @@ class Usage(NamedTuple):
     at_s : float
         When it was read, on the clock of ``Progress``.
     memory_mib : float or None
-        In use now.
+        Memory in use.
     energy_j : float or None
-        A counter that only grows; power is its difference over time.
+        A counter of energy that only grows; power is its difference over time.
     metrics : mapping of str to float
-        Means since the reading before, by the names of ``instances.instance.METRICS``.
+        Means since the previous reading, by the names of ``instances.instance.METRICS``.
     source : str
-        Where the metrics come from, in words: ``NVML GPM``, ``CPU time (stand-in)``.
+        The source of the metrics, in words: ``NVML GPM``, ``CPU time (stand-in)``.
     memory_by_run : mapping of str to float
-        High-water mark of each resident run in MiB, if it is known.
+        High-water mark of each resident run in MiB, if known.
     clock_mhz, temperature_c : float or None
-        Now.
+        Its clock rate and temperature.
     throttled : tuple of str
-        Why its clocks are lowered now.
+        Why its clock rate is reduced.
     others : tuple of int
-        Processes on it that are none of the pool's.
+        Processes on it that do not belong to the pool.
     others_busy : float or None
-        The part of the time since the reading before that it gave to processes that are none of
-        the pool's, where these cannot be kept away.
+        The fraction of the time since the previous reading that it spent on processes outside the
+        pool, if these cannot be kept away.
     driver : str or None
         The version of its driver.
     launches : mapping of str to int
-        Kernel launches of isolated runs by what they are counted as, since its schedulers started.
+        Kernel launches of isolated runs since its schedulers started, by category.
     escapes : mapping of str to str
-        Their kernels that cannot be isolated, or not in some form, and why.
+        Their kernels that cannot be isolated at all, or not in some form, with the reason.
     """
 
     at_s: float
@@ -89,16 +89,16 @@ class Usage(NamedTuple):
 class NodePool(Protocol):
     """Devices on which runs can be started, stopped and watched.
 
-    No method waits for a job. ``poll`` reports what happens, as events about ranks and devices.
-    Methods are called from one thread, except ``prune`` and ``log_path``, which may be called from
-    any thread at any time, even after ``release``.
+    No method waits for a job. ``poll`` reports events of ranks and devices. Methods are called
+    from one thread, except ``prune`` and ``log_path``, which may be called from any thread at any
+    time, even after ``release``.
 
     Attributes
     ----------
     name : str
-        ``gpu``, ``cpu``, ``simulated``, ...: shown wherever figures of the pool are.
+        ``gpu``, ``cpu``, ``simulated``, ...: shown with all figures of the pool.
     notice : str
-        One line on what figures of this pool are worth, for people; empty for real GPUs.
+        One line for users on what figures of this pool are worth; empty for real GPUs.
     """
 
     name: str
@@ -106,23 +106,23 @@ class NodePool(Protocol):
 
     @property
     def awaited(self) -> str:
-        """What will bring more devices, in a few words; empty: these are all."""
+        """The source of further devices, in a few words; empty if there are no more."""
         ...
 
     @property
     def trouble(self) -> str:
-        """What keeps it from watching or ending runs; empty: nothing does."""
+        """Why it cannot watch or end runs, empty if it can."""
         ...
 
     def lack(self, devices: int) -> None:
-        """Take in how many devices the jobs lack that wait after a round."""
+        """Set how many devices the jobs that wait after a round lack."""
         ...
 
     def cluster(self) -> Cluster:
         """Return the devices, and the shares that may be used on them.
 
-        They may become others; then what ``attach`` set is called. ``poll`` tells of no device that
-        has not been here before.
+        They may change; then the function set by ``attach`` is called. ``poll`` reports no device
+        that this method has not returned before.
         """
         ...
 
@@ -134,9 +134,9 @@ class NodePool(Protocol):
         ...
 
     def library(self, run: Run) -> str:
-        """Return the library that decides which shares compute right for a run (cuBLAS on GPUs).
+        """Return the library that decides which shares compute correctly (cuBLAS on GPUs).
 
-        It is looked for while the run runs; empty where it is not known, or does not matter.
+        It is looked up while the run runs; empty if it is unknown or does not matter.
         """
         ...
 
@@ -149,74 +149,75 @@ class NodePool(Protocol):
         ...
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up the runs that should exist, and return what was found beyond them.
+        """Resume the runs that should exist, and return other runs that were found.
 
-        Called once, before anything else but ``cluster``. ``poll`` then reports every rank of the
-        given runs (started, ended, lost, gone, ...), again if it was reported before; one that was
-        released is reported as over. A run with no trace is not reported; it will be launched.
+        Called once, before any other method except ``cluster``. ``poll`` then reports every rank of
+        the given runs (started, ended, lost, gone, ...), even if it was reported before; a rank of
+        a released run is reported as over. A run without a trace is not reported: it will be
+        launched.
         """
         ...
 
     def prelaunch(self, run: Run) -> None:
-        """Prepare the start of a run as far as possible before any of its programs runs.
+        """Prepare the start of a run as far as possible without running its programs.
 
-        The launch follows once the start is durable. Without it the run is refused, through no
-        fault of its job, after a minute, or leaves no trace if this process ends.
+        The launch follows once the start is durable. Without a launch the run is refused after a
+        minute, through no fault of its job, or leaves no trace if this process ends.
         """
         ...
 
     def launch(self, run: Run) -> None:
-        """Start every rank of the run that has no trace yet, all or none at the same time."""
+        """Start every rank of the run that has no trace yet, all together or none."""
         ...
 
     def stop(self, run: str, grace_s: float) -> None:
-        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless.
+        """End every rank of the run (ask, wait, terminate, kill); safe to repeat.
 
-        A rank with no trace (the service may have been killed before it was launched) is reported
-        as refused, and never started: a stopping run ends only when every rank is over.
+        A rank without a trace (the service may have been killed before the launch) is reported as
+        refused and never started: a stopping run ends only when every rank is over.
         """
         ...
 
     def pause(self, run: str, on: bool) -> None:
-        """Stop every process of a run where it is, or let it go on; again harmless."""
+        """Suspend every process of a run, or let it continue; safe to repeat."""
         ...
 
     def release(self, run: str) -> None:
-        """Give back what an ended run held. Logs stay."""
+        """Release the resources of an ended run. Its logs stay."""
         ...
 
     def poll(self) -> Sequence[AnyEvent]:
-        """Return at once what has happened since the last call; the caller sets ``at_s``."""
+        """Return the events since the last call without waiting; the caller sets ``at_s``."""
         ...
 
     def progress(self, run: str) -> Sequence[Progress | None]:
-        """Return how far each rank of a run is; None for a rank that reports nothing."""
+        """Return the progress of each rank of a run; None for a rank that reports nothing."""
         ...
 
     def usage(self) -> Mapping[str, Usage]:
-        """Return what each device has been doing since the last call."""
+        """Return the usage of each device since the last call."""
         ...
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended.
 
-        None where there is none yet. It looks at files only, at nothing that other methods change.
+        None if there is none yet. It reads only files, and no state that other methods change.
         """
         ...
 
     def prune(self, keep_s: float) -> None:
-        """Remove what is left of runs that ended longer ago, or that takes too much of the disk.
+        """Remove the files of runs that ended longer ago or take too much of the disk.
 
-        It may take a while, and is called from a thread of its own.
+        It may take a while, and is called from a separate thread.
         """
         ...
 
     def close(self) -> None:
-        """Let go of everything but the jobs: they run on."""
+        """Close the pool; the jobs keep running."""
         ...
 
 
 def awaited_text(pool: NodePool) -> str:
-    """Return a line on the devices that a pool awaits; empty if it awaits none."""
+    """Return a line about the devices that a pool awaits, empty if it awaits none."""
     awaited = pool.awaited
     return f"more devices are awaited from {awaited}" if awaited else ""

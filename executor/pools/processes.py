@@ -11,32 +11,32 @@ from dovetail.executor.pools.shim import kernel
 from dovetail.executor.pools.shim.kernel import Stat, every_process, stat_of
 
 TOKEN: Final = "DOVETAIL_LAUNCH"
-"""The variable that every process of a rank inherits; its value names directory, run and rank."""
+"""The variable that every process of a rank inherits; its value is directory, run and rank."""
 
 
 class Process(NamedTuple):
-    """A process that is not taken for a later one with its number."""
+    """A process, distinguished by its start time from later processes with its PID."""
 
     pid: int
     started: int
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; one that only waits to be reaped does not."""
+        """Whether it runs; a zombie does not."""
         stat = stat_of(self.pid)
         return stat is not None and stat.started == self.started and runs(stat)
 
     def send(self, number: int) -> bool:
-        """Signal it, and return whether that was done."""
+        """Send it a signal, and return whether that succeeded."""
         return kernel.send(self.pid, self.started, number)
 
     def watch(self) -> int | None:
-        """Return a descriptor that becomes readable when it ends; None where it has ended."""
+        """Return a descriptor that becomes readable when it ends, or None if it has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        # The number may have gone to another process before it was opened.
+        # The PID may have been reused before it was opened.
         if self.alive:
             return descriptor
         os.close(descriptor)
@@ -44,15 +44,14 @@ class Process(NamedTuple):
 
 
 def runs(stat: Stat) -> bool:
-    """Return whether a process runs, rather than waits to be reaped."""
+    """Return whether a process runs, and is not a zombie."""
     return stat.state not in "ZX"
 
 
 def tokens() -> Iterator[tuple[Process, str]]:
-    """Yield every process whose environment can be read and holds a token, with it.
+    """Yield every process whose environment can be read and has a token, with the token.
 
-    The environment is the one its program was started with: what a process does to its own
-    afterwards does not show.
+    The environment is the one that its program was started with: later changes are not visible.
     """
     name = f"{TOKEN}=".encode()
     for stat in every_process():
@@ -70,8 +69,8 @@ def tokens() -> Iterator[tuple[Process, str]]:
 def holders(token: str, uid: int) -> list[Process]:
     """Return the running processes that hold the token of a user's rank.
 
-    Others may put it into their environment, too, and are none of its processes. Root's jobs may
-    become anybody.
+    Processes of other users that put the token into their environment are left out. Jobs of root
+    may change to any user.
     """
     return [
         process
@@ -90,7 +89,7 @@ def _user(process: Process) -> int | None:
 def session(leader: Process) -> list[Process]:
     """Return the running processes of the session that a process leads or led.
 
-    Empty where its number has gone to another process: the session has ended then.
+    Empty if its PID has been reused: then the session has ended.
     """
     now = stat_of(leader.pid)
     if now is not None and now.started != leader.started:

@@ -1,4 +1,4 @@
-"""What a launcher sets for a job's progress to be counted, and what a pool reads."""
+"""The environment with which a job's progress is counted, and the reading of its progress."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from dovetail.executor.pools.shim.page import NUMBER
 from dovetail.executor.system.clock import boot_s
 
 HOOK_DIRECTORY: Final = str(Path(__file__).with_name("progress_hook"))
-"""What has to come first on the module path (``PYTHONPATH``) of a job."""
+"""The folder that must come first on the module path (``PYTHONPATH``) of a job."""
 
 PAGE_BYTES: Final = SIZE + LATENCIES_SIZE
-"""The size of what a rank writes."""
+"""The size of a rank's progress page."""
 
 _TRIES: Final = 3
 
 
 def hook_environment(path: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Return what to set in the environment of a rank so that its iterations are counted.
+    """Return the variables with which the iterations of a rank are counted.
 
     Parameters
     ----------
@@ -47,17 +47,17 @@ def hook_environment(path: str | None, env: Mapping[str, str]) -> dict[str, str]
 
 
 def read_progress(path: str) -> Progress | None:
-    """Return what a rank has written of its progress; None where there is nothing to rely on.
+    """Return the progress that a rank has written, or None if there is nothing reliable.
 
-    What is not a plain file is not opened for long, and a count from the future is not believed.
+    Only plain files are read, and a count from the future is ignored.
     """
     return _progress(lambda: _content(path))
 
 
 def rank_progress(files: RankFiles) -> Progress | None:
-    """Return what a rank has written of its progress, now or before its end; None if nothing.
+    """Return the progress that a rank has written, now or before its end, or None.
 
-    While its shim lives, that is in a page of memory that the shim holds; then in a file.
+    While its shim lives, the progress is in a page of memory of the shim, afterwards in a file.
     """
     try:
         started = files.started()
@@ -89,7 +89,7 @@ def _page(shim: Process) -> bytes:
     except OSError:
         return b""
     try:
-        # Its number may be another process's now.
+        # Its PID may have been reused.
         mine = shim.alive and os.fstat(page).st_size == PAGE_BYTES
         return os.pread(page, PAGE_BYTES, 0) if mine else b""
     except OSError:
@@ -99,7 +99,7 @@ def _page(shim: Process) -> bytes:
 
 
 def _content(path: str) -> bytes:
-    """Return the beginning of a file; a pipe in its place does not hold up the reader."""
+    """Return the beginning of a plain file; a pipe in its place does not block the reader."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,17 +1,17 @@
-"""The files of a run, below the state directory, from which a later service takes it up.
+"""The files of a run, below the state directory, from which a later service resumes it.
 
 ::
 
-    runs/RUN/run.json              the Run; of a part, also its ranks and where its gang meets
+    runs/RUN/run.json              the Run; for a part, also its ranks and where its gang meets
     runs/RUN/port                  its MASTER_PORT, for a gang
-    runs/RUN/stop.json             since when it is being stopped
-    runs/RUN/owner                 the number of its user
-    runs/RUN/rankK/spec.json       what its shim runs (private: it holds the environment)
-    runs/RUN/rankK/started.json    which processes it is; linked, so there is never a second
+    runs/RUN/stop.json             when it was asked to stop, and its grace
+    runs/RUN/owner                 the uid of its user
+    runs/RUN/rankK/spec.json       the command for its shim (private: it has the environment)
+    runs/RUN/rankK/started.json    its processes; created exclusively, so a rank starts only once
     runs/RUN/rankK/exit.json       how it ended; renamed into place
     runs/RUN/rankK/log, log.1 ...  its output, the newest first
-    runs/RUN/rankK/progress        how far it was at its end (shim/page.py has it until then)
-    runs/RUN/rankK/shim.log        what went wrong in the shim itself; mostly empty
+    runs/RUN/rankK/progress        its progress at its end (until then in shim/page.py)
+    runs/RUN/rankK/shim.log        errors of the shim itself; mostly empty
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import DovetailError, InputError
 
 KEEP_S = 30 * 86_400.0
-"""Seconds for which logs of ended runs are kept, unless asked otherwise."""
+"""Default number of seconds for which logs of ended runs are kept."""
 
 ROOM_S = 10.0
-"""Seconds between two looks at what the runs of a pool take of the disk."""
+"""Seconds between two checks of the disk space used by the runs of a pool."""
 
 PASS_THROUGH = 0o711
-"""Others may go through a directory to what is theirs, and see nothing on the way."""
+"""Mode of a directory that other users may pass through, but not list."""
 
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class DamagedError(DovetailError):
-    """A file of a run cannot be understood."""
+    """A file of a run cannot be read."""
 
 
 class Started(NamedTuple):
-    """What ``started.json`` says.
+    """The content of ``started.json``.
 
-    ``at_s``: when, in seconds since that boot. Of a rank that may never be started it says why,
-    ``never``, and there are no processes; ``later``: nothing is wrong with its job. There are none
-    either of a rank that may have been started before the machine was restarted.
+    ``at_s``: the time of the start, in seconds since that boot. A rank that must never be started
+    has no processes, but the reason in ``never``, and ``later`` if the job is not at fault. A rank
+    that may have been started before the machine rebooted has no processes either.
     """
 
     rank: Process | None
@@ -66,10 +66,10 @@ class Started(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """What ``exit.json`` says: an exit status, or why its program could not be run.
+    """The content of ``exit.json``: an exit status, or why the program could not be run.
 
-    ``lapsed``: the lease of its node ended it, or kept it from being started. ``ended_s``: when
-    that was, in seconds since the machine booted.
+    ``lapsed``: the lease of its node ended it, or prevented its start. ``ended_s``: the time of the
+    end, in seconds since the machine booted.
     """
 
     status: int | None
@@ -79,7 +79,7 @@ class Ending(NamedTuple):
 
 
 class StopOrder(NamedTuple):
-    """When a run was asked to stop (seconds since that boot), and how long it was given."""
+    """When a run was asked to stop (seconds since that boot), and its grace in seconds."""
 
     asked_s: float
     grace_s: float
@@ -99,7 +99,7 @@ class RunFiles:
     Raises
     ------
     InputError
-        When the id cannot be a file's name.
+        When the id is not a valid file name.
     """
 
     def __init__(self, directory: Path, run: str) -> None:
@@ -110,7 +110,7 @@ class RunFiles:
         self.home = home_token(directory)
 
     def make(self, part: Part) -> None:
-        """Make the directories of the part's ranks and say what it is."""
+        """Create the directories of the part's ranks, and write the part to ``run.json``."""
         for path in (self.directory, *(self.rank(rank).directory for rank in part.ranks)):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(PASS_THROUGH)
@@ -118,7 +118,7 @@ class RunFiles:
         _write(self.directory / "run.json", _text(part).encode())
 
     def read_part(self) -> Part | None:
-        """Return what is kept of the run; None where that is not known."""
+        """Return the part of the run on this node, or None if it is unknown."""
         try:
             return _part((self.directory / "run.json").read_bytes())
         except (OSError, ValueError, TypeError):
@@ -126,7 +126,7 @@ class RunFiles:
 
     @property
     def released(self) -> bool:
-        """Whether no specification is left, as before its launch and after its release."""
+        """Whether no specification exists, as before its launch and after its release."""
         return not any(self.directory.glob("rank*/spec.json"))
 
     def rank(self, number: int) -> RankFiles:
@@ -134,18 +134,18 @@ class RunFiles:
         return RankFiles(self.directory / f"rank{number}", f"{self.home}/{self.run}/{number}")
 
     def port(self) -> int | None:
-        """Return the port of its gang, None before it has one."""
+        """Return the port of its gang, or None before it has one."""
         try:
             return int((self.directory / "port").read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
 
     def write_port(self, port: int) -> None:
-        """Keep the port of its gang."""
+        """Save the port of its gang."""
         _replace(self.directory / "port", str(port).encode())
 
     def stop_order(self) -> StopOrder | None:
-        """Return since when it is being stopped; None where it is not."""
+        """Return the order to stop it, or None if there is none."""
         try:
             found = json.loads((self.directory / "stop.json").read_bytes())
             return StopOrder(float(found["asked_s"]), float(found["grace_s"]), str(found["boot"]))
@@ -153,17 +153,17 @@ class RunFiles:
             return None
 
     def write_stop_order(self, order: StopOrder) -> None:
-        """Keep since when it is being stopped."""
+        """Save the order to stop it."""
         _replace(self.directory / "stop.json", json.dumps(order._asdict()).encode())
 
     def forget_specs(self) -> None:
-        """Remove what is of no use after the run's end, and may hold secrets."""
+        """Remove the files that are useless after the run's end and may contain secrets."""
         for path in [*self.directory.glob("rank*/spec.json"), self.directory / "run.json"]:
             path.unlink(missing_ok=True)
 
 
 class RankFiles(NamedTuple):
-    """The files of one rank, and the token that all its processes hold."""
+    """The files of one rank, and the token of all its processes."""
 
     directory: Path
     token: str
@@ -175,15 +175,15 @@ class RankFiles(NamedTuple):
 
     @property
     def progress(self) -> Path:
-        """How far it was at its end."""
+        """Its progress at its end."""
         return self.directory / "progress"
 
     def write_spec(self, spec: dict[str, Any]) -> None:
-        """Say what the shim is to run."""
+        """Write the specification for the shim."""
         _write(self.directory / "spec.json", json.dumps(spec).encode())
 
     def spec(self) -> dict[str, Any] | None:
-        """Return what the shim was to run; None where that is not known."""
+        """Return the specification for the shim, or None if it is unknown."""
         try:
             found = json.loads((self.directory / "spec.json").read_bytes())
         except (OSError, ValueError):
@@ -191,12 +191,12 @@ class RankFiles(NamedTuple):
         return found if isinstance(found, dict) else None
 
     def started(self) -> Started | None:
-        """Return which processes it is, None before it has any.
+        """Return the record of its start, or None before its start.
 
         Raises
         ------
         DamagedError
-            When there is a record that cannot be understood.
+            When there is a record that cannot be read.
         """
         found = self._read("started.json")
         if found is None:
@@ -214,12 +214,12 @@ class RankFiles(NamedTuple):
             raise DamagedError(f"{self.directory}/started.json: cannot be understood") from None
 
     def ending(self) -> Ending | None:
-        """Return how it ended, None before it has.
+        """Return how it ended, or None before its end.
 
         Raises
         ------
         DamagedError
-            When there is a record that cannot be understood.
+            When there is a record that cannot be read.
         """
         found = self._read("exit.json")
         if found is None:
@@ -234,7 +234,7 @@ class RankFiles(NamedTuple):
             raise DamagedError(f"{self.directory}/exit.json: cannot be understood") from None
 
     def never_start(self, reason: str, later: bool = False) -> bool:
-        """See to it that it is never started; return False where it was."""
+        """Ensure that it is never started; return False if it was started already."""
         self.directory.mkdir(parents=True, exist_ok=True)
         return claim(str(self.directory), {"never": reason, "later": later})
 
@@ -258,17 +258,17 @@ class RankFiles(NamedTuple):
 
 @cache
 def home_token(directory: Path) -> str:
-    """Return what tells the processes of one state directory from those of another."""
+    """Return a token that identifies the processes of a state directory."""
     return hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
 
 
 def write_owner(home: Path, uid: int) -> None:
-    """Keep the number of the user of a run in its folder."""
+    """Save the uid of a run's user in the run's folder."""
     _write(home / "owner", str(uid).encode())
 
 
 def owner_of(home: Path) -> int:
-    """Return the number of the user of a run; that of this process's user if it is unknown."""
+    """Return the uid of a run's user, or this process's uid if it is unknown."""
     try:
         with open(home / "owner", "rb") as file:
             return int(file.read(20))
@@ -298,7 +298,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def write_lasting(path: Path, data: bytes) -> None:
-    """Write a file that is on the disk when this returns."""
+    """Write a file durably: it is on the disk when this returns."""
     _replace(path, data)
     for each in (path, path.parent):
         sync(str(each))

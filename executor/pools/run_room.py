@@ -1,7 +1,7 @@
-"""How much disk the runs of a pool may take: by age, by user and in all, the oldest first.
+"""Limits on the disk space of the runs of a pool: by age, per user and in total, oldest first.
 
-Output is nearly all of it. What a run that has ended takes does not change any more, so its files
-are measured once.
+Nearly all of the space is output. The files of an ended run no longer change, so they are measured
+only once.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from dovetail.executor.pools.run_files import owner_of
 from dovetail.instances.errors import InputError
 
 MOST_OF_A_USER: Final = 0.1
-"""The part of the disk that all runs of one user may take."""
+"""The fraction of the disk that all runs of one user may take."""
 
 MOST_IN_ALL: Final = 0.3
-"""The part of the disk that all runs may take."""
+"""The fraction of the disk that all runs may take."""
 
 MOST_RUNS: Final = 100_000
-"""Runs of which anything is left."""
+"""The most ended runs that are kept."""
 
 FREE_BYTES: Final = 64 * 2**20
-"""If less of the disk is free, runs are removed until so much is."""
+"""The least free space on the disk: below it, runs are removed."""
 
 
 class Use(NamedTuple):
-    """What a run takes on the disk.
+    """The disk space of a run.
 
-    ``since_s``: the last time that a file was made or removed there, in seconds since 1970.
+    ``since_s``: the last time that a file was created or removed there, in seconds since 1970.
     """
 
     run: str
@@ -45,14 +45,14 @@ class Use(NamedTuple):
 
 
 class RunRoom:
-    """Removes runs that have ended, and old output of those that have not, as limits demand.
+    """Removes ended runs, and old output of running ones, to stay within the limits.
 
     Called from one thread at a time.
 
     Parameters
     ----------
     folder : path
-        Where the runs are, each in a folder of its id.
+        The folder of the runs, each in a folder named by its id.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,21 +60,21 @@ class RunRoom:
         self._ended: dict[str, Use] = {}
 
     def make(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
-        """Remove what is older than ``keep_s`` seconds, and what is beyond the limits.
+        """Remove runs that ended more than ``keep_s`` seconds ago, or exceed the limits.
 
         Parameters
         ----------
         keep_s : float
             Seconds.
         is_kept : callable
-            Whether a run has not ended: no more than the older parts of its output is removed.
+            Returns whether a run has not ended: then at most older parts of its output are removed.
         """
         names = set(os.listdir(self._folder)) if self._folder.exists() else set()
         self._ended = {run: use for run, use in self._ended.items() if run in names}
         running = []
         for run in names - self._ended.keys():
             with suppress(OSError, InputError):
-                # Before it is looked at: it may end meanwhile.
+                # Asked before its files are measured, as it may end meanwhile.
                 kept = is_kept(run)
                 use = _use(self._folder, run)
                 if kept:
@@ -103,15 +103,15 @@ class RunRoom:
             elif parts.get(user):
                 of_users[user] -= _emptied(parts[user].pop())
             else:
-                # All that is left is output of running jobs, each with its own limit. Others lose
-                # nothing by it, only what is beyond their own part.
+                # Only output of running jobs is left, which has its own limits. Other users do not
+                # lose runs for it, only what exceeds their own limit.
                 del of_users[user]
                 shared = False
 
     def _over(self, of_users: dict[int, int], shared: bool) -> int | None:
-        """Return the user who takes most if anything has to be removed; None: nothing has to.
+        """Return the user with the most disk space if files must be removed, otherwise None.
 
-        ``shared``: whether the limits of all users together count, too.
+        ``shared``: whether the limits of all users together apply, too.
         """
         if not of_users:
             return None
@@ -128,7 +128,7 @@ class RunRoom:
     def _remove(self, use: Use) -> None:
         del self._ended[use.run]
         home = self._folder / use.run
-        # What a reader has open would keep its room.
+        # A file that a reader has open would keep its space.
         for path in home.glob("rank*/log*"):
             _emptied(path)
         with suppress(OSError):
@@ -137,14 +137,14 @@ class RunRoom:
 
 def _use(folder: Path, run: str) -> Use:
     home = folder / run
-    # Of tens of thousands, at the first look.
+    # The first check may measure tens of thousands of runs.
     found = [home.lstat(), *_below(str(home))]
     since_s = max(each.st_mtime for each in found if stat.S_ISDIR(each.st_mode))
     return Use(run, owner_of(home), sum(each.st_blocks for each in found) * 512, since_s)
 
 
 def _below(folder: str) -> Iterator[os.stat_result]:
-    """Yield what the kernel says of all that is in a folder."""
+    """Yield the status of every file and folder below a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             yield entry.stat(follow_symlinks=False)
@@ -164,7 +164,7 @@ def _older_parts(folder: Path, running: Iterable[Use], user: int) -> list[Path]:
 
 
 def _emptied(path: Path) -> int:
-    """Remove a file, and return how many bytes that gives back."""
+    """Remove a file, and return how many bytes that frees."""
     with suppress(OSError):
         size = path.lstat().st_blocks * 512
         os.truncate(path, 0)

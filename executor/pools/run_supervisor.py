@@ -1,8 +1,8 @@
-"""Everything about one run of local processes happens in one thread: its supervisor.
+"""The supervisor of one run of local processes: a thread that does everything for the run.
 
-It launches, watches and ends the run's ranks, and reports what it saw as events. It waits on
-descriptors of the shims (pidfds), so that it costs nothing while nothing happens. A supervisor that
-ends, with its service, leaves the ranks running; the next one finds them by their files.
+It launches, watches and ends the run's ranks, and reports events. It waits on descriptors of the
+shims (pidfds), so an idle supervisor costs nothing. A supervisor that ends with its service leaves
+the ranks running; the next one finds them by their files.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ PREPARE_S: Final = 60.0
 """Seconds that the shims of a run have to bring their processes to the start barrier."""
 
 COMMIT_S: Final = 60.0
-"""Seconds for which ranks are held at the start barrier before they are given up."""
+"""Seconds that ranks are held at the start barrier before they are refused."""
 
 
 LEAVE_S: Final = 5.0
-"""Seconds that a run's thread has to end; one that hangs in a hook is left behind."""
+"""Seconds that a run's thread has to end; a thread that hangs in a hook is left running."""
 
 _READY_FIRST_S: Final = 0.02
 _READY_MOST_S: Final = 1.0
@@ -55,28 +55,28 @@ _OVERDUE_S: Final = 2.0
 _LOOK_S: Final = 15.0
 _UNREPORTED_S: Final = 20.0
 
-_SILENT: Final = "its process has ended, and its launcher, which hangs or is stopped, says no more"
+_SILENT: Final = "its process has ended, but its launcher hangs or is stopped"
 
 _SIGNALLED_S: Final = 0.01
 _SIGNALLED_AT_MOST: Final = 100
 
 _LONGEST_SLEEP_S: Final = 3600.0
-"""Of ``poll``, which takes no more than 24.8 days."""
+"""The longest timeout of ``poll``, which accepts at most 24.8 days."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Phase(Enum):
     IDLE = auto()
-    """It has no trace."""
+    """The rank has no trace."""
     HELD = auto()
-    """It waits at the start barrier, and has no trace yet."""
+    """It waits at the start barrier, without a trace."""
     ALIVE = auto()
     """Its shim runs."""
     ABANDONED = auto()
-    """Its shim is gone without a word; what is left of it is being killed."""
+    """Its shim is gone without a report; its remaining processes are being killed."""
     UNKNOWN = auto()
-    """Its record is damaged, or cannot be read now."""
+    """Its record is damaged, or temporarily unreadable."""
     OVER = auto()
 
 
@@ -115,12 +115,12 @@ class _Orders(NamedTuple):
 
 
 class RunSupervisor:
-    """Keeps one run, or those of its ranks that are on this node.
+    """Supervises the ranks of one run that are on this node.
 
     Parameters
     ----------
     part : Part
-        What is kept of the run.
+        The part of the run on this node.
     files : RunFiles
         The run's files.
     hooks : Hooks
@@ -128,9 +128,9 @@ class RunSupervisor:
     fork_server : ForkServer
         Forks the shims of ranks.
     report : callable
-        Takes events, and what has been prepared; the reader sets ``at_s``.
+        Receives events and prepared parts; the reader sets ``at_s``.
     lease : Lease, optional
-        Under which the ranks run.
+        The lease under which the ranks run.
     """
 
     def __init__(
@@ -156,12 +156,12 @@ class RunSupervisor:
         )
 
     def start(self, bring: bool = False) -> None:
-        """Begin; called once.
+        """Start the thread; called once.
 
         Parameters
         ----------
         bring : bool
-            Send a run of one rank to the start barrier at once, in the caller's thread.
+            Whether to send a run of one rank to the start barrier now, in the caller's thread.
         """
         try:
             if bring:
@@ -197,9 +197,9 @@ class RunSupervisor:
         abort : str
             Refuse every rank that has not been started, for this reason.
         stop_s : float, optional
-            End every rank with this grace; an earlier order holds where it ends sooner.
+            End every rank with this grace, unless an earlier order ends it sooner.
         pause : bool, optional
-            Stop the processes of every rank where they are, or let them go on.
+            Suspend the processes of every rank, or let them continue.
         """
         with self._ordering:
             known = self._orders
@@ -216,12 +216,12 @@ class RunSupervisor:
         os.eventfd_write(self._wake, 1)
 
     def begin_leave(self) -> None:
-        """Let this thread end soon, and the ranks run on."""
+        """Ask this thread to end soon; the ranks keep running."""
         self._leaving = True
         os.eventfd_write(self._wake, 1)
 
     def leave(self, until_s: float | None = None) -> None:
-        """End this thread, and let the ranks run on; at once after a moment that is given."""
+        """End this thread, waiting for it at most until a given time; the ranks keep running."""
         self.begin_leave()
         within_s = LEAVE_S if until_s is None else max(0.0, until_s - boot_s())
         self._thread.join(within_s)
@@ -235,14 +235,14 @@ class RunSupervisor:
 
     @property
     def trouble(self) -> str:
-        """Why the state of the run is unknown, or it cannot be ended; empty if all is well."""
+        """Why the run's state is unknown or it cannot be ended, empty if all is well."""
         reasons = [self._failure, *(rank.lost or rank.trouble for rank in self._ranks)]
         return next((f"{self.kept.id}: {why}" for why in reasons if why), "")
 
     # The thread.
 
     def _keep(self) -> None:
-        """Keep the run until it is over or the service leaves."""
+        """Supervise the run until it is over or the service leaves."""
         try:
             while self._goes_on():
                 self._guarded_step()
@@ -265,13 +265,13 @@ class RunSupervisor:
             self._fail(f"its supervisor failed: {error}")
 
     def _fail(self, reason: str) -> None:
-        """Report what went wrong, and wait before the next try."""
+        """Report a failure, and wait before the next attempt."""
         if reason != self._failure:
             _log.exception("%s: its supervisor failed", self.kept.id)
         self._failure = reason
         for rank in self._ranks:
             self._lose(rank, reason)
-        # An ended shim would wake it at once, again and again: only orders do.
+        # Wait for orders only: an ended shim would wake it again and again.
         self._await({self._wake}, _TROUBLE_S)
 
     def _sleep(self) -> None:
@@ -285,7 +285,7 @@ class RunSupervisor:
         self._await(watched, min(due) - boot_s() if due else _LONGEST_SLEEP_S)
 
     def _await(self, watched: set[int], within_s: float) -> None:
-        """Wait until one of the descriptors can be read, some time at most."""
+        """Wait until one of the descriptors can be read, or the time is up."""
         poll = select.poll()
         for descriptor in watched:
             poll.register(descriptor, select.POLLIN)
@@ -308,10 +308,10 @@ class RunSupervisor:
                 self._pause(orders.pause)
 
     def _pause(self, on: bool) -> None:
-        """Signal what runs and is not as it is to be, until nothing is left that is not.
+        """Signal the processes that are not yet in the desired state, until there are none.
 
-        A process may start another while the list of all is read. What a job itself has stopped
-        goes on with the others, as what stopped it is not known.
+        A process may start another while the processes are listed. A process that the job itself
+        had stopped continues with the others, because the origin of a stop is unknown.
         """
         number = signal.SIGSTOP if on else signal.SIGCONT
         shims = [rank.shim for rank in self._those(_Phase.ALIVE) if rank.shim is not None]
@@ -334,10 +334,10 @@ class RunSupervisor:
         if orders.commit:
             self._give_up("it was not prepared when it was to start", later=True)
 
-    # Finding what there is.
+    # Finding existing ranks.
 
     def _find(self) -> None:
-        """Take up ranks that have a trace."""
+        """Resume ranks that have a trace."""
         order = self._files.stop_order()
         if order is not None and order.boot == boot_id():
             self._stopping = order
@@ -383,7 +383,7 @@ class RunSupervisor:
     # Launching: all ranks come to the start barrier, then it opens for all, or none.
 
     def _bring_to_barrier(self, together: bool) -> None:
-        """Send ranks to the start barrier; of several, or where they are reported, await all."""
+        """Send ranks to the start barrier; if there are several or ``together``, await them."""
         idle = self._those(_Phase.IDLE)
         if not idle:
             return
@@ -403,7 +403,7 @@ class RunSupervisor:
         except Exception as error:
             if not isinstance(error, LaunchError | OSError):
                 _log.exception("%s: it could not be launched", self.kept.id)
-            # What the system refuses here is the service's own: files, pipes, processes.
+            # An OSError here concerns the service's own files, pipes or processes, not the job.
             self._abort(idle, str(error), isinstance(error, NotNowError | OSError))
             return
         for rank in idle:
@@ -457,13 +457,13 @@ class RunSupervisor:
         rank.phase = _Phase.IDLE
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
-            # It has left no trace, and once it is refused it never can.
+            # It has left no trace, and a refused rank never can.
             self._refuse(
                 rank, f"rank {rank.number}: {complaint(answer)}", later=is_blameless(answer)
             )
 
     def _give_up(self, reason: str, later: bool = False) -> None:
-        """Refuse for good what has not been started."""
+        """Refuse permanently the ranks that have not been started."""
         for rank in self._those(_Phase.HELD):
             assert rank.barrier is not None
             rank.barrier.dismiss()
@@ -472,12 +472,12 @@ class RunSupervisor:
             self._refuse(rank, reason, later)
 
     def _refuse(self, rank: _Rank, reason: str, later: bool = False) -> None:
-        """Refuse a rank for good, as soon as its files can say so."""
+        """Refuse a rank permanently, as soon as this can be written to its files."""
         rank.refusal = reason, later
         try:
             refused = rank.files.never_start(reason, later)
         except OSError as error:
-            # Reported before it is durable, it could still be started by the next service.
+            # Not reported until it is durable: the next service could still start the rank.
             if rank.trouble != str(error):
                 _log.warning("%s: rank %d cannot be refused: %s", self.kept.id, rank.number, error)
             rank.trouble = str(error)
@@ -489,7 +489,7 @@ class RunSupervisor:
             self._adopt(rank)
 
     def _hold(self, rank: _Rank) -> None:
-        """Keep a rank at the start barrier as long as it may come to its start."""
+        """Keep a rank at the start barrier as long as it may still be started."""
         assert rank.barrier is not None
         answer = rank.barrier.heard()
         if answer is not None and answer != "prepared":
@@ -522,7 +522,7 @@ class RunSupervisor:
     def _watch(self, rank: _Rank) -> None:
         assert rank.shim is not None
         assert rank.process is not None
-        # What its shim says last is that there is an exit status.
+        # The last message of a shim says that there is an exit status.
         if (rank.barrier is not None and rank.barrier.speaks) or not rank.shim.alive:
             self._conclude(rank)
             return
@@ -575,14 +575,14 @@ class RunSupervisor:
             self._end(rank, ended)
 
     def _sweep(self, rank: _Rank) -> None:
-        """Kill what a dead shim left, until there is proof that nothing is left."""
+        """Kill the processes left by a dead shim, until it is proven that there are none."""
         if self._kill_rest(rank):
             self._end(rank, self._gone(rank, "its launcher was killed"))
         else:
             rank.due_s = boot_s() + _SWEEP_S
 
     def _doubt(self, rank: _Rank) -> None:
-        """Wait for the processes of a rank whose record is damaged; when it is stopped, kill."""
+        """Wait for the processes of a rank with a damaged record, or kill them on a stop order."""
         self._adopt(rank)
         if rank.phase is not _Phase.UNKNOWN:
             return
@@ -595,10 +595,10 @@ class RunSupervisor:
             rank.due_s = boot_s() + _SWEEP_S
 
     def _kill_rest(self, rank: _Rank) -> bool:
-        """Kill every process that is known to be the rank's; return whether there was none."""
+        """Kill every known process of the rank; return whether there was none."""
         rest = self._rest(rank)
         if rest and not rank.killed:
-            # Once, even where it fails: what is left has to be killed all the same.
+            # Once, even if it fails: the remaining processes must be killed anyway.
             rank.killed = True
             self._hooks.before_kill(self.kept, rank.number)
         for process in rest:
@@ -628,11 +628,11 @@ class RunSupervisor:
             self._files.make(self.part)
             self._files.write_stop_order(self._stopping)
         except OSError:
-            # Then a service started meanwhile gives the whole grace again.
+            # A service that starts meanwhile then grants the whole grace again.
             _log.warning("%s: its stop order could not be written", self.kept.id)
 
     def _climb(self, rank: _Rank, stop: StopOrder) -> None:
-        """Go up the ladder as far as time has come."""
+        """Take the next step of ending a rank if its time has come."""
         assert rank.shim is not None
         now, kill_s = boot_s(), stop.asked_s + stop.grace_s
         if rank.rung == 0:
@@ -648,7 +648,7 @@ class RunSupervisor:
         _due(rank, kill_s if rank.rung == 1 else max(kill_s + SHIM_KILL_S, now + _SWEEP_S))
 
     def _help_lapse(self, rank: _Rank, lease: Lease) -> None:
-        """Kill what its shim should have killed after the lapse: the shim may be stopped."""
+        """Kill a rank that its shim should have killed after the lapse: the shim may be stopped."""
         assert rank.shim is not None
         overdue_s = lease.end_of(rank.started_s) + lease.kill_s + _OVERDUE_S
         if boot_s() >= overdue_s:
@@ -672,10 +672,10 @@ class RunSupervisor:
             rank.barrier = None
 
     def _lose(self, rank: _Rank, reason: str) -> None:
-        """Report, once, that it is unknown whether a rank still runs."""
+        """Report once that it is unknown whether a rank still runs."""
         if rank.phase in (_Phase.IDLE, _Phase.HELD, _Phase.OVER) or rank.lost == reason:
             return
-        # Once all is well again, the rank is reported as ready again.
+        # Once its state is known again, the rank is reported as ready again.
         rank.ready, rank.lost = False, reason
         self._report(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
 

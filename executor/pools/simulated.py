@@ -1,8 +1,8 @@
-"""The simulated pool: runs on a simulated cluster under the machine's clock, without any process.
+"""The simulated pool: runs on a simulated cluster in real time, without any process.
 
-To the service it is a pool like any other, so that the service and its interfaces can be tried and
-tested with any cluster. It survives the service: runs are kept in a file, and a service that
-restarts finds them as far on as if it had been there.
+To the service it is a pool like any other, so the service and its interfaces can be tried and
+tested with any cluster. It survives the service: runs are saved in a file, and after a restart they
+have progressed as if the service had been running.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job
 
 _FILE: Final = "simulated.json"
-_PAST: Final = "it ran before, and nothing is left of it"
+_PAST: Final = "it ran before, and only its logs are left"
 _LONGEST_WAIT_S: Final = 3600.0
 _BEGIN, _KILL = FIRST_KIND, FIRST_KIND + 1
 _SIGTERM, _SIGKILL = 15, 9
@@ -50,7 +50,7 @@ _Seen = TypeVar("_Seen", RankStarted, RankReady, RankRefused, RankGone)
 
 @dataclass
 class _Saved:
-    """What the file holds; ``boot`` is the kernel's boot id, and its clock that of the runs."""
+    """The content of the file; ``boot`` is the boot id of the clock that the runs' times use."""
 
     boot: str
     runs: list[SimulatedRun] = field(default_factory=list)
@@ -60,21 +60,20 @@ _SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
 
 
 class SimulatedNode:
-    """A pool whose devices, jobs and figures are all simulated (a ``NodePool``).
+    """A pool with simulated devices, jobs and figures (a ``NodePool``).
 
-    A job's workload is one of the instance's, whose entries say how much co-runners slow each
-    other down; a job that does not fit into the memory left ends with status 1. Its command is not
-    carried out, but words in it (``work_s=30``, ``status=1``, ``rank=0``, ``deaf=1``) say what it
-    does (``simulated_runs.Program``).
+    Jobs have workloads of the instance, whose slowdowns are used; a job that does not fit into the
+    free memory ends with status 1. Its command is not run, but words in it (``work_s=30``,
+    ``status=1``, ``rank=0``, ``deaf=1``) define what it does (``simulated_runs.Program``).
 
     Parameters
     ----------
     directory : path
-        Where it keeps ``simulated.json`` and the logs.
+        The directory of ``simulated.json`` and the logs.
     truth : Instance
-        Cluster, workloads and the true slowdowns; its jobs are not read.
+        Cluster, workloads and the true slowdowns; its jobs are ignored.
     speed : float
-        Seconds of work that a job does in a second alone on a GPU of speed 1.
+        Seconds of work that a job does per second, alone on a GPU of speed 1.
     start_s : float
         Seconds from the start of a rank until it is ready.
     boot_s : callable
@@ -122,11 +121,11 @@ class SimulatedNode:
         return self._truth.cluster
 
     def sharing(self, same_user: bool) -> str | None:
-        """Return None: any two may share."""
+        """Return None: any two users may share."""
         return None
 
     def library(self, run: Run) -> str:
-        """Return nothing: every share of a simulation computes right."""
+        """Return an empty text: every share of a simulation computes correctly."""
         return ""
 
     def allowed(self, library: str, model: str) -> Collection[int]:
@@ -139,11 +138,11 @@ class SimulatedNode:
         self._set_alarm()
 
     def next_s(self) -> float:
-        """Return when something may happen next, in seconds since boot; infinity for never."""
+        """Return when the next event may happen, in seconds since boot; infinity for never."""
         return -math.inf if self._news else self._cluster.next_s()
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up the runs of the file, and return those that are not among ``runs``."""
+        """Resume the runs of the file, and return the runs that are not in ``runs``."""
         saved = self._load()
         self._awaited = {run.id: run for run in runs}
         if saved.boot != boot_id():
@@ -177,7 +176,7 @@ class SimulatedNode:
         self._set_alarm()
 
     def stop(self, run: str, grace_s: float) -> None:
-        """Ask a run to end; one that was never started is reported as refused."""
+        """Ask a run to end; report it as refused if it was never started."""
         if run in self._runs:
             self._advance()
             self._ask_to_end(self._runs[run], grace_s)
@@ -188,7 +187,7 @@ class SimulatedNode:
         self._set_alarm()
 
     def pause(self, run: str, on: bool) -> None:
-        """Suspend or resume a run; a suspended one slows its co-runners down all the same."""
+        """Suspend or resume a run; a suspended run still slows its co-runners down."""
         if run in self._runs:
             self._advance()
             self._runs[run].paused = on
@@ -205,7 +204,7 @@ class SimulatedNode:
             self._save()
 
     def poll(self) -> Sequence[AnyEvent]:
-        """Return what has happened since the last call."""
+        """Return the events since the last call."""
         if self._advance():
             self._save()
         news, self._news = self._news, []
@@ -213,7 +212,7 @@ class SimulatedNode:
         return news
 
     def progress(self, run: str) -> Sequence[Progress | None]:
-        """Return how far each rank is: the same for all, as they wait for each other."""
+        """Return the progress of each rank, equal for all because they wait for each other."""
         self._advance()
         self._set_alarm()
         if run not in self._runs:
@@ -223,7 +222,7 @@ class SimulatedNode:
         return [Progress(job.done(now_s) * per_s, now_s, job.work_s * per_s)] * job.workers
 
     def usage(self) -> Mapping[str, Usage]:
-        """Return memory, energy and the metrics of a device's only resident, as the truth says."""
+        """Return memory, energy and, for a single resident, metrics of each device."""
         self._advance()
         self._set_alarm()
         return {gpu: self._usage(k) for k, gpu in enumerate(self._truth.places)}
@@ -238,7 +237,7 @@ class SimulatedNode:
         self._room.make(keep_s, self._runs.__contains__)
 
     def close(self) -> None:
-        """Wake the service no more; runs go on."""
+        """Stop waking the service; the runs continue."""
         self._alarm.wake = None
         self._alarm.set(math.inf)
 
@@ -322,7 +321,7 @@ class SimulatedNode:
     # What happens.
 
     def _advance(self) -> bool:
-        """Move the cluster's clock to the present; return whether anything has happened."""
+        """Advance the cluster's clock to the present; return whether there were events."""
         before = len(self._news)
         now_s = max(self._boot_s(), self._cluster.state.now)
         for kind, number, _ in self._cluster.advance(now_s):
@@ -345,7 +344,7 @@ class SimulatedNode:
             self._report(_of_ranks(RankReady, simulated.run))
 
     def _ask_to_end(self, simulated: SimulatedRun, grace_s: float) -> None:
-        """Ask a run to end; one that ignores that is killed after its grace."""
+        """Ask a run to end; if it ignores that, kill it after its grace."""
         if not self._program(simulated.run).deaf:
             self._end(simulated, -_SIGTERM)
             return
@@ -355,7 +354,7 @@ class SimulatedNode:
             self._cluster.push(kill_s, _KILL, self._jobs[simulated.run.id].number)
 
     def _end(self, simulated: SimulatedRun, status: int, only: int | None = None) -> None:
-        """End the ranks that still run, or one of them."""
+        """End all ranks that still run, or only the given one."""
         run, statuses = simulated.run.id, simulated.statuses
         ranks = range(len(statuses)) if only is None else [only]
         ended = [rank for rank in ranks if statuses[rank] is None]
@@ -392,7 +391,7 @@ class SimulatedNode:
         self._alarm.set(self.next_s())
 
     def _is_past(self, run: Run) -> bool:
-        """Return whether only logs are left of a run: it was released, or the machine rebooted."""
+        """Return whether only logs of a run exist: it was released, or the machine rebooted."""
         return run.id not in self._runs and self._log_file(run.id, 0).exists()
 
     # Files.
@@ -404,10 +403,10 @@ class SimulatedNode:
         except FileNotFoundError:
             return _Saved(boot_id())
         except (OSError, ValidationError):
-            raise InputError("is no file of a simulated pool", "", str(path)) from None
+            raise InputError("must be the file of a simulated pool", "", str(path)) from None
 
     def _save(self) -> None:
-        """Write the file if that is possible: all but starts can be worked out again."""
+        """Write the file if possible: everything except starts can be reconstructed."""
         with suppress(InputError):
             self._write()
 
@@ -422,7 +421,7 @@ class SimulatedNode:
         return self._directory / "runs" / run / f"rank{rank}" / "log"
 
     def _note_start(self, run: Run) -> None:
-        """Log a start if the service was killed after it and before its log had a line."""
+        """Log a start if the service was killed between the start and its log line."""
         for started in _of_ranks(RankStarted, run):
             log = self._log_file(run.id, started.rank)
             if not (log.exists() and log.stat().st_size):
@@ -444,7 +443,7 @@ class SimulatedNode:
 
 
 class _Alarm:
-    """Calls ``wake`` at the moment that was set last, from a thread of its own."""
+    """Calls ``wake`` at the time that was set last, from a separate thread."""
 
     def __init__(self, boot_s: Callable[[], float]) -> None:
         self._boot_s = boot_s
@@ -452,7 +451,7 @@ class _Alarm:
         self._timer: threading.Timer | None = None
 
     def set(self, at_s: float) -> None:
-        """Have ``wake`` called at ``at_s`` and not before; infinity for never."""
+        """Schedule ``wake`` for ``at_s`` instead of the earlier time; infinity for never."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -465,7 +464,7 @@ class _Alarm:
 
 
 def _metrics(residents: Sequence[Workload]) -> Mapping[str, float]:
-    """Return the solo metrics of a GPU's only resident; none are known of several."""
+    """Return the solo metrics of a GPU's only resident; empty if there are several."""
     if len(residents) != 1 or residents[0].metrics is None:
         return {}
     return residents[0].metrics.model_dump(exclude_none=True)

@@ -1,4 +1,4 @@
-"""Records of simulated runs: what their commands say they do, and how far they are."""
+"""Records of simulated runs: the behaviour defined by their commands, and their progress."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dovetail.instances.instance import Workload
 
 
 class Program(NamedTuple):
-    """What a simulated rank does, read from words ``key=value`` of its command.
+    """The behaviour of a simulated rank, read from words ``key=value`` of its command.
 
     Attributes
     ----------
     work_s : float
-        Seconds it takes alone on a GPU of speed 1.
+        Seconds that it takes alone on a GPU of speed 1.
     status : int
-        Its exit status afterwards; negative for a signal.
+        Its exit status; negative for a signal.
     rank : int or None
-        The only rank that ends, while the others wait for it; None = all end.
+        The only rank that ends, while the others wait for it; None: all end.
     deaf : bool
         Whether it ignores a request to end.
     """
@@ -37,13 +37,13 @@ class Program(NamedTuple):
     def of(cls, spec: JobSpec, workload: Workload) -> Program:
         """Return the program of a job.
 
-        ``work_s`` is that of the command, else the job's ``estimate_s``, else the workload's
-        ``duration_s``.
+        ``work_s`` is taken from the command, else from the job's ``estimate_s``, else from the
+        workload's ``duration_s``.
 
         Raises
         ------
         InputError
-            When a value is no number, or nothing says how much work there is.
+            When a value is not a number, or the amount of work is unknown.
         """
         words = _words(spec)
         work_s = words.get("work_s", spec.estimate_s or workload.duration_s)
@@ -57,7 +57,7 @@ class Program(NamedTuple):
 
 @dataclass
 class SimulatedRun:
-    """A run, with everything that has to survive a restart of the service.
+    """A run, with all state that must survive a restart of the service.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class SimulatedRun:
     begins_s : float
         When its ranks are ready and its work begins.
     done_s, as_of_s : float
-        Seconds of work that were done when the run was last saved, and when that was.
+        Seconds of work that were done when the run was last saved, and the time of that.
     kill_s : float or None
-        When it is to be killed.
+        When it will be killed.
     began : bool
         Whether its ranks are ready.
     paused : bool
@@ -93,11 +93,11 @@ class SimulatedRun:
 
     @property
     def stands_still(self) -> bool:
-        """Whether it does no work: it is paused, or the other ranks wait for one that ended."""
+        """Whether it makes no progress: it is paused, or ranks wait for a rank that ended."""
         return self.paused or any(status is not None for status in self.statuses)
 
     def events(self) -> Iterable[AnyEvent]:
-        """Yield the events that lead to the present state of every rank."""
+        """Yield the events that lead to the current state of every rank."""
         for rank, status in enumerate(self.statuses):
             yield RankStarted(at_s=0.0, run=self.run.id, rank=rank)
             if self.began:
@@ -107,7 +107,7 @@ class SimulatedRun:
 
 
 def _words(spec: JobSpec) -> dict[str, float]:
-    """Return the numbers that a command gives to the words of ``Program``."""
+    """Return the values that a command gives for the fields of ``Program``."""
     found = {}
     for word in spec.command:
         key, _, value = word.partition("=")

@@ -25,7 +25,7 @@ _TOKEN_BYTES: Final = 512
 
 
 class LaunchError(DovetailError):
-    """A rank cannot be started; the text says why."""
+    """A rank cannot be started, for the reason in the text."""
 
 
 class NotNowError(LaunchError):
@@ -33,9 +33,10 @@ class NotNowError(LaunchError):
 
 
 class ForkServer:
-    """The process that forks the shims of a pool; it is there before the first of them is.
+    """The process that forks the shims of a pool, started before the first shim.
 
-    It is started anew whenever it is gone, and ends with this process. Safe from any thread.
+    It is restarted whenever it is gone, and ends with this process. Its methods may be called from
+    any thread.
 
     Parameters
     ----------
@@ -50,12 +51,12 @@ class ForkServer:
         self._pid, self._closed = 0, False
 
     def start(self) -> None:
-        """Start it, unless it runs as far as is known."""
+        """Start it, unless it is known to run."""
         with self._using:
             self._started()
 
     def fork(self, files: RankFiles, line: socket.socket) -> None:
-        """Let a rank have a shim, with this line to it."""
+        """Assign a shim to a rank, connected by this line."""
         request = b"\0".join([os.fsencode(files.directory), files.token.encode()])
         with self._using:
             try:
@@ -66,12 +67,12 @@ class ForkServer:
                 socket.send_fds(self._started(), [request], [line.fileno()])
 
     def kill(self) -> None:
-        """Kill it where it does not answer; what it has forked goes on."""
+        """Kill it because it does not answer; its forks keep running."""
         with self._using:
             self._end()
 
     def close(self) -> None:
-        """End it for good; what it has forked goes on."""
+        """End it permanently; its forks keep running."""
         with self._using:
             self._closed = True
             self._end()
@@ -95,7 +96,7 @@ class ForkServer:
         if self._requests is not None:
             self._requests.close()
             self._requests = None
-            # It holds nothing, and may be stopped.
+            # It holds no state, and may be stopped.
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
 
@@ -108,7 +109,7 @@ class StartBarrier:
     server : ForkServer
         Forks the shim.
     files : RankFiles
-        Of the rank; its specification has been written.
+        The files of the rank, whose specification has been written.
     """
 
     def __init__(self, server: ForkServer, files: RankFiles) -> None:
@@ -124,7 +125,7 @@ class StartBarrier:
             raise
 
     def heard(self) -> str | None:
-        """Return the next line that the shim has said; None if it has not, empty if it is gone."""
+        """Return the next line of the shim; None if there is none yet, empty if it is gone."""
         while not (line := self._next_line()):
             if not self.speaks:
                 return None
@@ -133,7 +134,7 @@ class StartBarrier:
         return line
 
     def answer(self, deadline_s: float) -> str:
-        """Return the next line that the shim says; empty if it is gone, or too slow."""
+        """Wait for the next line of the shim; empty if it is gone or too slow."""
         while (line := self.heard()) is None:
             if not _readable(self.descriptor, deadline_s - boot_s()):
                 return ""
@@ -141,32 +142,32 @@ class StartBarrier:
 
     @property
     def descriptor(self) -> int:
-        """What becomes readable when the shim ends or says more."""
+        """The descriptor that becomes readable when the shim ends or sends more."""
         return self._line.fileno()
 
     @property
     def speaks(self) -> bool:
-        """Whether the shim has ended or said more: of a process that is held it says nothing."""
+        """Whether the shim has ended or sent more; it sends nothing while the process is held."""
         return _readable(self.descriptor, 0.0)
 
     def open(self) -> None:
-        """Let the process go as soon as it is there; if its shim has died, its files say so."""
+        """Release the process as soon as it arrives; if its shim has died, its files show that."""
         if not self._opened:
             self._opened = True
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._line.sendall(b"go\n")
 
     def leave(self) -> None:
-        """Let go of the shim. What still waits at the start barrier ends."""
+        """Disconnect from the shim. A process that still waits at the start barrier ends."""
         self._line.close()
         if self._shim is not None:
             os.close(self._shim)
             self._shim = None
 
     def dismiss(self) -> None:
-        """Let go of the shim and wait for its end."""
+        """Disconnect from the shim and wait for its end."""
         if self._shim is None and not self.answer(boot_s() + _DISMISS_S) and self._shim is None:
-            # Whatever there is of it, it has not been heard of: its request is not to be served.
+            # The shim has not answered yet: make sure that its request is never served.
             self._server.kill()
         self._line.close()
         if self._shim is not None and not _readable(self._shim, _DISMISS_S):
@@ -175,7 +176,7 @@ class StartBarrier:
         self.leave()
 
     def _next_line(self) -> str:
-        """Return the next line of what has been read that is not empty, if there is one."""
+        """Return the next complete line received, empty if there is none."""
         line, end, rest = self._received.lstrip(b"\n").partition(b"\n")
         if not end:
             return ""
@@ -183,7 +184,7 @@ class StartBarrier:
         return line.decode(errors="replace").strip()
 
     def _read(self) -> bool:
-        """Take what the shim has said; return False where it will say no more."""
+        """Receive from the shim; return False if it has closed the line."""
         try:
             part, shims, *_ = socket.recv_fds(self._line, 4096, 1)
         except ConnectionResetError:
@@ -195,7 +196,7 @@ class StartBarrier:
 
 
 def _readable(descriptor: int, within_s: float) -> bool:
-    """Wait until something can be read, some time at most; return whether it can."""
+    """Wait until a descriptor is readable or the time is up; return whether it is readable."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if within_s == math.inf else max(0.0, within_s) * 1000))
@@ -205,13 +206,13 @@ _REFUSED: Final = "refused "
 
 
 def complaint(answer: str) -> str:
-    """Return why a rank is not started, from what its shim answered instead."""
+    """Return why a rank is not started, from the answer of its shim."""
     reason = answer.removeprefix(_REFUSED).removeprefix("later ")
     return reason or "its launcher died or did not answer"
 
 
 def is_blameless(answer: str) -> bool:
-    """Return whether a rank is not started through no fault of its job."""
+    """Return whether the job is not at fault that a rank is not started."""
     return not answer.startswith(_REFUSED)
 
 

@@ -1,7 +1,7 @@
-"""Programs on a pool's devices without a service: campaigns, and probes of shares.
+"""Runs programs on a pool's devices without a service, for campaigns and probes of shares.
 
 There is no queue and no journal: each program is a run of one rank with a seat, and the pool
-starts it, watches it and ends it as it does with jobs.
+starts, watches and ends it like a job.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Submission:
     Attributes
     ----------
     run : Run
-        As the pool knows it.
+        The run in the pool.
     pid : int or None
-        Of its process, once it has one.
+        The PID of its process, once it has one.
     ready : bool
         Whether it is proven to run under its cap.
     status : int or None
-        Its exit status, where it ended by itself or by a signal (negative).
+        Its exit status, if it exited or was ended by a signal (negative).
     over : str
         How it ended, in words; empty while it may still run.
     stopped : str
@@ -61,13 +61,13 @@ class Submission:
 class PoolSubmissions:
     """Starts programs on a pool and reports their state; use it as a context manager.
 
-    Its methods are called from one thread, but for `wake`. What an earlier user of the pool's
-    directory has left is ended first.
+    All methods but `wake` must be called from one thread. Programs that an earlier user of the
+    pool's directory left running are ended first.
 
     Parameters
     ----------
     pool : NodePool
-        Is this object's from now on.
+        The pool, owned by this object from now on.
     """
 
     def __init__(self, pool: NodePool) -> None:
@@ -94,20 +94,20 @@ class PoolSubmissions:
         priority: Literal["batch", "latency"] = "batch",
         name: str = "probe",
     ) -> Submission:
-        """Start a program on a device, as this process's user, and return it at once.
+        """Start a program on a device, as this process's user, without waiting.
 
         Parameters
         ----------
         command : sequence of str
             Program and arguments.
         seat : Seat
-            On which device, and under which cap.
+            Its device and cap.
         env : mapping, optional
-            Variables in addition to those of this process.
+            Additional variables, on top of this process's environment.
         priority : {"batch", "latency"}
             Whether MPS prefers it.
         name : str
-            The run's id begins with it.
+            The beginning of the run's id.
         """
         spec = JobSpec(
             command=tuple(command),
@@ -120,17 +120,17 @@ class PoolSubmissions:
         safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)
         job = f"{safe}-{os.getpid()}-{next(self._numbers)}-{time.monotonic_ns()}"
         one = Submission(Run(id=f"{job}.1", job=job, spec=spec, seats=(seat,)))
-        # Known first: an interruption from here on leaves nothing that is not ended.
+        # Recorded first, so that the program is ended if an interruption follows.
         self._known[one.run.id] = one
         self.pool.launch(one.run)
         return one
 
     def wake(self) -> None:
-        """Let `wait` look again; from any thread."""
+        """Have `wait` check again; may be called from any thread."""
         self._changed.set()
 
     def wait(self, done: Callable[[], bool], until_s: float) -> bool:
-        """Wait until something holds or a moment of the monotonic clock; return whether it does."""
+        """Wait until a condition holds or the monotonic time ``until_s``; return if it holds."""
         while True:
             self._changed.clear()
             self._look()
@@ -142,7 +142,7 @@ class PoolSubmissions:
             self._changed.wait(min(left_s, _LOOK_S))
 
     def last_words(self, one: Submission) -> list[str]:
-        """Return the last lines that a program has printed, without blank ones."""
+        """Return the last lines that a program has printed, without blank lines."""
         path = self.pool.log_path(one.run.id, 0)
         if path is None:
             return []
@@ -153,9 +153,9 @@ class PoolSubmissions:
         return []
 
     def end(self, ending: Iterable[Submission], grace_s: float) -> None:
-        """End programs (ask, wait, terminate what they have on the device, kill).
+        """End programs (ask, wait, terminate their work on the device, kill).
 
-        The folders of those that did well, or said nothing, are removed; the others' logs stay.
+        Folders of programs that succeeded or printed nothing are removed; other logs stay.
         """
         ending = list(ending)
         for one in ending:
@@ -217,7 +217,7 @@ def _me() -> Owner:
 
 
 def _texts(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are texts: others cannot be kept with a run."""
+    """Return the variables that are valid text, as others cannot be saved with a run."""
     return {
         name: value
         for name, value in environment.items()

@@ -1,1 +1,1 @@
-"""The folder on the module path of every job; nothing in it needs Dovetail."""
+"""The folder on the module path of every job; its modules run without Dovetail."""

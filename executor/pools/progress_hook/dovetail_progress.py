@@ -1,7 +1,7 @@
-"""Tells Dovetail how many iterations a job has done, and how long its requests took.
+"""Reports to Dovetail how many iterations a job has done, and how long its requests took.
 
-Importable in every Python (3.7 or later) that Dovetail starts, whether it is installed there or
-not. Without Dovetail, or where something is wrong with the file, the calls do nothing.
+It can be imported in every Python (3.7 or later) that Dovetail starts, whether or not Dovetail is
+installed there. Without Dovetail, or if the file cannot be written, the calls do nothing.
 
 ::
 
@@ -10,17 +10,17 @@ not. Without Dovetail, or where something is wrong with the file, the calls do n
         train(batch)
         step()
 
-A program that calls `step` or `report` is believed; else steps of PyTorch's optimizers are
-counted. The file is rewritten at most ten times a second: 40 bytes, little-endian: the magic
-``DTPROG1`` and a newline, then as doubles the iterations, when the last one was done in seconds
-of CLOCK_BOOTTIME, and the iterations in all (NaN where not known), then a CRC-32 of these 32
-bytes and four zero bytes. A reader that sees half of a write sees a wrong CRC.
+If a program calls `step` or `report`, its calls are counted, otherwise the steps of PyTorch's
+optimizers. The file is rewritten at most ten times a second. It has 40 bytes, little-endian: the
+magic ``DTPROG1`` and a newline, then as doubles the iterations done, the time of the last one in
+seconds of CLOCK_BOOTTIME, and the total number of iterations (NaN if unknown), then a CRC-32 of
+these 32 bytes and four zero bytes. A reader detects a partial write by a wrong CRC.
 
-Where a program calls `latency`, a histogram follows: the magic ``DTLATE1`` and a newline, 1024
-counts of 64 bits, then a CRC-32 of these bytes and four zero bytes. Count k is that of latencies
-from 2^(k/32) to 2^((k+1)/32) microseconds, a bucket being 2.2 % wide; the first and the last have
-what is shorter and longer, too. Such logarithmic buckets are those of DDSketch (Masson, Rim and
-Lee, VLDB 2019).
+If a program calls `latency`, a histogram follows: the magic ``DTLATE1`` and a newline, 1024
+counts of 64 bits, then a CRC-32 of these bytes and four zero bytes. Count k is the number of
+latencies from 2^(k/32) to 2^((k+1)/32) microseconds, so a bucket is 2.2 % wide; the first and last
+buckets also have all shorter and longer latencies. DDSketch uses such logarithmic buckets (Masson,
+Rim and Lee, VLDB 2019).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import sys
 import time
 import zlib
 
-TYPE_CHECKING = False  # as typing's, whose import takes as long as all the rest
+TYPE_CHECKING = False  # instead of typing's, as importing typing would double the import time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     Count = tuple[float, float, float | None]
-    """Iterations, when the last was done, and how many there are in all or None."""
+    """Iterations done, the time of the last one, and the total number or None."""
 
 VARIABLE = "DOVETAIL_PROGRESS"
 """The environment variable with the path of the file."""
 
 INTERVAL_S = 0.1
-"""The file is rewritten no more often."""
+"""The least number of seconds between two writes of the file."""
 
 _MAGIC = b"DTPROG1\n"
 _MOST = 1e15
@@ -72,7 +72,7 @@ def encode(count: Count) -> bytes:
 
 
 def decode(data: bytes) -> Count | None:
-    """Return what the file says; None where it is not whole, or says what cannot be."""
+    """Return the counts in the file, or None if they are incomplete or impossible."""
     body, check = data[: _BODY.size], data[_BODY.size :]
     if len(data) != SIZE or check != _CHECK.pack(zlib.crc32(body)):
         return None
@@ -83,13 +83,13 @@ def decode(data: bytes) -> Count | None:
 
 
 def encode_latencies(counts: Sequence[int]) -> bytes:
-    """Return the histogram as it is in the file."""
+    """Return the histogram in the format of the file."""
     body = _LATENCIES.pack(_LATENCY_MAGIC, *counts)
     return body + _CHECK.pack(zlib.crc32(body))
 
 
 def decode_latencies(data: bytes) -> Sequence[int] | None:
-    """Return the counts of a histogram, empty where there is none; None where it is not whole."""
+    """Return the counts of a histogram, empty if there is none, or None if it is incomplete."""
     if not data.startswith(_LATENCY_MAGIC):
         return ()
     body, check = data[: _LATENCIES.size], data[_LATENCIES.size :]
@@ -112,14 +112,14 @@ def latency_at(bucket: float) -> float:
 class Counter:
     """Counts iterations and latencies of this process and keeps the file up to date.
 
-    Of several processes with one file, one at a time writes: the first, and when it has ended
-    another, which goes on from there.
+    If several processes have the same file, one at a time writes it: the first, and when that has
+    ended another, which continues its counts.
 
     Parameters
     ----------
     path : str
-        The file; it is made where it is absent. For a rank, it is a page of memory that has room
-        for what is above and no more.
+        The file; created if it is missing. For a rank, it is a page of memory of exactly the size
+        described above.
     """
 
     def __init__(self, path: str) -> None:
@@ -142,7 +142,7 @@ class Counter:
             self._write(now_s)
 
     def set(self, iterations: float, total: float | None) -> None:
-        """Take over a count that the program keeps itself."""
+        """Set the count to one that the program keeps itself."""
         self._total = total
         self.add(iterations - self._done)
 
@@ -154,7 +154,7 @@ class Counter:
             self._latencies[bucket_of(seconds)] += 1
 
     def flush(self) -> None:
-        """Write what has not been written for being too soon."""
+        """Write iterations that have not been written yet."""
         if self._done:
             self._write(time.clock_gettime(time.CLOCK_BOOTTIME))
 
@@ -166,13 +166,13 @@ class Counter:
                     data += encode_latencies(self._latencies)
                 os.pwrite(self._fd, data, 0)
         except OSError:
-            # A full disk, say: the job matters more than what is known of it.
+            # For example a full disk: the job matters more than its progress.
             pass
 
     def _become_writer(self) -> bool:
-        """Take the file's lock, which a process keeps until it ends and a fork does not get."""
+        """Take the file's lock, which is held until the process ends and not inherited by forks."""
         if self._fd < 0:
-            # Dovetail's own is a page of memory, which a link in /proc leads to.
+            # Dovetail's file is a link in /proc to a page of memory.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(self._path, flags, 0o644)
         try:
@@ -202,16 +202,16 @@ def step(iterations: float = 1) -> None:
 
 
 def report(iterations: float, total: float | None = None) -> None:
-    """Say how many iterations have been done by now, and how many there are in all."""
+    """Report the number of iterations done so far, and the total number."""
     counter = _by_hand()
     if counter is not None:
         counter.set(iterations, total)
 
 
 def latency(seconds: float) -> None:
-    """Say how long a request took in seconds, its waiting included; the next `step` hands it over.
+    """Report how many seconds a request took, including waiting; it is sent with the next `step`.
 
-    What is negative or not finite is left out.
+    Negative and infinite values are ignored.
     """
     if _Job.counter is not None:
         _Job.counter.add_latency(seconds)
@@ -225,20 +225,20 @@ def _by_hand() -> Counter | None:
 
 
 def count_optimizer_steps() -> None:
-    """Have the steps of PyTorch's optimizers counted, once the program imports it."""
+    """Count the steps of PyTorch's optimizers once the program imports PyTorch."""
     if _Job.counter is not None:
         sys.meta_path.insert(0, _AfterImport("torch.optim.optimizer", _register))
 
 
 def _register(optimizer_module: ModuleType) -> None:
-    """Register with a just imported ``torch.optim.optimizer``; PyTorch before 2.0 has no way."""
+    """Register with a newly imported ``torch.optim.optimizer``; impossible before PyTorch 2.0."""
     register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
     if register is not None:
         register(_after_step)
 
 
 def _after_step(*_: object) -> None:
-    # What torch.compile traces here would be compiled anew at every step, as the count changes.
+    # If torch.compile traced this, it would recompile at every step, as the count changes.
     if _compiling() or _Job.by_hand or _Job.counter is None:
         return
     _Job.counter.add(1)
@@ -251,14 +251,14 @@ def _compiling() -> bool:
 
 
 class _AfterImport:
-    """A finder of modules that finds one, once, and does something when it has been imported."""
+    """A module finder for one module, which calls a function once that has been imported."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name = name
         self._then = then
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Return where the awaited module is, with a loader that goes on to ``then``."""
+        """Return the spec of the awaited module, with a loader that then calls ``then``."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)

@@ -1,4 +1,4 @@
-"""Progress from the output of a job. Needs only Python itself."""
+"""Progress from the output of a job. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 4096
 _LONGEST_S = 1.0
-"""Processor time that a pattern may take for a part of the output."""
+"""Seconds of processor time that a pattern may take for a part of the output."""
 
 
 class Lines:
     """Finds the count of iterations in a job's output and writes it to the progress file.
 
-    To be used in a program's main thread, which alone gets the signal that time is up.
+    Must be used in a program's main thread, as no other thread gets the timeout's signal.
 
     Parameters
     ----------
@@ -37,14 +37,14 @@ class Lines:
         self._rest = ""
 
     def feed(self, output: bytes) -> None:
-        """Take the next part of the output, cut anywhere.
+        """Process the next part of the output, which may end anywhere in a line.
 
         Raises
         ------
         TimeoutError
-            When the pattern takes too long: there are some that would take years.
+            When the pattern takes too long: some patterns would take years.
         """
-        # Progress bars go back to the beginning of their line instead of ending it.
+        # Progress bars return to the beginning of their line instead of ending it.
         text = self._rest + output.decode("utf-8", "replace").replace("\r", "\n")
         *lines, rest = text.split("\n")
         self._rest = rest[-_LONGEST_LINE:]
@@ -61,7 +61,7 @@ class Lines:
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Interrupt what takes more processor time; regular expressions look out for signals."""
+    """Interrupt the block after this processor time; regular expressions check for signals."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError(f"the progress pattern took over {seconds:g} s")

@@ -1,7 +1,7 @@
-"""Run by every Python that a job starts: has its optimizer steps counted, and gives way.
+"""Run by every Python that a job starts: counts optimizer steps, then runs the job's own module.
 
-Python runs the first ``sitecustomize`` on its path, which is this one; the one that would have
-been run without it is run next. Whatever goes wrong here, the job goes on.
+Python runs the first ``sitecustomize`` on its path, which is this one; it then runs the next one
+on the path. An error here never stops the job.
 """
 
 import importlib

@@ -1,5 +1,5 @@
-"""What guards a rank, and runs without the rest of Dovetail: the standard library alone.
+"""The shim that guards a rank; it needs only the standard library, not the rest of Dovetail.
 
 So a service can be updated, restarted or killed while jobs run. ``server`` is the program; the
-service itself imports what it shares with it.
+service imports the parts that both share.
 """

@@ -1,4 +1,4 @@
-"""Records that outlast the machine's end: that a rank was started, and how it ended."""
+"""Durable records that survive a crash of the machine: a rank's start and its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import time
 
 RESERVED_BYTES = 1024
-"""Room kept for the exit status, so that a full disk cannot take it."""
+"""Space reserved for the exit status, so that it can be written to a full disk."""
 
 _RETRY_S = 1.0
 
@@ -16,7 +16,7 @@ _RETRY_S = 1.0
 def write_new(path: str, data: bytes, exclusive: bool = False) -> int:
     """Write a file that only its owner may read, and return it open.
 
-    If it has to be exclusive and exists, FileExistsError is raised.
+    If ``exclusive`` is set and the file exists, FileExistsError is raised.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(path, flags | (os.O_EXCL if exclusive else os.O_TRUNC), 0o600)
@@ -33,11 +33,10 @@ def write_new(path: str, data: bytes, exclusive: bool = False) -> int:
 
 
 def claim(directory: str, record: dict[str, object], lasting: bool = True) -> bool:
-    """Make ``started.json``; return False if there is one already.
+    """Create ``started.json``; return False if it exists already.
 
-    If it is to be lasting, it is on the disk when this returns. If this process or the machine
-    ends meanwhile, there may be a file that cannot be read; that, too, keeps the rank from being
-    started.
+    With ``lasting``, it is on the disk when this returns. If this process or the machine ends
+    meanwhile, an unreadable file may remain, which also keeps the rank from being started.
     """
     try:
         path = os.path.join(directory, "started.json")
@@ -63,12 +62,12 @@ def sync(path: str) -> None:
 
 
 class ExitFile:
-    """The rank's exit status, for which room is kept from the beginning."""
+    """The file of the rank's exit status, whose space is reserved from the beginning."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._path = os.path.join(directory, "exit.json")
-        # By its number: another shim may be trying to claim the same rank.
+        # With its PID: another shim may be trying to claim the same rank.
         self._beside = os.path.join(directory, f"exit.{os.getpid()}.tmp")
         file = write_new(self._beside, b"")
         try:
@@ -80,21 +79,21 @@ class ExitFile:
             os.close(file)
 
     def give_up(self) -> None:
-        """Give the room back."""
+        """Free the reserved space."""
         with contextlib.suppress(OSError):
             os.unlink(self._beside)
 
     def write(self, status: int | None, refused: str = "", lapsed: bool = False) -> None:
-        """Put the status into place, however long that takes: the service waits for it.
+        """Write the status, retrying until it succeeds: the service waits for it.
 
-        The service makes it durable itself; where it is gone, `sync` does.
+        The service makes it durable itself; if the service is gone, `sync` does.
         """
         text = json.dumps({"status": status, "refused": refused[:200], "lapsed": lapsed})
         while not self._written(text.encode().ljust(RESERVED_BYTES)):
             time.sleep(_RETRY_S)
 
     def sync(self) -> None:
-        """Wait until the status is on the disk, if the disk takes it."""
+        """Wait until the status is on the disk; errors of the disk are ignored."""
         with contextlib.suppress(OSError):
             sync(self._path)
             sync(self._directory)
@@ -109,7 +108,7 @@ class ExitFile:
                 os.close(file)
             os.rename(self._beside, self._path)
         except FileNotFoundError:
-            return True  # the directory was removed: the status is not awaited
+            return True  # the directory was removed, so the status is not needed
         except OSError:
             return False
         return True

@@ -1,18 +1,17 @@
 """The guard of one rank: it starts the rank's process, keeps its log, and outlives the service.
 
-``docs/internals/launcher.md`` tells a rank's life; in short:
+``docs/internals/launcher.md`` describes the life of a rank; in short:
 
-- the process is forked, made the job's user and brought to its directory, but waits at a
-  start barrier.
-  The shim says ``prepared`` on its standard output (or ``refused REASON``, or ``later REASON``
-  where nothing is wrong with the job) and reads ``go`` from its standard input; end of file
-  means that nothing is to be started, and no trace is left;
-- ``started.json`` appears by ``link``, which fails if there is one: a rank never starts twice;
+- the process is forked, switched to the job's user and directory, and waits at a start barrier.
+  The shim writes ``prepared`` to its standard output (or ``refused REASON``, or ``later REASON``
+  if the job is not at fault) and reads ``go`` from its standard input; at end of file it starts
+  nothing and leaves no trace;
+- ``started.json`` is created exclusively, which fails if it exists: a rank never starts twice;
 - the start barrier opens. The shim is a subreaper, so every descendant that loses its parent
-  becomes its child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;
+  becomes its child, and ``waitpid`` failing with ECHILD proves that the rank has no process left;
 - SIGTERM asks the job's process group to end, SIGQUIT kills every descendant;
-- if the rank runs under a lease, both happen when that has lapsed;
-- ``exit.json``, for which room was reserved at the start, is renamed into place at the end.
+- if the rank runs under a lease, both happen after the lease has lapsed;
+- ``exit.json``, whose space was reserved at the start, is renamed into place at the end.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from .rank import Child
 
 LINGER_S = 2.0
-"""Seconds that what outlives a rank's own process gets after SIGTERM."""
+"""Seconds after SIGTERM for processes that outlive the rank's own process."""
 
 _SWEEP_S = 0.1
 _CHUNK = 65536
@@ -53,9 +52,9 @@ def guard_rank(directory: str, child: Child) -> None:
     Parameters
     ----------
     directory : str
-        Of the rank.
+        The directory of the rank.
     child : Child
-        On its way to the start barrier of this rank.
+        The process on its way to the start barrier of this rank.
     """
     spec = read_spec(os.fsencode(directory))
     lease = Lease(**spec["lease"]) if "lease" in spec else None
@@ -69,7 +68,7 @@ def guard_rank(directory: str, child: Child) -> None:
     except Exception as error:
         refused = child.prepared()
         child.give_up()
-        # What the system refuses here is the service's own.
+        # An OSError here is not the job's fault.
         later = isinstance(error, OSError) and not refused
         _say(f"{'later' if later else 'refused'} {refused or one_line(error)}")
         return
@@ -92,7 +91,7 @@ def guard_rank(directory: str, child: Child) -> None:
         guard.heed(lease)
     _say("started")
     status = guard.wait()
-    # Before the end is known, as the service then reads it.
+    # Before the end is reported, because the service then reads it.
     page.leave(os.path.join(directory, "progress"))
     ending.write(status, lapsed=guard.lapsed)
     if not _say("ended"):
@@ -100,7 +99,7 @@ def guard_rank(directory: str, child: Child) -> None:
 
 
 def rehearse(directory: str) -> None:
-    """Do what a rank waits for once with the files of a rank that is never started."""
+    """Perform once, with the files of a rank that is never started, the steps a rank waits for."""
     with contextlib.suppress(OSError, ValueError):
         read_spec(os.fsencode(directory))
         OutputLog(os.path.join(directory, "log"), 1, 1).close()
@@ -109,7 +108,7 @@ def rehearse(directory: str) -> None:
 
 
 def _lapsed(lease: Lease | None) -> bool:
-    """Return whether a rank may not be started, as far as its lease is known by now."""
+    """Return whether a rank must not be started because its lease has lapsed."""
     if lease is None:
         return False
     lease.look()
@@ -118,7 +117,7 @@ def _lapsed(lease: Lease | None) -> bool:
 
 def _claimed(directory: str, child: Child, lease: Lease | None) -> bool:
     try:
-        # Without a lease, the journal is on this machine, and has the start on the disk.
+        # Without a lease, the journal on this machine already has the start on the disk.
         if claim(directory, {**child.identity, "at_s": boot_s()}, lasting=lease is not None):
             return True
         _say("taken")
@@ -137,12 +136,12 @@ def _say(text: str) -> bool:
 
 
 class Guard:
-    """Waits for a rank's process and all its descendants, copying their output meanwhile.
+    """Waits for a rank's process and all its descendants, and copies their output.
 
     Attributes
     ----------
     lapsed : bool
-        Whether the rank was ended for its lease's sake.
+        Whether the rank was ended because its lease lapsed.
     """
 
     def __init__(self, child: Child, readers: list[Readers]) -> None:
@@ -161,8 +160,8 @@ class Guard:
             self._poll.register(output, select.POLLIN)
 
     def wait(self) -> int:
-        """Return the exit status, negative for a signal, once nothing of the rank is left."""
-        # First a look: a process that ended before signals were watched woke nothing.
+        """Return the exit status, negative for a signal, once no process of the rank is left."""
+        # Check before sleeping: a process that ended before signals were watched woke nothing.
         while True:
             self._copy_output()
             self._execute_commands()
@@ -177,14 +176,14 @@ class Guard:
     def heed(self, lease: Lease) -> None:
         """End the rank once its lease has lapsed: ask, and kill some seconds later.
 
-        In a thread of its own, so that nothing holds it up that holds up ``wait``, as a disk may
-        that takes no output. If the lapse is noticed late, the kill comes the sooner after it.
+        This runs in a separate thread, so that a disk that blocks ``wait`` does not delay it. If
+        the lapse is noticed late, less time passes until the kill.
         """
         try:
             parts = lease, Alarm(), Reader(lease.look)
             threading.Thread(target=self._end_after, args=parts, daemon=True).start()
         except (OSError, RuntimeError):
-            # What could not be ended in time does not run at all.
+            # A rank that could not be ended in time must not run at all.
             traceback.print_exc()
             self.lapsed = self._killing = True
 
@@ -235,11 +234,11 @@ class Guard:
     def _ask(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGTERM)
-        # A stopped process takes no notice of that, and all of a paused job are stopped.
+        # Stopped processes do not handle SIGTERM, and all processes of a paused job are stopped.
         self._signal_all(signal.SIGCONT)
 
     def _clear_up(self) -> None:
-        """End what outlives the rank's own process."""
+        """End the processes that outlive the rank's own process."""
         now = time.monotonic()
         if self._linger_until is None:
             self._linger_until = now + LINGER_S
@@ -249,7 +248,7 @@ class Guard:
             self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
-        # What cannot be looked at now is looked at again in the next sweep.
+        # Processes that cannot be read now are tried again in the next sweep.
         with contextlib.suppress(OSError):
             for stat in descendants(os.getpid()):
                 send(stat.pid, stat.started, number)
@@ -264,7 +263,7 @@ class Guard:
 
 
 def _hand(read: Callable[[bytes], object], data: bytes, readers: Readers) -> None:
-    """Give output to a reader; one that fails gets no more, and the job goes on."""
+    """Pass output to a reader; remove a reader that fails, without affecting the job."""
     try:
         read(data)
     except Exception:
@@ -273,7 +272,7 @@ def _hand(read: Callable[[bytes], object], data: bytes, readers: Readers) -> Non
 
 
 def _wake_on_signals(react: Callable[[int, FrameType | None], None]) -> int:
-    """Let signals end a poll; return the descriptor that becomes readable."""
+    """Have signals end a poll; return the descriptor that they make readable."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT):

@@ -1,4 +1,4 @@
-"""What the kernel says of processes, and what is asked of it by way of libc."""
+"""Process information from the kernel, and system calls through libc."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Stat(NamedTuple):
-    """What ``/proc/PID/stat`` says of a process; times in clock ticks.
+    """The content of ``/proc/PID/stat``; times in clock ticks.
 
-    ``cpu`` includes the children that it has waited for.
+    ``cpu`` includes children that the process has waited for.
     """
 
     pid: int
@@ -32,19 +32,19 @@ class Stat(NamedTuple):
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return what the kernel says of a process, None where there is none.
+    """Return the status of a process, or None if it does not exist.
 
     Raises
     ------
     OSError
-        When that cannot be found out: it is no proof that a process has ended.
+        When the status cannot be read, which does not prove that the process has ended.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The program's name, in brackets, may hold anything.
+    # The program's name, in brackets, may contain any character.
     fields = line[line.rindex(b")") + 2 :].split()
     numbers = [int(field) for field in fields[1:22]]
     parent, group, session = numbers[:3]
@@ -53,7 +53,7 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def every_process() -> list[Stat]:
-    """Return all processes that can be seen."""
+    """Return all visible processes."""
     found = (stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [stat for stat in found if stat is not None]
 
@@ -64,9 +64,9 @@ def descendants(pid: int, processes: list[Stat] | None = None) -> list[Stat]:
     Parameters
     ----------
     pid : int
-        Of the process.
+        The process.
     processes : list of Stat, optional
-        All processes, if they were read already.
+        All processes, if already read.
     """
     children: dict[int, list[Stat]] = {}
     for stat in every_process() if processes is None else processes:
@@ -80,7 +80,7 @@ def descendants(pid: int, processes: list[Stat] | None = None) -> list[Stat]:
 
 
 def send(pid: int, started: int, number: int) -> bool:
-    """Signal a process, and none that has its number since; return whether that was done."""
+    """Signal a process, but no later process with its PID; return whether that succeeded."""
     try:
         process = os.pidfd_open(pid)
     except OSError:
@@ -98,7 +98,7 @@ def send(pid: int, started: int, number: int) -> bool:
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from every other."""
+    """Return the unique id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -109,7 +109,7 @@ def boot_s() -> float:
 
 
 def prctl(option: int, value: int | bytes) -> None:
-    """Change something of this process (``man prctl``)."""
+    """Set an attribute of this process (``man prctl``)."""
     if LIBC.prctl(option, value, 0, 0, 0) != 0:
         raise_errno()
 
@@ -121,17 +121,12 @@ def raise_errno() -> NoReturn:
 
 
 class EnvironmentEntry:
-    """A variable of this process as others see it in ``/proc``; a fork can write over its value.
+    """A variable of this process as shown in ``/proc``; a fork can overwrite its value.
 
     Parameters
     ----------
     name : str
-        It is set, and its value is all the room that there is.
-
-    Raises
-    ------
-    ValueError
-        When what is to be written is longer.
+        The variable, which must be set; new values must not be longer than its value.
     """
 
     def __init__(self, name: str) -> None:
@@ -144,7 +139,7 @@ class EnvironmentEntry:
         self._address = int(entries[k] or 0) + len(start)
 
     def write(self, value: bytes) -> None:
-        """Replace the value."""
+        """Replace the value; ValueError if the new one is too long."""
         if len(value) > self._room:
             raise ValueError(f"must have at most {self._room} bytes, got {len(value)}")
         ctypes.memmove(self._address, value.ljust(self._room, b"\0"), self._room)

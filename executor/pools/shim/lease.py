@@ -1,4 +1,4 @@
-"""The lease under which a rank runs, as its shim reads it."""
+"""The lease of a rank, as read by its shim."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAPSED = "the lease of its node lapsed"
-"""Why a rank was not started under a lease that was not renewed."""
+"""The reason that is reported for a rank whose lease was not renewed."""
 
 _AHEAD_S = 2.0
-"""Seconds before a lease's end at which its file is read, so that there is time to do it again."""
+"""Seconds before a lease's end at which its file is read, early enough to read it again."""
 
 _AGAIN_S = 0.5
 _LOOK_S = 0.5
@@ -30,9 +30,9 @@ _TFD_TIMER_ABSTIME = 1
 
 
 class LeaseRecord(NamedTuple):
-    """What a lease file says, in seconds since the machine booted.
+    """The content of a lease file, in seconds since the machine booted.
 
-    ``since_s`` distinguishes a lease from one that lapsed before it, whose ranks may not go on.
+    ``since_s`` distinguishes a lease from an earlier one, whose ranks must not continue.
     """
 
     since_s: float
@@ -40,13 +40,13 @@ class LeaseRecord(NamedTuple):
 
 
 def lease_line(record: LeaseRecord, boot: str) -> bytes:
-    """Return what a lease file holds; always of one length, so that it is written over."""
+    """Return the line of a lease file; its length is fixed, so that it can be overwritten."""
     text = f"{record.since_s:020.6f} {record.deadline_s:020.6f} {boot}"
     return f"{text} {zlib.crc32(text.encode()):08x}\n".encode()
 
 
 def read_lease(path: str, boot: str) -> LeaseRecord | None:
-    """Return what a lease file says; None where it is garbled, or of another boot.
+    """Return the content of a lease file, or None if it is garbled or from another boot.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def read_lease(path: str, boot: str) -> LeaseRecord | None:
 
 
 class Alarm:
-    """Wakes on the clock that counts suspended time, as ``poll`` and ``sleep`` do not."""
+    """Sleeps by the clock that includes suspended time, unlike ``poll`` and ``sleep``."""
 
     def __init__(self) -> None:
         self._timer = LIBC.timerfd_create(time.CLOCK_BOOTTIME, os.O_CLOEXEC)
@@ -72,7 +72,7 @@ class Alarm:
             raise_errno()
 
     def sleep_until(self, at_s: float) -> None:
-        """Return at a moment in seconds since the machine booted; at once if that is over."""
+        """Sleep until a time in seconds since the machine booted; return if it has passed."""
         moment = int(at_s), int(at_s % 1 * 1e9)
         # An interval of 0: once.
         times = (ctypes.c_long * 4)(0, 0, *moment)
@@ -82,21 +82,21 @@ class Alarm:
 
 
 class Lease:
-    """The leave to run a rank, which ends unless its file says in time that it goes on.
+    """The permission to run a rank, which ends unless its file is renewed in time.
 
-    The file is read in a thread of its own: a disk that hangs makes no lease last longer.
+    The file is read in a separate thread, so that a hanging disk does not prolong the lease.
 
     Parameters
     ----------
     path : str
         The lease file.
     kill_s : float
-        Seconds between its end and the kill of what is left of the rank.
+        Seconds between its end and the kill of the rank's processes.
 
     Attributes
     ----------
     deadline_s : float
-        When it ends, as far as is known.
+        The latest known end of the lease.
     """
 
     def __init__(self, path: str, kill_s: float) -> None:
@@ -111,18 +111,18 @@ class Lease:
         return boot_s() >= self.deadline_s
 
     def look(self) -> None:
-        """Take from the file whether it goes on. What cannot be read or understood says nothing."""
+        """Update the deadline from the file; an unreadable or garbled file changes nothing."""
         found = self._found()
         if found is None:
             return
         if self._since_s is None:
             self._since_s = found.since_s
-        # Another lease is none for ranks that ran under this one, which had lapsed before.
+        # A new lease does not apply to ranks of this one, which lapsed before it began.
         if found.since_s == self._since_s:
             self.deadline_s = max(self.deadline_s, found.deadline_s)
 
     def _found(self) -> LeaseRecord | None:
-        # Again, since it may just be being written.
+        # Several times, because it may be being written.
         for _ in range(_LOOKS):
             with contextlib.suppress(OSError):
                 if found := read_lease(self._path, self._boot):
@@ -133,14 +133,15 @@ class Lease:
     def outlast(self, alarm: Alarm, reader: Reader) -> None:
         """Return once it has lapsed.
 
-        It is read shortly before its end, and, if it goes on no longer then, again until the end.
+        The file is read shortly before the lease's end and, if it was not renewed, repeatedly until
+        the end.
 
         Parameters
         ----------
         alarm : Alarm
-            To sleep by.
+            The clock to sleep by.
         reader : Reader
-            Of this lease.
+            The reader of this lease.
         """
         while True:
             now, ahead_s = boot_s(), self.deadline_s - _AHEAD_S
@@ -151,7 +152,7 @@ class Lease:
 
 
 class Reader:
-    """Reads on request, and never keeps the caller waiting for longer than a moment."""
+    """Reads on request in a thread, so that the caller waits only briefly."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look
@@ -159,7 +160,7 @@ class Reader:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def read(self) -> None:
-        """Return when that is done, or takes long."""
+        """Request a read, and return when it is done or takes too long."""
         self._done.clear()
         self._asked.set()
         self._done.wait(_LOOK_S)

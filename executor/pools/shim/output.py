@@ -1,4 +1,4 @@
-"""Where the output of a rank goes: its log, files of its user's choice, what counts its lines."""
+"""The readers of a rank's output: its log, files chosen by its user, the progress counter."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 class OutputLog:
     """The output of a rank: ``log``, and older parts as ``log.1``, ``log.2``, ...
 
-    The parts belong to this process's user, so that nothing but output makes them longer, and
-    output stops while the disk has little room.
+    The parts belong to this process's user, so only output makes them grow, and output is dropped
+    while the disk has little space.
 
     Parameters
     ----------
     path : str
-        Of the newest part.
+        The path of the newest part.
     most_bytes : int
-        A part is closed before it grows larger, at the end of a line where there is one.
+        The largest size of a part, which ends at the end of a line if possible.
     files : int
-        Parts kept, the newest included.
+        The number of parts kept, including the newest.
     reader : int, optional
-        The user who may read the parts, where the file system has such rights.
+        A user who may read the parts, if the file system supports access control lists.
     mode : int
-        Their permissions.
+        The permissions of the parts.
     """
 
     _FREE_BYTES = 24 * 2**20
-    """Left free on the disk: enough for jobs to be started (``live.room``)."""
+    """Bytes left free on the disk, enough to start jobs (``live.room``)."""
 
     _LOOK_BYTES = 2**18
-    """Written between two looks at what is free."""
+    """Bytes written between two checks of the free space."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class OutputLog:
         self._open()
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         os.close(self._file)
 
     def write(self, data: bytes) -> None:
-        """Append output. What finds no room on the disk is dropped and counted; a note says so."""
+        """Append output. If the disk is full, output is dropped, and a note says how much."""
         while data:
             room = self._most - self._size
             if len(data) > room and self._size:
@@ -87,7 +87,7 @@ class OutputLog:
         self._lost += self._refused(data)
 
     def _refused(self, data: bytes) -> int:
-        """Write what the disk takes, and return how many bytes it does not."""
+        """Write as much as fits on the disk, and return the number of bytes not written."""
         view = memoryview(data)
         with contextlib.suppress(OSError):
             while view and self._has_room(len(view)):
@@ -118,13 +118,13 @@ class OutputLog:
                 os.unlink(self._path)
             self._open()
         except OSError:
-            # The present part grows on, which loses nothing.
+            # The present part continues to grow, so nothing is lost.
             self._size = 0
             return
         os.close(old)
 
     def _empty(self, number: int) -> None:
-        """Give the room of a part back, which a reader would hold beyond its removal."""
+        """Free the space of a part, which an open reader would keep after its removal."""
         with contextlib.suppress(FileNotFoundError):
             os.truncate(f"{self._path}.{number}" if number else self._path, 0)
 
@@ -138,18 +138,18 @@ class OutputLog:
 
 
 class Copy(OutputLog):
-    """A file of the user's choice that gets output, too: appended to, and never rotated."""
+    """A copy of the output in a file chosen by the user: appended to, and never rotated."""
 
     def __init__(self, path: str, mode: int) -> None:
         super().__init__(path, sys.maxsize, 1, mode=mode)
 
     def _has_room(self, size: int) -> bool:
-        """Leave the disk, which the user chose, to its own limits."""
+        """Return True: the disk that the user chose has its own limits."""
         return True
 
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        # Nothing that could hang, or that another user put there to be written to.
+        # No file that could block, or that another user put there as a trap.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         flags |= os.O_NONBLOCK | os.O_NOCTTY
         self._file = os.open(self._path, flags, self._mode)
@@ -161,7 +161,7 @@ class Copy(OutputLog):
 
 
 def _let_read(file: int, uid: int, mode: int) -> None:
-    """Let a user read a file of ours: an access control list (``man acl``) where there are any."""
+    """Let a user read a file of ours by an access control list (``man acl``), if supported."""
     everybody = mode & 0o7
     entries = ((0x01, 6, _NONE), (0x02, 4, uid), (0x04, 0, _NONE), (0x10, 4, _NONE))
     packed = [struct.pack("<HHI", *entry) for entry in (*entries, (0x20, everybody, _NONE))]
@@ -171,7 +171,7 @@ def _let_read(file: int, uid: int, mode: int) -> None:
 
 @contextlib.contextmanager
 def _rights_of(user: dict[str, Any] | None) -> Iterator[None]:
-    """Open files as a user while the block runs; ourselves for None."""
+    """Open files as a user while the block runs; None: as this process's user."""
     if user is None:
         yield
         return
@@ -188,19 +188,19 @@ def _rights_of(user: dict[str, Any] | None) -> Iterator[None]:
 
 
 def _copies(spec: dict[str, Any]) -> list[Readers]:
-    """Return what takes a copy of each of the rank's outputs, with the rights of its user."""
+    """Return the readers that copy each of the rank's outputs with the rights of its user."""
     os.umask(0o022)
     try:
         with _rights_of(spec["user"]):
             mode = spec["log"]["mode"]
             return [[Copy(path, mode).write] if path else [] for path in spec["copies"]]
     except OSError as error:
-        # Of a place that its user chose: no fault of the service's, unlike others.
+        # The user chose the path, so this is not a fault of the service, unlike other OSErrors.
         raise ValueError(f"its output: {one_line(error)}") from None
 
 
 def readers_of(directory: str, spec: dict[str, Any]) -> list[Readers]:
-    """Return what takes each of the rank's outputs."""
+    """Return the readers of each of the rank's outputs."""
     user, settings = spec["user"], spec["log"]
     path = os.path.join(directory, "log")
     reader = user["uid"] if user else None
@@ -209,7 +209,7 @@ def readers_of(directory: str, spec: dict[str, Any]) -> list[Readers]:
 
 
 def _counters(lines: dict[str, str] | None) -> Readers:
-    """Return what looks for progress in an output."""
+    """Return the readers that look for progress in an output."""
     if lines is None:
         return []
     if lines["modules"] not in sys.path:

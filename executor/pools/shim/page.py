@@ -1,7 +1,7 @@
-"""The page in which a rank says how far it is: memory of a fixed size.
+"""The page in which a rank reports its progress: memory of a fixed size.
 
-A file that a job's user may write can be made as large as its disk, by the job or, as long as
-anything has it open, by others of its user. A page can be neither grown nor cut.
+A file that the job's user may write could fill the disk, through the job or another process of the
+user that has it open. A sealed page can neither grow nor shrink.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ NUMBER = 198
 """The descriptor of the page in a shim and in its rank: programs and scripts use lower ones."""
 
 OWN = f"/proc/self/fd/{NUMBER}"
-"""The page as the process that has it finds it."""
+"""The path of the page in the process that has it."""
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def make(size: int) -> None:
-    """Make the page of this process and of what it forks."""
+    """Create the page of this process and its forks."""
     page = os.memfd_create("dovetail-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(page, size)
     fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
@@ -31,17 +31,17 @@ def make(size: int) -> None:
 
 
 def hand_over(user: dict[str, int] | None) -> None:
-    """Let only a user write to the page; None: this process's own."""
+    """Let only a user write to the page; None: this process's user."""
     os.fchmod(NUMBER, 0o600)
     if user is not None:
         os.fchown(NUMBER, user["uid"], user["gid"])
 
 
 def named(environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a rank in which the page goes by the number of this process.
+    """Return a rank's environment in which the page's path contains the PID of this process.
 
-    Children close descriptors that they do not know, and find it there all the same. If nothing
-    in the environment names the page, this process has it no more.
+    Children close descriptors that they do not know, but still find the page by this path. If no
+    variable names the page, it is closed.
     """
     if OWN not in environment.values():
         os.close(NUMBER)
@@ -51,7 +51,7 @@ def named(environment: dict[str, str]) -> dict[str, str]:
 
 
 def leave(path: str) -> None:
-    """Write what the page says to a file, if it says anything."""
+    """Write the content of the page to a file, unless the page is empty."""
     with contextlib.suppress(OSError):
         content = os.pread(NUMBER, os.fstat(NUMBER).st_size, 0)
         if any(content):

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from .kernel import EnvironmentEntry
 
 OOM_SCORE_ADJ = 500
-"""When memory runs out, a process of a job counts as one that has half of it besides its own.
+"""When memory runs out, a process of a job is rated as if it had half of all memory in addition.
 
-So the kernel ends jobs before the service, the shims and the servers of MPS (proc(5)).
+So the kernel kills jobs before the service, the shims and the MPS servers (proc(5)).
 """
 
 _CHUNK = 65536
@@ -30,7 +30,7 @@ _GO = b"go"
 
 
 def read_spec(directory: bytes) -> dict[str, Any]:
-    """Return what ``spec.json`` says of the rank of a directory."""
+    """Return the specification of a rank from ``spec.json`` in its directory."""
     with open(os.path.join(directory, b"spec.json"), encoding="utf-8") as file:
         spec: dict[str, Any] = json.load(file)
     return spec
@@ -42,20 +42,20 @@ class Child:
     Parameters
     ----------
     token : EnvironmentEntry
-        By which it is found.
+        The variable by which it is found.
     rehearsal : bytes
-        The directory of a rank that is prepared once, and never started.
+        The directory of a rank that is prepared once, but never started.
 
     Attributes
     ----------
     pid : int
         Its process id.
     outputs : list of int
-        The pipes of its standard output and, if that has a file of its own, standard error.
+        The pipes of its standard output and, if that has a separate file, standard error.
     line : socket.socket
-        Readable once the process has said more, or has ended.
+        Readable once the process has sent a message, or has ended.
     identity : dict
-        By what the process and its shim are found again: pids, start times and boot.
+        Identifies the process and its shim: PIDs, start times and boot.
     """
 
     def __init__(self, token: EnvironmentEntry, rehearsal: bytes) -> None:
@@ -86,12 +86,12 @@ class Child:
             self.line.send(directory + b"\0" + token)
 
     def prepared(self) -> str:
-        """Wait until it stands at the start barrier; return why it cannot."""
+        """Wait until it is at the start barrier; return why it cannot be, empty if it is."""
         answer = self._answer()
         return "" if answer == _READY else answer.decode(errors="replace") or "it died at its start"
 
     def release(self) -> str:
-        """Open the start barrier; return why the program could not be run."""
+        """Open the start barrier; return why the program could not be run, empty if it was."""
         with contextlib.suppress(OSError):
             self.line.send(_GO)
         return self._answer().decode(errors="replace")
@@ -103,7 +103,7 @@ class Child:
         os.waitpid(self.pid, 0)
 
     def _answer(self) -> bytes:
-        """Return what it says next; empty once it has closed its end, which execve does."""
+        """Return its next message, empty once it has closed its end, as execve does."""
         try:
             return self.line.recv(_CHUNK)
         except ConnectionResetError:
@@ -113,7 +113,7 @@ class Child:
 def _become(
     line: socket.socket, token: EnvironmentEntry, rehearsal: bytes, shim: int, outputs: list[int]
 ) -> NoReturn:
-    """Turn the forked child into the rank: everything up to its program, then the start barrier."""
+    """Turn the forked child into the rank: prepare, wait at the start barrier, run the program."""
     try:
         os.setsid()
         os.umask(0o022)
@@ -149,7 +149,7 @@ def _prepare(spec: dict[str, Any], outputs: list[int], shim: int) -> str:
         os.setgroups(spec["user"]["groups"])
         os.setgid(spec["user"]["gid"])
         os.setuid(spec["user"]["uid"])
-        # A change of user clears it.
+        # Changing the user clears it.
         _end_with(shim)
     os.chdir(spec["cwd"])
     return _program(spec["command"][0], spec["env"].get("PATH", os.defpath))
@@ -169,7 +169,7 @@ def _end_with(shim: int) -> None:
 
 
 def _refuse_unspeakable(spec: dict[str, Any]) -> None:
-    """Refuse before the start barrier what could not be handed to a program behind it."""
+    """Refuse, before the start barrier, texts that cannot be passed to a program."""
     if any("\0" in text for text in (*spec["command"], *spec["env"], *spec["env"].values())):
         raise ValueError("a NUL character is in its command or environment")
     if any(not name or "=" in name for name in spec["env"]):
@@ -191,7 +191,7 @@ def _take_seat(spec: dict[str, Any]) -> None:
 
 
 def _come_first_when_memory_runs_out() -> None:
-    """Raise the score by which the kernel chooses what to kill; only root can lower it again."""
+    """Raise the score by which the kernel selects processes to kill; only root can lower it."""
     with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
         if int(file.read()) < OOM_SCORE_ADJ:
             file.seek(0)

@@ -1,12 +1,12 @@
-"""The fork server of a pool: it keeps a shim that is there before its rank is.
+"""The fork server of a pool, which keeps a spare shim ready for the next rank.
 
-It serves one service, over the socket that is its standard input, and ends when that closes, as
-it does with the service. The spare shim takes the next request itself; then the next is forked.
-Neither holds anything of any rank or user, so what is killed is replaced.
+It serves one service over the socket that is its standard input, and ends when that closes, for
+example because the service ended. The spare shim takes the next request itself; then another one is
+forked. Neither holds state of a rank or user, so they are replaced if killed.
 
 A spare shim and its child rehearse with the files of a rank that never starts. A forked process
-shares its parent's memory until it writes to it, and Python, which counts references, writes to
-all that it uses; so what it does for the first time takes five times as long as afterwards.
+shares its parent's memory until it writes to it, and Python's reference counting writes to every
+object that it uses, so any action takes five times as long the first time.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _REHEARSAL = {
 
 
 def serve(variable: str, directory: str, page_bytes: int) -> None:
-    """Have a shim ready for each request, until there can be no more.
+    """Keep a shim ready for each request, until the service is gone.
 
     Parameters
     ----------
     variable : str
-        By which the processes of a rank are found; its value, as long as the longest token, is
-        written over in each shim.
+        The variable by which the processes of a rank are found; its value, as long as the longest
+        token, is overwritten in each shim.
     directory : str
-        Where the files of the rehearsals are kept.
+        The directory for the files of the rehearsals.
     page_bytes : int
-        The size of the page in which a rank says how far it is.
+        The size of the page in which a rank reports its progress.
     """
     os.chdir("/")
     rehearsal = os.path.join(directory, "rehearsal")
@@ -67,7 +67,7 @@ def serve(variable: str, directory: str, page_bytes: int) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
     requests, token = socket.socket(fileno=0), EnvironmentEntry(variable)
-    # What is never looked at again is never copied into a shim.
+    # Objects that the garbage collector does not touch are not copied into a shim.
     gc.freeze()
     while not _closes(requests):
         spare, free = os.pipe()
@@ -81,12 +81,12 @@ def serve(variable: str, directory: str, page_bytes: int) -> None:
         os.close(free)
         _closes(requests, spare)
         os.close(spare)
-        # A rank that is being started has the cores first, unless another waits for a shim.
+        # Leave the cores to the rank that is being started, unless another waits for a shim.
         select.select([requests], [], [], _REST_S)
 
 
 def _closes(requests: socket.socket, spare: int | None = None) -> bool:
-    """Return whether the service is gone; with a spare, once that is so or the spare is used."""
+    """Return whether the service is gone; with a spare, wait until it is or the spare is used."""
     poll = select.poll()
     poll.register(requests, 0)
     if spare is not None:
@@ -98,7 +98,7 @@ def _closes(requests: socket.socket, spare: int | None = None) -> bool:
 def _become_shim(
     requests: socket.socket, free: int, token: EnvironmentEntry, rehearsal: str
 ) -> NoReturn:
-    """Wait for a rank and guard it; the socket that comes with it is its start barrier."""
+    """Wait for a rank and guard it; the socket received with it is its start barrier."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -106,7 +106,7 @@ def _become_shim(
         child = Child(token, os.fsencode(rehearsal))
         rehearse(rehearsal)
         me = os.pidfd_open(os.getpid())
-        # A spare without its child is of no use; then it ends, and is replaced.
+        # A spare without its child is useless, so it ends and is replaced.
         ready, _, _ = select.select([requests, child.line], [], [])
         if child.line in ready:
             time.sleep(_AGAIN_S)
@@ -117,13 +117,13 @@ def _become_shim(
             child.prepare(directory, held)
             _take_streams(directory, barriers[0])
             token.write(held)
-            # As an administrator sees it in ``ps`` and ``top``.
+            # The name that ``ps`` and ``top`` show.
             prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
-            # So that it can be awaited and killed, whatever process has its number later.
+            # So that it can be awaited and killed, even if its PID is reused later.
             with socket.socket(fileno=barriers[0]) as line:
                 socket.send_fds(line, [b"\n"], [me])
             os.close(me)
-            # The fork server may be gone, which is no concern of this rank.
+            # The fork server may be gone, which does not matter to this rank.
             with contextlib.suppress(OSError):
                 os.write(free, b"\n")
             guard_rank(os.fsdecode(directory), child)
@@ -142,7 +142,7 @@ def _take_streams(directory: bytes, barrier: int) -> None:
 
 
 def _close_inherited() -> None:
-    """Close the descriptors that were open when the service started: no job may have them."""
+    """Close the descriptors inherited from the service: no job may have them."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             # The listing's own descriptor is closed already.

@@ -92,7 +92,7 @@ class TestDevices:
             ("devices=x", "--pool: devices must be a whole number >= 1, got 'x'"),
             ("cores=2", "--pool: must be one of cores_per_device, devices, shares, got 'cores'"),
             ("shares=some", "--pool: shares must be quota, affinity or none, got 'some'"),
-            ("shares=affinity", "--pool: shares must not be affinity where a device is one core"),
+            ("shares=affinity", "--pool: shares must not be affinity if a device is one core"),
             (
                 "devices=4000",
                 f"--pool: must take at most the {len(CORES)} cores that may be used, "

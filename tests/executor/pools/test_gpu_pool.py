@@ -117,7 +117,7 @@ def test_without_mps_jobs_take_turns_and_no_share_is_held(make):
     assert variables["CUDA_VISIBLE_DEVICES"] == UUIDS[0]
     assert not variables["CUDA_MPS_PIPE_DIRECTORY"].startswith("/foreign")
     pool.pool.launch(a_run("true", name="j2.1", gpus=(FIRST,), share=50))
-    assert "no share can be held" in pool.wait_for("rank_refused", run="j2.1").reason
+    assert "no share can be enforced" in pool.wait_for("rank_refused", run="j2.1").reason
 
 
 @NEEDS_MPS

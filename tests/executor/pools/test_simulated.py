@@ -264,7 +264,7 @@ class TestPool:
 
     def test_a_file_that_is_none_of_its_own_is_named(self, tmp_path):
         (tmp_path / "simulated.json").write_text(json.dumps({"boot": 1}))
-        with pytest.raises(InputError, match="is no file of a simulated pool"):
+        with pytest.raises(InputError, match="must be the file of a simulated pool"):
             SimulatedNode(tmp_path, truth()).resume(())
 
     def test_the_log_says_that_it_is_simulated(self, tmp_path):

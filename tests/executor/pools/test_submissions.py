@@ -79,7 +79,7 @@ def test_processes_left_by_a_killed_service_are_ended(tmp_path):
     program = (
         "import sys, time\n"
         "from tests.executor.pools.test_submissions import *\n"
-        "found = Submissions(CpuPool(sys.argv[1]))\n"
+        "found = PoolSubmissions(CpuPool(sys.argv[1]))\n"
         "one = found.submit(shell('echo on; sleep 600'), SEAT)\n"
         "found.wait(lambda: found.last_words(one), time.monotonic() + LIMIT_S)\n"
         "print(one.pid, flush=True)\n"
