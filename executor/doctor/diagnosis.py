@@ -40,7 +40,7 @@ class Preflight(NamedTuple):
     python : str
         The Python of the jobs.
     address : tuple of str and int, optional
-        Host and port, if the service is to listen on TCP.
+        Host and port, if the service will listen on TCP.
     """
 
     directory: Path
@@ -74,7 +74,7 @@ def diagnose(
     open_nvml : callable
         Opens a session with NVML.
     places : Places
-        Files of the kernel about the driver.
+        The kernel's files about the driver.
     """
     manager = MpsManager(what.mps_directory)
     found: tuple[NvmlGpu, ...] = ()
@@ -158,7 +158,7 @@ def _of_gpus(nvml: Nvml, found: tuple[NvmlGpu, ...], manager: MpsManager) -> Ite
     yield from _findings(("gpu.lost", map(gpus.lost, nvml.lost)))
     if not found and not nvml.lost:
         yield from _findings(
-            ("gpu.none", broken("the driver runs, and there is no GPU", "see above"))
+            ("gpu.none", broken("the driver runs, but there is no GPU", "see above"))
         )
     for gpu in found:
         try:

@@ -25,14 +25,14 @@ _LIBRARY_NOT_FOUND: Final = 12
 _REMEDIES: Final = {
     4: "this user may not open /dev/nvidia*: see the nodes above",
     9: f"{_WITHOUT_GPU}; else modprobe nvidia (if it fails, dmesg says why)",
-    13: "that library is none of NVIDIA's driver: see LD_LIBRARY_PATH, ldconfig",
-    18: "the driver was updated beneath its module: reboot, or unload and load nvidia*",
+    13: "that library is not from NVIDIA's driver: see LD_LIBRARY_PATH, ldconfig",
+    18: "the driver was updated while its module was loaded: reboot, or reload nvidia*",
 }
 """By ``nvmlReturn_t`` of nvml.h: no permission, not loaded, function not found, mismatch."""
 
 
 class Places(NamedTuple):
-    """Files of the kernel about the driver."""
+    """The kernel's files about the driver."""
 
     pci: Path = Path("/sys/bus/pci/devices")
     module: Path = Path("/proc/driver/nvidia/version")
@@ -52,7 +52,7 @@ def _here(in_container: str, otherwise: str) -> str:
 
 
 def bus(pci: Path, state: Driver | DovetailError) -> Finding | None:
-    """Count the GPUs; without any there is no finding if the driver answers."""
+    """Report the number of GPUs on the PCI bus; nothing if there are none but the driver works."""
     found = 0
     try:
         for device in pci.iterdir():
@@ -69,7 +69,7 @@ def bus(pci: Path, state: Driver | DovetailError) -> Finding | None:
 
 
 def module_version(path: Path) -> str | None:
-    """Return the version of the kernel module; None if it is not loaded."""
+    """Return the version of the kernel module, or None if it is not loaded."""
     try:
         found = _NVRM.search(path.read_text(errors="replace"))
     except OSError:
@@ -99,7 +99,7 @@ def nodes(folder: Path, module: str | None) -> Finding:
     if not found:
         remedy = _here(
             "start the container with the host's GPUs (docker: --gpus all)",
-            "nvidia-modprobe -c 0 -u makes them; nvidia-smi does, too",
+            "nvidia-modprobe -c 0 -u creates them, and so does nvidia-smi",
         )
         return broken(f"there is no {folder}/nvidia*", remedy)
     closed = [
@@ -132,12 +132,12 @@ def bindings(state: Driver | DovetailError) -> Finding:
 
 
 def nvml(state: Driver | DovetailError) -> Finding:
-    """Report what NVML answers, or why it does not."""
+    """Report the versions from NVML, or why it cannot be used."""
     if isinstance(state, Driver):
         cuda = "" if state.cuda is None else f", CUDA up to {state.cuda[0]}.{state.cuda[1]}"
         return Finding(f"NVIDIA {state.version}{cuda}")
     if isinstance(state, UnsupportedError):
-        return broken("cannot be asked without nvidia-ml-py", str(state))
+        return broken("cannot be read without nvidia-ml-py", str(state))
     code = state.code if isinstance(state, NvmlError) else None
     if code != _LIBRARY_NOT_FOUND:
         unknown = "run nvidia-smi; reinstall NVIDIA's driver if that fails, too"
@@ -157,7 +157,7 @@ def _library_trouble() -> str:
         if "No such file" in str(error):
             return "libnvidia-ml.so.1 is not installed"
         return f"libnvidia-ml.so.1 cannot be loaded: {error}"
-    return "libnvidia-ml.so.1 was not found at first, and is now: try again"
+    return "libnvidia-ml.so.1 was not found at first, but is now: try again"
 
 
 def past_errors(log: Path, module: str | None) -> Finding | None:
@@ -167,11 +167,11 @@ def past_errors(log: Path, module: str | None) -> Finding | None:
     try:
         found = _XID.findall(_kernel_log(log))
     except OSError:
-        text = "the kernel's log may not be read: whether there were Xid errors is not known"
+        text = "the kernel's log cannot be read: unknown whether there were Xid errors"
         return note(text, "run dovetail doctor as root")
     if found:
-        text = f"{len(found)} Xid since the log begins, the last: {found[-1]}"
-        remedy = "13, 31, 43, 45, 68, 109 are programs' own; others: NVIDIA's list of Xid errors"
+        text = f"{len(found)} Xid errors in the kernel's log, the last: {found[-1]}"
+        remedy = "programs cause 13, 31, 43, 45, 68, 109; others: NVIDIA's list of Xid errors"
         return note(text, remedy)
     return Finding("no Xid error in the kernel's log")
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dovetail.instances.plugins import OWN, plugins
 
 PARTS: Final = ("machine", "service", "driver", "gpu", "mps", "jobs", "shares", "plugins")
-"""What is checked, in the order in which it is listed."""
+"""The parts that are checked, in the order of the output."""
 
 
 class Severity(StrEnum):
@@ -16,9 +16,9 @@ class Severity(StrEnum):
 
     GOOD = "good"
     NOTE = "note"
-    """It works, but is worth knowing."""
+    """Worth knowing, but everything works."""
     LACKING = "lacking"
-    """Less works without it."""
+    """Something is missing, and less works without it."""
     BROKEN = "broken"
     """A GPU cannot be used, or the service cannot start."""
 
@@ -29,13 +29,13 @@ class Finding(NamedTuple):
     Attributes
     ----------
     text : str
-        What was found.
+        The finding in words.
     level : Severity
         Its severity.
     remedy : str
-        What to do about it; may be empty.
+        How to fix it; may be empty.
     id : str
-        The check, ``part.thing``; it stays the same from version to version.
+        The check, ``part.thing``; it is stable across versions.
     gpu : str
         Start of the GPU's UUID; empty if the finding is not about a GPU.
     """
@@ -73,7 +73,7 @@ def broken(text: str, remedy: str) -> Finding:
 
 
 def measuring_shares(options: str = "") -> str:
-    """Return the command that measures SM shares, or that the part with it is not installed."""
+    """Return the command that measures SM shares, or a text that it is not installed."""
     measuring = plugins("options").get("doctor")
     if measuring is None or measuring.package != OWN:
         return "shares are measured by the part measuring of Dovetail, which is not installed"
@@ -93,5 +93,5 @@ class Usable(IntEnum):
         return {
             Usable.PARTITIONED: "usable: jobs can share GPUs, with SM shares",
             Usable.UNPARTITIONED: "usable without partitioning: jobs can share GPUs, no SM shares",
-            Usable.NOT: "not usable: there is nothing that Dovetail could run GPU jobs on",
+            Usable.NOT: "not usable: Dovetail cannot run GPU jobs here",
         }[self]

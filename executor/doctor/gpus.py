@@ -30,10 +30,10 @@ def lost(text: str) -> Finding:
 
 
 def unusable(gpu: NvmlGpu) -> Finding | None:
-    """Return why a GPU cannot be used; None if it can."""
+    """Return why a GPU cannot be used, or None if it can."""
     if gpu.mig:
         remedy = "Dovetail shares whole GPUs: leave it to others"
-        return broken(f"{gpu.name} is cut up by MIG", remedy)
+        return broken(f"{gpu.name} is partitioned by MIG", remedy)
     if gpu.compute_mode == "prohibited":
         remedy = f"nvidia-smi -i {short(gpu)} -c DEFAULT, by an administrator"
         return broken(f"{gpu.name} is in compute mode PROHIBITED", remedy)
@@ -70,8 +70,8 @@ def memory(health: MemoryHealth) -> Finding:
     if health.failed:
         return lacking(f"{ecc}; a bad row could not be remapped", "have the GPU replaced")
     if health.pending:
-        text = f"{ecc}; bad memory waits to be taken out of use"
-        return note(text, "drain the GPU and have it reset, or reboot")
+        text = f"{ecc}; bad memory will be retired at the next reset"
+        return note(text, "drain the GPU and reset it, or reboot")
     return Finding(f"{ecc}, no repair pending" if health.pending is False else ecc)
 
 
@@ -79,20 +79,20 @@ def profiling(nvml: Nvml, gpu: NvmlGpu) -> Finding:
     """Report the source of profiles."""
     if nvml.has_gpm(gpu.uuid):
         return Finding("by NVML GPM")
-    lost_too = "only utilisation and memory are reported: no SM activity, no DRAM bandwidth"
+    lost_too = "only utilisation and memory are reported, not SM activity or DRAM bandwidth"
     if shutil.which(DCGM) is None:
         text = f"no GPM (before Hopper), and no {DCGM}: {lost_too}"
         return lacking(text, "install datacenter-gpu-manager and start its nvidia-dcgm service")
     if gpu.uuid not in _seen_by_dcgm():
         text = f"no GPM (before Hopper), and {DCGM} does not list this GPU: {lost_too}"
         return lacking(text, "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine")
-    remedy = "while Nsight or another profiler runs, it reports nothing"
+    remedy = "it reports nothing while Nsight or another profiler runs"
     return note("by DCGM, as there is no GPM (before Hopper)", remedy)
 
 
 @cache
 def _seen_by_dcgm() -> frozenset[str]:
-    """Return the UUIDs that DCGM's host engine lists; none if it does not answer."""
+    """Return the UUIDs that DCGM's host engine lists, empty if it does not answer."""
     try:
         done = subprocess.run(
             [DCGM, "discovery", "-l"],
@@ -113,5 +113,5 @@ def strangers(nvml: Nvml, gpu: NvmlGpu) -> Finding | None:
     pids = nvml.processes(gpu.uuid).keys() - jobs - {process.pid for process in every_mps()}
     if not pids:
         return None
-    text = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"
-    return note(text, "what they cost jobs is not known; Dovetail should have the GPU to itself")
+    text = f"processes of others run on it: pid {listed(map(str, sorted(pids)))}"
+    return note(text, "they slow jobs by an unknown amount; Dovetail should own the whole GPU")

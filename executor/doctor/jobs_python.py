@@ -14,13 +14,13 @@ PROGRAM: Final = Path(__file__).with_name("libraries.py")
 
 _PATIENCE_S: Final = 60.0
 _AFFECTED: Final = ((12, 6, 4), (13, 8, 1))
-"""Oldest and newest cuBLAS that others reported to compute wrong on an H200."""
+"""Oldest and newest cuBLAS with published wrong results on an H200."""
 
 _CLEAN: Final = (12, 4, 5)
 
 
 class Libraries(NamedTuple):
-    """Versions of a Python and its libraries; None for those it lacks.
+    """Versions of a Python and its libraries; None for libraries that it lacks.
 
     ``cublas`` is the number that cuBLAS returns, ``package`` the version of its package.
     """
@@ -45,7 +45,7 @@ def libraries_of(python: str) -> Libraries:
     Raises
     ------
     NoPythonError
-        If they cannot be found out.
+        If they cannot be determined.
     """
     try:
         done = subprocess.run(
@@ -96,7 +96,7 @@ def torch(found: Libraries | NoPythonError, driver: object) -> Finding | None:
     text = f"{found.torch}, built for CUDA {found.cuda}"
     served = driver.cuda if isinstance(driver, Driver) else None
     if served is not None and served[0] < int(found.cuda.partition(".")[0]):
-        seen = f"{text}; the driver serves CUDA {served[0]}.{served[1]}"
+        seen = f"{text}; the driver supports CUDA {served[0]}.{served[1]}"
         remedy = f"update the driver, or install a build for CUDA {served[0]}"
         return lacking(seen, remedy)
     return Finding(text)
@@ -107,15 +107,15 @@ def cublas(found: Libraries | NoPythonError) -> Finding | None:
     if isinstance(found, NoPythonError) or found.cuda is None:
         return None
     if found.cublas is None and found.package is None:
-        remedy = f"measuring shares asks the one that PyTorch loads: {measuring_shares()}"
+        remedy = f"measuring shares finds the one that PyTorch loads: {measuring_shares()}"
         return note("not found with PyTorch", remedy)
-    text = f"{found.package or 'of no package'}, version {found.cublas or 'unknown'}"
+    text = f"{found.package or 'without a package'}, version {found.cublas or 'unknown'}"
     parts = (found.package or "").split(".")[:3]
     version = tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else ()
     if len(version) == 3 and _AFFECTED[0] <= version <= _AFFECTED[1]:
         remedy = f"no share is used before it is measured: {measuring_shares()}"
-        seen = f"{text}; others saw such versions compute wrong on H200 under SM shares"
+        seen = f"{text}; wrong results under SM shares were reported for such versions on H200"
         return note(seen, remedy)
     if version == _CLEAN:
-        return Finding(f"{text}; others saw no error with it on H200")
+        return Finding(f"{text}; no error was reported for it on H200")
     return Finding(text)

@@ -1,7 +1,7 @@
 """Print the versions of a Python's PyTorch, CUDA and cuBLAS as a line of JSON.
 
-A standalone program for the jobs' Python. It imports none of its packages and needs no GPU; cuBLAS
-is loaded to ask its version, which takes a second at most.
+A standalone program for the jobs' Python. It imports none of its packages and needs no GPU; it
+loads cuBLAS to get its version, which takes at most a second.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ def version_of(package: str) -> "str | None":
 
 
 def cublas_number(package: "str | None") -> "str | None":
-    """Return the version that the library of a package, or else Conda's, returns."""
+    """Return the version number of cuBLAS from a package, or otherwise from Conda."""
     files = (metadata.files(package) or []) if package else []
     packed = [Path(str(file.locate())) for file in files if file.name.startswith(_LIBRARY)]
     for path in (packed or sorted(Path(sys.prefix, "lib").glob(f"{_LIBRARY}*")))[:1]:
@@ -48,7 +48,7 @@ def cublas_number(package: "str | None") -> "str | None":
 
 
 def libraries() -> "dict[str, str | None]":
-    """Return the versions."""
+    """Return all versions."""
     cuda = torch_cuda() or ""
     names = (f"nvidia-cublas-cu{cuda.partition('.')[0]}", "nvidia-cublas") if cuda else ()
     package = next((name for name in names if version_of(name)), None)

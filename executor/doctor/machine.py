@@ -22,7 +22,7 @@ _LEAST_YEAR: Final = 2026
 
 
 def container() -> str | None:
-    """Return the kind of container that this process runs in; None if none is detected."""
+    """Return the kind of container that this process runs in, or None if none is detected."""
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
     for path, kind in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
@@ -50,13 +50,13 @@ def _text(path: str) -> str:
 
 
 def user() -> Finding:
-    """Check whose jobs can be run."""
+    """Check which users' jobs can be run."""
     if os.geteuid() == 0:
         return Finding(
             "root: every job runs as the user who submits it; one user at a time on a GPU"
         )
     text = f"uid {os.geteuid()}: only this user's jobs can be run"
-    return note(text, "start the service as root to run everybody's")
+    return note(text, "start the service as root to run the jobs of all users")
 
 
 def clock() -> Finding:
@@ -78,7 +78,7 @@ def shared_memory() -> Finding:
     usage = shutil.disk_usage(path)
     text = f"{path} holds {_size(usage.total)}, {_size(usage.free)} free"
     if usage.free < _LEAST_SHM:
-        remedy = "it bounds pinned memory under MPS and data loaders: make room, or make it larger"
+        remedy = "it limits pinned memory under MPS and data loaders: free space, or enlarge it"
         return lacking(text, remedy)
     return Finding(text)
 
@@ -105,20 +105,20 @@ def progress_hook(directory: Path) -> Finding:
         mode = stat.S_IMODE(path.stat().st_mode)
         if not mode & (stat.S_IXOTH if path.is_dir() else stat.S_IROTH):
             text = f"jobs of other users cannot read it: {path} has mode {mode:o}"
-            remedy = "install Dovetail where all may read it (/opt, say), or their jobs never share"
+            remedy = "install Dovetail in a readable place, such as /opt, or their jobs never share"
             return lacking(text, remedy)
     return Finding("every user's jobs can read it")
 
 
 def control_groups() -> Finding:
-    """Check whether CPU time can be limited, by making and removing a control group."""
+    """Check whether CPU time can be limited, by creating and removing a control group."""
     groups = find_groups(f"dovetail-trial-{os.getpid()}")
     if groups is not None:
         groups.close()
         text = f"version {groups.version}, CPU time can be limited below {groups.home.parent}"
         return Finding(text)
-    text = "CPU time cannot be limited here: no group may be made, or it has no cpu controller"
-    return note(text, "only the cpu pool wants it: run as root, or in a unit with Delegate=yes")
+    text = "CPU time cannot be limited: no group can be created, or it has no cpu controller"
+    return note(text, "only the cpu pool uses it: run as root, or in a unit with Delegate=yes")
 
 
 def cores() -> Finding:

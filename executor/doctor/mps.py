@@ -42,15 +42,16 @@ def control(driver: str) -> Finding:
         return Finding(f"{path}, of unknown version")
     text = f"{path}, version {version}"
     if driver and version != driver:
-        remedy = "programs and driver of one version fit: install those of the driver"
+        remedy = "both must have the same version: install the programs of the driver"
         return note(f"{text}; the driver is {driver}", remedy)
     return Finding(text)
 
 
 def _version(path: str) -> str | None:
-    """Return the version of the control program, from ``-v`` or else from its file.
+    """Return the version of the control program, from ``-v`` or otherwise from its file.
 
-    Without ``-v`` (535) it looks for a daemon, so it is given a directory that has none.
+    A program that does not know ``-v`` (535) looks for a daemon, so it gets a directory without
+    one.
     """
     nowhere = "/nonexistent/dovetail"
     try:
@@ -84,7 +85,7 @@ def server() -> Finding:
 
 
 def directory(base: Path) -> Finding:
-    """Check that pipe directories can be made, with paths short enough for sockets."""
+    """Check that pipe directories can be created, with paths short enough for sockets."""
     try:
         pipe_directory(base, _SOME_GPU, max(_LONGEST_UID, os.geteuid()))
     except MpsError as error:
@@ -95,9 +96,9 @@ def directory(base: Path) -> Finding:
         remedy = f"must be uid {os.geteuid()}'s: move it away, or name another --directory"
         return lacking(f"{base} belongs to uid {base.lstat().st_uid}", remedy)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        text = f"{base} cannot be made: {existing} cannot be written"
+        text = f"{base} cannot be created: {existing} cannot be written"
         return lacking(text, "name another directory with --directory")
-    return Finding(f"{base} can have the daemons' sockets")
+    return Finding(f"{base} is suitable for the daemons' sockets")
 
 
 def _is_ours(process: MpsProcess, base: Path) -> bool:
@@ -110,17 +111,17 @@ def ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterato
     for one in mine:
         text = f"{one.program} {one.pid} of uid {one.uid}"
         if serving:
-            yield Finding(f"{text}, of the service that runs")
+            yield Finding(f"{text}, of the running service")
         else:
-            remedy = f"a service takes it up; without one: {_ending(one, mine)}"
-            yield note(f"{text}, and no service runs", remedy)
+            remedy = f"a service will use it; to end it now: {_ending(one, mine)}"
+            yield note(f"{text}, but no service runs", remedy)
 
 
 def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Finding]:
     """Report MPS of others, and how its owner can end it."""
     theirs = [one for one in running if not _is_ours(one, base)]
     for one in theirs:
-        default = _DEFAULT_DIRECTORY if one.environment else "that may not be seen"
+        default = _DEFAULT_DIRECTORY if one.environment else "unknown"
         pipes = one.pipe_directory or default
         text = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {pipes}"
         yield lacking(text, f"if no job needs it, ask its owner: {_ending(one, theirs)}")

@@ -1,4 +1,4 @@
-"""Checks that installed packages add, and what can be said of their plugins."""
+"""Checks added by installed packages, and checks of their plugins."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def added() -> Iterator[Finding]:
 
 
 def _found(plugin: Plugin) -> tuple[Finding, ...]:
-    """Return the findings of one plugin; that it fails is one, too."""
+    """Return the findings of one plugin, or a finding that it fails."""
     try:
         found = plugin.call()
         several = (found,) if isinstance(found, Finding) else tuple(found)
     except UnsupportedError as error:
         return (_failed(plugin, str(error)),)
-    except Exception as error:  # what it returned cannot be iterated over, or fails on the way
+    except Exception as error:  # its result cannot be iterated over, or fails on the way
         why = plugin.unusable(f"must return findings: {type(error).__name__}: {error}")
         return (_failed(plugin, str(why)),)
     for one in several:
@@ -45,7 +45,7 @@ def names() -> Iterator[Finding]:
 
 
 def imported() -> Iterator[Finding]:
-    """Yield what packages of others add, and what of it cannot be imported."""
+    """Yield the plugins added by other packages, and those that cannot be imported."""
     well = []
     for plugin in others():
         if _is_replaced(plugin):
@@ -61,7 +61,7 @@ def imported() -> Iterator[Finding]:
 
 
 def _is_replaced(plugin: Plugin) -> bool:
-    """Return whether the core has a policy or a predictor of the same name, which counts."""
+    """Return whether the core has a policy or predictor of the same name, which is used instead."""
     return plugin.name in {"policy": POLICIES, "predictor": MODELS}.get(plugin.kind, ())
 
 

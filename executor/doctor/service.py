@@ -1,4 +1,4 @@
-"""Checks of whether a service could start: its directory, socket and port."""
+"""Checks whether a service could start: its directory, socket and port."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def state(directory: Path) -> Finding:
     existing = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     other = "name another with --directory, or $DOVETAIL_HOME"
     if not existing.is_dir():
-        return broken(f"{directory} cannot be made: {existing} is no directory", other)
+        return broken(f"{directory} cannot be created: {existing} is not a directory", other)
     read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
     if not os.access(existing, os.W_OK | os.X_OK) or read_only:
         return broken(f"{directory} cannot be written", other)
@@ -46,7 +46,7 @@ def state(directory: Path) -> Finding:
     free = shutil.disk_usage(existing).free
     if free < _LEAST_DISK:
         text = f"{directory} has {free / 2**20:.0f} MiB free"
-        return lacking(text, "make room: logs and the journal are kept there")
+        return lacking(text, "free space: logs and the journal are kept there")
     return Finding(f"{directory}, {free / 2**30:.0f} GiB free")
 
 
@@ -66,7 +66,7 @@ def holder(directory: Path) -> int | None:
     """
     with suppress(OSError), open(directory / LOCK, "rb") as lock:
         try:
-            # Shared, and only for this moment: two doctors do not keep each other out.
+            # Shared and brief, so that two doctors do not block each other.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             try:
@@ -81,7 +81,7 @@ def unix_socket(path: Path, service: int | None) -> Finding:
     other = "name another with dovetail serve --socket"
     length = len(os.fsencode(path))
     if length > _LONGEST_SOCKET:
-        text = f"{path} has {length} bytes; a socket's name may have {_LONGEST_SOCKET}"
+        text = f"{path} has {length} bytes; a socket's path may have {_LONGEST_SOCKET}"
         return broken(text, other)
     if not os.path.lexists(path):
         above = next(one for one in path.parents if os.path.exists(one))
@@ -89,17 +89,17 @@ def unix_socket(path: Path, service: int | None) -> Finding:
             return broken(f"{path}: {above} cannot be written", other)
         return Finding(f"{path} is free")
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        return broken(f"{path} is there and is no socket", other)
+        return broken(f"{path} exists, but is not a socket", other)
     peer = _peer(path)
     if peer is None:
-        return Finding(f"{path} is left from a service that is gone; it is replaced")
+        return Finding(f"{path} is left from an ended service and will be replaced")
     if service is not None and peer in (0, service):
-        return Finding(f"{path} is that of the service that runs")
+        return Finding(f"{path} is the socket of the running service")
     return broken(f"{path} is in use: {_process(peer)} listens there", other)
 
 
 def _peer(path: Path) -> int | None:
-    """Return the pid that listens on a socket; 0 if unknown, None if none does."""
+    """Return the pid that listens on a socket; 0 if unknown, None if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -113,7 +113,7 @@ def _peer(path: Path) -> int | None:
 
 
 def port(address: tuple[str, int] | None) -> Finding | None:
-    """Check that a service could listen on TCP, if it is to."""
+    """Check that a service could listen on a TCP address, if one is given."""
     if address is None:
         return None
     host, number = address
@@ -129,7 +129,7 @@ def port(address: tuple[str, int] | None) -> Finding | None:
 
 
 def _process(pid: int) -> str:
-    """Return a process in words."""
+    """Return a description of a process."""
     process = look(pid) if pid else None
     if process is None:
         return "an unknown process"

@@ -25,16 +25,16 @@ class ShareRow(NamedTuple):
     Attributes
     ----------
     share : int
-        In per cent.
+        The share in per cent.
     sms : int
         SMs that a client saw.
     reported_sms : int or None
-        Expected from others' measurements on an H200, scaled; None if unknown.
+        SMs expected from published measurements of an H200, scaled; None if unknown.
     right, wrong : int
         Numbers of compared products over all measurements; both 0 if SMs were only counted.
     worst : float or None
-        Largest error of a product over that which rounding may cause; None without products, or
-        if one was NaN.
+        Largest error of a product divided by the error that rounding may cause; None without
+        products, or if one was NaN.
     cublas, date : str
         Version of cuBLAS, and date of the last measurement; empty without products.
     allowed : bool

@@ -1,1 +1,1 @@
-"""What NVIDIA tells of a GPU: NVML, DCGM, cuBLAS, and the SM splits proven to compute right."""
+"""GPU information from NVML, DCGM and cuBLAS, and the SM splits proven to compute correctly."""

@@ -23,7 +23,7 @@ _PATIENCE_S: Final = 20.0
 class CublasVersions:
     """Asks each library file for its version once, in the background.
 
-    A file that has been replaced counts as another one.
+    A file that has been replaced is treated as a new one.
     """
 
     def __init__(self) -> None:
@@ -35,9 +35,9 @@ class CublasVersions:
         self._asking.shutdown(wait=False, cancel_futures=True)
 
     def of(self, pids: Iterable[int], uid: int, gid: int) -> str | None:
-        """Return the version that a job's processes have loaded, as cuBLAS numbers it.
+        """Return the version number of the cuBLAS that a job's processes have loaded.
 
-        None if it is unknown: no library or several are loaded, or the library has not answered.
+        None if it is unknown: no library or several are loaded, or the version is not yet read.
 
         Parameters
         ----------

@@ -5,7 +5,7 @@ NVIDIA/DCGM. DCGM locks the driver's profiler for the whole machine, so it repor
 profiler such as Nsight runs.
 
 ``dmon`` rejects all fields if a GPU lacks one (issue 119; an L40S has neither FP64 nor NVLink), so
-``profile`` is asked first which fields each GPU has. Fields that it lists under one letter with
+``profile`` is run first to list the fields of each GPU. Fields that it lists under one letter with
 different numbers (``A.1``, ``A.2``) share hardware counters and are sampled in turns within each
 second (NVIDIA's user guide, "Multiplexing of Profiling Counters"): the FP64, FP32 and FP16 pipes on
 most GPUs. That hardly affects means over many seconds.
@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class DcgmMetrics(NamedTuple):
-    """Metrics of a GPU in one line, without blank values."""
+    """Metrics of a GPU from one line, without blank values."""
 
     gpu: int
     metrics: Mapping[str, float]
@@ -100,7 +100,7 @@ def uuids(lines: Iterable[str]) -> dict[int, str]:
 
 
 def fields(lines: Iterable[str]) -> frozenset[int]:
-    """Return those of ``FIELDS`` that a GPU has, from ``dcgmi profile --list``."""
+    """Return the ``FIELDS`` that a GPU has, from ``dcgmi profile --list``."""
     listed = (int(found[1]) for line in lines if (found := _FIELD.match(line)))
     return frozenset(FIELDS).intersection(listed)
 
@@ -124,7 +124,7 @@ class Dcgm:
         self._thread.start()
 
     def metrics(self, uuid: str) -> dict[str, float]:
-        """Return the means of a GPU's metrics since the last call; empty if there are none."""
+        """Return the means of a GPU's metrics since the last call, empty if there are none."""
         with self._lock:
             found = self._rows.pop(uuid, [])
         names = {name for row in found for name in row}
@@ -183,7 +183,7 @@ class Dcgm:
 
 
 def _number(word: str) -> float | None:
-    """Return a value; None for ``N/A`` and other blanks."""
+    """Return a value, or None for ``N/A`` and other blanks."""
     try:
         value = float(word)
     except ValueError:

@@ -65,7 +65,7 @@ THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
 
 
 class NvmlError(DovetailError):
-    """NVML cannot be used: no driver, no library, or versions that do not fit.
+    """NVML cannot be used: no driver, no library, or incompatible versions.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class GpuLostError(DovetailError):
 
 
 class _LackingError(NvmlError):
-    """A call is not available; others may be."""
+    """A call is not available, although others may be."""
 
 
 class NvmlGpu(NamedTuple):
@@ -122,7 +122,7 @@ class MemoryHealth(NamedTuple):
     ecc : bool or None
         Whether errors are corrected.
     pending : bool or None
-        Whether bad memory is to be retired at the next reset.
+        Whether bad memory will be retired at the next reset.
     failed : bool or None
         Whether retiring it has failed.
     """
@@ -133,7 +133,7 @@ class MemoryHealth(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """Readings of a GPU; None for those that it lacks.
+    """Readings of a GPU; None for readings that it lacks.
 
     ``metrics`` are means since the previous reading, ``source`` names their origin, and
     ``throttled`` the reasons for lowered clocks (`THROTTLES`).
@@ -149,7 +149,7 @@ class Readings(NamedTuple):
 
 
 class Xid(NamedTuple):
-    """A critical error of a GPU, as the driver reported it."""
+    """A critical error of a GPU, reported by the driver."""
 
     uuid: str
     code: int
@@ -168,7 +168,7 @@ class Nvml:
     UnsupportedError
         If ``nvidia-ml-py`` is not installed.
     NvmlError
-        If there is no driver, or none that fits.
+        If there is no compatible driver.
     """
 
     def __init__(self) -> None:
@@ -223,7 +223,7 @@ class Nvml:
         return tuple(found)
 
     def device_file(self, uuid: str) -> int | None:
-        """Return the number of a GPU's device file, ``/dev/nvidiaN``; None if unknown."""
+        """Return the number of a GPU's device file, ``/dev/nvidiaN``, or None if unknown."""
         return self._optional(self._nv.nvmlDeviceGetMinorNumber, self._handle(uuid))
 
     def read(self, uuid: str) -> Readings:
@@ -232,7 +232,7 @@ class Nvml:
         Raises
         ------
         GpuLostError
-            If the GPU does not answer any more.
+            If the GPU no longer answers.
         """
         nv, handle = self._nv, self._handle(uuid)
         memory = self._optional(nv.nvmlDeviceGetMemoryInfo, handle)
@@ -252,12 +252,12 @@ class Nvml:
         )
 
     def energy_j(self, uuid: str) -> float | None:
-        """Return a GPU's energy in joules since the driver was loaded; raises as ``read``."""
+        """Return a GPU's energy in joules since the driver was loaded; raises like ``read``."""
         used_mj = self._optional(self._nv.nvmlDeviceGetTotalEnergyConsumption, self._handle(uuid))
         return None if used_mj is None else used_mj / 1000
 
     def check(self, uuid: str) -> None:
-        """Return if a GPU answers; raises as ``read``."""
+        """Raise like ``read`` if a GPU does not answer."""
         self._optional(self._nv.nvmlDeviceGetMemoryInfo, self._handle(uuid))
 
     def has_gpm(self, uuid: str) -> bool:
@@ -290,7 +290,7 @@ class Nvml:
     def xids(self) -> Iterator[Xid]:
         """Yield the critical errors of the listed GPUs since the previous call.
 
-        The driver does not repeat errors from before the first call. To be called from one thread.
+        The driver does not repeat errors from before the first call. Call it from one thread only.
         """
         if self._events is None and self._has_events:
             self._events = self._registered()
@@ -348,7 +348,7 @@ class Nvml:
         return found, "NVML utilisation" if found else ""
 
     def _gpm(self, uuid: str, handle: Any) -> dict[str, float]:
-        """Return the GPM metrics since the previous sample; empty if there is none or too soon."""
+        """Return the GPM metrics since the previous sample, empty if it is missing or too new."""
         older, taken_s = self._samples.get(uuid, (None, -math.inf))
         if time.monotonic() - taken_s < _GPM_APART_S:
             return {}
@@ -386,7 +386,7 @@ class Nvml:
         return found
 
     def _registered(self) -> Any:
-        """Return an event set registered for critical errors; None if no GPU supports it."""
+        """Return an event set registered for critical errors, or None if no GPU supports it."""
         nv, registered = self._nv, False
         events = self._optional(nv.nvmlEventSetCreate)
         for handle in self._handles.values() if events is not None else ():
@@ -399,12 +399,12 @@ class Nvml:
         return events if registered else None
 
     def _optional(self, call: Callable[..., _Value], *arguments: object) -> _Value | None:
-        """Return the result of a call; None if the GPU, the driver or the user's rights lack it.
+        """Return the result of a call, or None if GPU, driver or permissions do not allow it.
 
         Raises
         ------
         NvmlError, GpuLostError
-            If more than this call fails.
+            If other calls would fail, too.
         """
         try:
             return self._call(call, *arguments)
@@ -412,11 +412,11 @@ class Nvml:
             return None
 
     def _call(self, call: Callable[..., _Value], *arguments: object) -> _Value:
-        """Return the result of a call, and turn NVML's errors into ours.
+        """Return the result of a call, and convert NVML's errors to ours.
 
         ``NVMLError`` objects cannot be hashed or compared with other types, so they are
         distinguished by class; a missing symbol may raise ``NVMLLibraryMismatchError``, which is
-        no ``NVMLError``.
+        not an ``NVMLError``.
         """
         nv = self._nv
         try:

@@ -23,9 +23,9 @@ WHOLE: Final = 100
 
 
 def reported_sms(share: int, sms: int) -> int:
-    """Return the number of SMs of a share as others measured it, scaled to a GPU with ``sms``.
+    """Return the number of SMs of a share by published measurements, for a GPU with ``sms``.
 
-    The formula fits measurements that were published for an H200 (132 SMs, driver 580.178.04).
+    The formula fits measurements of an H200 (132 SMs, driver 580.178.04).
     """
     return min(sms, max(8, 2 * (sms * share // (2 * WHOLE))))
 
@@ -41,8 +41,9 @@ class SplitKey(NamedTuple):
 class Product(Record):
     """A matrix product that was compared with a reference (``products.py``).
 
-    ``kind`` is how it was computed. ``error`` is the largest deviation of an element over the
-    deviation that rounding may cause, so above 1 the product is wrong; None if an element is NaN.
+    ``kind`` is how it was computed. ``error`` is the largest deviation of an element divided by
+    the deviation that rounding may cause, so above 1 the product is wrong; None if an element is
+    NaN.
     """
 
     kind: Name = "nn"
@@ -71,7 +72,7 @@ class SplitEvidence(Record):
 
     @property
     def key(self) -> SplitKey:
-        """The conditions under which it holds."""
+        """The conditions under which the measurement holds."""
         return SplitKey(self.gpu_model, self.driver, self.cublas)
 
     @property
@@ -81,7 +82,7 @@ class SplitEvidence(Record):
 
 
 class SmCount(Record):
-    """Number of SMs that an MPS client saw under a share; nothing was computed."""
+    """The number of SMs that an MPS client saw under a share, without any computation."""
 
     gpu_model: Name
     driver: Name
@@ -126,12 +127,13 @@ class Splits(Record):
         return tuple(sorted(set().union(*allowed)))
 
     def why(self, key: SplitKey) -> str:
-        """Return in one line which shares may be used, and why."""
+        """Return a line that says which shares may be used, and why."""
         where = f"{key.gpu_model}, driver {key.driver}, cuBLAS {key.cublas}"
         if key not in self._verdicts:
             return f"no share was measured on {where}: no partitioning"
         allowed, refused = self.allowed(key), self.refused(key)
-        text = f"shares that computed right on {where}: {listed(map(str, allowed), 20) or 'none'}"
+        right = listed(map(str, allowed), 20) or "none"
+        text = f"shares that compute correctly on {where}: {right}"
         return f"{text}; wrong: {listed(map(str, refused), 20)}" if refused else text
 
     def measured(self, key: SplitKey) -> frozenset[int]:
@@ -165,7 +167,7 @@ def read_splits(directory: Path) -> Splits:
 
 
 def keep_splits(directory: Path, found: SplitEvidence | SmCount) -> None:
-    """Append a measurement or a count to the repository of a state directory.
+    """Add a measurement or a count to the repository of a state directory.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""NVIDIA MPS: one control daemon per GPU, spoken to through its own command line."""
+"""NVIDIA MPS: one control daemon per GPU, driven through its own command line."""

@@ -1,13 +1,13 @@
 """One control daemon of MPS, driven through ``nvidia-cuda-mps-control``.
 
-The program exits with 0 on most failures, so its output is parsed, and output that is not
-understood is an error. Answers were recorded with 535.309.01 without a GPU
-(``tests/executor/mps/transcripts``), and with 580.159.04 on an H200; others that need a server are
-documented by NVIDIA (man page; MPS guide, "Appendix: Tools and Interface Reference").
+The program exits with 0 on most failures, so its output is parsed, and unknown output is an error.
+Answers were recorded with 535.309.01 without a GPU (``tests/executor/mps/transcripts``), and with
+580.159.04 on an H200; other answers that need a server are documented by NVIDIA (man page; MPS
+guide, "Appendix: Tools and Interface Reference").
 
-With several commands at once, the daemon of 580 takes some of them only when they are sent again,
-and answers now and then with nothing: both are no fault of MPS (seen: 48 of the commands of 8 to 16
-starting workers in 110 s, all of them taken within 0.3 s).
+If it gets several commands at once, the daemon of 580 accepts some of them only when they are sent
+again, and occasionally gives an empty answer. Neither is treated as a fault of MPS (observed: 48
+commands from 8 to 16 starting workers in 110 s, all accepted within 0.3 s).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ANSWER_S: Final = 10.0
 """Timeout of a command in seconds; the usual answer takes milliseconds."""
 
 BUSY_S: Final = 2.0
-"""Seconds for which a command is sent again to a daemon that is busy."""
+"""Seconds for which a command is retried while the daemon is busy."""
 
 _PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.2
@@ -48,7 +48,7 @@ _LONGEST_LOG: Final = 16 * 2**20
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH")
 _AS_DAEMON: Final = "-d"
 _UNLIMITED: Final = ("/bin/sh", "-c", 'ulimit -S -d "$(ulimit -H -d)" && exec "$0" "$@"')
-"""Before the daemon's command: the service's limit on its own memory is not for servers of MPS."""
+"""Prefix of the daemon's command: the service's limit on its own memory must not apply to MPS."""
 _NO_DAEMON: Final = "Cannot find MPS control daemon process"
 
 
@@ -65,7 +65,7 @@ class NoServerError(MpsError):
 
 
 class BusyDaemonError(MpsError):
-    """The daemon lives, and took no command for some seconds as it was busy with others."""
+    """The daemon lives, but accepted no command for some seconds because it was busy."""
 
 
 class UnknownCommandError(MpsError):
@@ -78,11 +78,11 @@ class HealthState(StrEnum):
     DOWN = "down"
     """No daemon of ours answers."""
     BUSY = "busy"
-    """The daemon takes no command now: nothing is known of its servers, and nothing is wrong."""
+    """The daemon accepts no command now: the state of its servers is unknown, but not a fault."""
     IDLE = "idle"
     """A daemon runs without a server; the first client starts one."""
     ACTIVE = "active"
-    """All servers serve clients."""
+    """All servers are serving clients."""
     UNREPORTED = "unreported"
     """A server runs; the installed control program cannot report its state (before 555)."""
     STARTING = "starting"
@@ -114,7 +114,7 @@ class Health(NamedTuple):
     servers, clients : tuple of int
         Their pids.
     why : str
-        The reason in words, if there is one to give.
+        The reason in words, if known.
     """
 
     state: HealthState
@@ -186,7 +186,7 @@ class Control:
         )
 
     def server_processes(self) -> tuple[MpsProcess, ...]:
-        """Return the processes of its servers, also after the daemon has died."""
+        """Return the processes of its servers, even after the daemon has died."""
         return tuple(one for one in processes.running(SERVER) if self._owns(one))
 
     def holders(self) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ class Control:
     def servers(self) -> tuple[int, ...]:
         """Return the pids of its servers."""
         found = self._pids("get_server_list")
-        # A busy daemon may answer with nothing, and what follows from "no server" is not undone.
+        # A busy daemon may give an empty answer, and acting on "no server" cannot be undone.
         if not found and self.server_processes():
             found = self._pids("get_server_list", is_answer=bool)
         return found
@@ -213,7 +213,7 @@ class Control:
         """Return the pids of a server's clients; empty if the server has ended."""
         command = f"get_client_list {server}"
         try:
-            # Twice nothing is no client: a busy daemon may answer with nothing once.
+            # Only two empty answers mean no client: a busy daemon may give one.
             return self._pids(command) or self._pids(command)
         except NoServerError:
             return ()
@@ -236,7 +236,7 @@ class Control:
         except UnknownCommandError:
             return HealthState.UNREPORTED
         if not lines:
-            raise BusyDaemonError(f"{self}: {command!r} was answered by nothing")
+            raise BusyDaemonError(f"{self}: the answer to {command!r} was empty")
         words = {word.strip(":.,") for word in " ".join(lines).split()}
         found = [state for word, state in _STATUS.items() if word in words]
         if len(found) != 1:
@@ -271,7 +271,7 @@ class Control:
         return lines[-1:] == ("0",) or client not in self.clients(server)
 
     def quit(self, within_s: float) -> None:
-        """End the daemon, and after ``within_s`` seconds its servers by force.
+        """End the daemon, and its servers by force after ``within_s`` seconds.
 
         Raises
         ------
@@ -294,16 +294,16 @@ class Control:
         Parameters
         ----------
         command : str
-            As the control program reads it.
+            The command for the control program.
         within_s : float, optional
             Timeout in seconds.
         is_answer : callable
-            Whether lines can be the answer; if not, the command is sent again for ``BUSY_S``.
+            Returns whether lines can be the answer; if not, the command is retried for ``BUSY_S``.
 
         Raises
         ------
         NoDaemonError, UnknownCommandError, NoServerError
-            As the answer says.
+            If the answer says so.
         BusyDaemonError
             If the daemon was busy with other commands for ``BUSY_S``.
         MpsError
@@ -326,7 +326,7 @@ class Control:
         within_s: float,
         is_answer: Callable[[Sequence[str]], bool] = lambda _: True,
     ) -> Reply:
-        """Send a command until a busy daemon takes it, and return the outcome."""
+        """Send a command until a busy daemon accepts it, and return the outcome."""
         until_s, pause_s = time.monotonic() + BUSY_S, _PAUSE_S
         while True:
             done = self._checked([], command, within_s)
@@ -341,7 +341,7 @@ class Control:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def say(self, options: Sequence[str], command: str, within_s: float) -> Reply:
-        """Run the control program once, and return the outcome whatever it is.
+        """Run the control program once, and return its outcome, even a failure.
 
         Raises
         ------
@@ -375,7 +375,7 @@ class Control:
     def trim_logs(self) -> None:
         """Empty long logs: every command adds five lines, and the daemon rotates nothing."""
         for name in ("control.log", "server.log"):
-            # The directory is the user's: a link there must not lead a root service astray.
+            # The directory belongs to the user, so a service of root must not follow links in it.
             flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
             with suppress(OSError), os.fdopen(os.open(self.directory / name, flags), "rb+") as log:
                 found = os.fstat(log.fileno())
@@ -384,7 +384,7 @@ class Control:
                     log.truncate(0)
 
     def __str__(self) -> str:
-        """Return how error messages name it."""
+        """Return its name in error messages."""
         return f"MPS of {self.gpu} for user {self.uid}"
 
     def _owns(self, process: MpsProcess) -> bool:
@@ -415,7 +415,7 @@ def acting_as(uid: int) -> dict[str, Any]:
     Raises
     ------
     MpsError
-        If this is neither that user nor root.
+        If this process runs neither as that user nor as root.
     """
     if uid == os.geteuid():
         return {}
@@ -432,7 +432,7 @@ def acting_as(uid: int) -> dict[str, Any]:
 
 
 def _refusal(line: str) -> type[MpsError] | None:
-    """Return the error that a line of an answer stands for."""
+    """Return the error that a line of an answer reports, or None."""
     if line.startswith('Unknown command "'):
         return UnknownCommandError
     if re.match(r"Server \d+ not found", line):

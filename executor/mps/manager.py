@@ -1,6 +1,6 @@
 """MPS on a machine: one control daemon per GPU, run as the user whose jobs it serves.
 
-Sources: NVIDIA's MPS guide; ``docs/evidence/hardware.md`` says what was tested.
+Sources: NVIDIA's MPS guide; ``docs/evidence/hardware.md`` lists the tests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dovetail.executor.mps.recovery import PATIENCE, Recovery, RecoveryTimeouts
 from dovetail.executor.system.bounded_folders import MOST_BYTES, bound
 
 LONGEST_DIRECTORY: Final = 87
-"""Longest path of a pipe directory in bytes: 88 fail with 535, as it contains sockets."""
+"""Longest path of a pipe directory in bytes, due to its sockets: 88 bytes fail with 535."""
 
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -48,17 +48,17 @@ _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class MpsManager:
     """One control daemon per GPU, run as the user whose jobs it serves.
 
-    A daemon serves one user at a time: clients of a second user would hang until those of the
-    first have left. So a GPU changes its user only when the old daemon can have no clients. The
-    manager keeps no state between calls; it reads directories, daemons and ``/proc``, and a
-    service that restarts finds its daemons again.
+    A daemon serves one user at a time: clients of a second user would hang until the clients of
+    the first have left. So a GPU changes its user only when the old daemon can have no clients.
+    The manager keeps no state between calls: it reads directories, daemons and ``/proc``, so a
+    restarted service finds its daemons again.
 
     Parameters
     ----------
     directory : Path
-        Parent of the pipe directories, ``<8 digits of the UUID>-<uid>``. Its path must be short,
-        as sockets lie in them; under root, every user whose jobs run must be able to pass the
-        directories above.
+        Parent of the pipe directories, ``<8 digits of the UUID>-<uid>``. Its path must be short
+        because they contain sockets; under root, all users with jobs must be able to pass through
+        the directories above.
     program : str
         The control program.
     patience : RecoveryTimeouts
@@ -68,7 +68,7 @@ class MpsManager:
     -----
     Calls may come from several threads. Each runs the control program, which takes milliseconds,
     or up to 10 s if the daemon hangs. ``terminate`` and ``recover`` may take minutes, so run them
-    in a thread of their own. The compute mode of the GPU is never changed.
+    in a separate thread. The compute mode of the GPU is never changed.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class MpsManager:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def why_not(self) -> str | None:
-        """Return why this machine has no MPS; None if it has."""
+        """Return why this machine has no MPS, or None if it has."""
         if shutil.which(self._program) is None:
             return f"{self._program} is not installed"
         return None
@@ -90,7 +90,7 @@ class MpsManager:
     ) -> dict[str, str]:
         """Start the GPU's daemon if it does not run, and return the environment of a client.
 
-        Variables of the submitter that begin with ``CUDA_MPS_`` are to be removed first.
+        The caller must first remove the submitter's variables that begin with ``CUDA_MPS_``.
 
         Parameters
         ----------
@@ -109,8 +109,8 @@ class MpsManager:
         ------
         MpsError
             If there is no MPS, a value is out of range, the service may not act as this user,
-            another user's clients are or may be on the GPU, MPS of others may see it, a server is
-            in trouble, or a recovery is in progress. As `BusyDaemonError` if its daemon is busy.
+            another user's clients are or may be on the GPU, MPS of others may see it, a server has
+            failed, or a recovery is in progress. A `BusyDaemonError` if its daemon is busy.
         """
         control = self._control(check_uuid(uuid), uid)
         found = client_environment(control.directory, uuid, share, memory_mib, latency)
@@ -149,8 +149,8 @@ class MpsManager:
         Returns
         -------
         bool
-            True if none of them has work on the GPU any more, so that killing them is safe; False
-            if a client could not be terminated or the daemon does not answer.
+            True if none of them still has work on the GPU, so that killing them is safe; False if
+            a client could not be terminated or the daemon does not answer.
         """
         try:
             done = [self._terminate(control, pid) for control in self._controls(uuid)]
@@ -159,17 +159,17 @@ class MpsManager:
         return all(done)
 
     def health(self, uuid: str) -> Health:
-        """Return the state of MPS on a GPU; a daemon in trouble is a state, not an error.
+        """Return the state of MPS on a GPU; a failed daemon is a state, not an error.
 
-        A daemon that died while its server or a possible client lives is UNKNOWN, not DOWN: what
-        becomes of them is undocumented.
+        A daemon that died while its server or a possible client lives is UNKNOWN, not DOWN: the
+        fate of the survivors is undocumented.
         """
         found = [_health(control) for control in self._controls(uuid)]
         alive = [health for health in found if health.state is not HealthState.DOWN]
         return next(iter([*alive, *found]), Health(HealthState.DOWN, why="never started"))
 
     def recover(self, uuid: str) -> Recovery:
-        """Recover MPS on a GPU after trouble; clients that are still there may be ended.
+        """Recover MPS on a GPU after a failure; remaining clients may be ended.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class MpsManager:
         )
 
     def foreign(self, uuid: str) -> tuple[MpsProcess, ...]:
-        """Return daemons and servers of others that may see a GPU; they are never touched."""
+        """Return daemons and servers of others that may see a GPU, which are left alone."""
         base = str(self.directory)
         return tuple(
             one
@@ -224,7 +224,7 @@ class MpsManager:
             stale = control.daemon()
             if stale is not None and not processes.kill(stale, self._patience.answer_s):
                 raise MpsError(
-                    f"{control}: a daemon that does not answer, {stale.pid}, does not die"
+                    f"{control}: the daemon {stale.pid} does not answer and cannot be killed"
                 )
             make_base(self.directory)
             make_private(control.directory, control.uid)
@@ -234,7 +234,7 @@ class MpsManager:
         elif health.state is HealthState.UNKNOWN:
             raise MpsError(health.why)
         elif control.daemon() is None:
-            raise MpsError(f"{control}: what answers at {control.directory} is not ours")
+            raise MpsError(f"{control}: the daemon at {control.directory} is not ours")
         elif health.state is HealthState.FAULT:
             raise MpsError(f"{control}: a server is in fault")
 
@@ -267,7 +267,7 @@ class MpsManager:
                 yield self._control(uuid, int(uid))
 
     def _live(self, uuid: str) -> list[Control]:
-        """Return the daemons of which the daemon, a server or a possible client lives."""
+        """Return the daemons that live, or have a living server or possible client."""
         return [one for one in self._controls(uuid) if one.daemon() or one.left_behind()]
 
     @contextmanager
@@ -329,7 +329,7 @@ def pipe_directory(base: Path, uuid: str, uid: int) -> Path:
 
 
 def make_base(base: Path) -> None:
-    """Make the parent of all pipe directories; every user may pass root's."""
+    """Create the parent of all pipe directories; if it is root's, every user may pass it."""
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = base.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -338,15 +338,15 @@ def make_base(base: Path) -> None:
 
 
 def make_private(place: Path, uid: int, most_bytes: int = MOST_BYTES) -> None:
-    """Make a pipe directory that only its user may enter, or check that it is one.
+    """Create a pipe directory that only its user may enter, or check that it is one.
 
-    That of another user is bounded (``bounded_folders``), where this process may mount; nothing
-    may use it yet.
+    A directory of another user is limited in size (``bounded_folders``) if this process may mount;
+    it must not be in use yet.
 
     Raises
     ------
     MpsError
-        If something else is there, or the user may not pass a directory above it.
+        If something else exists there, or the user may not pass a directory above it.
     """
     try:
         place.mkdir(mode=0o700)
@@ -375,7 +375,7 @@ def _health(control: Control) -> Health:
 
 
 def _in_use(control: Control) -> bool:
-    """Return whether a daemon has or may have clients, as one that does not answer may."""
+    """Return whether a daemon has or may have clients; one that does not answer may."""
     try:
         return bool(control.all_clients() or control.holders())
     except NoDaemonError:

@@ -1,7 +1,7 @@
 """Processes as ``/proc`` shows them, and the daemons and servers of MPS among them.
 
-A process belongs to MPS by its program, its user and the environment it was started with: nothing
-else proves whose a daemon is.
+A daemon and its owner are identified by program, user and initial environment: there is no other
+proof.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MpsProcess(NamedTuple):
     pid, parent, uid : int
         Its pid, its parent's pid, and its user.
     started : int
-        Start time in clock ticks since boot; a later process with the same pid has another.
+        Start time in clock ticks since boot; a later process with the same pid has a different one.
     arguments : tuple of str
         Its command line.
     environment : mapping of str to str
@@ -52,7 +52,7 @@ class MpsProcess(NamedTuple):
 
     @property
     def is_daemon(self) -> bool:
-        """Whether it is a control daemon; the front end of the same program has neither option."""
+        """Whether it is a control daemon, not the front end of the same program."""
         return self.runs(PROGRAM) and bool({"-d", "-f"} & set(self.arguments))
 
     @property
@@ -61,22 +61,22 @@ class MpsProcess(NamedTuple):
         return self.environment.get(PIPE_DIRECTORY)
 
     def may_see(self, uuid: str) -> bool:
-        """Return whether it may see a GPU: a process of unknown devices may see all."""
+        """Return whether it may see a GPU; a process with unknown devices may see all."""
         return may_see(self.environment.get(DEVICES), uuid)
 
     @property
     def program(self) -> str:
-        """Which program of MPS it runs, if it belongs to MPS."""
+        """The MPS program that it runs, if it belongs to MPS."""
         return SERVER if self.runs(SERVER) else PROGRAM
 
     def __str__(self) -> str:
-        """Return how error messages name a daemon or a server."""
+        """Return the name of a daemon or server in error messages."""
         place = f"(pipe directory {self.pipe_directory})"
         return f"{self.program} {self.pid} of user {self.uid} {place}"
 
 
 def look(pid: int) -> MpsProcess | None:
-    """Return a process; None if no such process lives (zombies do not)."""
+    """Return a process, or None if there is none or it is a zombie."""
     try:
         # The name in parentheses may contain anything, so fields are counted from its end.
         fields = _read(pid, "stat").rpartition(b")")[2].split()
@@ -124,7 +124,7 @@ def every_mps() -> Iterator[MpsProcess]:
 def may_see(devices: str | None, uuid: str) -> bool:
     """Return whether ``CUDA_VISIBLE_DEVICES`` may include a GPU.
 
-    Indices count as yes, as their meaning is unknown here. UUIDs may be abbreviated.
+    True for any index, because its meaning is unknown here. UUIDs may be abbreviated.
     """
     if devices is None:
         return True
@@ -147,7 +147,7 @@ def descends(pid: int, ancestor: int) -> bool:
 
 
 def ends(process: MpsProcess, within_s: float, sent: signal.Signals | None = None) -> bool:
-    """Wait for a process to end, and return whether it has; send it a signal first if given.
+    """Wait for a process to end, after sending it a signal if given; return whether it ended.
 
     The signal goes through a handle, so it cannot reach a later process with the same pid.
     """

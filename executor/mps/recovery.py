@@ -1,4 +1,4 @@
-"""Recovery of MPS on a GPU: a sequence of steps, each only if the one before failed."""
+"""Recovery of MPS on a GPU: a sequence of steps, each taken only if the previous one failed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class RecoveryTimeouts(NamedTuple):
     Attributes
     ----------
     answer_s : float
-        Of a command.
+        For the answer to a command.
     active_s : float
-        Until a server in fault is active again, for which its clients have to leave.
+        For a server in fault to become active again, which requires its clients to leave.
     terminate_s : float
-        Of ``terminate_client``.
+        For ``terminate_client``.
     quit_s : float
-        After which ``quit`` ends servers by force.
+        For ``quit``, before it ends servers by force.
     """
 
     answer_s: float = ANSWER_S
@@ -40,12 +40,12 @@ class Recovery(NamedTuple):
     Attributes
     ----------
     healthy : bool
-        Whether new clients may start; otherwise the GPU is to be marked as sick.
+        Whether new clients may start; otherwise the GPU must be marked as sick.
     steps : tuple of str
         The steps taken, in words and in order.
     left : tuple of int
         Possible clients that still live, if more than waiting was needed. Their work is lost, so
-        they are to be ended.
+        they must be ended.
     """
 
     healthy: bool
@@ -54,10 +54,10 @@ class Recovery(NamedTuple):
 
 
 def recover(control: Control, patience: RecoveryTimeouts) -> Recovery:
-    """Take as many steps as are needed until new clients are served.
+    """Take steps until new clients are served.
 
-    A daemon that does not answer is waited for and then killed, since the steps between need its
-    answers. A daemon that has died leaves servers at most, which are killed at once.
+    A daemon that does not answer is awaited and then killed, because the steps between need its
+    answers. A daemon that has died can only leave servers, which are killed immediately.
     """
     steps: list[str] = []
     for words, step, needs_answers in _STEPS:
@@ -76,7 +76,7 @@ def recover(control: Control, patience: RecoveryTimeouts) -> Recovery:
 
 
 def _is_healthy(control: Control, health: Health) -> bool:
-    """Return whether the daemon answers, and all servers are its own and without trouble.
+    """Return whether the daemon answers, and all servers belong to it and are healthy.
 
     If the control program cannot report a server's state, the server must have no clients.
     """
@@ -118,7 +118,7 @@ def _kill(control: Control, patience: RecoveryTimeouts) -> None:
 _STEPS: Final[tuple[tuple[str, Callable[[Control, RecoveryTimeouts], None], bool], ...]] = (
     ("waited for its servers", _wait, False),
     ("terminated its clients", _terminate, True),
-    ("made the daemon quit and started another", _restart, True),
+    ("had the daemon quit and started another", _restart, True),
     ("killed the daemon and started another", _kill, False),
 )
 """Description and function of each step, and whether it needs a daemon that answers."""

@@ -1,1 +1,1 @@
-"""What all parts ask of the operating system: the clock, directories, descriptors, small files."""
+"""Operating system services for all parts: clock, directories, descriptors, small files."""

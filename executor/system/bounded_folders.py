@@ -1,7 +1,7 @@
-"""Folders of other users that cannot fill the disk they lie on.
+"""Folders of other users that cannot fill the disk that they are on.
 
-A folder that a user owns can be filled by that user, and would take the room of the service and of
-everybody else on its disk. So each is a file system of its own, in memory and of limited size.
+A user can fill a folder that the user owns, which would take the space of the service and all other
+users of its disk. So each such folder is a separate file system, in memory and of limited size.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 MOST_BYTES: Final = 64 * 2**20
-"""The size of a folder; memory is taken only for what is written."""
+"""The size of a folder; memory is used only for data written to it."""
 
 _MOST_FILES: Final = 4096
 _NOSUID, _NODEV = 2, 4
@@ -22,19 +22,19 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def bound(folder: Path, uid: int, most_bytes: int = MOST_BYTES) -> None:
-    """Bound what a user may write to an empty folder, or log that this process may not.
+    """Limit how much a user may write to an empty folder, or log that this process may not.
 
-    It takes the right to mount, which root has, though not in most containers. A folder that is
-    bounded already stays as it is.
+    This requires permission to mount, which root has except in most containers. A folder that is
+    already limited is not changed.
 
     Parameters
     ----------
     folder : Path
-        It becomes one of this user, closed to others.
+        The folder, which then belongs to this user and is closed to others.
     uid : int
         The user.
     most_bytes : int
-        The most that its files may have.
+        The largest total size of its files.
     """
     if os.path.ismount(folder):
         return

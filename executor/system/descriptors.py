@@ -1,4 +1,4 @@
-"""How many files and sockets the service may have open, and its jobs."""
+"""Limits on the open files and sockets of the service and its jobs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import resource
 from typing import Final
 
 FOR_JOBS: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-"""What the service was started with: many programs go wrong under a far larger limit."""
+"""The limit that the service was started with: many programs fail under a far larger one."""
 
 
 def take_all() -> int:
-    """Let this process have as many descriptors as it may, and return how many that are."""
+    """Raise this process's limit on descriptors to the maximum, and return it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

@@ -1,6 +1,6 @@
-"""State directories belong to the user that writes there, or another could choose what is written.
+"""Checks that state directories are safe from other users.
 
-As OpenSSH asks of its users' files (``StrictModes``).
+The rules are similar to ``StrictModes`` of OpenSSH.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from dovetail.instances.errors import InputError, source_name
 
 LOCK: Final = "lock"
-"""The file of a state directory that its service has locked; see `lock_pid`."""
+"""The file of a state directory that is locked by its service; see `lock_pid`."""
 
 
 def lock_pid(lock: Path) -> int:
-    """Return the number of the process that a lock's file names in its first line.
+    """Return the PID in the first line of a lock file.
 
     Raises
     ------
@@ -28,11 +28,10 @@ def lock_pid(lock: Path) -> int:
 
 
 def require_own(directory: Path) -> None:
-    """Refuse a directory, where it is there, that others could have prepared.
+    """Refuse an existing directory that other users could have prepared.
 
-    It must belong to this user, and not everybody may write there. For root, all folders above
-    it must belong to root, and everybody may write at most where nobody can move what is
-    another's (sticky, as ``/tmp``).
+    It must belong to this user and must not be world-writable. For root, all folders above it must
+    belong to root and must not be world-writable, unless they are sticky, as ``/tmp`` is.
 
     Raises
     ------
@@ -43,7 +42,7 @@ def require_own(directory: Path) -> None:
     if resolved.exists():
         _require(resolved, {os.geteuid()})
     if os.geteuid() == 0:
-        # In a user name space, the root of the system has another number.
+        # In a user namespace, the root of the system has another uid.
         trusted = {0, os.stat("/").st_uid}
         for folder in {*resolved.parents, *Path(os.path.abspath(directory)).parents}:
             if folder.exists():
@@ -51,7 +50,7 @@ def require_own(directory: Path) -> None:
 
 
 def require_closed(directory: Path) -> None:
-    """Refuse a directory in which others may write, unless a folder above it keeps them out.
+    """Refuse a directory to which other users may write, unless a folder above keeps them out.
 
     Raises
     ------

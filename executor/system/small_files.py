@@ -1,4 +1,4 @@
-"""Small files of a service that it has to write at its start, also where the disk is full."""
+"""Small files that a service must write at its start, even if the disk is full."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dovetail.instances.files import write_data
 def write_kept(data: object, path: Path) -> None:
     """Write plain data to a small file, as ``write_data`` does.
 
-    Where that fails, as on a full disk, it is written over what the file holds. That takes no
-    room, and is whole as long as the disk writes a sector of 512 bytes whole.
+    If that fails, for example on a full disk, the file is overwritten in place. That needs no
+    space, and is atomic if the disk writes a sector of 512 bytes atomically.
 
     Raises
     ------
     InputError
-        When the file is not there and cannot be made, or cannot be written.
+        When the file cannot be created or written.
     """
     try:
         write_data(data, path)

@@ -111,7 +111,7 @@ def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library
     texts = [(one.id, one.text) for one in result.findings if one.gpu.startswith("GPU-injected")]
     assert ("gpu.model", "Injected H200, 2 GiB, 132 SMs, compute capability 9.0") in texts
     assert ("gpu.profiling", "by NVML GPM") in texts
-    assert ("gpu.strangers", "processes of others run there: pid 100, 101, 102") in texts
+    assert ("gpu.strangers", "processes of others run on it: pid 100, 101, 102") in texts
     assert [word for name, word in texts if name == "gpu.compute-mode"] == [
         "DEFAULT",
         "EXCLUSIVE_PROCESS",

@@ -75,7 +75,7 @@ def test_a_gpu_in_mig_mode_is_left_alone(tmp_path, library, kernel):
 @pytest.mark.parametrize(
     ("rows", "level", "text"),
     [
-        ({"pending_rows": 1}, Severity.NOTE, "waits to be taken out of use"),
+        ({"pending_rows": 1}, Severity.NOTE, "will be retired at the next reset"),
         ({"failed_rows": 1}, Severity.LACKING, "could not be remapped"),
     ],
 )
@@ -122,7 +122,7 @@ def test_before_hopper_dcgm_profiles(tmp_path, library, kernel, monkeypatch, ans
     ("code", "seen", "remedy"),
     [
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded", "modprobe nvidia"),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version mismatch", "reboot, or unload"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version mismatch", "reboot, or reload"),
         (pynvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions", "/dev/nvidia*"),
         (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found", "LD_LIBRARY_PATH"),
         (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error", "nvidia-smi"),
@@ -203,7 +203,7 @@ def test_a_driver_too_old_for_the_jobs_is_reported(tmp_path, library, kernel):
     library.cuda = 12080
     _, found = looked(tmp_path, kernel, libraries(tmp_path))
     assert found["jobs.torch"].level is Severity.LACKING
-    assert found["jobs.torch"].text.endswith("the driver serves CUDA 12.8")
+    assert found["jobs.torch"].text.endswith("the driver supports CUDA 12.8")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_driver_too_old_for_the_jobs_is_reported(tmp_path, library, kernel):
     [
         ({"cuda": None, "cublas": None, "package": None}, "jobs.torch", "a build without CUDA"),
         ({"torch": None, "cuda": None}, "jobs.torch", "no PyTorch"),
-        ({"package": "12.4.5.8"}, "jobs.cublas", "others saw no error"),
+        ({"package": "12.4.5.8"}, "jobs.cublas", "no error was reported"),
         ({"package": None, "cublas": None}, "jobs.cublas", "not found with PyTorch"),
     ],
 )

@@ -39,7 +39,7 @@ def test_the_socket_of_another_user_is_reported_with_its_process(tmp_path, liste
 def test_a_service_that_runs_has_its_own_socket(tmp_path, listener):
     with Journal(tmp_path):
         running = service.running(tmp_path, service.holder(tmp_path))
-        assert socket_of(tmp_path).text.endswith("is that of the service that runs")
+        assert socket_of(tmp_path).text.endswith("is the socket of the running service")
     assert running.level is Severity.NOTE
     assert f"pid {os.getpid()}" in running.text
     assert service.running(tmp_path, service.holder(tmp_path)).level is Severity.GOOD

@@ -39,7 +39,7 @@ def test_only_what_has_passed_is_allowed():
     splits = known(evidence(90), evidence(50), evidence(40, 300.0), evidence(100))
     assert splits.allowed(KEY) == (50, 90)
     assert splits.refused(KEY) == (40,)
-    assert splits.why(KEY).endswith("computed right on Made-up GPU, driver 580.1, cuBLAS 13.1.0: "
+    assert splits.why(KEY).endswith("compute correctly on Made-up GPU, driver 580.1, cuBLAS 13.1.0: "
                                     "50, 90; wrong: 40")  # fmt: skip
 
 

@@ -288,7 +288,7 @@ class TestRecovery:
         assert recovery.steps == (
             "waited for its servers",
             "terminated its clients",
-            "made the daemon quit and started another",
+            "had the daemon quit and started another",
         )
         # What was a client still lives, and its context is dead: the pool has to end it.
         assert client.pid in recovery.left
