@@ -1,16 +1,16 @@
-"""Pools of many machines: agents that keep each node's jobs, and the service's link to them.
+"""Pools of many machines: the agents that run each node's jobs, and the service's link to them.
 
 For labs whose GPUs are on several machines, under Ray or Slurm; nothing outside this room imports
-it. Its pools ``ray`` and ``slurm`` are plugins ``pool.NAME`` (``pyproject.toml``), as those of a
-third party would be: ``opening`` has them.
+it. Its pools ``ray`` and ``slurm`` are plugins ``pool.NAME`` (``pyproject.toml``) in ``opening``,
+registered like a third party's.
 
 - At the service: ``pool`` is the pool, which calls the agents (``remote``), starts gangs in two
-  phases (``gangs``), and counts on the leases of nodes (``lease``). A *finder* names the nodes and
-  carries the calls: ``ray_finder`` with its process ``ray_driver``, ``slurm_finder`` with pilots
+  phases (``gangs``), and relies on the leases of nodes (``lease``). A *finder* names the nodes and
+  forwards the calls: ``ray_finder`` with its process ``ray_driver``, ``slurm_finder`` with pilots
   (``slurm_programs``, ``slurm_ray``).
 - At a node: ``agent`` runs the jobs of one controller (``fence``) in a pool of that machine;
   ``ray_agent`` is its transport.
-- ``messages`` is what they tell each other.
+- ``messages`` defines the messages between both.
 
 Pages: ``docs/explanation/nodes.md``, ``docs/howto/ray.md``, ``docs/howto/slurm.md``,
 ``docs/evidence/nodes.md``. Tests are in ``tests/cluster``, benchmarks in ``benchmarks/cluster``.

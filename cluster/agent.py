@@ -57,7 +57,7 @@ class Agent:
     directory : path
         The agent's state directory on this node.
     open_pool : callable
-        Takes a folder, and returns the pool of this node's devices that keeps its files there.
+        Takes a folder for its files, and returns the pool of this node's devices.
     address : str
         The address at which ranks on other nodes reach those on this node.
     """
@@ -79,7 +79,7 @@ class Agent:
             self._open(self._fence.mark.home)
 
     def _begin(self) -> None:
-        """Begin an incarnation, in which no controller has wanted anything yet."""
+        """Begin an incarnation, without any wants of a controller."""
         self.incarnation = secrets.token_hex(8)
         self._wants: dict[str, Want] = {}
         self._wanted, self._version, self._keep_others = 0, 1, True
@@ -107,7 +107,7 @@ class Agent:
     # Calls.
 
     async def call(self, method: Method, text: str) -> tuple[Kind, str]:
-        """Return the JSON of the answer to a call, or one line that says why there is none.
+        """Return the JSON of the answer to a call, or a line that says why it failed.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class Agent:
             return kind, " ".join(str(why).split())
 
     async def exchange(self, request: AgentRequest) -> AgentAnswer:
-        """Carry out what is wanted, and answer as soon as there is news.
+        """Carry out the wants of a request, and answer as soon as there is news.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class Agent:
         """Return the pool of the controller's home, if the fence admits the controller."""
         before, mark = self._fence.mark, _mark(request)
         is_new = self._fence.admit(mark, not self._lease.lapsed or self._may_run())
-        # A controller that was displaced for a moment gets a new incarnation, too.
+        # A controller that was briefly displaced gets a new incarnation, too.
         if is_new or request.incarnation is None:
             self._begin()
             self._wake_here()
@@ -206,7 +206,7 @@ class Agent:
                 self._wants[want.part.run.id] = want
         self._wants = {want.part.run.id: want for want in wants}
         self._wanted, self._keep_others = request.version, request.keep_others
-        # Which runs are unwanted has changed with the wants.
+        # The set of unwanted runs has changed with the wants.
         self._version += 1
         self._wake_here()
         if not self._keep_others:
@@ -214,7 +214,7 @@ class Agent:
                 pool.stop(part.run.id, 0.0)
 
     def _carry_out(self, want: Want, pool: LocalPool) -> None:
-        """Bring a run to the wanted state; doing so twice is harmless."""
+        """Bring a run to the wanted state; safe to repeat."""
         part, run = want.part, want.part.run
         unknown = why_unknown_here(run.spec.owner)
         if want.phase in ("launch", "prepare") and unknown:
@@ -263,7 +263,7 @@ class Agent:
                 self._version += 1
 
     def _unwanted(self, pool: LocalPool) -> list[Part]:
-        """Return the parts that the pool has and that no want names."""
+        """Return the parts that the pool has but no want names."""
         return [part for part in self._parts(pool) if part.run.id not in self._wants]
 
     # Answers.
@@ -307,7 +307,7 @@ def started(directory: Path, open_pool: Callable[[Path], LocalPool], address: st
     directory : path
         The agent's state directory.
     open_pool : callable
-        As ``Agent`` takes it.
+        Opens the pool, as for ``Agent``.
     address : str
         The address at which other nodes reach this one.
 
@@ -320,7 +320,7 @@ def started(directory: Path, open_pool: Callable[[Path], LocalPool], address: st
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        rule = f"cannot be made: {error.strerror}"
+        rule = f"cannot be created: {error.strerror}"
         raise InputError(rule, "directory", str(directory)) from None
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = os.open(directory / "lock", flags, 0o600)
@@ -365,16 +365,16 @@ def facts_of(agent: str, pool: LocalPool) -> AgentFacts:
 
 
 def why_unknown_here(owner: Owner) -> str:
-    """Return why the owner of a job is not the same user on this node; empty: it is the same.
+    """Return why the owner of a job is not the same user on this node, empty if it is.
 
-    An agent of root runs jobs under the user number that the owner has on the service's machine.
+    An agent of root runs jobs under the uid that the owner has on the service's machine.
     """
     if os.geteuid() != 0:
         return ""
     try:
         uid = pwd.getpwnam(owner.name).pw_uid
     except KeyError:
-        # The name may be unknown here although the number is known.
+        # The name may be unknown here although the uid is known.
         if any(user.pw_uid == owner.uid for user in pwd.getpwall()):
             return ""
         here = "is no user"

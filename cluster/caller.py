@@ -28,7 +28,7 @@ class Caller:
     Parameters
     ----------
     pipe : Connection
-        Takes the calls. Its reader may hang, so a thread writes to it and callers never block.
+        Carries the calls. Its reader may hang, so a thread writes to it and callers never block.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -40,7 +40,7 @@ class Caller:
         self._sender.start()
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
-        """Send a call, and return at once the future of its answer."""
+        """Send a call, and return the future of its answer without waiting."""
         if self._ended:
             return no_answer(self._ended)
         number, answer = next(self._numbers), Future[str]()
@@ -49,7 +49,7 @@ class Caller:
         return answer
 
     def take_in(self, number: int, kind: Kind, text: str) -> None:
-        """Take in the answer to a call, as ``Agent.call`` returns it."""
+        """Complete a call with its answer, as returned by ``Agent.call``."""
         answer = self._answers.pop(number, None)
         if answer is None:
             return
@@ -68,6 +68,6 @@ class Caller:
                 self._answers.popitem()[1].set_exception(NoAnswerError(why))
 
     def _send(self, pipe: Connection) -> None:
-        with suppress(OSError):  # the reader of the answers notices its end
+        with suppress(OSError):  # the reader of the answers notices the end
             while (call := self._unsent.get()) is not None:
                 pipe.send(call)

@@ -1,4 +1,4 @@
-"""The identity of an agent, and the fence: it obeys the newest controller of one directory only."""
+"""The identity of an agent, and its fence: it obeys only the newest controller of one directory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dovetail.instances.files import read_data
 
 
 class Mark(Record):
-    """The mark of a controller: the id of its state directory, and the count of starts there."""
+    """The mark of a controller: the id of its state directory, and its number of starts there."""
 
     home: Name
     epoch: Annotated[StrictInt, Field(ge=0)] = 0
 
     @classmethod
     def read(cls, path: Path) -> Mark | None:
-        """Return the mark in a file; None if there is no file.
+        """Return the mark in a file, or None if there is no file.
 
         Raises
         ------
@@ -37,10 +37,10 @@ class _Identity(Record):
 
 
 def identity(path: Path) -> str:
-    """Return the id of the agent of a directory, which is random, made once, and durable.
+    """Return the id of the agent of a directory, which is random, created once, and durable.
 
-    Only the directory records what was started, so an agent with another id does not know what the
-    last one has started.
+    Only the directory records which runs were started, so an agent with another id does not know
+    the runs of the previous one.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def identity(path: Path) -> str:
 
 
 def raise_epoch(path: Path) -> Mark:
-    """Return the mark of a starting controller: durable, with a higher epoch than all before."""
+    """Return the mark of a starting controller: durable, with a higher epoch than any before."""
     known = Mark.read(path) or Mark(home=secrets.token_hex(8))
     mark = known.replace(epoch=known.epoch + 1)
     write_kept(mark.to_data(), path)
@@ -76,14 +76,14 @@ class Fence:
         self.mark = Mark.read(path)
 
     def admit(self, mark: Mark, held: bool) -> bool:
-        """Admit a controller, and return whether it is not the last one.
+        """Admit a controller, and return whether it is a new one.
 
         Parameters
         ----------
         mark : Mark
             The controller's mark.
         held : bool
-            Whether the lease of the last controller runs, or a job of its home may be running.
+            Whether the last controller's lease is running, or a job of its home may be.
 
         Raises
         ------

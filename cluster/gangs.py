@@ -1,9 +1,9 @@
 """The start of gangs over several nodes: every part starts, or none does.
 
 This is a two-phase commit with the controller as the coordinator. First every node brings its part
-to the start barrier; the node of rank 0 comes first, since it chooses the rendezvous. Then all
-start. A failure before the decision to start aborts all parts. After it, every part that can start
-does, and a node reports a part that cannot.
+to the start barrier; the node of rank 0 goes first, because it chooses the rendezvous. Then all
+parts start. A failure before the decision to start aborts all parts. After it, every part that can
+start does, and a node reports a part that cannot.
 
 Source: J. Gray, Notes on Data Base Operating Systems, 1978 (two-phase commit).
 """
@@ -35,7 +35,7 @@ class Gangs:
     remotes : mapping of str to Remote
         The nodes.
     want : callable
-        Takes a node, a part and changes of its want (``Remote.want``).
+        Receives a node, a part and changes of its want (``Remote.want``).
     """
 
     def __init__(self, remotes: Mapping[str, Remote], want: Callable[..., None]) -> None:
@@ -60,7 +60,7 @@ class Gangs:
         return gang is not None
 
     def advance(self) -> Iterator[tuple[str, str]]:
-        """Take the next step of every gang; yield those that cannot start, each with the reason."""
+        """Take the next step of every gang; yield gangs that cannot start, with the reason."""
         for run, gang in [*self._gangs.items()]:
             reason = self._why_not(run, gang)
             if reason:

@@ -1,4 +1,4 @@
-"""The files of the nodes that have answered once, and the devices of all nodes as one cluster."""
+"""The files of nodes that have ever answered, and the devices of all nodes as one cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KnownNode(Record):
 
 
 def read_known(directory: Path) -> dict[str, KnownNode]:
-    """Return the nodes that have a file in a directory, except those with an invalid one."""
+    """Return the nodes that have a valid file in a directory."""
     found = {}
     for path in sorted(directory.glob("*.json")):
         try:
@@ -35,7 +35,7 @@ def read_known(directory: Path) -> dict[str, KnownNode]:
 
 
 def write_known(directory: Path, node: str, known: KnownNode) -> None:
-    """Write the file of a node; without room on the disk, go on without it."""
+    """Write the file of a node; only log an error, such as a full disk."""
     try:
         write_data(known.to_data(), directory / f"{node}.json")
     except InputError as error:
@@ -45,8 +45,8 @@ def write_known(directory: Path, node: str, known: KnownNode) -> None:
 def merged(remotes: Sequence[Remote]) -> Cluster:
     """Return the cluster of several nodes, under the strictest rule of any of them.
 
-    Its shares are the union of the nodes'; ``NodesPool.allowed`` returns those of a device model.
-    Agents cannot report that isolation was lost, so ``idle`` is none of them.
+    Its shares are the union of the nodes' shares; ``NodesPool.allowed`` returns the shares of a
+    device model. Agents cannot report that isolation was lost, so ``idle`` is left out.
     """
     known = [remote for remote in remotes if remote.facts]
     clusters = [remote.facts.cluster for remote in known if remote.facts]

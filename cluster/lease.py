@@ -4,7 +4,7 @@ Every answer of an agent carries the time of the agent's clock, and the next req
 agent lets its jobs run until ``lease_s`` after the quoted time, however late the request arrives.
 The controller received the answer after that time, so the lease ends at most ``lease_s`` after the
 receipt by the controller's clock, up to the difference of the two clocks' rates. Every answer also
-carries the end of leases that earlier controllers granted; before the first answer, a file does.
+carries the end of leases from earlier controllers; before the first answer, a file is used instead.
 
 Source: C. G. Gray and D. R. Cheriton, Leases: An Efficient Fault-Tolerant Mechanism for
 Distributed File Cache Consistency, SOSP 1989.
@@ -24,7 +24,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data
 
 LEASE_S: Final = 15.0
-"""Seconds for which jobs run on without a renewal, by default."""
+"""Default number of seconds for which jobs keep running without a renewal."""
 
 LEAST_S: Final = 5.0
 """The shortest lease: an idle agent is renewed every two seconds, and a renewal may be lost."""
@@ -52,7 +52,7 @@ class RemoteLease:
     answered_s : float
         When the last answer came; before the first answer, when this controller started.
     left_s : float
-        How long leases of earlier controllers lasted from then on, at most.
+        The longest remaining time of earlier controllers' leases at that moment.
     """
 
     length_s: float
@@ -62,33 +62,33 @@ class RemoteLease:
     requested_s: float = -math.inf
 
     def note_answer(self, agent_s: float, until_s: float, received_s: float) -> None:
-        """Note an answer: the agent's clock, its deadline by that clock, and the receipt."""
+        """Record an answer: the agent's clock, its deadline by that clock, and the receipt."""
         if received_s >= self.answered_s:
             self.answered_s, self.quoted_s = received_s, agent_s
             self.left_s = max(0.0, until_s - agent_s)
 
     def forget_clock(self) -> None:
-        """Quote no time any more, since another agent has another clock."""
+        """Stop quoting a time, because a new agent has another clock."""
         self.quoted_s = None
 
     def note_request(self, at_s: float) -> None:
-        """Note that the node is called; the first request after the lapse counts."""
+        """Record a call of the node, if it is the first after the lapse."""
         if self.requested_s < self.lapsed_s <= at_s:
             self.requested_s = at_s
 
     @property
     def lapsed_s(self) -> float:
-        """When it will have lapsed, unless the node answers before."""
+        """When the lease will have lapsed, unless the node answers before."""
         return self.answered_s + max(self.length_s, self.left_s) * (1 + DRIFT)
 
     @property
     def over_s(self) -> float:
-        """When no job can run on the node any more, unless the node answers before."""
+        """When no job can still run on the node, unless the node answers before."""
         return self.lapsed_s + KILL_S * (1 + DRIFT) + MARGIN_S
 
     @property
     def gone_s(self) -> float:
-        """When that may be reported; infinite until the node has been called after the lapse.
+        """When jobs may be reported as gone; infinite until the node was called after the lapse.
 
         This controller may have been frozen and replaced. The newer one then renewed the lease
         before the lapse, and the agent refuses the calls of this one.

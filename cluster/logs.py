@@ -105,14 +105,14 @@ class CopiedLogs:
         self._locks: WeakValueDictionary[tuple[str, int], threading.Lock] = WeakValueDictionary()
 
     def remember(self, run: str, nodes: Mapping[int, str], uid: int) -> None:
-        """Keep the node of each rank of a run, and the number of its user."""
+        """Save the node of each rank of a run, and the uid of its user."""
         folder = self._directory / run
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "nodes.json").write_text(json.dumps(nodes), encoding="utf-8")
         write_owner(folder, uid)
 
     def node_of(self, run: str, rank: int) -> str | None:
-        """Return the node of a rank; None if it is unknown."""
+        """Return the node of a rank, or None if it is unknown."""
         with suppress(OSError, ValueError, AttributeError):
             text = (self._directory / run / "nodes.json").read_text(encoding="utf-8")
             node = json.loads(text).get(str(rank))
@@ -120,16 +120,16 @@ class CopiedLogs:
         return None
 
     def update(self, run: str, rank: int, ask: Callable[[LogPlace], LogPiece]) -> str | None:
-        """Fetch what was written since the last time, and return the path of the copy.
+        """Fetch output written since the last call, and return the path of the copy.
 
-        None if nothing was ever written.
+        None if there has been no output.
 
         Parameters
         ----------
         run, rank : str, int
             The rank.
         ask : callable
-            Returns the piece at a position. If it raises, the copy keeps what was fetched before.
+            Returns the piece at a position. If it raises, the copy keeps the pieces fetched before.
         """
         newest = self._directory / run / f"rank{rank}" / "log"
         with self._locking:
@@ -162,7 +162,7 @@ def _fetch(newest: Path, begin: LogPlace, ask: Callable[[LogPlace], LogPiece]) -
 
 
 def _part(newest: Path) -> str:
-    """Return the part of the log that the newest file of the copy copies."""
+    """Return the part of the log that is copied to the newest file of the copy."""
     try:
         return Path(f"{newest}.part").read_text(encoding="ascii")
     except (OSError, ValueError):

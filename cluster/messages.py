@@ -33,7 +33,7 @@ MOST_WAIT_S: Final = 30.0
 """The longest time that an agent may wait for news before it answers."""
 
 ANSWER_S: Final = 3.0
-"""Seconds that an agent has to answer, in addition to those that it may wait for news."""
+"""Seconds that an agent has to answer, in addition to the time that it may wait for news."""
 
 Number0 = Annotated[StrictInt, Field(ge=0)]
 
@@ -42,11 +42,11 @@ Method = Literal["exchange", "log"]
 """The calls of an agent (``Agent.call``)."""
 
 Kind = Literal["answer", "fenced", "error"]
-"""What an agent returns: an answer, or one line that says why there is none."""
+"""The kind of result from an agent: an answer, or a line with the reason for a failure."""
 
 
 class NoAnswerError(DovetailError):
-    """An agent has not answered, or refused."""
+    """An agent has not answered, or has refused a call."""
 
 
 class FencedError(NoAnswerError):
@@ -73,16 +73,16 @@ class Want(Record):
     part : Part
         The ranks. The part with rank 0 of a gang has no rendezvous here, as its node chooses it.
     phase : str
-        ``keep``: take over the ranks that have been started. ``launch``: start all ranks, or none.
-        ``prepare``: bring all to the start barrier. ``commit``: start those at the barrier, and
-        refuse the others. ``abort``: refuse those that have not been started. ``stop``: end all,
-        and refuse those that have not been started.
+        ``keep``: resume the ranks that have been started. ``launch``: start all ranks, or none.
+        ``prepare``: bring all to the start barrier. ``commit``: start the ranks at the barrier, and
+        refuse the others. ``abort``: refuse the ranks that have not been started. ``stop``: end
+        all, and refuse the ranks that have not been started.
     reason : str
         Why an ``abort`` is wanted.
     grace_s : float
         Seconds between SIGTERM and SIGKILL of a ``stop``.
     paused : bool or None
-        Whether all processes are to be paused; None: they never were.
+        Whether all processes must be paused; None: they never were.
     """
 
     part: NodePart
@@ -102,7 +102,7 @@ class NodeState(Record):
     prepared : mapping of str to Rendezvous or None
         The rendezvous of every run whose part is at the start barrier.
     unwanted : tuple of Part
-        The parts that the node has and that no want names.
+        The parts that the node has but no want names.
     sick : mapping of str to str
         The sick devices, each with the reason.
     """
@@ -148,9 +148,9 @@ class AgentRequest(Record):
     Attributes
     ----------
     home, epoch : str, int
-        The id of the controller's state directory, and how often a controller has been started
-        there. An agent refuses a lower epoch than the last, and another home while runs of the
-        first one may be running.
+        The id of the controller's state directory, and the number of controller starts there. An
+        agent refuses a lower epoch than the last, and another home while runs of the current one
+        may be running.
     incarnation : str or None
         The agent's, from its last answer; ``wants`` and ``seen`` are for that incarnation only.
     renew_s : float or None
@@ -160,13 +160,13 @@ class AgentRequest(Record):
     wants : tuple of Want or None
         None if the agent has this version, or before the controller has resumed its runs.
     keep_others : bool
-        Whether unwanted runs run on, because the controller may not know all of its runs yet.
+        Whether unwanted runs keep running, because the controller may not know all its runs yet.
     seen : int
         The version of the agent's state that the controller has.
     wait_s : float
-        For how long the agent may wait for news before it answers.
+        How long the agent may wait for news before it answers.
     watch : bool
-        Whether the answer is to include progress, usage and libraries.
+        Whether the answer must include progress, usage and libraries.
     """
 
     protocol: Literal[4] = 4
@@ -195,7 +195,7 @@ class AgentAnswer(Record):
     until_s : float
         The end of its jobs' lease by the same clock.
     wanted : int
-        The version of the wants that it has; 0: none.
+        The version of the wants that it has; 0 if it has none.
     version : int
         The version of its state.
     state : NodeState or None
@@ -228,7 +228,7 @@ def read_message(kind: type[_M], text: str) -> _M:
     Raises
     ------
     InputError
-        When it is no such message, has another protocol version, or breaks a rule.
+        When it is not such a message, has another protocol version, or breaks a rule.
     """
     try:
         return kind.model_validate_json(text)

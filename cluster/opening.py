@@ -1,4 +1,4 @@
-"""The pools of this room by name, as ``dovetail serve --pool`` finds them (plugins ``pool``)."""
+"""Opens the pools of this room, as plugins ``pool.NAME`` for ``dovetail serve --pool``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dovetail.cluster.slurm_finder import SlurmFinder
 
 
 def ray_pool(text: str, directory: Path, sample_s: float) -> NodesPool:
-    """Return the pool ``ray:TEXT`` (``docs/howto/ray.md``), as ``dovetail.live.pools`` has it.
+    """Return the pool ``ray:TEXT`` (``docs/howto/ray.md``).
 
     Raises
     ------
     InputError
-        When the text is not as ``ray_plan`` takes it.
+        When the text is invalid (``ray_plan``).
     """
     plan = ray_plan(text)
     finder = RayFinder(directory / "nodes", plan)
@@ -25,14 +25,14 @@ def ray_pool(text: str, directory: Path, sample_s: float) -> NodesPool:
 
 
 def slurm_pool(text: str, directory: Path, sample_s: float) -> NodesPool:
-    """Return the pool ``slurm:TEXT`` (``docs/howto/slurm.md``), as ``dovetail.live.pools`` has it.
+    """Return the pool ``slurm:TEXT`` (``docs/howto/slurm.md``).
 
     Raises
     ------
     InputError
-        When the text is not as ``slurm_plan`` takes it.
+        When the text is invalid (``slurm_plan``).
     """
     plan = slurm_plan(text, os.environ)
     finder = SlurmFinder(directory, plan)
-    # Pilots come when Slurm lets them.
+    # Pilots start when Slurm allows it, so do not wait for nodes.
     return NodesPool(directory, finder, plan.lease_s, find_s=0.0, sample_s=sample_s)

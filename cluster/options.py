@@ -13,10 +13,10 @@ from dovetail.instances.errors import InputError
 from dovetail.toolkit import values
 
 MOST_LEASE_S: Final = 30
-"""The longest lease of a Slurm pool; under a longer one, jobs might outlast a released pilot."""
+"""The longest lease of a Slurm pool; under a longer one, jobs might outlive a released pilot."""
 
 IDLE_S: Final = 600.0
-"""Seconds without a job after which a pilot that is not needed is cancelled, by default."""
+"""Default number of seconds without a job after which a pilot that is not needed is cancelled."""
 
 KILLS: Final = "RAY_kill_child_processes_on_worker_exit"
 """A setting of Ray: if true, Ray kills the shims of the jobs when the agent ends."""
@@ -38,18 +38,18 @@ class RayPlan(NamedTuple):
     address : str
         ``HOST:PORT`` of the head.
     pool : str
-        Pool of each agent: ``gpu``, ``gpu:ID,ID``, ``cpu`` or ``cpu:OPTIONS``. It comes last, as
-        its own options contain commas.
+        Pool of each agent: ``gpu``, ``gpu:ID,ID``, ``cpu`` or ``cpu:OPTIONS``. It comes last
+        because its own options contain commas.
     label : str or None
         ``KEY:VALUE``: only nodes with this label.
     resource : str or None
         Only nodes with this resource of Ray. Absent: ``GPU``, or ``CPU`` for the cpu pool, which
         leaves out a head with ``--num-cpus=0``.
     directory : str or None
-        Where agents keep their state, best on a local disk. Absent: ``/var/lib/dovetail/agents``
-        for root, else ``~/.local/state/dovetail/agents``.
+        The directory of the agents' state, best on a local disk. Absent:
+        ``/var/lib/dovetail/agents`` for root, else ``~/.local/state/dovetail/agents``.
     lease_s : float
-        Seconds for which jobs run on a node that is cut off, at least 5.
+        Seconds for which jobs keep running on a node that is cut off, at least 5.
     open : bool
         ``yes``: accept a cluster without a token.
     """
@@ -79,19 +79,19 @@ class SlurmPlan(NamedTuple):
         Any other name is an option of ``sbatch`` without its dashes; ``NAME=`` is one without a
         value.
     pool : str
-        Pool of each agent. It comes last, as its own options contain commas.
+        Pool of each agent. It comes last because its own options contain commas.
     scratch : str or None
-        Folder on each node for the agent's files, which must survive as long as the pilot.
-        Variables (``$LOCAL``, quoted) are the node's. Absent: its ``TMPDIR``.
+        Folder on each node for the agent's files, which must exist as long as the pilot.
+        Variables in it (``$LOCAL``, quoted) are expanded on the node. Absent: its ``TMPDIR``.
     lease_s : float
-        Seconds for which jobs run on a node that is cut off, 5 to 30.
+        Seconds for which jobs keep running on a node that is cut off, 5 to 30.
     pilots : tuple of int
-        ``MIN..MAX``: always so many pilots, and up to so many while jobs lack devices.
+        ``MIN..MAX``: at least ``MIN`` pilots, and up to ``MAX`` while jobs lack devices.
     idle_s : float
-        A pilot beyond ``MIN`` is cancelled after so many seconds without a run, while no job lacks
+        Seconds without a run after which a pilot beyond ``MIN`` is cancelled, while no job lacks
         devices.
     head : str or None
-        Address of this machine at which nodes reach Ray's head. Absent: the one from which it
+        Address of this machine at which nodes reach Ray's head. Absent: the address from which it
         reaches ``slurmctld``.
     """
 
@@ -153,7 +153,7 @@ def slurm_plan(text: str, environment: Mapping[str, str]) -> SlurmPlan:
     if job is None and not given:
         job = environment.get("SLURM_JOB_ID")
         if job is None:
-            rule = "must name an allocation (slurm:JOBID) or what to ask for (slurm:nodes=N,...)"
+            rule = "must name an allocation (slurm:JOBID) or options of sbatch (slurm:nodes=N,...)"
             raise InputError(rule, _FLAG)
     if job is not None:
         if given or not job.isdecimal():
@@ -173,7 +173,7 @@ def slurm_plan(text: str, environment: Mapping[str, str]) -> SlurmPlan:
 def _parts(text: str) -> tuple[str, dict[str, str], str]:
     """Return the first, unnamed part, the options by name, and the pool of the agents.
 
-    A part without ``=`` belongs to the value before it. ``pool`` comes last, since its own options
+    A part without ``=`` belongs to the value before it. ``pool`` comes last because its own options
     contain commas.
     """
     text, has_pool, pool = text.partition("pool=")

@@ -1,8 +1,8 @@
-"""The pool of many machines, which is the controller of an agent on each.
+"""The pool of many machines, which controls an agent on each of them.
 
-It calls the agents and handles their answers as they come. One lock guards its state and is never
+It calls the agents and handles their answers as they arrive. One lock guards its state and is never
 held during a call, so neither a node nor an engine (Ray, Slurm) that hangs blocks the service.
-``docs/explanation/nodes.md`` describes what happens when a part fails.
+``docs/explanation/nodes.md`` describes the effects of failures.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ FIND_S: Final = 20.0
 """Seconds that a starting service waits for the first node to answer."""
 
 OTHERS_S: Final = 5.0
-"""Seconds that it waits for the others; later ones join."""
+"""Seconds that it waits for the other nodes; later ones join."""
 
 ATTACH_S: Final = 10.0
-"""Seconds that nodes have to report their runs; after that, their ranks count as lost."""
+"""Seconds that nodes have to report their runs; after that, their ranks are treated as lost."""
 
 SILENT_S: Final = 3.0
-"""Seconds after its last answer at which a node counts as not answering."""
+"""Seconds after its last answer at which a node is treated as silent."""
 
 FORGET_S: Final = 3600.0
-"""Seconds without an answer after which a node is forgotten that its engine does not name."""
+"""Seconds without an answer after which a node that its engine does not name is forgotten."""
 
 DELIVER_S: Final = 3.0
-"""Seconds that agents have to take the last wants when the pool is closed."""
+"""Seconds that agents have to accept the last wants when the pool is closed."""
 
 QUIET_S: Final = 2.0
 """The longest time that an agent waits for news, in seconds."""
@@ -72,7 +72,7 @@ QUIET_S: Final = 2.0
 _LOOKED_S: Final = 5.0
 _WATCH_S: Final = 0.5
 _SHOWN: Final = 3
-_OTHER: Final = "its agent has another directory than before, without the last one's runs"
+_OTHER: Final = "its agent has another directory than before, without the runs of the last one"
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ _log = logging.getLogger(__name__)
 class NodesPool:
     """Devices of many machines (a ``NodePool``).
 
-    The pool begins with the nodes that answer soon or answered an earlier controller; others join
+    The pool starts with the nodes that answer soon or answered an earlier controller; others join
     with their first answer. The name of a device is its node's name, a slash, and the node's own
-    name of the device.
+    name for the device.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class NodesPool:
     finder : RayFinder
         Finds the nodes and calls their agents; started and closed by this pool.
     lease_s : float
-        Seconds for which jobs run on when their node is cut off, at least ``lease.LEAST_S``.
+        Seconds for which jobs keep running if their node is cut off, at least ``lease.LEAST_S``.
     find_s : float
         Seconds to wait for nodes at the start.
     sample_s : float
@@ -158,7 +158,7 @@ class NodesPool:
     # Nodes.
 
     def _follow_nodes(self) -> None:
-        """Call new nodes, start nothing on leaving ones, and forget those that have left."""
+        """Call new nodes, mark leaving ones, and forget nodes that have left."""
         named = self._finder.nodes()
         with self._lock:
             self._named = named
@@ -166,13 +166,13 @@ class NodesPool:
                 self._meet(node, named.get(node))
             self._mark_leaving(named)
             busy = {node for node, remote in self._remotes.items() if remote.wants}
-            # An engine that names no node at all may only have no report yet.
+            # An engine that names no node may just have no report yet.
             for node in self._remotes.keys() - named.keys() if named else ():
                 self._forget_if_gone(self._remotes[node])
         self._finder.weigh(self._lacking, busy)
 
     def _meet(self, node: str, where: NodeInfo | None = None) -> None:
-        """Begin to call a node if it is new; otherwise note its rack, which may have changed."""
+        """Start calling a node if it is new; otherwise update its rack."""
         known = self._remotes.get(node)
         if known is not None and where is not None:
             known.rack = where.rack
@@ -186,7 +186,7 @@ class NodesPool:
         self._ask(node)
 
     def _forget_if_gone(self, remote: Remote) -> None:
-        """Forget a node that is no longer named, unless runs may be left there."""
+        """Forget a node that is no longer named, unless it may still have runs."""
         gone = remote.silent and boot_s() > remote.lease.answered_s + FORGET_S
         if gone and not remote.wants:
             del self._remotes[remote.id]
@@ -205,7 +205,7 @@ class NodesPool:
                     self._set_health(device, Cause.ENGINE, where.leaving)
 
     def _set_health(self, device: str, cause: Cause, reason: str) -> None:
-        """Report a device as sick from a cause, or as healed of it if there is no reason."""
+        """Report a device as sick for a cause, or as healed if there is no reason."""
         if reason:
             self._device_health.report(device, cause, reason)
         else:
@@ -223,7 +223,7 @@ class NodesPool:
 
     @property
     def awaited(self) -> str:
-        """The nodes that are named but have never answered, and what the engine awaits."""
+        """The nodes that are named but have never answered, and further ones from the engine."""
         awaited = [*self._finder.awaited()]
         for node in sorted(self._finder.nodes()):
             remote = self._remotes.get(node)
@@ -234,11 +234,11 @@ class NodesPool:
         return ", ".join(awaited[:_SHOWN]) + more
 
     def lack(self, devices: int) -> None:
-        """Note how many devices waiting jobs lack, so that the engine may get more nodes."""
+        """Set how many devices waiting jobs lack, so that the engine may get more nodes."""
         self._lacking = devices
 
     def cluster(self) -> Cluster:
-        """Return the devices of all nodes that have answered once; one object until they change."""
+        """Return the devices of all nodes that ever answered; the same object until they change."""
         with self._lock:
             if self._cluster is None:
                 self._cluster = merged([self._remotes[node] for node in sorted(self._remotes)])
@@ -254,7 +254,7 @@ class NodesPool:
         return next((reason for reason in reasons if reason), None)
 
     def library(self, run: Run) -> str:
-        """Return the library that decides which shares compute right for a run."""
+        """Return the library that decides which shares compute correctly for a run."""
         with self._lock:
             found = (remote.libraries.get(run.id, "") for remote in self._remotes.values())
             return next(filter(None, found), "")
@@ -262,7 +262,7 @@ class NodesPool:
     def allowed(self, library: str, model: str) -> Collection[int]:
         """Return the shares that every node with this device model allows.
 
-        Nodes that do not answer are left out: nothing is placed there.
+        Silent nodes are ignored, because nothing is placed there.
         """
         with self._lock:
             facts = [one.facts for one in self._remotes.values() if one.facts and not one.silent]
@@ -275,7 +275,7 @@ class NodesPool:
         self._wake = wake
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up the runs that should exist, and return what was found beyond them."""
+        """Resume the runs that should exist, and return other runs that were found."""
         with self._lock:
             remotes = self._remotes.values()
             self._device_health.resume([device for r in remotes for device in r.device_ids()])
@@ -288,7 +288,7 @@ class NodesPool:
             )
             for remote in self._remotes.values():
                 if not remote.attached:
-                    self._lose(remote, remote.silent or "it has not said what it runs")
+                    self._lose(remote, remote.silent or "it has not reported its runs")
             # Runs that are found from now on are unwanted, and end.
             self._taken_up = True
             self._send_anew()
@@ -298,7 +298,7 @@ class NodesPool:
         """Do nothing: nodes are called once the start is durable."""
 
     def launch(self, run: Run) -> None:
-        """Start every rank of the run that has no trace yet, all or none at the same time."""
+        """Start every rank of the run that has no trace yet, all together or none."""
         with self._lock:
             parts = self._admit(run)
             if any(self._remotes[node].wants[run.id].phase != "keep" for node in parts):
@@ -312,13 +312,13 @@ class NodesPool:
             if len(parts) > 1 and not self._has_trace(run, parts):
                 self._gangs.begin(run.id, parts)
             else:
-                # Of a gang with a trace, an earlier controller has decided on the start.
+                # If a gang has a trace, an earlier controller has decided to start it.
                 for node, part in parts.items():
                     self._want(node, part, phase="launch" if part.whole else "commit")
             self._send()
 
     def stop(self, run: str, grace_s: float) -> None:
-        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
+        """End every rank of the run (ask, wait, terminate, kill); safe to repeat."""
         with self._lock:
             if run in self._runs:
                 self._give_up(run, "it was stopped before it was started")
@@ -327,7 +327,7 @@ class NodesPool:
                 self._send()
 
     def pause(self, run: str, on: bool) -> None:
-        """Stop every process of a run where it is, or let it go on; again harmless."""
+        """Suspend every process of a run, or let it continue; safe to repeat."""
         with self._lock:
             if run in self._runs:
                 for node, part in self._parts(self._runs[run]).items():
@@ -335,7 +335,7 @@ class NodesPool:
                 self._send()
 
     def release(self, run: str) -> None:
-        """Give back what an ended run held. Logs stay."""
+        """Release the resources of an ended run. Its logs stay."""
         with self._lock:
             known = self._runs.pop(run, None)
             if known is not None:
@@ -347,7 +347,7 @@ class NodesPool:
                 self._send()
 
     def poll(self) -> Sequence[AnyEvent]:
-        """Return at once what has happened since the last call; the caller sets ``at_s``."""
+        """Return the events since the last call without waiting; the caller sets ``at_s``."""
         return [self._seen.get_nowait() for _ in range(self._seen.qsize())]
 
     def progress(self, run: str) -> Sequence[Progress | None]:
@@ -361,14 +361,14 @@ class NodesPool:
             return [one[rank] if rank < len(one) else None for rank, one in enumerate(of)]
 
     def usage(self) -> Mapping[str, Usage]:
-        """Return the usage of each device in the last answer of its node, if that still answers."""
+        """Return the usage of each device in its node's last answer, without silent nodes."""
         with self._lock:
             self._looked_s = boot_s()
             answering = [remote for remote in self._remotes.values() if not remote.silent]
             return {device: used for r in answering for device, used in r.usage.items()}
 
     def log_path(self, run: str, rank: int) -> str | None:
-        """Return the copy of a rank's log, brought up to date if its node answers."""
+        """Return the copy of a rank's log, updated if its node answers."""
         known = self._runs.get(run)
         seats = known.seats if known is not None else ()
         node = node_of(seats[rank].gpu) if rank < len(seats) else self._logs.node_of(run, rank)
@@ -389,7 +389,7 @@ class NodesPool:
         self._logs.prune(keep_s, self._runs.__contains__)
 
     def close(self) -> None:
-        """Let go of everything but the jobs: they run on, until their leases lapse."""
+        """Close the pool; the jobs keep running until their leases lapse."""
         with self._lock:
             if self._closing.is_set():
                 return
@@ -408,7 +408,7 @@ class NodesPool:
     # Runs and their parts.
 
     def _admit(self, run: Run) -> Mapping[str, Part]:
-        """Note a run, and return its parts by node, with the nodes' names of devices."""
+        """Record a run, and return its parts by node, with the nodes' names of devices."""
         self._runs[run.id] = run
         parts = self._parts(run)
         for node, part in parts.items():
@@ -438,7 +438,7 @@ class NodesPool:
         self._send()
 
     def _why_not_now(self, run: Run, parts: Mapping[str, Part]) -> str:
-        """Return why a run without a trace cannot be started at present."""
+        """Return why a run without a trace cannot be started now, empty if it can."""
         lost = any(self._reported.status(run.id, rank).lost for rank in range(len(run.seats)))
         if lost or self._has_trace(run, parts):
             return ""
@@ -487,7 +487,7 @@ class NodesPool:
             if remote.call is not call:
                 return
             if isinstance(read, AgentAnswer) and self._has_failed(read):
-                # The engine may take long; answers of other nodes do not wait for it.
+                # The engine may take long; answers of other nodes must not wait for it.
                 call.waits, call.due_s = False, math.inf
                 examine = (remote, call, read, received_s)
                 threading.Thread(target=self._examine, args=examine, daemon=True).start()
@@ -506,10 +506,10 @@ class NodesPool:
         )
 
     def _examine(self, remote: Remote, call: Call, answer: AgentAnswer, received_s: float) -> None:
-        """Handle an answer with failed ranks, after asking the engine if the node is taken back."""
+        """Handle an answer with failed ranks, after asking the engine if it took the node back."""
         taken_back = self._finder.taken_back(remote.id)
         if taken_back:
-            # First, since jobs are started again at once, and must not be on leaving nodes.
+            # First, because jobs restart immediately, but must not restart on leaving nodes.
             self._mark_leaving(self._finder.nodes())
         with self._lock:
             self._take_in(remote, call, answer, received_s, taken_back)
@@ -565,7 +565,7 @@ class NodesPool:
         self._advance_gangs()
 
     def _missed(self, remote: Remote, why: NoAnswerError, at_once: bool = False) -> None:
-        """Handle a call without an answer: the node becomes silent, at once or after a while."""
+        """Handle a failed call: the node becomes silent, immediately or after a while."""
         remote.give_up_call()
         fenced = isinstance(why, FencedError)
         remote.fenced |= fenced
@@ -574,14 +574,14 @@ class NodesPool:
             if not remote.silent and remote.facts is not None:
                 _log.warning("%s does not answer: %s", remote.id, why)
             if not remote.silent or at_once:
-                # The reason stays the same, or every attempt would be reported.
+                # The first reason is kept, otherwise every attempt would be reported.
                 remote.silent = str(why)
             if self._resumed:
                 self._lose(remote)
         self._advance_gangs()
 
     def _displaced(self, remote: Remote) -> bool:
-        """Return whether no rank can run any more that the node's last agent may have started."""
+        """Return whether no rank of the node's previous agent can still run."""
         if not self._resumed or boot_s() < remote.lease.gone_s:
             return False
         self._report_gone(remote)
@@ -649,7 +649,7 @@ class NodesPool:
             self._want(remote.id, remote.wants[run].part, phase="stop", grace_s=0.0)
 
     def _report_traceless(self, remote: Remote) -> None:
-        """Report lost ranks as gone if their node has no trace of them and is not to start them."""
+        """Report lost ranks as gone if their node has no trace of them and will not start them."""
         for run, rank in [*self._ranks(remote)]:
             kept = remote.wants[run].phase == "keep"
             lost = self._reported.status(run, rank).lost
@@ -658,7 +658,7 @@ class NodesPool:
                 self._report(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
 
     def _note_unwanted(self, remote: Remote) -> None:
-        """Take up the runs of a node that the service does not know."""
+        """Resume the runs of a node that the service does not know."""
         for part in remote.state.unwanted:
             name = part.run.id
             if name not in remote.wants:
@@ -668,7 +668,7 @@ class NodesPool:
                 self._want(remote.id, part)
 
     def _check_devices(self, remote: Remote) -> None:
-        """Let the devices of a node that answers be used, once no rank is left that is over."""
+        """Update the health of a node's devices: sick while a rank that should be over remains."""
         left = [
             run
             for run, ranks in remote.rank_log.statuses.items()

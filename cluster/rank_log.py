@@ -18,7 +18,7 @@ from dovetail.executor.jobs.events import (
 
 @dataclass
 class RankStatus:
-    """The state of a rank: its start, whether it is ready or lost since then, and its end."""
+    """The state of a rank: its start, whether it has been ready or lost since, and its end."""
 
     started: RankStarted | None = None
     state: RankReady | RankLost | None = None
@@ -65,11 +65,11 @@ class RankLog:
         ranks.setdefault(event.rank, RankStatus()).take_in(event)
 
     def status(self, run: str, rank: int) -> RankStatus:
-        """Return the state of a rank; an empty one if nothing is known of it."""
+        """Return the state of a rank, an empty one if it is unknown."""
         return self.statuses.get(run, {}).get(rank) or RankStatus()
 
     def events(self) -> Iterator[RankEvent]:
-        """Yield the events that lead to all of the states."""
+        """Yield the events that lead to all states."""
         for ranks in self.statuses.values():
             for rank in sorted(ranks):
                 yield from ranks[rank].events()

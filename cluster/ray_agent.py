@@ -1,7 +1,7 @@
 """The agent of one node as an actor of Ray.
 
-``ray_driver`` makes the actor, in a process on the node, and Ray checks the token of its callers;
-Ray is not imported here. Arguments and results are plain data, since driver and agent may have
+``ray_driver`` creates the actor, in a process on the node, and Ray checks the token of its callers;
+Ray is not imported here. Arguments and results are plain data, because driver and agent may have
 different versions.
 """
 
@@ -54,10 +54,10 @@ class RayAgent:
     async def call(
         self, plan: AgentPlan, method: Method, text: str
     ) -> tuple[tuple[Kind, str] | None, list[str]]:
-        """Return the agent's answer to a call (``Agent.call``), and notes for people.
+        """Return the agent's answer to a call (``Agent.call``), and notes for the user.
 
-        The answer is None if the agent was started by another plan and has no run: the caller
-        replaces it.
+        The answer is None if the agent was started with another plan and has no run: then the
+        caller must replace it.
         """
         if self._agent is None:
             try:
@@ -71,19 +71,19 @@ class RayAgent:
         if self._plan != plan:
             if not self._agent.busy:
                 return None, []
-            notes.append("its agent was started with other options; replaced once nothing runs")
+            notes.append("its agent has other options, and is replaced once nothing runs on it")
         return await self._agent.call(method, text), notes
 
 
 def require_closed_session(arguments: Sequence[str]) -> None:
-    """Refuse to run under a Ray in whose folder other users of the node may write.
+    """Refuse to run under Ray if other users of the node may write to its folder.
 
-    They could have Ray create files of its user anywhere, and keep it from ever starting again.
+    They could make Ray create files anywhere as its user, and prevent it from ever starting again.
 
     Parameters
     ----------
     arguments : sequence of str
-        Of this worker of Ray.
+        The arguments of this Ray worker.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def _started(plan: AgentPlan) -> Agent:
 
 
 def warnings() -> list[str]:
-    """Return notes for people on the Ray of this node."""
+    """Return notes for the user about Ray on this node."""
     if os.environ.get(KILLS, "").lower() in ("false", "0"):
         return []
     return [f"{KILLS}=false is not set there: jobs may die with the agent"]

@@ -4,8 +4,8 @@
 
     python -m dovetail.cluster.ray_driver PIPE
 
-PIPE is the number of a file descriptor. The service sends a ``RayPlan`` and then calls (``caller``)
-through it; the driver returns the answers, and a ``ClusterReport`` every second. It ends when the
+PIPE is the number of a file descriptor. Through it, the service sends a ``RayPlan`` and then calls
+(``caller``); the driver returns the answers, and a ``ClusterReport`` every second. It ends when the
 pipe is closed. It is a separate process because Ray ends a driver that has lost its head for a
 minute.
 """
@@ -41,10 +41,10 @@ REPORT_S: Final = 1.0
 MOST_CALLS: Final = 8
 """The most open calls to one agent; calls to an agent that hangs never end."""
 
-_TWINS: Final = "two nodes of Ray have this name: start each with a label, --labels=node=NAME"
+_TWINS: Final = "two Ray nodes have this name: start each with a label, --labels=node=NAME"
 _OPEN: Final = (
     "the cluster admits every connection, and a connection can run anything as any user: "
-    "start all of it with RAY_AUTH_MODE=token (or add open=yes to the pool's options)"
+    "start all its nodes with RAY_AUTH_MODE=token (or add open=yes to the pool's options)"
 )
 _TOKEN: Final = (
     "the cluster requires its token: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes"
@@ -63,7 +63,7 @@ _TRY_S: Final = 30.0
 
 
 class RayNode(NamedTuple):
-    """A node of Ray. A raylet that is restarted has another ``ray_id``."""
+    """A Ray node. A restarted raylet has a new ``ray_id``."""
 
     ray_id: str
     name: str
@@ -74,7 +74,7 @@ class RayNode(NamedTuple):
 def selected_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayNode]:
     """Return the live nodes of Ray's table that a plan selects.
 
-    The name of a node is its label ``node``, or else its host name.
+    The name of a node is its label ``node``, or its host name without one.
     """
     found = []
     for entry in table:
@@ -95,7 +95,7 @@ def _is_selected(entry: Mapping[str, Any], plan: RayPlan) -> bool:
 
 @dataclass
 class _Agent:
-    """The actor of a node, how many of its calls are open, and its last notes for people."""
+    """The actor of a node, the number of its open calls, and its last notes for the user."""
 
     actor: Any = None
     calls: int = 0
@@ -109,11 +109,11 @@ class RayDriver:
     Parameters
     ----------
     plan : RayPlan
-        Which nodes to use, and the options of their agents.
+        Selects the nodes, and has the options of their agents.
     ray : module
         Ray, connected.
     pipe : Connection
-        To the service.
+        The connection to the service.
     """
 
     plan: RayPlan
@@ -195,16 +195,16 @@ class RayDriver:
             return answer or ("error", "its agent is replaced")
         except self.ray.exceptions.ActorUnavailableError:
             return "error", "Ray cannot reach its agent"  # it may answer the next call
-        except Exception as error:  # whatever its class's import raised on the node
+        except Exception as error:  # including errors of importing its class on the node
             agent.actor = None
             return "error", f"its agent has died: {_lines(error)[-1]}"
         finally:
             agent.calls -= 1
 
     def _actor_on(self, node: RayNode) -> Any:  # noqa: ANN401 (Ray's own)
-        """Return the actor of a node, which is created if there is none.
+        """Return the actor of a node, created if there is none.
 
-        It requests no processor and no GPU, so that Ray sets no variables for it.
+        It requests neither processors nor GPUs, so that Ray sets no variables for it.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -221,13 +221,13 @@ class RayDriver:
 
 
 def _lines(error: Exception) -> list[str]:
-    """Return the lines of an error's text that are not blank, at least one."""
+    """Return the non-blank lines of an error's text, at least one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines or [type(error).__name__]
 
 
 def connected(address: str) -> Any:  # noqa: ANN401 (a module)
-    """Return Ray, connected to the cluster of an address.
+    """Return Ray, connected to the cluster at an address.
 
     Raises
     ------

@@ -21,10 +21,10 @@ from dovetail.instances.plugins import require_package
 from dovetail.toolkit import values
 
 START_S: Final = 60.0
-"""Seconds that the first start of a service waits for Ray to name a node."""
+"""Seconds that a service waits, at its first start, for Ray to name a node."""
 
 SILENT_DRIVER_S: Final = 90.0
-"""Seconds without a message after which the driver is replaced; Ray itself gives up after 60."""
+"""Seconds without a message until the driver is replaced; Ray itself ends it after 60."""
 
 _PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 15.0
@@ -34,16 +34,16 @@ _log = logging.getLogger(__name__)
 
 
 class NodeInfo(NamedTuple):
-    """What Ray and Slurm report of a node.
+    """A node as reported by Ray and Slurm.
 
     Attributes
     ----------
     rack : str or None
         The node's label ``rack``.
     pilot : str or None
-        The job of Slurm that lends the node.
+        The Slurm job that provides the node.
     leaving : str
-        Why no new jobs may start there; empty: they may.
+        Why no new jobs may start there, empty if they may.
     """
 
     rack: str | None = None
@@ -57,11 +57,11 @@ class ClusterReport(NamedTuple):
     Attributes
     ----------
     nodes : mapping of str to NodeInfo
-        The nodes that Ray has now.
+        The current nodes of Ray.
     notes : tuple of str
-        Notes for people, one line each.
+        Notes for the user, one line each.
     trouble : str
-        Why the driver ends; the nodes are then unknown.
+        Why the driver ends; then the nodes are unknown.
     """
 
     nodes: Mapping[str, NodeInfo] = {}
@@ -70,7 +70,7 @@ class ClusterReport(NamedTuple):
 
 
 def unreachable(address: str) -> str:
-    """Return why nothing accepts connections at ``HOST:PORT``; empty: something does.
+    """Return why no connection to ``HOST:PORT`` is possible, empty if one is.
 
     Ray itself would wait forever.
     """
@@ -86,14 +86,14 @@ class RayFinder:
 
     A separate process, the driver, connects to Ray, because Ray ends a process that has lost its
     head for a minute; the service never imports Ray. All methods except ``start`` and
-    ``taken_back`` return at once and may be called from any thread.
+    ``taken_back`` return without waiting and may be called from any thread.
 
     Parameters
     ----------
     directory : path
         The folder of the service's files about nodes.
     plan : RayPlan
-        Which nodes to use, and the options of their agents.
+        Selects the nodes, and has the options of their agents.
     env : mapping of str to str, optional
         The driver's environment; by default this process's.
     """
@@ -147,14 +147,14 @@ class RayFinder:
         return any((self._directory / "known").glob("*.json"))
 
     def nodes(self) -> Mapping[str, NodeInfo]:
-        """Return the nodes of Ray's last report; those before that while no driver runs."""
+        """Return the nodes of Ray's last report, even if no driver runs now."""
         return self._nodes
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
         """Call the agent of a node (``Agent.call``), and return the future of its answer.
 
-        The future is set to the answer or to a ``NoAnswerError``, or never. Its callbacks must not
-        block, as one thread sets the futures of all calls.
+        The future gets the answer or a ``NoAnswerError``, or is never done. Its callbacks must not
+        block, because one thread sets the futures of all calls.
         """
         caller = self._caller
         return caller.call(node, method, text) if caller else no_answer(self._why_none())
@@ -166,18 +166,18 @@ class RayFinder:
         """Do nothing: Ray's nodes do not depend on how many devices jobs lack."""
 
     def awaited(self) -> Sequence[str]:
-        """Return nothing: it is not known which nodes will join."""
+        """Return nothing, because it is unknown which nodes will join."""
         return ()
 
     def taken_back(self, node: str) -> str:
-        """Return why a node was taken back, and a rank of it failed through no fault of its own.
+        """Return why a node was taken back, so that its job is not at fault that a rank failed.
 
-        Empty: it was not, and a plain Ray cluster takes no node back. This may block for seconds.
+        Always empty here, because a plain Ray cluster takes no node back. May block for seconds.
         """
         return ""
 
     def close(self) -> None:
-        """End the driver; agents and their jobs run on."""
+        """End the driver; agents and their jobs keep running."""
         self._closing.set()
         with self._lock:
             if self._driver is not None:
@@ -190,7 +190,7 @@ class RayFinder:
         pause_s = _PAUSE_S
         while not self._closing.is_set():
             try:
-                # Trying the head is cheap, so its return is noticed soon.
+                # Checking the head is cheap, so its return is noticed soon.
                 self._trouble = away = unreachable(self._plan.address)
                 worked = not away and self._run_driver()
             except Exception as error:  # without this thread, no node would be found any more

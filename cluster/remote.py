@@ -1,4 +1,4 @@
-"""A node as its controller knows it: the wanted and the reported state, and the open call."""
+"""A node as its controller knows it: its desired state, its reported state and the open call."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Call:
 
 @dataclass
 class Remote:
-    """A node as its controller knows it; without threads, locks and connections.
+    """A node as its controller knows it, without threads, locks or connections.
 
     Attributes
     ----------
     id : str
-        The node's id. The controller's name of a device is this id, a slash and the node's name.
+        The node's id. The controller's name for a device is this id, a slash and the node's name.
     lease : RemoteLease
         The lease of the node's jobs.
     facts : AgentFacts or None
@@ -55,7 +55,7 @@ class Remote:
     incarnation : str or None
         The incarnation of the agent that answered last.
     silent : str
-        Why it counts as not answering; empty: it answers.
+        Why it does not answer, empty if it does.
     doubted : bool
         Whether its last call failed, so that its agent may have died since its last answer.
     fenced : bool
@@ -63,9 +63,9 @@ class Remote:
     wants : mapping of str to Want
         The wants of its runs, with the node's names of devices.
     version, held : int
-        The version of the wants, and that of the wants which the agent has. None are sent before
-        the pool has been resumed.
-    state, rank_log : State, RankLog
+        The version of the wants, and the version that the agent has. None are sent before the pool
+        has been resumed.
+    state, rank_log : NodeState, RankLog
         The last state of this incarnation, and its ranks.
     call : Call or None
         The open call. It may be replaced while the agent only waits for news.
@@ -96,24 +96,24 @@ class Remote:
     # Wants.
 
     def want(self, part: Part, **changes: object) -> None:
-        """Change what is wanted of a part of a run."""
+        """Change the desired state of a part of a run."""
         known = self.wants.get(part.run.id) or Want(part=part)
         self.wants[part.run.id] = known.model_copy(update={"part": part, **changes})
         self.version += 1
 
     def release(self, run: str) -> None:
-        """Remove the want of a run: the agent ends what is left of the run, and releases it."""
+        """Remove the want of a run: the agent ends its remaining processes, and releases it."""
         self.wants.pop(run, None)
         self.libraries.pop(run, None)
         self.version += 1
 
     def is_other(self, answer: AgentAnswer) -> bool:
-        """Return whether an answer is from an agent with another directory than before."""
+        """Return whether an answer is from an agent with a new directory."""
         known, new = self.facts, answer.facts
         return known is not None and new is not None and known.agent != new.agent
 
     def displace(self) -> None:
-        """Stop the runs of the last agent, as the next one does not know that they were started."""
+        """Stop the runs of the previous agent, because the next one does not know their start."""
         for want in [*self.wants.values()]:
             if want.phase in ("launch", "prepare", "commit"):
                 self.want(want.part, phase="stop", grace_s=0.0)
@@ -143,11 +143,11 @@ class Remote:
         wait_s : float
             How long the agent may wait for news if no wants are sent.
         watch : bool
-            Whether progress, usage and libraries are wanted in the answer.
+            Whether the answer must include progress, usage and libraries.
         resumed : bool
             Whether the wants are complete, and may be sent.
         keep_others : bool
-            Whether unwanted runs run on.
+            Whether unwanted runs keep running.
         """
         known = self.incarnation is not None
         sends = known and resumed and self.held < self.version
@@ -175,7 +175,7 @@ class Remote:
         return self.call is not None and self.call.due_s <= boot_s()
 
     def give_up_call(self) -> None:
-        """Give up the call, and pause before the next one."""
+        """Abandon the open call, and pause before the next one."""
         self.call, self.doubted = None, True
         self._paused_s = boot_s() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
@@ -183,7 +183,7 @@ class Remote:
     # Answers.
 
     def take_in(self, answer: AgentAnswer, sent_s: float, received_s: float) -> None:
-        """Take in an answer."""
+        """Update the state from an answer."""
         if answer.incarnation != self.incarnation:
             if answer.facts is None:
                 return
@@ -216,7 +216,7 @@ class Remote:
     # Names of devices.
 
     def devices(self) -> tuple[Gpu, ...]:
-        """Return its devices under the controller's names."""
+        """Return its devices with the controller's names."""
         gpus = self._gpus()
         return tuple(gpu.model_copy(update={"id": self.outside_device(gpu.id)}) for gpu in gpus)
 
@@ -229,11 +229,11 @@ class Remote:
         return [gpu for node in nodes for gpu in node.devices]
 
     def outside_device(self, device: str) -> str:
-        """Return the controller's name of a device."""
+        """Return the controller's name for a device."""
         return f"{self.id}/{device}"
 
     def outside(self, part: Part) -> Part:
-        """Return a part with the controller's names of the node's devices."""
+        """Return a part with the controller's names for the node's devices."""
         return _renamed(part, self.outside_device)
 
 
@@ -243,7 +243,7 @@ def node_of(device: str) -> str:
 
 
 def parts_of(run: Run) -> dict[str, Part]:
-    """Return the parts of a run by node, each with the node's own names of its devices."""
+    """Return the parts of a run by node, each with the node's own names for its devices."""
     ranks: dict[str, list[int]] = {}
     for rank, seat in enumerate(run.seats):
         ranks.setdefault(node_of(seat.gpu), []).append(rank)
@@ -254,7 +254,7 @@ def parts_of(run: Run) -> dict[str, Part]:
 
 
 def joined(known: Run, part: Part) -> Run:
-    """Return a run with the seats of one more part, under the controller's names of devices."""
+    """Return a run with the seats of one more part, with the controller's device names."""
     seats = list(known.seats)
     for rank in part.ranks:
         seats[rank] = part.run.seats[rank]

@@ -1,4 +1,4 @@
-"""Slurm's commands, each with a time limit, and the needed parts of their output."""
+"""Slurm's commands, run with a time limit, and the needed parts of their output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
 class SlurmError(DovetailError):
-    """A command of Slurm failed, in one line."""
+    """A Slurm command failed; the message is one line."""
 
 
 def slurm(*command: str, within_s: float = COMMAND_S) -> str:
-    """Run a command of Slurm and return what it prints.
+    """Run a Slurm command and return its output.
 
     Raises
     ------
@@ -50,16 +50,16 @@ def slurm(*command: str, within_s: float = COMMAND_S) -> str:
 
 
 class Allocation(NamedTuple):
-    """A job of Slurm that is not over.
+    """A Slurm job that is not over.
 
     Attributes
     ----------
     state, reason : str
-        ``RUNNING``, ``PENDING``, ..., and why.
+        ``RUNNING``, ``PENDING``, ..., and the reason.
     limit_s, left_s : float or None
-        Its time limit and the time left, in seconds; None: no limit.
+        Its time limit and the time left, in seconds; None without a limit.
     nodes : tuple of str
-        The nodes that it has now.
+        Its current nodes.
     """
 
     state: str
@@ -75,12 +75,12 @@ class Allocation(NamedTuple):
 
     @property
     def ending(self) -> bool:
-        """Whether its processes are being ended; no other job can have its nodes yet."""
+        """Whether its processes are being ended; no other job can use its nodes yet."""
         return self.state == "COMPLETING"
 
 
 def allocation(job: str, within_s: float = COMMAND_S) -> Allocation | None:
-    """Return a job of Slurm; None once it is over.
+    """Return a Slurm job, or None once it is over.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def allocation(job: str, within_s: float = COMMAND_S) -> Allocation | None:
         raise
     if not lines:
         return None
-    # The reason comes last, since it may contain anything that an administrator wrote.
+    # The reason comes last, because it may contain any text of an administrator.
     fields = lines[0].split("|", 4)
     if len(fields) < 5:
         raise SlurmError(f"squeue printed {lines[0]!r}")
@@ -106,7 +106,7 @@ def allocation(job: str, within_s: float = COMMAND_S) -> Allocation | None:
 
 
 def seconds(text: str) -> float | None:
-    """Return the seconds of a time of Slurm (``D-HH:MM:SS`` or a part); None if it is none."""
+    """Return the seconds of a Slurm time (``D-HH:MM:SS`` or a part), or None if it is not one."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""Finds nodes in pilots, which are allocations of Slurm in which Ray is started.
+"""Finds nodes in pilots, which are Slurm allocations in which Ray is started.
 
-Slurm only lends nodes and starts Ray there, which joins a head on the service's machine. Everything
-else goes through Ray, so jobs run on if ``slurmctld`` or a ``slurmd`` dies.
+Slurm only provides nodes and starts Ray on them, which joins a head on the service's machine.
+Everything else uses Ray, so jobs keep running if ``slurmctld`` or a ``slurmd`` dies.
 
 The address and the secrets of the head are files in the service's directory, which must be on a
 file system that all nodes share.
@@ -53,11 +53,11 @@ from dovetail.instances.raw_files import write_text
 from dovetail.toolkit import values
 
 DRAIN_S: Final = 600.0
-"""Seconds before its end at which a pilot takes no new jobs any more, and the next is submitted; at
-most a quarter of its time limit."""
+"""Seconds before a pilot's end at which it stops taking new jobs and the next is submitted; at most
+a quarter of its time limit."""
 
 RELEASE_S: Final = 45.0
-"""Seconds before its end at which a pilot is released: leases lapse, and jobs end in time."""
+"""Seconds before a pilot's end at which it is released: leases lapse, and jobs end in time."""
 
 _SETTLE_S: Final = 10.0
 _CHECK_S: Final = 2.0
@@ -95,13 +95,13 @@ class _Pilot:
     known : Allocation or None
         Its last known allocation.
     leaving : str
-        Why it takes no new jobs; empty: it does.
+        Why it takes no new jobs, empty if it does.
     used_s : float
-        When it was last needed, or last did not run yet.
+        When it was last needed, or last seen before its start.
     requeued : bool
         Whether it is over only because Slurm has requeued it.
     seen : frozenset of str
-        Its nodes that have joined Ray once.
+        Its nodes that have ever joined Ray.
     """
 
     def __init__(self, job: str) -> None:
@@ -114,7 +114,7 @@ class _Pilot:
         self.seen: frozenset[str] = frozenset()
 
     def look(self, within_s: float = COMMAND_S) -> Allocation | None:
-        """Update the allocation from Slurm, and return it; None once it is over."""
+        """Update the allocation from Slurm, and return it, or None once it is over."""
         had_nodes = self.known is not None and self.known.running
         found = allocation(self.job, within_s)
         self.known = found or self.known
@@ -139,13 +139,13 @@ class _Pilot:
         return False
 
     def retire(self) -> None:
-        """Let it take no new jobs, so that it can be cancelled once no job is left on it."""
+        """Stop giving it new jobs, so that it can be cancelled once it has no jobs."""
         self._retired_s = boot_s()
         self.leaving = self.leaving or f"its pilot {self.job} was idle"
 
     @property
     def retired(self) -> bool:
-        """Whether it may be cancelled, because a job that was placed there would be seen by now."""
+        """Whether it may be cancelled: a job that had been placed on it would be known by now."""
         return boot_s() > max(self._retired_s, self.used_s) + _SETTLE_S
 
     @property
@@ -155,19 +155,19 @@ class _Pilot:
 
     @property
     def drained(self) -> bool:
-        """Whether it takes no new jobs any more."""
+        """Whether it no longer takes new jobs."""
         limit_s = self.known.limit_s if self.known else None
         drain_s = max(RELEASE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
         return self.was_retired or boot_s() > self._ends_s - drain_s
 
     @property
     def released(self) -> bool:
-        """Whether it is released, or has no nodes (any more); one that is ending still reports."""
+        """Whether it is released or has no nodes; an ending pilot still reports."""
         without = self.known is not None and not (self.known.running or self.known.ending)
         return without or boot_s() > self._ends_s - RELEASE_S
 
     def takes_back(self, node: str) -> bool:
-        """Return whether Slurm says, within a short time, that it or its node is taken back."""
+        """Return whether Slurm reports within a short time that it or a node was taken back."""
         try:
             found = self.look(_SHORT_S)
         except SlurmError:
@@ -187,8 +187,8 @@ class _Pilot:
 class SlurmFinder(RayFinder):
     """Submits pilots, and finds the nodes of the Ray cluster in them.
 
-    A pilot that ends, fails or is cancelled is replaced by another. A restarted service takes over
-    the pilots of the one before.
+    A pilot that ends, fails or is cancelled is replaced. A restarted service takes over the pilots
+    of the previous one.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class SlurmFinder(RayFinder):
         self._again_s, self._submitted_s = 0.0, 0.0
         self._head = self._place_of_head()
         make_secrets(self._files)
-        # No check for an open cluster is needed: this head requires the token made for it.
+        # No check for an open cluster is needed: this head requires its own token.
         plan = RayPlan(address=self._head, pool=options.pool, resource=RESOURCE, open=True)
         env = environment(self._files, self._files, values.address(self._head)[0])
         super().__init__(directory / "nodes", plan, env)
@@ -219,7 +219,8 @@ class SlurmFinder(RayFinder):
     def start(self) -> None:
         """Start the head and submit a pilot; nodes join later.
 
-        If agents are known from before, Slurm is not waited for, as their leases might lapse.
+        If agents are known from an earlier service, it does not wait for Slurm, as their leases
+        might lapse.
 
         Raises
         ------
@@ -234,7 +235,7 @@ class SlurmFinder(RayFinder):
         known = self._kept.pilots and self.had_nodes()
         if not known or job not in (None, *self._kept.pilots):
             if job is not None and allocation(job) is None:
-                raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
+                raise UnsupportedError(f"Slurm has no allocation {job}; it may be over")
             if job is not None and job not in self._kept.pilots:
                 self._add(job)
             self._check_pilots()
@@ -265,7 +266,7 @@ class SlurmFinder(RayFinder):
                 pilot.seen = pilot.seen.union(named)
 
     def taken_back(self, node: str) -> str:
-        """Return why Slurm most likely ended a rank that has just failed; empty: it did not.
+        """Return why Slurm most likely ended a rank that has just failed, empty if it did not.
 
         Slurm signals every process of a pilot when it takes nodes back.
         """
@@ -279,7 +280,7 @@ class SlurmFinder(RayFinder):
         return ""
 
     def awaited(self) -> Sequence[str]:
-        """Return the pilots that have not begun, and the nodes of others that have not joined."""
+        """Return the pilots that have not started, and the nodes of others that have not joined."""
         with self._lock:
             pilots = [*self._pilots]
         awaited = [self._with_failure(pilot, what) for pilot in pilots for what in pilot.awaited()]
@@ -302,13 +303,13 @@ class SlurmFinder(RayFinder):
         return awaited
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
-        """Note how many devices waiting jobs lack, and which nodes have runs."""
+        """Set how many devices waiting jobs lack, and which nodes have runs."""
         self._lacking, self._busy = lacking, frozenset(busy)
 
     # The head.
 
     def _place_of_head(self) -> str:
-        """Return the address of the head: the last one, unless this is another machine."""
+        """Return the address of the head: the previous one, unless this is another machine."""
         path, host = self._files / "head", self._options.head
         with suppress(OSError, ValueError, ArgumentTypeError):
             known = path.read_text().strip()
@@ -339,7 +340,7 @@ class SlurmFinder(RayFinder):
                 _log.exception("pilots cannot be checked")
 
     def _check_pilots(self) -> None:
-        """Check all pilots, and submit or cancel some, or start the step of an allocation."""
+        """Check all pilots, submit or cancel some, or start the step of an allocation."""
         for pilot in [*self._pilots]:
             if pilot.is_over():
                 _log.warning("pilot %s is over", pilot.job)
@@ -352,7 +353,7 @@ class SlurmFinder(RayFinder):
             self._grow_or_shrink()
             return
         if not self._pilots:
-            _log.warning("allocation %s is over: no node is left", self._options.job)
+            _log.warning("allocation %s is over: there are no nodes", self._options.job)
         for pilot in self._pilots:
             if pilot.known is not None and pilot.known.running:
                 job, nodes = pilot.job, len(pilot.known.nodes)
@@ -360,7 +361,7 @@ class SlurmFinder(RayFinder):
                 self._start_detached(f"pilot-{job}", [*step, *self._step()])
 
     def _grow_or_shrink(self) -> None:
-        """Have as many pilots as jobs need, within the limits; submit one at a time."""
+        """Adjust the number of pilots to the jobs, within the limits, one submission at a time."""
         for pilot in self._pilots:
             runs = not self._busy.isdisjoint(pilot.seen)
             if runs or (self._lacking and not pilot.drained):
@@ -379,7 +380,7 @@ class SlurmFinder(RayFinder):
                 slurm("scancel", pilot.job)
 
     def _submit(self) -> None:
-        """Submit a pilot; after refusals and pilots that ended early, wait longer each time."""
+        """Submit a pilot, with growing pauses after refusals and pilots that ended early."""
         if boot_s() < self._submitted_s + self._again_s:
             return
         again_s = 0.0 if boot_s() > self._submitted_s + _STEADY_S else self._again_s
@@ -402,7 +403,7 @@ class SlurmFinder(RayFinder):
     def _step(self) -> Sequence[str]:
         """Return the arguments of ``srun`` that run the program of a node on each node of a pilot.
 
-        With them, the step goes on without a node that fails.
+        With them, the step continues without a node that fails.
         """
         scratch = ("--scratch", self._options.scratch) if self._options.scratch else ()
         return (
@@ -414,7 +415,7 @@ class SlurmFinder(RayFinder):
         )
 
     def _start_detached(self, name: str, command: Sequence[str]) -> None:
-        """Start a program that outlives the service; while it runs, it holds a lock."""
+        """Start a program that outlives the service, unless it runs already and holds its lock."""
         lock = os.open(self._files / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -459,7 +460,7 @@ class SlurmFinder(RayFinder):
 
 
 def _is_ours(host: str, port: int = 0) -> bool:
-    """Return whether an address is of this machine, and the port is free there."""
+    """Return whether an address belongs to this machine, and the port is free."""
     with suppress(OSError), socket.socket() as one:
         one.bind((host, port))
         return True

@@ -7,8 +7,8 @@
 
 ``--files`` is a folder in the service's directory, which all nodes share. The head runs on the
 service's machine. Its state is on disk, so nodes, agents and jobs survive its restart. The program
-of a node is a task of the pilot's step. If it dies, Ray and the agent die with it; jobs run on, if
-Slurm does not end them, until their lease lapses.
+of a node is a task of the pilot's step. If it dies, Ray and the agent die with it; jobs keep
+running, if Slurm does not end them, until their lease lapses.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from dovetail.instances.errors import DovetailError, InputError, UnsupportedErro
 from dovetail.toolkit import values
 
 STAY_S: Final = 60.0
-"""Seconds for which the head outlives its service, which is longer than any lease.
+"""Seconds for which the head outlives its service, longer than any lease.
 
-After that, no job is left; Ray on the nodes of pilots waits for the next head.
+After that no job runs; Ray on the nodes of pilots waits for the next head.
 """
 
 ERROR: Final = "dovetail: "
@@ -93,7 +93,7 @@ def _served(lock: Path) -> Callable[[], bool]:
 
 
 def own_directory(root: Path, name: str) -> Path:
-    """Return a directory of this user in one that other users may write to.
+    """Return a directory of this user within one to which other users may write.
 
     Raises
     ------
@@ -109,18 +109,18 @@ def own_directory(root: Path, name: str) -> Path:
 
 
 def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
-    """Run Ray on this node, as a part of a service's cluster; this never returns.
+    """Run Ray on this node, as a part of a service's cluster; never returns.
 
     Parameters
     ----------
     files : path
         The service's folder.
     name : str
-        A name that distinguishes the agents of this service from those of others.
+        A name that distinguishes this service's agents from other services' agents.
     pool : str
         The pool of the agent, which gets only the GPUs of its step.
     scratch : str, optional
-        The folder of the agent's files; variables in it are the node's.
+        The folder of the agent's files; variables in it are expanded on the node.
     """
     node, pilot = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"]
     root = Path(os.path.expandvars(scratch or tempfile.gettempdir()))
@@ -130,7 +130,7 @@ def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
     }
 
     def start(folder: Path) -> tuple[Sequence[str], Mapping[str, str]] | None:
-        # A service that was restarted on another machine has its head there.
+        # Read each time, because a service may have restarted on another machine.
         head = (files / "head").read_text().strip()
         if unreachable(head):
             return None
@@ -154,7 +154,7 @@ def within_allocation(pool: str, environment: Mapping[str, str]) -> str:
     Parameters
     ----------
     pool : str
-        The pool (``opening.opener``); a ``cpu`` pool is returned as it is.
+        The pool (``opening.opener``); a ``cpu`` pool is returned unchanged.
     environment : mapping of str to str
         The environment of the step.
 
@@ -181,13 +181,13 @@ def within_allocation(pool: str, environment: Mapping[str, str]) -> str:
 def allocated(environment: Mapping[str, str]) -> Sequence[str]:
     """Return the UUIDs of a step's GPUs.
 
-    Slurm names GPUs by the number of their device file (``/dev/nvidia3``), which is not always
+    Slurm names GPUs by the number of their device file (``/dev/nvidia3``), which may differ from
     the driver's order; a site may set UUIDs instead.
 
     Raises
     ------
     UnsupportedError
-        When there is none.
+        When the step has no GPU, or one cannot be identified.
     """
     visible = _listed(environment.get(_VISIBLE, ""))
     if visible and all(part.startswith("GPU-") for part in visible):

@@ -2,7 +2,7 @@
 
 Each is a ``ray start`` that is restarted whenever it ends. The secrets are in a folder of the
 service's directory that only its user can read: Ray's token, and an authority that signs a
-certificate for the head and for each node (it is not known in advance which nodes Slurm lends).
+certificate for the head and each node (the nodes from Slurm are not known in advance).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, UnsupportedError
 
 RESOURCE: Final = "dovetail"
-"""A resource of Ray that the nodes of pilots have, but not the head."""
+"""A Ray resource that the nodes of pilots have, but not the head."""
 
 _SETTINGS: Final = {
     KILLS: "false",
@@ -48,7 +48,7 @@ _LOOK_S: Final = 0.5
 _TERMINATE_S: Final = 5.0
 _OPENSSL_S: Final = 60.0
 _MOST_ROOT: Final = 23
-"""The most letters of a root for Ray's folder, as the paths of its sockets are limited to 107."""
+"""The most letters of the parent of Ray's folder, as socket paths are limited to 107."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -67,7 +67,7 @@ def address_towards(host: str) -> str:
             address = str(one.getsockname()[0])
     except OSError as error:
         raise UnsupportedError(f"{host} cannot be reached: {error.strerror}") from None
-    # Ray replaces 127.0.0.1 by the machine's address in its network, which others might reach.
+    # Ray replaces 127.0.0.1 with the machine's address in its network, which others might reach.
     return "127.0.0.2" if address == "127.0.0.1" else address
 
 
@@ -75,12 +75,12 @@ def address_towards(host: str) -> str:
 
 
 def make_secrets(files: Path) -> None:
-    """Make the token and the authority of a pool, unless they exist.
+    """Create the token and the authority of a pool, unless they exist.
 
     Raises
     ------
     UnsupportedError
-        When ``openssl`` cannot make them.
+        When ``openssl`` fails.
     """
     with suppress(FileExistsError):
         file = os.open(files / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -102,14 +102,14 @@ def environment(files: Path, folder: Path, address: str) -> Mapping[str, str]:
     files : path
         The folder of the pool's secrets.
     folder : path
-        The folder of the machine's certificate, which is made if it does not exist.
+        The folder of the machine's certificate, which is created if it does not exist.
     address : str
         The machine's address.
 
     Raises
     ------
     UnsupportedError
-        When ``openssl`` cannot make a certificate.
+        When ``openssl`` fails.
     """
     certificate, key = folder / f"{address}.crt", folder / f"{address}.key"
     if not certificate.exists():
@@ -149,14 +149,14 @@ def _openssl(*arguments: str) -> None:
 
 
 def ray_start(address: str, folder: Path, *arguments: str) -> Sequence[str]:
-    """Return the command that runs Ray on a machine, at free ports, until it is ended.
+    """Return the command that runs Ray on a machine, on free ports, until it is terminated.
 
     Parameters
     ----------
     address : str
         The machine's address.
     folder : path
-        The folder of Ray's files, closed to others: Ray lets everybody write in all that it makes.
+        The folder of Ray's files, closed to other users: Ray makes its files world-writable.
     arguments : str
         Further arguments of ``ray start``.
     """
@@ -173,12 +173,12 @@ def keep(
     start: Callable[[Path], tuple[Sequence[str], Mapping[str, str]] | None],
     wanted: Callable[[], bool],
 ) -> None:
-    """Run Ray, and restart it whenever it ends, until it is not wanted any more.
+    """Run Ray, and restart it whenever it ends, until it is no longer wanted.
 
     Parameters
     ----------
     start : callable
-        Takes a folder for Ray's files, and returns the command and the environment; None: it
+        Takes a folder for Ray's files, and returns the command and the environment, or None if it
         cannot be started now.
     wanted : callable
         Returns whether Ray is still wanted.
@@ -207,7 +207,7 @@ def _short_root() -> str:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bool]) -> None:
-    """Run Ray until it ends, is not wanted any more, or this process ends."""
+    """Run Ray until it ends, is no longer wanted, or this process ends."""
     ray = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:
         while wanted() and ray.poll() is None:

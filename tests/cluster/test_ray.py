@@ -217,7 +217,7 @@ def test_a_node_that_joins_is_used_and_a_second_one_of_its_name_is_reported(ray)
     assert over.state == "finished"
     assert {gpu.partition("/")[0] for gpu in over.gpus} == {"n1", "n2", "n3", "n4"}
     cluster.start_node(hosts[1], "n4")
-    note = "n4: two nodes of Ray have this name: start each with a label, --labels=node=NAME"
+    note = "n4: two Ray nodes have this name: start each with a label, --labels=node=NAME"
     wait_until(lambda: note in ray.log(), ray.log())
     cluster.network.send(signal.SIGKILL, *hosts)
     timed("the new node killed until it is missed", lambda: "n4" not in ray.usable())
@@ -282,7 +282,7 @@ def test_agents_of_another_version_are_replaced_once_nothing_runs(ray, tmp_path)
     assert not replaced(busy)
     finished_undisturbed(gang, gang.view.pids)
     wait_until(lambda: replaced(busy), ray.log())
-    note = f"n{busy}: its agent was started with other options; replaced once nothing runs"
+    note = f"n{busy}: its agent has other options, and is replaced once nothing runs on it"
     assert note in ray.log()
     assert f"its agent runs Dovetail {VERSION}, this service 99" in ray.log()
     ray.restart()
