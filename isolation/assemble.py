@@ -1,4 +1,4 @@
-"""NVIDIA's assembler as the judge of what is launched: ``ptxas`` of a wheel, or of the PATH."""
+"""NVIDIA's assembler ``ptxas``, from a wheel or the PATH, which checks transformed kernels."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class AssemblerError(DovetailError):
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What a kernel takes of an SM.
+    """The resources of an SM that a kernel uses.
 
     Attributes
     ----------
     registers : int
-        Of a thread.
+        Registers of a thread.
     shared_bytes : int
         Static shared memory of a block.
     spilled_bytes : int
-        Bytes that are stored to and loaded from memory for want of registers.
+        Bytes stored to and loaded from memory because there are too few registers.
     """
 
     registers: int
@@ -45,9 +45,9 @@ class KernelResources:
 
 
 def find_ptxas() -> Path | None:
-    """Return the assembler, None where there is none.
+    """Return the assembler, or None if there is none.
 
-    The wheel ``nvidia-cuda-nvcc-cu12`` (extra ``isolation``) has one; so has every CUDA toolkit.
+    The wheel ``nvidia-cuda-nvcc-cu12`` (extra ``isolation``) and every CUDA toolkit have one.
     """
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -58,21 +58,21 @@ def find_ptxas() -> Path | None:
 
 
 def assemble(text: str, target: str, ptxas: Path | None = None) -> Mapping[str, KernelResources]:
-    """Assemble a module and return what each of its kernels takes.
+    """Assemble a module and return the resources that each of its kernels uses.
 
     Parameters
     ----------
     text : str
-        PTX.
+        The module as PTX.
     target : str
         The GPU's architecture, such as ``sm_90``.
     ptxas : Path, optional
-        The assembler; by default the one that ``find_ptxas`` finds.
+        The assembler; by default the result of ``find_ptxas``.
 
     Raises
     ------
     AssemblerError
-        With the assembler's first message.
+        If the assembler refuses the module, with its first message, or there is none.
     """
     program = ptxas or find_ptxas()
     if program is None:
@@ -93,7 +93,7 @@ def assemble(text: str, target: str, ptxas: Path | None = None) -> Mapping[str, 
             raise AssemblerError(f"{program}: {error}") from None
     if ran.returncode:
         lines = (ran.stdout + ran.stderr).replace(f"{source}, ", "").splitlines()
-        raise AssemblerError(f"ptxas, {target}: {lines[0] if lines else 'refused without a word'}")
+        raise AssemblerError(f"ptxas, {target}: {lines[0] if lines else 'refused, no message'}")
     return _usages(ran.stderr + ran.stdout)
 
 

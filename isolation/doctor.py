@@ -1,4 +1,4 @@
-"""The doctor's check of what isolation needs."""
+"""The doctor's check of the prerequisites of isolation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.isolation.interception import find_compiler
 
 
 def isolation() -> Finding:
-    """Check what isolation at thread-block level needs: an assembler, a compiler, the driver."""
+    """Check the prerequisites of isolation: an assembler, a compiler and the driver."""
     ptxas, compiler = find_ptxas(), find_compiler()
     if ptxas is None:
         return lacking("no ptxas: no pair is isolated", "pip install './dovetail[isolation]'")

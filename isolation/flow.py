@@ -1,13 +1,13 @@
-"""Which threads of a block may take different ways through a kernel.
+"""Control flow analysis: the paths of the threads of a block through a kernel.
 
-A branch is *uniform* if all threads of a block take it alike, *warp-uniform* if those of each warp
-do, and else *divergent*. Whether it is follows from where its predicate comes from: parameters and
-block indices are the same for a block, the number of a warp for its threads, thread indices and
-what was loaded from memory for nothing. Threads that part at a branch meet again at its immediate
-postdominator; what lies between is the branch's *region*. The levels err on the side of divergence.
+A branch is *uniform* if all threads of a block take it alike, *warp-uniform* if all threads of each
+warp do, and otherwise *divergent*. Its level follows from the sources of its predicate: parameters
+and block indices are equal in a block, the warp number is equal in a warp, and thread indices and
+values loaded from memory may all differ. Threads that part at a branch meet again at its immediate
+postdominator; the code between is the branch's *region*. The levels err on the side of divergence.
 
-In this analysis, warps are taken to consist of 32 consecutive ``%tid.x``: blocks have one
-dimension, or an x dimension that is a multiple of 32.
+This analysis assumes that warps consist of 32 consecutive ``%tid.x``: blocks have one dimension, or
+an x dimension that is a multiple of 32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WARP = 32
 
 
 class Level(IntEnum):
-    """For which threads a value is the same; the larger, the fewer."""
+    """The set of threads for which a value is equal: a block, a warp, or a single thread."""
 
     UNIFORM = 0
     WARP = 1
@@ -46,18 +46,18 @@ class _BasicBlock:
 
 
 class Flow:
-    """The ways through the body of a kernel.
+    """The control flow of a kernel's body.
 
     Parameters
     ----------
     function : Function
-        Its body.
+        The kernel.
     """
 
     def __init__(self, function: Function) -> None:
         self._body = function.body
-        # Inline assembly names registers without a percent sign, in scopes of its own; those of
-        # one name are taken together.
+        # Inline assembly names registers without a percent sign, in its own scopes; registers of
+        # the same name are treated as one.
         self._plain = frozenset(
             name
             for one in function.body
@@ -80,7 +80,7 @@ class Flow:
 
     @cached_property
     def _branches(self) -> dict[int, Level]:
-        """The level of the branch at the end of each block that has several successors."""
+        """The level of the branch at the end of each block with several successors."""
         level: dict[str, Level] = {}
         sets = [self._results(one) for one in self._body]
         several = _set_often(self._body, sets)
@@ -99,8 +99,8 @@ class Flow:
                 given = self._result_level(statement, level, tid)
                 for name in sets[place]:
                     here = block_of[place]
-                    # A register that is set on several ways has, where they meet, the value of
-                    # the way that was taken.
+                    # A register that is set on several paths has, after they meet, the value from
+                    # the path that was taken.
                     parted = [of_fork[k] for k in forks if name in several and here in regions[k]]
                     level[name] = max([level.get(name, Level.UNIFORM), given, *parted])
             if level == before:
@@ -112,7 +112,7 @@ class Flow:
         return max((_level(name, level) for name in self._read(read)), default=Level.UNIFORM)
 
     def _result_level(self, statement: Statement, level: dict[str, Level], tid: set[str]) -> Level:
-        """Return the level of what a statement computes."""
+        """Return the level of a statement's result."""
         if statement.family == "ld" and not any(map(statement.has, ("param", "const", "nc"))):
             return Level.DIVERGENT
         if statement.family in ("atom", "shfl", "match", "activemask", "call", "elect"):
@@ -134,14 +134,14 @@ class Flow:
         return list(self._read(statement.operands[:1]))
 
     def _read(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield the registers that operands name."""
+        """Yield the registers named by operands."""
         for text in texts:
             for name in _NAME.findall(text):
                 if name[0] == "%" or name in self._plain:
                     yield name
 
     def _region(self, block: int) -> set[int]:
-        """Return the blocks between a branch and where its ways meet; a loop's own is one."""
+        """Return the blocks between a branch and where its paths meet, with its own in a loop."""
         meet = self._after[block]
         found: set[int] = set()
         left = [k for k in self._blocks[block].next if k not in (meet, -1)]
@@ -154,7 +154,7 @@ class Flow:
 
 
 def _basic_blocks(body: Sequence[Statement]) -> list[_BasicBlock]:
-    """Return the basic blocks of a body; a guarded return parts threads as a branch does."""
+    """Return the basic blocks of a body; a guarded return separates threads like a branch."""
     targets = _branch_targets(body)
     starts = {0}
     for place, one in enumerate(body):
@@ -184,7 +184,7 @@ def _basic_blocks(body: Sequence[Statement]) -> list[_BasicBlock]:
 
 
 def _branch_targets(body: Sequence[Statement]) -> dict[str, tuple[str, ...]]:
-    """Return the labels that each list of branch targets names."""
+    """Return the labels in each list of branch targets."""
     return {
         before.label: one.operands
         for before, one in pairwise(body)
@@ -193,7 +193,7 @@ def _branch_targets(body: Sequence[Statement]) -> dict[str, tuple[str, ...]]:
 
 
 def _postdominators(following: Sequence[Sequence[int]]) -> list[int]:
-    """Return the immediate postdominator of each block, -1 for the end."""
+    """Return the immediate postdominator of each block; -1 is the end."""
     count = len(following)
     everything = (1 << (count + 1)) - 1  # the last bit is the end
     after = [everything] * count
@@ -212,13 +212,13 @@ def _postdominators(following: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _nearest(candidates: int, sizes: Sequence[int], count: int) -> int:
-    """Return the one of nested postdominators that has most postdominators itself."""
+    """Return the nested postdominator that itself has the most postdominators."""
     inside = [k for k in range(count) if candidates >> k & 1]
     return max(inside, key=lambda k: sizes[k], default=-1)
 
 
 def _set_often(body: Sequence[Statement], sets: Sequence[Sequence[str]]) -> set[str]:
-    """Return the registers that several statements set, or one that may not run."""
+    """Return the registers set by several statements, or by one that may not run."""
     once: set[str] = set()
     often: set[str] = set()
     for statement, names in zip(body, sets, strict=True):
@@ -248,7 +248,7 @@ def _level(name: str, level: dict[str, Level]) -> Level:
 
 
 def _is_of_warp(statement: Statement, tid: set[str]) -> bool:
-    """Tell whether a result on ``%tid.x`` depends on its warp alone."""
+    """Return whether a result computed from ``%tid.x`` depends only on its warp."""
     if len(statement.operands) < 3 or statement.operands[1] not in tid:
         return False
     number = _integer(statement.operands[2])

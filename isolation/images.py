@@ -1,8 +1,8 @@
-"""PTX in the images that programs hand to the CUDA driver.
+"""Extracts PTX from the images that programs pass to the CUDA driver.
 
 An image is PTX, or a *fatbin*: a container with an entry for each architecture, machine code or
-PTX, the latter often compressed. The layout is not documented; it was read from what ``fatbinary``
-of CUDA 13.0 writes without compression, with LZ4 and with Zstandard.
+PTX, the latter often compressed. The layout is undocumented; it was derived from the output of
+``fatbinary`` of CUDA 13.0 without compression, with LZ4 and with Zstandard.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def ptx_of(image: bytes, architecture: int, kept: Path | None = None) -> str:
     image : bytes
         PTX, a fatbin, or machine code.
     architecture : int
-        Of the GPU, such as 90.
+        The GPU's architecture, such as 90.
     kept : Path, optional
-        A folder with the PTX of machine code, named by the SHA-256 of the latter.
+        A folder with the PTX of machine code, named by the SHA-256 of the machine code.
 
     Raises
     ------
     ImageError
-        When there is none, or none for this architecture, or its compression is not known.
+        When there is no PTX, none for this architecture, or its compression is unknown.
     """
     if image[:4] != struct.pack("<I", _MAGIC):
         if _VERSION.search(image):
@@ -96,7 +96,7 @@ def _unpacked(entry: _Entry) -> bytes:
         raise ImageError(
             f"compressed PTX, and no {library}: it comes with the extra isolation"
         ) from None
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own errors
         raise ImageError(f"compressed PTX that cannot be read: {error}") from None
     return unpacked
 

@@ -1,4 +1,4 @@
-"""A module prepared for scheduling at block level: which kernels have which forms."""
+"""Prepares a module for scheduling at block level: adds the possible forms of each kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.isolation.transform import slices, workers
 Form = Literal["slices", "workers"]
 
 _MOST_BLOCKS: Final = (1 << 32) - (1 << 20)
-"""The counter of workers has 32 bits, and each worker may add one after the last block."""
+"""The workers' counter has 32 bits, and each worker may increment it after the last block."""
 _REGISTERS_A_BLOCK: Final = 65_536
 _REGISTERS_AT_A_TIME: Final = 8
 _WARP: Final = 32
@@ -24,16 +24,16 @@ _WARP: Final = 32
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """What a launch says besides its arguments.
+    """The parameters of a launch except the kernel's arguments.
 
     Attributes
     ----------
     grid, block : tuple of int
         Dimensions in x, y and z.
     dynamic_shared_bytes, most_shared_bytes : int
-        Shared memory that the launch adds, and how much a block may have.
+        Shared memory that the launch adds, and the most that a block may have.
     together : bool
-        Whether the launch is cooperative or has clusters: its blocks may wait for each other.
+        Whether the launch is cooperative or has clusters, so that blocks may wait for each other.
     """
 
     grid: tuple[int, int, int]
@@ -55,20 +55,20 @@ class LaunchShape:
 
 @dataclass(frozen=True)
 class PreparedKernel:
-    """A kernel with the forms that it has.
+    """A kernel with its available forms.
 
     Attributes
     ----------
     name : str
-        Of the original.
+        Name of the original kernel.
     verdict : Verdict
-        Which forms its code allows.
+        The forms that its code allows.
     usage : KernelResources, optional
-        Of the original; None where no assembler has looked at it.
+        Resources of the original kernel; None if it was not assembled.
     forms : mapping of str to KernelResources
-        What the assembler has accepted.
+        The forms that the assembler has accepted.
     refused : mapping of str to str
-        Why a form is missing.
+        The missing forms, with the reason.
     """
 
     name: str
@@ -78,7 +78,7 @@ class PreparedKernel:
     refused: Mapping[Form, str]
 
     def why_not(self, form: Form, shape: LaunchShape) -> str:
-        """Return why a launch cannot take a form, empty if it can."""
+        """Return why a launch cannot use a form, empty if it can."""
         if form not in self.forms:
             return self.refused[form]
         if shape.together:
@@ -86,43 +86,43 @@ class PreparedKernel:
         if shape.blocks > _MOST_BLOCKS:
             return "its blocks cannot be numbered in 32 bits"
         if form == "workers" and self.verdict.whole_warps and not _has_whole_warps(shape.block):
-            return "its warps are no rows of 32 threads"
+            return "its warps are not rows of 32 threads"
         usage = self.forms[form]
         each = -(-usage.registers // _REGISTERS_AT_A_TIME) * _REGISTERS_AT_A_TIME
         if each * -(-shape.threads // _WARP) * _WARP > _REGISTERS_A_BLOCK:
-            return f"{usage.registers} registers a thread are too many for its blocks"
+            return f"{usage.registers} registers per thread are too many for its blocks"
         if usage.shared_bytes + shape.dynamic_shared_bytes > shape.most_shared_bytes:
-            return "no shared memory is left for it"
+            return "there is not enough shared memory for it"
         return ""
 
 
 def prepare(
     text: str, target: str, ptxas: Path | None = None
 ) -> tuple[str, dict[str, PreparedKernel]]:
-    """Add to a module the forms of its kernels that can be made.
+    """Add the possible forms of its kernels to a module.
 
     Parameters
     ----------
     text : str
-        PTX.
+        The module as PTX.
     target : str
         The GPU's architecture, such as ``sm_90``.
     ptxas : Path, optional
-        The assembler, which has the last word; by default the one that is found.
+        The assembler, which must accept each form; by default the result of ``find_ptxas``.
 
     Returns
     -------
     str
-        The module with the accepted forms; as it was where none is.
+        The module with the accepted forms, unchanged if there are none.
     dict of str to PreparedKernel
-        By name of the original.
+        The kernels by the name of the original.
 
     Raises
     ------
     PtxError
         When the text is not PTX.
     AssemblerError
-        When the assembler refuses the module as it is, or there is none.
+        When the assembler refuses the original module, or there is none.
     """
     module = parse(text)
     verdicts = {kernel.name: verdict(module, kernel) for kernel in module.kernels}
@@ -141,7 +141,7 @@ def prepare(
         made = module.with_kernels([*wanted.values()])
         usages = assemble(made, target, ptxas)
     except AssemblerError:
-        # One of the forms is at fault, or the module: each is tried alone.
+        # Either the module or one of the forms is at fault: try each separately.
         assemble(text, target, ptxas)
         for key, function in [*wanted.items()]:
             try:

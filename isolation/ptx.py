@@ -1,8 +1,8 @@
-"""PTX modules: read into functions and statements, and written back.
+"""Reads PTX modules into functions and statements, and writes them back.
 
-Only what the transformations need is understood: where functions begin and end, their parameters
-and directives, and their bodies as statements with label, guard, opcode and operands. Everything
-else is kept as it is written. PTX ISA 6.0 to 9.0 (NVIDIA, *Parallel Thread Execution ISA*).
+It parses only the parts that the transformations need: the extents of functions, their parameters
+and directives, and their bodies as statements with label, guard, opcode and operands. All other
+text is kept unchanged. PTX ISA 6.0 to 9.0 (NVIDIA, *Parallel Thread Execution ISA*).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 
 class PtxError(DovetailError):
-    """A text is not the PTX that this module reads."""
+    """A text is not PTX that this module can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Statement:
     Attributes
     ----------
     text : str
-        As written, with its semicolon; ``{`` or ``}`` for the bounds of a scope.
+        The original text with its semicolon; ``{`` or ``}`` for the bounds of a scope.
     label : str
         The name, if the statement is a label.
     guard : str
         The predicate with its ``@``, empty if the instruction always runs.
     opcode : str
-        Of an instruction or directive, with its modifiers: ``ld.param.u64``, ``.reg``.
+        The opcode of an instruction or directive with its modifiers: ``ld.param.u64``, ``.reg``.
     operands : tuple of str
-        What follows, split at commas outside brackets.
+        The text after the opcode, split at commas outside brackets.
     depth : int
-        How many scopes inside the function's own the statement is.
+        The number of scopes around the statement, without the function's.
     """
 
     text: str
@@ -63,7 +63,7 @@ class Statement:
         return self.opcode.partition(".")[0]
 
     def has(self, modifier: str) -> bool:
-        """Tell whether the opcode has a modifier, such as ``sync``."""
+        """Return whether the opcode has a modifier, such as ``sync``."""
         return modifier in self.opcode.split(".")[1:]
 
 
@@ -78,15 +78,15 @@ class Function:
     name : str
         Its name.
     head : str
-        What precedes the parameters, the name included.
+        The text before the parameters, including the name.
     parameters : tuple of str
         Declarations, such as ``.param .u64 k_param_0``.
     directives : str
-        What follows the parameters, such as ``.maxntid 128, 1, 1``.
+        The text after the parameters, such as ``.maxntid 128, 1, 1``.
     body : tuple of Statement
-        Empty for a declaration.
+        Its statements, empty for a declaration.
     start, end : int
-        Where it is in the module's text.
+        Its position in the module's text.
     """
 
     kind: str
@@ -106,7 +106,7 @@ class Function:
         return "\n".join(lines)
 
     def renamed(self, name: str) -> Function:
-        """Return the function under another name; its parameters keep theirs."""
+        """Return the function with another name; its parameters keep their names."""
         head = self.head[: self.head.rindex(self.name)] + name
         return replace(self, name=name, head=head)
 
@@ -118,9 +118,9 @@ class Module:
     Attributes
     ----------
     text : str
-        As given.
+        The original text.
     version : tuple of int
-        Of the PTX ISA.
+        The version of the PTX ISA.
     target : str
         The architecture, such as ``sm_80``.
     functions : mapping of str to Function
@@ -148,12 +148,12 @@ def parse(text: str) -> Module:
     Parameters
     ----------
     text : str
-        PTX, possibly with the zero byte at its end that CUDA asks for.
+        PTX, possibly with the zero byte at its end that CUDA requires.
 
     Raises
     ------
     PtxError
-        With the line, when the text ends too early or has no version and target.
+        When the text ends too early (with the line), or has no version or target.
     """
     text = text.rstrip("\0")
     version, target = _VERSION.search(text), _TARGET.search(text)
@@ -211,7 +211,7 @@ def _functions(text: str) -> Iterator[Function]:
 
 
 def _end_of_head(text: str, at: int) -> int:
-    """Return where a top-level item's body or semicolon is; initialisers belong to the item."""
+    """Return the position of a top-level item's body or semicolon, after its initialisers."""
     depth, assigned = 0, False
     for place in _code(text, at, len(text)):
         if text[place] == ";" and not depth:
@@ -224,7 +224,7 @@ def _end_of_head(text: str, at: int) -> int:
 
 
 def _matching(text: str, at: int) -> int:
-    """Return where the brace that opens at ``at`` is closed."""
+    """Return the position of the brace that closes the one at ``at``."""
     depth = 0
     for place in _code(text, at, len(text)):
         depth += (text[place] == "{") - (text[place] == "}")
@@ -298,7 +298,7 @@ def _semicolon(text: str, at: int, end: int) -> int:
 
 
 def _code(text: str, at: int, end: int) -> Iterator[int]:
-    """Yield the places of characters that are no blanks, comments or strings."""
+    """Yield the positions of characters outside blanks, comments and strings."""
     while at < end:
         if blank := _BLANK.match(text, at):
             at = blank.end()

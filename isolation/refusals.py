@@ -1,4 +1,4 @@
-"""Which kernels cannot be cut up, and why. A refused kernel runs as it is."""
+"""Decides which kernels cannot be split up, and why. A refused kernel runs unchanged."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dovetail.isolation.flow import Flow, Level
 from dovetail.isolation.ptx import Function, Module, Statement
 from dovetail.isolation.transform import is_block_barrier
 
-# ``.shared::cluster`` alone is no sign: a block by itself is a cluster of one.
+# ``.shared::cluster`` alone does not indicate clusters: a single block is a cluster of one.
 _CLUSTER = re.compile(r"%cluster|%is_explicit_cluster|\bmapa\b|\.cluster\b|cta_group::2")
 _VARIABLE = re.compile(
     r"\.(?:global|const|texref|samplerref|surfref)\b[^;={]*?([\w$%]+)\s*(?:\[|=|;)"
 )
 _CONSTANT = re.compile(r"\$str|__(?:func|FUNCTION|PRETTY_FUNCTION)__|assert(?:Message|File|Func)_")
-"""Texts of messages, which compilers name so."""
+"""Names that compilers give to texts of messages."""
 _CLUSTER_SIZE = re.compile(r"cluster")
 _KEPT_STATE = {
     "mbarrier": "an mbarrier in shared memory cannot be initialised for a second block",
     "tcgen05": "tensor memory belongs to a block until the block ends",
-    "setmaxnreg": "registers are handed from one warp to another for the rest of the block",
+    "setmaxnreg": "registers move from one warp to another for the rest of the block",
     "griddepcontrol": "it starts a dependent grid before its end",
 }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a kernel can be cut up.
+    """Whether a kernel can be split up.
 
     Attributes
     ----------
@@ -36,8 +36,8 @@ class Verdict:
     unified : bool
         Whether the preemptible form needs unified synchronisation.
     whole_warps : bool
-        Whether it rests on warps of 32 consecutive ``tid.x``: blocks of one dimension, or of an x
-        dimension that is a multiple of 32.
+        Whether it relies on warps of 32 consecutive ``tid.x``: blocks of one dimension, or with an
+        x dimension that is a multiple of 32.
     """
 
     slices: str = ""
@@ -49,8 +49,8 @@ class Verdict:
 def verdict(module: Module, kernel: Function) -> Verdict:
     """Return whether a kernel of a module can run in slices, and whether it can be preempted.
 
-    What is seen at the launch only is not judged here: cooperative launches, clusters given as an
-    attribute, and grids of 2**32 blocks and more cannot be cut up either.
+    Properties of launches are not checked here: cooperative launches, clusters given as an
+    attribute, and grids of 2**32 or more blocks cannot be split up either.
     """
     both = _why_neither(module, kernel)
     if both:
@@ -71,10 +71,10 @@ def verdict(module: Module, kernel: Function) -> Verdict:
 
 
 def shared_variable(module: Module, kernel: Function) -> str:
-    """Return a variable of the module that a kernel, or a function of the module, names.
+    """Return a variable of the module that is used by a kernel or a function of the module.
 
-    If the module is loaded a second time, its variables are there twice: the kernels of one copy do
-    not see what is written to the other's.
+    If the module is loaded a second time, its variables exist twice: the kernels of one copy do not
+    see values written to the other copy.
     """
     outside, end = "", 0
     for function in sorted(module.functions.values(), key=lambda one: one.start):
@@ -109,7 +109,7 @@ def _why_neither(module: Module, kernel: Function) -> str:
 
 
 def _why_not_called(module: Module, call: Statement) -> str:
-    """Return why a call stands against cutting up a kernel, empty if nothing does."""
+    """Return why a call prevents splitting up a kernel, empty if it does not."""
     names = [name for text in call.operands for name in re.findall(r"[\w$%]+", text)]
     if any(name.startswith(("cudaLaunch", "cudaGetParameter")) for name in names):
         return "launches kernels itself"
@@ -117,7 +117,7 @@ def _why_not_called(module: Module, call: Statement) -> str:
         return ""
     called = [module.functions[name] for name in names if name in module.functions]
     if not called:
-        return "calls a function that is not known"
+        return "calls an unknown function"
     for function in called:
         for one in function.body:
             if is_block_barrier(one) or one.family == "exit" or "ctaid" in one.text:
@@ -128,7 +128,7 @@ def _why_not_called(module: Module, call: Statement) -> str:
 
 
 def _why_not_again(kernel: Function) -> str:
-    """Return why a block of the kernel cannot begin where another has ended."""
+    """Return why a block of the kernel cannot start in the place of another that ended."""
     for one in kernel.body:
         if one.family in _KEPT_STATE:
             return _KEPT_STATE[one.family]
@@ -137,7 +137,7 @@ def _why_not_again(kernel: Function) -> str:
         if "%smid" in one.text or "%nsmid" in one.text:
             return "reads on which SM it runs"
         if is_block_barrier(one) and not _is_whole_barrier(one):
-            return "has barriers of a part of its threads, or with a number"
+            return "has numbered barriers, or barriers of some of its threads"
     return ""
 
 
@@ -146,10 +146,10 @@ def _is_whole_barrier(one: Statement) -> bool:
 
 
 def _waits_for_warp(one: Statement) -> bool:
-    """Tell whether a statement waits for those threads of a mask that have not ended.
+    """Return whether a statement waits for the threads of a mask that have not ended.
 
-    In the preemptible form, a thread that returns ends only with its worker. A mask that names it
-    would be waited for without end, and masks are known at run time only.
+    In the preemptible form, a thread that returns ends only with its worker. Waiting for a mask
+    that includes it would never end, and masks are known only at run time.
     """
     if one.family in ("bar", "barrier"):
         return one.has("warp")

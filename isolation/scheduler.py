@@ -1,19 +1,19 @@
-"""What a GPU runs next, with a latency-critical client and best-effort ones (Tally, section 4.2).
+"""Decides what a GPU with latency-critical and best-effort clients runs next (Tally, section 4.2).
 
-Pure logic: events go in, orders come out, and nothing here waits or reads a clock. Kernels of the
-latency-critical client are launched as they come. Those of a best-effort client run one at a time,
-only while the latency-critical client has none, and in a form that gives the GPU up quickly: in
+Pure logic: it turns events into orders, and never waits or reads a clock. Kernels of the
+latency-critical client are launched immediately. Kernels of a best-effort client run one at a time,
+only while the latency-critical client has none, and in a form that releases the GPU quickly: in
 slices, or with workers that can be preempted.
 
-Which form a kernel takes is found by measuring it as it runs, for each size of its grid and blocks
-(Fig. 4 there). The *turnaround* of a form is the time it takes to give the GPU up: that of a slice,
-or of one block of a worker, which is kernel time x workers / blocks (equation 1). Of the forms
-whose turnaround keeps the bound, the fastest is taken; if none does, since one block alone is
-longer, of those that are about as quick to give up as the quickest.
+The form of a kernel is chosen by measuring its runs, for each size of its grid and blocks (Fig. 4
+of the paper). The *turnaround* of a form is the time until it releases the GPU: the time of a
+slice, or of one block of a worker, which is kernel time x workers / blocks (equation 1). The
+fastest form whose turnaround is within the bound is chosen; if there is none, because a single
+block takes longer, the fastest form with about the shortest turnaround.
 
-Two things differ from the paper. A kernel that is shorter than the bound runs as it is. And the
-forms are tried from the shortest turnaround on, and only if what was measured before says that they
-keep the bound, so that measuring does not delay the latency-critical client either.
+Two things differ from the paper. A kernel that is shorter than the bound runs unchanged. And forms
+are tried from the shortest turnaround on, and only if earlier measurements predict that they are
+within the bound, so that measuring does not delay the latency-critical client either.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BOUND_S: Final = 31.6e-6
 """The longest turnaround, seconds (Tally, section 5.6)."""
 
 SAMPLES: Final = 10
-"""So many runs make a measurement (Tally, section 4.2)."""
+"""The number of runs in a measurement (Tally, section 4.2)."""
 
 _SLICES: Final = (0.05, 0.2, 0.5)
 _ABOUT: Final = 1.5
@@ -56,7 +56,7 @@ WHOLE: Final = LaunchForm("whole")
 
 
 class Size(NamedTuple):
-    """What a measurement holds for: a kernel at a grid and block size.
+    """The subject of a measurement: a kernel at a grid and block size.
 
     Attributes
     ----------
@@ -78,11 +78,11 @@ class Kernel:
     Attributes
     ----------
     size : Size
-        What it is.
+        The kernel's name and dimensions.
     sliceable, preemptible : bool
-        Which forms it has (``PreparedKernel.why_not``).
+        Its available forms (``PreparedKernel.why_not``).
     done : int
-        Blocks that have been executed.
+        The number of executed blocks.
     """
 
     size: Size
@@ -97,13 +97,13 @@ class KernelLaunch(NamedTuple):
     Attributes
     ----------
     client : str
-        Whose current kernel.
+        The client.
     kernel : Kernel
-        The kernel.
+        Its current kernel.
     form : LaunchForm
-        How.
+        The form of the launch.
     first, blocks : int
-        The first block, and how many: of a slice its own, else all that are left.
+        The first block, and the number of blocks: those of a slice, otherwise all that remain.
     """
 
     client: str
@@ -114,7 +114,7 @@ class KernelLaunch(NamedTuple):
 
 
 class Preempt(NamedTuple):
-    """An order: raise the flag of the workers that a client's kernel runs with."""
+    """An order: raise the flag that stops the workers of a client's kernel."""
 
     client: str
 
@@ -124,7 +124,7 @@ Order = KernelLaunch | Preempt
 
 @dataclass
 class _Measured:
-    """Runs of one form: seconds per block of the grid, and the longest time of giving up."""
+    """Measured runs of one form: their number, and mean seconds per block of the grid."""
 
     runs: int = 0
     block_s: float = 0.0
@@ -135,7 +135,7 @@ class _Measured:
 
 
 class FormChoice:
-    """Finds the form that each kernel is launched in, by measuring the forms it has.
+    """Chooses the form in which each kernel is launched, by measuring its available forms.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class FormChoice:
     bound_s : float
         The longest turnaround, seconds.
     samples : int
-        How many runs make a measurement.
+        The number of runs in a measurement.
     """
 
     def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
@@ -153,20 +153,20 @@ class FormChoice:
         self._chosen: dict[Size, LaunchForm] = {}
 
     def add(self, size: Size, form: LaunchForm, block_s: float) -> None:
-        """Note a run: its seconds per block of the grid."""
+        """Record a run: its seconds per block of the grid."""
         self._measured.setdefault(size, {}).setdefault(form, _Measured()).add(block_s)
 
     def chosen(self, size: Size) -> LaunchForm | None:
-        """Return the form that was chosen for a kernel; None while it is measured."""
+        """Return the form chosen for a kernel, or None while it is being measured."""
         return self._chosen.get(size)
 
     def turnaround_s(self, size: Size, form: LaunchForm) -> float:
-        """Return how long a form takes to give the GPU up; nan where it was not measured."""
+        """Return how long a form takes to release the GPU, or nan if it was not measured."""
         measured = self._measured.get(size, {}).get(form)
         return math.nan if measured is None else _turnaround_s(size, form, measured.block_s)
 
     def form(self, kernel: Kernel) -> LaunchForm:
-        """Return the form of a kernel's next run: the one chosen, or one to be measured."""
+        """Return the form of a kernel's next run: the chosen form, or the next to measure."""
         size = kernel.size
         if size in self._chosen:
             return self._chosen[size]
@@ -181,7 +181,7 @@ class FormChoice:
         return self._chosen[size]
 
     def _candidates(self, kernel: Kernel) -> Iterator[LaunchForm]:
-        """Yield the forms that a kernel can have, from the shortest turnaround on."""
+        """Yield the possible forms of a kernel, from the shortest turnaround on."""
         blocks, threads = kernel.size.blocks, kernel.size.threads
         if kernel.preemptible:
             multiple = 1
@@ -197,16 +197,16 @@ class FormChoice:
     def _may_try(
         self, size: Size, form: LaunchForm, measured: Mapping[LaunchForm, _Measured]
     ) -> bool:
-        """Tell whether a form is expected to keep the bound; the first ones show it."""
+        """Return whether a form is expected to keep the bound, by the forms measured so far."""
         if not measured or form in measured:
             return True
-        # A slice takes as long as one of its blocks, at least.
+        # A slice takes at least as long as one of its blocks.
         block_s = min(one.block_s for one in measured.values())
         expected_s = 0.0 if form.kind == "workers" else _turnaround_s(size, form, block_s)
         return expected_s <= self._limit_s(size, measured)
 
     def _limit_s(self, size: Size, measured: Mapping[LaunchForm, _Measured]) -> float:
-        """Return the longest turnaround that is accepted: the bound, or what is about the least."""
+        """Return the longest accepted turnaround: the bound, or a little above the shortest."""
         least_s = min(_turnaround_s(size, form, one.block_s) for form, one in measured.items())
         return max(self._bound_s, _ABOUT * least_s)
 
@@ -225,9 +225,9 @@ class FormChoice:
 
 @dataclass
 class _ClientQueue:
-    """What a client waits for.
+    """The queue of a client's kernels.
 
-    ``part`` is what runs now; ``stopping`` whether it was asked to give up.
+    ``part`` is the launch that runs now, and ``stopping`` whether it was asked to stop.
     """
 
     critical: bool
@@ -246,7 +246,7 @@ class Scheduler:
     bound_s : float
         The longest turnaround, seconds.
     samples : int
-        How many runs make a measurement.
+        The number of runs in a measurement.
     """
 
     def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
@@ -255,37 +255,37 @@ class Scheduler:
         self._clients: dict[str, _ClientQueue] = {}
 
     def join(self, client: str, *, critical: bool) -> None:
-        """Let a client in; at most one should be latency-critical."""
+        """Add a client; at most one should be latency-critical."""
         self._clients[client] = _ClientQueue(critical)
 
     def leave(self, client: str) -> list[Order]:
-        """Forget a client that has ended, with what it still waits for."""
+        """Remove a client that has ended, with its waiting kernels; return the next orders."""
         del self._clients[client]
         return self._next()
 
     def submit(self, client: str, kernel: Kernel) -> list[Order]:
-        """Take a client's next kernel and return what is to be done."""
+        """Add a client's next kernel, and return the next orders."""
         self._clients[client].queue.append(kernel)
         return self._next()
 
     def ended(self, client: str, blocks: int, seconds: float) -> list[Order]:
-        """Note that what a client had running is over.
+        """Record that a client's launch has ended, and return the next orders.
 
         Parameters
         ----------
         client : str
-            Whose launch.
+            The client.
         blocks : int
-            Blocks that it executed; fewer than were launched where it was preempted.
+            Blocks that were executed; fewer than were launched if it was preempted.
         seconds : float
-            From its first block to its last.
+            Time from the first block to the last.
         """
         state = self._clients[client]
         part = state.part
         assert part is not None
         kernel = part.kernel
-        # Long kernels never run in one go beside a busy client: what they did until they were
-        # preempted counts, too, once every worker has had a block.
+        # Long kernels never run without interruption beside a busy client: runs that were preempted
+        # count, too, once every worker has had a block.
         if not state.critical and blocks and blocks >= min(part.form.size, part.blocks):
             self.choice.add(kernel.size, part.form, seconds / blocks)
         kernel.done += blocks
@@ -294,10 +294,10 @@ class Scheduler:
             state.queue.popleft()
         return self._next()
 
-    # What to do.
+    # Orders.
 
     def _next(self) -> list[Order]:
-        """Return what is to be done: the latency-critical client first, the others in its gaps."""
+        """Return the next orders: the latency-critical client first, the others in its gaps."""
         orders: list[Order] = []
         critical_waits = False
         for name, client in self._clients.items():
@@ -315,14 +315,14 @@ class Scheduler:
                         orders.append(Preempt(name))
             elif client.part is None and client.queue:
                 orders.append(self._launched(name, client, self.choice.form(client.queue[0])))
-        # Room is made before it is taken.
+        # Preemptions come before launches.
         return sorted(orders, key=lambda order: isinstance(order, KernelLaunch))
 
     def _launched(self, name: str, client: _ClientQueue, form: LaunchForm) -> KernelLaunch:
         kernel = client.queue[0]
         left = kernel.size.blocks - kernel.done
         if kernel.done and form.kind == "whole":
-            # What has begun cannot be launched whole: the rest is one slice, or workers.
+            # A kernel that has begun cannot be launched whole: the rest is one slice, or workers.
             form = LaunchForm("slices", left)
             if not kernel.sliceable:
                 form = LaunchForm("workers", min(self._sms, left))

@@ -1,8 +1,8 @@
 """Schedulers of thread blocks: one process per GPU and user that has isolated runs there.
 
-As with daemons of MPS, nothing is kept between calls: sockets, ``/proc`` and what a scheduler says
-of itself are read, so a service that restarts finds its schedulers again. One that has neither
-processes nor a service that asks for it ends by itself.
+As with MPS daemons, no state is kept between calls: sockets, ``/proc`` and the schedulers' status
+are read, so a restarted service finds its schedulers again. A scheduler without processes that no
+service asks for ends by itself.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dovetail.isolation.assemble import find_ptxas
 from dovetail.isolation.interception import InterceptionError, environment, library
 
 IDLE_S: Final = 60.0
-"""Seconds after which a scheduler ends that has no process, and that no service asks for."""
+"""Seconds after which a scheduler without processes that no service asks for ends."""
 
 _PROGRAM: Final = "dovetail.isolation.server"
 _ANSWER_S: Final = 30.0
 _FOLDER_BYTES: Final = 256 * 2**20
-"""What a user may write to the folder of a scheduler, where PTX of assembled kernels is."""
+"""Bytes that a user may write to the folder of a scheduler, which has PTX of assembled kernels."""
 _LONGEST_SOCKET: Final = 107
 _MOST_PID: Final = 2**22
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -49,9 +49,10 @@ class _Client(Record):
 
 
 class _Answer(Record):
-    """What a scheduler answers (``server.Server.status``), as far as it is believed.
+    """The answer of a scheduler (``server.Server.status``), validated.
 
-    It is a process of the user, who may have replaced it, and other users read its texts.
+    The scheduler is a process of the user, who may have replaced it, and other users read its
+    texts.
     """
 
     clients: tuple[_Client, ...] = ()
@@ -70,14 +71,14 @@ class _Answer(Record):
 
 
 class Schedulers:
-    """The schedulers of a machine's GPUs, and the library that runs are started with.
+    """The schedulers of a machine's GPUs, and the library that is loaded into runs.
 
     Parameters
     ----------
     directory : Path
-        Parent of their folders, ``<8 digits of the UUID>-<uid>``, and place of the library.
+        Parent of their folders, ``<8 digits of the UUID>-<uid>``, and of the library.
     idle_s : float
-        Seconds without use, after which a scheduler ends.
+        Seconds without use after which a scheduler ends.
     """
 
     def __init__(self, directory: Path, idle_s: float = IDLE_S) -> None:
@@ -87,7 +88,7 @@ class Schedulers:
         self._library: Path | None = None
 
     def why_not(self) -> str | None:
-        """Return why runs cannot be isolated here, or None if they can; the library is built."""
+        """Build the library, and return why runs cannot be isolated here, or None if they can."""
         if find_ptxas() is None:
             return "there is no ptxas: it comes with the extra isolation of Dovetail"
         longest = self._socket("GPU-00000000", 2**32 - 2)
@@ -103,21 +104,21 @@ class Schedulers:
     def environment(
         self, uuid: str, uid: int, latency: bool, given: Mapping[str, str]
     ) -> dict[str, str]:
-        """Start a GPU's scheduler if it does not run, and return what an isolated rank needs.
+        """Start a GPU's scheduler if needed, and return the variables of an isolated rank.
 
         Parameters
         ----------
         uuid, uid
             The GPU and the rank's user.
         latency : bool
-            Whether its launches are those that others wait for.
+            Whether other runs wait for the rank's launches.
         given : mapping of str to str
             The job's own environment.
 
         Raises
         ------
         IsolationError
-            If there is no library, or no scheduler.
+            If the library is missing, or the scheduler does not start.
         """
         if self._library is None or not self._library.exists():
             raise IsolationError("the library that intercepts launches is missing")
@@ -133,7 +134,7 @@ class Schedulers:
         )
 
     def ensure(self, uuid: str, uid: int) -> None:
-        """Start a GPU's scheduler for a user unless one answers; one that hangs is killed.
+        """Start a GPU's scheduler for a user unless one answers; kill one that hangs.
 
         Raises
         ------
@@ -147,7 +148,7 @@ class Schedulers:
                 return
             try:
                 if known is not None and not processes.kill(known, _ANSWER_S):
-                    raise IsolationError(f"a scheduler that does not answer, {known.pid}, lives on")
+                    raise IsolationError(f"scheduler {known.pid} hangs, and cannot be killed")
                 make_base(self.directory)
                 make_private(socket.parent, uid, _FOLDER_BYTES)
                 self._start(socket, uid)
@@ -155,18 +156,18 @@ class Schedulers:
                 raise IsolationError(f"the scheduler of thread blocks: {error}") from None
 
     def process(self, uuid: str, uid: int) -> MpsProcess | None:
-        """Return a GPU's scheduler for a user, by its program, its user and its socket."""
+        """Return a GPU's scheduler for a user, identified by program, user and socket."""
         socket = str(self._socket(uuid, uid))
         found = processes.running(_PROGRAM)
         return next((one for one in found if one.uid == uid and socket in one.arguments), None)
 
     def began_s(self, uuid: str, uid: int) -> float | None:
-        """Return when a GPU's scheduler for a user began, or None if none runs."""
+        """Return when a GPU's scheduler for a user started, or None if none runs."""
         process = self.process(uuid, uid)
         return process.started / _TICKS_PER_S if process is not None else None
 
     def status(self, uuid: str, uid: int) -> SchedulerStatus | None:
-        """Return what a GPU's scheduler for a user says of itself, or None if none answers."""
+        """Return the status of a GPU's scheduler for a user, or None if none answers."""
         try:
             answer = _Answer.model_validate(server.status(self._socket(uuid, uid)))
         except (OSError, ValueError):

@@ -1,12 +1,13 @@
-"""The scheduler of a GPU, as a process that the jobs' processes connect to.
+"""The scheduler of a GPU, as a process to which the jobs' processes connect.
 
-A process that the interception library is loaded into joins by a socket and is given a page of
-memory that all of them share, and an area of it. What has to be quick happens in that page, without
-this process: launches of latency-critical processes are announced and seen there. Here modules are
-prepared, forms are chosen from what the processes measure, areas of processes that have ended are
-taken back, and announcements that never end are ignored.
+A process with the interception library joins through a socket and receives a page of memory, shared
+by all processes, and an area in it. Fast operations use that page without this process: launches of
+latency-critical processes are announced and seen there. This process prepares modules, chooses
+forms from the measurements of the processes, reclaims areas of ended processes, and ignores
+announcements that never end.
 
-Layout and messages are those of ``interception/process.h``; all numbers are of the machine's order.
+``interception/process.h`` defines the layout and the messages; all numbers have the machine's byte
+order.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ COUNTS: Final = (
     "announced",
     "not announced",
 )
-"""What launches are counted as, in the order of the page.
+"""The categories in which launches are counted, in the order of the page.
 
-``isolated`` are launches in slices or with workers; ``whole`` those for which this was found to be
-quick enough. The next eight escape: ``refused`` are kernels that cannot be cut up, that name a
-variable of their module (loading it twice would make two of it), or that were late three times;
-``graph`` is a whole CUDA graph, ``captured`` what is recorded for one. ``late`` launches were
-waited for no longer, ``preempted`` counts the times that workers gave way; the last two are of
-latency-critical processes, ``not announced`` while all lanes are taken by busy streams.
+``isolated`` are launches in slices or with workers; ``whole`` are unchanged launches that are quick
+enough. The next eight escape isolation: ``refused`` are kernels that cannot be split up, that use a
+variable of their module (which would exist twice), or that were late three times; ``graph`` is a
+whole CUDA graph, ``captured`` a launch recorded for one. ``late`` launches took too long to wait
+for, ``preempted`` counts preemptions of workers; the last two count launches of latency-critical
+processes, ``not announced`` while busy streams use all lanes.
 """
 
 _HELLO, _MODULE, _FORM, _MEASURED, _STATUS = range(1, 6)
@@ -93,9 +94,9 @@ _LONGEST_TEXT: Final = 200
 
 @dataclass
 class _Prepared:
-    """A module with the forms of its kernels, in the order in which they are numbered.
+    """A module with the forms of its kernels, in the order of their numbers.
 
-    ``escapes`` says why kernels, or the whole module, lack forms.
+    ``escapes`` has the reasons why kernels, or the whole module, lack forms.
     """
 
     key: str
@@ -117,12 +118,12 @@ class _ClientProcess:
 
 
 class Page:
-    """The memory that the processes share, as words."""
+    """The memory shared by the processes, as words."""
 
     def __init__(self) -> None:
         self.file: Final = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.file, _PAGE_BYTES)
-        # A process that cut the page off would end all others with SIGBUS.
+        # A process that shrank the page would end all others with SIGBUS.
         fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
         self._memory = mmap.mmap(self.file, _PAGE_BYTES)
         self._words = memoryview(self._memory).cast("I")
@@ -130,7 +131,7 @@ class Page:
         self._seen: dict[int, tuple[int, int]] = {}
 
     def take(self, critical: bool) -> int | None:
-        """Return an area that has not been used for longest; None if there is none."""
+        """Return the least recently used free area, or None if there is none."""
         if not self._free:
             return None
         area = self._free.popleft()
@@ -140,18 +141,18 @@ class Page:
         return area
 
     def give_back(self, area: int) -> Counter[str]:
-        """Take an area back, and return what its launches were counted as."""
+        """Reclaim an area, and return the counts of its launches."""
         self._mark(area, False)
         self._free.append(area)
         return self.counts(area)
 
     def counts(self, area: int) -> Counter[str]:
-        """Return what the launches of an area were counted as."""
+        """Return the number of launches of an area in each category."""
         at = _AREA_AT + area * _AREA_WORDS
         return Counter(dict(zip(COUNTS, self._words[at : at + len(COUNTS)], strict=True)))
 
     def ignore_stale(self) -> None:
-        """Ignore announcements that did not end since many sweeps, as after a kernel's fault."""
+        """Ignore announcements that have not ended for many sweeps, as after a kernel's fault."""
         for area in range(_AREAS):
             if not self._words[_CRITICAL + area // 32] >> area % 32 & 1:
                 continue
@@ -177,17 +178,17 @@ class Server:
     Parameters
     ----------
     path : Path
-        Of the socket, which only its owner may use.
+        The path of the socket, which only its owner may use.
     ptxas : Path, optional
-        The assembler; by default the one that is found.
+        The assembler; by default the result of ``find_ptxas``.
     bound_s : float
         The longest turnaround, seconds.
     samples : int
-        How many runs make a measurement.
+        The number of runs in a measurement.
     kept : Path, optional
-        Where assemblers keep PTX (``interception.assembler``).
+        The folder of PTX from assemblers (``interception.assembler``).
     idle_s : float
-        Seconds without a process and without a question for its status, after which it ends.
+        Seconds without a process or a status request after which it ends.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class Server:
         self._listening.listen(128)
 
     def run(self) -> None:
-        """Serve until ``close`` is called, or it is not needed any more."""
+        """Serve until ``close`` is called, or the scheduler is no longer needed."""
         threading.Thread(target=self._sweep, daemon=True).start()
         while not self._closed.is_set():
             try:
@@ -229,20 +230,20 @@ class Server:
             except OSError as error:
                 if self._closed.is_set():
                     return
-                # After an error such as too many open files, others may end and make room.
+                # After an error such as too many open files, wait for other processes to end.
                 _logger.warning("no process can join: %s", error)
                 self._closed.wait(_SWEEP_S)
                 continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def close(self) -> None:
-        """Let no further process join."""
+        """Stop accepting processes, and close the socket and the page."""
         self._end()
         self._listening.close()
         os.close(self._page.file)
 
     def status(self) -> dict[str, Any]:
-        """Return clients, launches by what they are counted as, and some of the escapes."""
+        """Return the clients, the launches by category, and some of the escapes."""
         with self._lock:
             launches = Counter(self._ended)
             for client in self._joined.values():
@@ -271,12 +272,12 @@ class Server:
                 self._end()
 
     def _end(self) -> None:
-        """Let no further process join, and ``run`` return."""
+        """Stop accepting processes, and let ``run`` return."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
 
-    # A client.
+    # Clients.
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, EOFError):
@@ -368,12 +369,12 @@ class Server:
     # Modules.
 
     def _prepare(self, image: bytes, architecture: int) -> _Prepared:
-        """Prepare a module; one that cannot be prepared has no kernels."""
+        """Prepare a module; the result has no kernels if it cannot be prepared."""
         key = hashlib.sha256(image).hexdigest()[:16]
         try:
             text = ptx_of(image, architecture, self._kept)
             module = parse(text)
-            # Architectures with a letter have instructions that the plain ones lack.
+            # Targets with a letter have instructions that plain ones lack.
             plain = module.target[-1].isdigit()
             target = f"sm_{architecture}" if plain else module.target
             made, kernels = prepare(text, target, self._ptxas)
@@ -392,11 +393,11 @@ class Server:
 def _usable(
     module: Module, function: Function, kernels: Mapping[str, PreparedKernel]
 ) -> PreparedKernel:
-    """Return a kernel with the forms that it can have in a module that is loaded twice."""
+    """Return a kernel with the forms that are possible in a module that is loaded twice."""
     kernel, variable = kernels[function.name], shared_variable(module, function)
     if not variable:
         return kernel
-    why = f"the module's variable {variable} would be there twice"
+    why = f"the module's variable {variable} would exist twice"
     return replace(kernel, forms={}, refused=dict.fromkeys(_FORMS, why))
 
 
@@ -438,9 +439,10 @@ def status(path: Path) -> Mapping[str, Any]:
 
 
 def _connect(connection: socket.socket, path: Path) -> None:
-    """Connect to the socket at a path, and to none that a link there leads to.
+    """Connect to the socket at a path without following a link.
 
-    The folder is a user's, and root asks: a link could lead to a socket that only root may use.
+    The folder belongs to a user, and root connects: a link could lead to a socket that only root
+    may use.
     """
     handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -469,11 +471,11 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 def main() -> None:
     """Run the scheduler of a GPU."""
     parser = argparse.ArgumentParser(prog="python -m dovetail.isolation.server")
-    parser.add_argument("socket", type=Path, help="where processes connect")
-    parser.add_argument("--kept", type=Path, help="where assemblers keep PTX")
+    parser.add_argument("socket", type=Path, help="socket to which processes connect")
+    parser.add_argument("--kept", type=Path, help="folder in which assemblers keep PTX")
     parser.add_argument("--daemon", action="store_true", help="return once it listens")
     parser.add_argument(
-        "--idle-s", type=float, default=math.inf, help="seconds without use, after which it ends"
+        "--idle-s", type=float, default=math.inf, help="seconds without use after which it ends"
     )
     given = parser.parse_args()
     ptxas = find_ptxas()
@@ -486,7 +488,7 @@ def main() -> None:
 
 
 def _detach(log: Path) -> None:
-    """Go on in a process of its own, whose messages go to a file; the present one ends."""
+    """Continue in a new background process with a log file, and end the present process."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -1,19 +1,19 @@
-"""Kernels that can be launched in slices, or preempted between their blocks.
+"""Transforms kernels so that they can be launched in slices, or preempted between blocks.
 
 After Tally (Zhao et al., ASPLOS 2025, section 4.1). Both forms take the original grid as
 parameters and number its blocks 0, 1, ... with x fastest.
 
-*Slices* run the blocks from a given one on, as many as the launch has.
+*Slices* run the blocks from a given one on; their number is the number of blocks of the launch.
 
-*Workers* take the next block's number from a counter in global memory until there is none left or
-a flag is up. The counter then says where to resume, with any number of workers. All threads of a
-worker have to be through with a block before the next begins, so every return leads to a barrier.
-Behind it they read the number that one of them has taken, from one of two places in turn: a single
-place could be overwritten while slow threads still have to read it.
+*Workers* take the next block's number from a counter in global memory until no block remains or a
+flag is set. The counter then says where to resume, with any number of workers. All threads of a
+worker must finish a block before the next begins, so every return leads to a barrier. After it they
+read the number that one of them has taken, alternating between two memory locations: a single one
+could be overwritten before slow threads have read it.
 
-*Unified synchronisation* is for kernels in which some threads may return while others go on to a
+*Unified synchronisation* is for kernels in which some threads may return while others continue to a
 barrier. There, returns and barriers lead to one barrier, at which threads that have returned stay
-until all have; the others go on from where they came.
+until all have; the others continue from where they came.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Final
 from dovetail.isolation.ptx import Function, Statement, instruction, label
 
 SLICES: Final = "__dovetail_slices"
-"""What the name of a kernel in slices ends with; further parameters: grid x, y, z, first block."""
+"""The suffix of a kernel in slices; further parameters: grid x, y, z, first block."""
 
 WORKERS: Final = "__dovetail_workers"
-"""What the name of a preemptible kernel ends with; further parameters: grid x, y, z, and the
-addresses of the counter and of the flag, 32 bits each."""
+"""The suffix of a preemptible kernel; further parameters: grid x, y, z, and the addresses of the
+counter and of the flag, 32 bits each."""
 
 _AXES = "xyz"
 _ID = re.compile(r"%(n?)ctaid\.([xyz])\b")
@@ -39,7 +39,7 @@ _NO_BLOCK = 0xFFFFFFFF
 
 
 def slices(kernel: Function) -> Function:
-    """Return a kernel that runs some of the blocks: those from ``dovetail_first`` on."""
+    """Return a kernel that runs a part of the blocks, starting at ``dovetail_first``."""
     first = "dovetail_first"
     body = [
         *_declared(("b32", ("block", "rest", *_id_names()))),
@@ -56,15 +56,15 @@ def slices(kernel: Function) -> Function:
 
 
 def workers(kernel: Function, *, unified: bool) -> Function:
-    """Return a kernel whose blocks take one block of the original grid after the other.
+    """Return a kernel in which each block runs one block of the original grid after another.
 
     Parameters
     ----------
     kernel : Function
-        The original.
+        The original kernel.
     unified : bool
-        Whether some of its threads may return while others go on to a barrier
-        (``refusals.needs_unified_sync``).
+        Whether some of its threads may return while others continue to a barrier
+        (``refusals.Verdict``).
     """
     body = _with_given_ids(kernel.body)
     again = "$dovetail_next"
@@ -118,7 +118,7 @@ def workers(kernel: Function, *, unified: bool) -> Function:
         ".param .u64 dovetail_counter",
         ".param .u64 dovetail_stop",
     ]
-    # Declarations of the body come before the loop, so that they are made once.
+    # Declarations of the body come before the loop, so that they are not repeated.
     declared = [
         one for one in body if one.opcode in (".reg", ".shared", ".local") and not one.depth
     ]
@@ -170,7 +170,7 @@ def _with_unified_sync(body: Sequence[Statement], returned: str) -> list[Stateme
 
 
 def is_block_barrier(one: Statement) -> bool:
-    """Tell whether a statement is a barrier of all threads of a block."""
+    """Return whether a statement is a barrier of all threads of a block."""
     return one.family in ("bar", "barrier") and not one.has("warp") and not one.has("cluster")
 
 
@@ -184,7 +184,7 @@ def _returning_to(body: Iterable[Statement], target: str) -> list[Statement]:
 
 
 def _with_given_ids(body: Iterable[Statement]) -> list[Statement]:
-    """Replace block index and grid by those of the original launch."""
+    """Replace block index and grid with the values of the original launch."""
 
     def ours(found: re.Match[str]) -> str:
         return f"%dovetail_{'n' if found[1] else 'c'}{found[2]}"
@@ -196,7 +196,7 @@ def _with_given_ids(body: Iterable[Statement]) -> list[Statement]:
 
 
 def _split() -> list[Statement]:
-    """Return block indices x, y and z from the block's number."""
+    """Return the statements that compute block indices x, y and z from the block's number."""
     return _instructions(
         "rem.u32 %dovetail_cx, %dovetail_block, %dovetail_nx",
         "div.u32 %dovetail_rest, %dovetail_block, %dovetail_nx",

@@ -1,7 +1,7 @@
-"""The library that intercepts a job's launches: its C sources, built where jobs run.
+"""The library that intercepts a job's launches: its C sources, and its build on the machine.
 
-The sources are part of the package; the library is built at first use, by the compiler of the
-machine, into a folder for such files.
+The sources are part of the package; the machine's compiler builds the library at its first use,
+into a cache folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ASSEMBLER: Final = """#!/bin/sh
 given= made=
 for one in "$@"; do
     case $before in -o | --output-file) made=$one ;; esac
-    # Programs that compare versions see that this one differs: what they had is assembled anew.
+    # A version of its own, so that programs that compare versions assemble their kernels again.
     case $one in *.ptx) given=$one ;; --version) echo "PTX is kept by Dovetail" ;; esac
     before=$one
 done
@@ -55,13 +55,13 @@ class InterceptionError(DovetailError):
 
 
 def library(folder: Path | None = None) -> Path:
-    """Return the library, and build it if it is not there.
+    """Return the library, and build it if it does not exist.
 
     Parameters
     ----------
     folder : Path, optional
-        Where built libraries are kept; by default ``dovetail`` in the user's cache folder. The name
-        of the file is that of its sources' content, so each version has its own.
+        The folder of built libraries; by default ``dovetail`` in the user's cache folder. The file
+        name contains a hash of the sources, so each version has its own file.
 
     Raises
     ------
@@ -98,21 +98,20 @@ def library(folder: Path | None = None) -> Path:
 
 
 def find_compiler() -> str | None:
-    """Return the C compiler that builds the library, None where there is none."""
+    """Return the C compiler that builds the library, or None if there is none."""
     return next((path for one in _COMPILERS if (path := shutil.which(one))), None)
 
 
 def assembler(folder: Path, ptxas: Path) -> Path:
-    """Return a program that assembles as ``ptxas`` does, and keeps the PTX.
+    """Return a program that assembles like ``ptxas``, and keeps the PTX.
 
-    Triton assembles its kernels itself, by the program that ``TRITON_PTXAS_PATH`` names, and hands
+    Triton assembles its kernels itself, with the program in ``TRITON_PTXAS_PATH``, and passes
     machine code to the driver.
 
     Parameters
     ----------
     folder : Path
-        Where PTX is kept, under the SHA-256 of the machine code that was made of it, and the
-        program itself.
+        The folder for the program and the PTX, which is named by the SHA-256 of its machine code.
     ptxas : Path
         The assembler.
     """
@@ -134,20 +133,20 @@ def environment(
     given: Mapping[str, str],
     assembled_by: Path | None = None,
 ) -> dict[str, str]:
-    """Return the variables that a job's processes need beside those they have.
+    """Return the variables to add to the environment of a job's processes.
 
     Parameters
     ----------
     built : Path
         The library.
     socket : Path
-        Of the scheduler of the job's GPU.
+        The socket of the scheduler of the job's GPU.
     priority : str
-        ``latency`` for a job whose launches never wait, else ``best-effort``.
+        ``latency`` for a job whose launches never wait, otherwise ``best-effort``.
     given : mapping of str to str
-        The environment of the job; what it preloads itself is kept, and its own assembler.
+        The environment of the job; its own preloaded libraries and assembler are kept.
     assembled_by : Path, optional
-        What ``assembler`` returned: for Triton's kernels, and so those of ``torch.compile``.
+        The program from ``assembler``, for kernels of Triton and thus of ``torch.compile``.
     """
     preloaded = " ".join(filter(None, [str(built), given.get("LD_PRELOAD", "")]))
     triton = {"TRITON_PTXAS_PATH": str(assembled_by)} if assembled_by else {}

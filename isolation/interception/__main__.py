@@ -1,4 +1,4 @@
-"""Run a command whose kernel launches are intercepted."""
+"""Run a command with its kernel launches intercepted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dovetail.isolation.interception import (
 
 
 def main() -> None:
-    """Replace this process by the command."""
+    """Replace this process with the command."""
     parser = argparse.ArgumentParser(prog="python -m dovetail.isolation.interception")
-    parser.add_argument("socket", type=Path, help="of the scheduler of the GPU")
+    parser.add_argument("socket", type=Path, help="socket of the GPU's scheduler")
     parser.add_argument("priority", choices=get_args(Priority))
-    parser.add_argument("--kept", type=Path, help="where PTX of Triton's kernels is kept")
+    parser.add_argument("--kept", type=Path, help="folder for the PTX of Triton's kernels")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     ptxas = find_ptxas()
