@@ -47,7 +47,7 @@ def test_a_service_that_runs_has_its_own_socket(tmp_path, listener):
 
 def test_a_socket_that_is_left_is_replaced(tmp_path, listener):
     listener.close()
-    assert "it is replaced" in socket_of(tmp_path).text
+    assert "will be replaced" in socket_of(tmp_path).text
 
 
 def test_a_file_that_is_no_socket(tmp_path):

@@ -39,8 +39,8 @@ def test_only_what_has_passed_is_allowed():
     splits = known(evidence(90), evidence(50), evidence(40, 300.0), evidence(100))
     assert splits.allowed(KEY) == (50, 90)
     assert splits.refused(KEY) == (40,)
-    assert splits.why(KEY).endswith("compute correctly on Made-up GPU, driver 580.1, cuBLAS 13.1.0: "
-                                    "50, 90; wrong: 40")  # fmt: skip
+    where = "Made-up GPU, driver 580.1, cuBLAS 13.1.0"
+    assert splits.why(KEY).endswith(f"compute correctly on {where}: 50, 90; wrong: 40")
 
 
 def test_an_element_that_is_no_number_fails():
