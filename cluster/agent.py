@@ -59,7 +59,7 @@ class Agent:
     open_pool : callable
         Takes a folder for its files, and returns the pool of this node's devices.
     address : str
-        The address at which ranks on other nodes reach those on this node.
+        The address at which ranks on other nodes reach the ranks on this node.
     """
 
     def __init__(

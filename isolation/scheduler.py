@@ -103,7 +103,7 @@ class KernelLaunch(NamedTuple):
     form : LaunchForm
         The form of the launch.
     first, blocks : int
-        The first block, and the number of blocks: those of a slice, otherwise all that remain.
+        The first block, and the number of blocks: a slice, otherwise all that remain.
     """
 
     client: str

@@ -61,7 +61,7 @@ THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
         0x100: "display clocks",
     }
 )
-"""Names of the bits of ``nvmlClocksEventReason*``, without that of an idle GPU."""
+"""Names of the bits of ``nvmlClocksEventReason*``, without the bit of an idle GPU."""
 
 
 class NvmlError(DovetailError):

@@ -299,8 +299,8 @@ def client_environment(
 ) -> dict[str, str]:
     """Return the variables of a client of the daemon at ``directory``.
 
-    A client sees one GPU, so its memory limit is that of device 0. Batch jobs have the priority
-    below normal, latency jobs the normal one; CUDA takes it as a hint.
+    A client sees one GPU, so its memory limit is set for device 0. Batch jobs have the priority
+    below normal, latency jobs the normal one; CUDA treats it as a hint.
     """
     found = {
         DEVICES: check_uuid(uuid),

@@ -139,7 +139,7 @@ def _become(
 
 
 def _prepare(spec: dict[str, Any], outputs: list[int], shim: int) -> str:
-    """Turn this process into that of a rank but for its program, and return the program's path."""
+    """Prepare this process as a rank up to its program, and return the program's path."""
     _refuse_unspeakable(spec)
     _take_seat(spec)
     os.dup2(outputs[0], 1)
