@@ -88,7 +88,7 @@ def seat_refusal(
     if len(taken) >= most_jobs:
         return f"{len(taken) + 1} jobs, at most {most_jobs} may share a GPU"
     if share is not None and share not in cluster.shares:
-        return f"a share of {share}, none of the cluster's shares"
+        return f"a share of {share}, not one of the cluster's shares"
     total = share_total([*taken, share])
     return "" if total <= cluster.share_sum else f"shares sum to {total} > {cluster.share_sum}"
 

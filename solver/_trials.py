@@ -75,7 +75,7 @@ class Trials:
             return self._late
         if _exceeds(problem, best, without[0]):
             return StartVerdict(True, "")
-        return StartVerdict(False, ", but a plan as good may do without it")
+        return StartVerdict(False, ", but an equally good plan may leave it out")
 
     def _solved(self, problem: Problem) -> tuple[Choice, Groups] | None:
         """Return the best choice and its groups, or None if the time ran out."""
@@ -90,7 +90,7 @@ class Trials:
             return self._late
         ids = problem.round.jobs.ids
         fresh = [ids[k] for k in np.flatnonzero(placed).tolist() if ids[k] not in self._placed]
-        does = f"starts {listed(fresh, 3)} in its place" if fresh else "does without it"
+        does = f"starts {listed(fresh, 3)} in its place" if fresh else "leaves it out"
         return StartVerdict(False, f", but a best plan {does}")
 
 

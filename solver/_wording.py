@@ -145,7 +145,7 @@ class Wording:
 
     def _possible_text(self, index: int, finding: BestGpus) -> str:
         where = f"{self._finder.place_text(finding)}{finding.figures}"
-        better = "; a plan with it would be better, if by less than the gap shown"
+        better = "; a plan with it would be better, though by less than the gap"
         return f"it could start {where}{self._finder.cost_text(index, finding) or better}"
 
     def _taken_text(self, index: int, way: Pick, near: BestGpus) -> str:
@@ -175,7 +175,7 @@ class Wording:
     def _objective_text(self, way: Pick) -> tuple[Category, str]:
         where = f"{self._beside(way)}{self._instead(way)}"
         if self._finder.values.objective != "jct":
-            late = "they would end later than all jobs, each alone, are forecast to"
+            late = "they would end later than the forecast end of all jobs alone"
             return "completion", f"{where} {late}"
         if len(way.others) > 1:
             return "jct", f"{where} it would be one too many: under jct only two may share"

@@ -368,8 +368,8 @@ def test_the_remaining_job_gets_another_share_when_one_leaves():
     ("objective", "slow", "weight", "worth"),
     [
         ("throughput", 3.0, 1.0, ", but throughput would fall by 0.17"),  # 1/2 + 1/3 - 1
-        ("throughput", 1.0, 1.0, "; a plan with it would be better, if by less than the gap shown"),
-        ("slowdown", 3.0, 1.0, "; a plan with it would be better, if by less than the gap shown"),
+        ("throughput", 1.0, 1.0, "; a plan with it would be better, though by less than the gap"),
+        ("slowdown", 3.0, 1.0, "; a plan with it would be better, though by less than the gap"),
         ("slowdown", 3.0, 0.0, ", but its weight is 0"),
     ],
 )
@@ -394,7 +394,7 @@ def unchanged(where: str, worth: str) -> str:
         # Both end at 200 s, x 100 s later than alone, new no sooner than after x.
         (2.0, 2.0, ", but completion would fall by 100"),
         # x ends at 120 s, new, which has 20 s left then, at 140 s in place of 200 s.
-        (1.2, 1.5, "; a plan with it would be better, if by less than the gap shown"),
+        (1.2, 1.5, "; a plan with it would be better, though by less than the gap"),
     ],
 )
 def test_capacity_by_choice_under_completion(slowed: float, slow: float, worth: str):
@@ -411,7 +411,7 @@ def test_completion():
     story = explained(waits(*jobs, slowdowns=[pair(2.0, 2.5)]), objective="completion")
     assert story.category == "completion"
     assert story.reason == (
-        "completion: with x on g-0 they would end later than all jobs, each alone, are forecast to"
+        "completion: with x on g-0 they would end later than the forecast end of all jobs alone"
     )
     assert remedies(story) == [ENDED, MORE]
 
@@ -423,7 +423,7 @@ def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
     story = explained(waits(*jobs, slowdowns=entries, gpus=2))
     assert story.reason == (
         "capacity: it could start with x on g-0 (slowdown 4.00); "
-        "a plan with it would be better, if by less than the gap shown"
+        "a plan with it would be better, though by less than the gap"
     )
 
 
@@ -435,7 +435,7 @@ def test_what_a_start_would_cost_where_the_co_runner_starts_too(other: str | Non
     starting = [row("x", "g-0", "g-1"), *([row("y", "g-1")] if other else [])]
     # Without y, 1 / 1.5 + 1 / 4 = 0.917 takes the place of 1.
     worth = (
-        "; a plan with it would be better, if by less than the gap shown"
+        "; a plan with it would be better, though by less than the gap"
         if other
         else ", but throughput would fall by 0.083"
     )
@@ -598,7 +598,7 @@ def test_only_what_a_solve_has_proven_is_said_to_happen():
     left = "could start alone on g-0 if x waited"
     more = "would start if there were 2 more V100s"
     first, second = (explain(instance, plan, job, trials_s=FAR) for job in "yz")
-    assert remedies(first)[1:] == [f"{left}, but a plan as good may do without it", more]
+    assert remedies(first)[1:] == [f"{left}, but an equally good plan may leave it out", more]
     assert remedies(second)[1:] == [f"{left}, but a best plan starts y in its place", more]
     assert [remedy.sure for remedy in first.remedies] == [False, False, True]
     unsolved = remedies(explain(instance, plan, "y", trials_s=0.0))

@@ -266,7 +266,7 @@ def test_a_decision_on_a_round_comes_after_what_happens_at_that_moment():
         (Scripted([(0, "j0", (0,))]), "gives 'j0' 1 GPUs for 2 workers"),
         (Scripted([(0, "j0", (0, 0))]), "gives 'j0' 1 GPUs for 2 workers"),
         (Scripted([(0, "j0", (0, 1)), (0, "j0", (0, 1))]), "starts 'j0', which is running"),
-        (Scripted([(0, "j0", (0, 1), (50, 50))]), "a share of 50, none of the cluster's shares"),
+        (Scripted([(0, "j0", (0, 1), (50, 50))]), "a share of 50, not one of the cluster's shares"),
         (Scripted([(0, "j0", (0, 1), None, 1)]), "runs 'j0' in no known mode"),
         (Scripted([], [(0, "j0")]), "stops 'j0', which does not run"),
         (Scripted([]), "leaves 1 jobs waiting for ever"),
