@@ -1,1 +1,1 @@
-"""The command line: what is declared in other packages, parsed and run."""
+"""The command line: parses and runs the commands that other packages declare."""

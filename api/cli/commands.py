@@ -1,4 +1,4 @@
-"""All commands: Dovetail's core, and what plugins add to them.
+"""All commands: those of Dovetail's core, and additions by plugins.
 
 An entry point ``command.WORDS`` names a ``Command``; its words are joined by dots
 (``command.import.gavel`` is ``dovetail import gavel``). An entry point ``options.WORDS`` names an
@@ -46,9 +46,9 @@ _CORE: Final[Mapping[str, tuple[Command, ...]]] = {
 
 @cache
 def command_named(name: str) -> Command | None:
-    """Return the command that a word on the command line calls, or None if there is none.
+    """Return the command that a word on the command line names, or None if there is none.
 
-    Plugins that cannot be used are left out, and named on standard error.
+    Plugins that cannot be used are left out and reported on standard error.
     """
     command, faults = _joined(name)
     for fault in faults:
@@ -58,10 +58,10 @@ def command_named(name: str) -> Command | None:
 
 @cache
 def _joined(name: str) -> tuple[Command | None, tuple[UnsupportedError, ...]]:
-    """Return a command with what plugins add to it, and what is wrong with those left out."""
+    """Return a command with the additions of plugins, and the faults of plugins left out."""
     core = {each.name: each for each in chain.from_iterable(_CORE.values())}
     both = (*plugins("command").values(), *plugins("options").values())
-    # A group before what other plugins add to it.
+    # A group comes before additions of other plugins to it.
     added = sorted(
         (each for each in both if each.name.partition(".")[0] == name),
         key=lambda each: (each.kind, each.name.count(".")),
@@ -76,19 +76,19 @@ def _joined(name: str) -> tuple[Command | None, tuple[UnsupportedError, ...]]:
 
 
 def findings() -> Iterator[Finding]:
-    """Yield what the doctor says of commands and options of plugins that do not fit."""
+    """Yield the doctor's findings about commands and options of plugins that do not fit."""
     from dovetail.executor.doctor.finding import lacking
 
     both = (*plugins("command").values(), *plugins("options").values())
     for word in dict.fromkeys(each.name.partition(".")[0] for each in both):
         for fault in _joined(word)[1]:
-            if fault.__cause__ is None:  # else it cannot be imported, which the doctor says itself
+            if fault.__cause__ is None:  # else importing it failed, which the doctor reports
                 yield lacking(str(fault), "update or uninstall the package")
 
 
 @cache
 def sections() -> Mapping[str, tuple[Command, ...]]:
-    """Return the commands as help lists them, without what plugins add to those of the core."""
+    """Return the commands as help lists them, without additions of plugins to core commands."""
     found = dict(_CORE)
     known = {each.name for each in chain.from_iterable(_CORE.values())}
     for word in dict.fromkeys(name.partition(".")[0] for name in plugins("command")):
@@ -98,20 +98,20 @@ def sections() -> Mapping[str, tuple[Command, ...]]:
 
 
 def commands() -> tuple[Command, ...]:
-    """Return all commands in the order of help, with all that plugins add."""
+    """Return all commands in the order of help, with all additions of plugins."""
     listed = chain.from_iterable(sections().values())
     return tuple(command_named(each.name) or each for each in listed)
 
 
 def _with(command: Command | None, plugin: Plugin) -> Command:
-    """Return a command with what a plugin adds to it."""
+    """Return a command with the addition of a plugin."""
     if plugin.kind == "options":
         return _with_options(command, plugin, plugin.load_as(Addition))
     return _with_command(command, plugin, plugin.load_as(Command))
 
 
 def _with_command(command: Command | None, plugin: Plugin, added: Command) -> Command:
-    """Return a command with another one at the place that the name of the plugin says."""
+    """Return a command with another one added where the name of the plugin says."""
     *above, last = plugin.name.split(".")
     if added.name != last:
         raise plugin.unusable(f"must be a command called {last!r}, got {added.name!r}")
@@ -133,7 +133,7 @@ def _beside(group: Command, added: Command, plugin: Plugin) -> Command:
 
 
 def _with_options(command: Command | None, plugin: Plugin, added: Addition) -> Command:
-    """Return a command with more options at the place that the name of the plugin says."""
+    """Return a command with options added where the name of the plugin says."""
     return _changed(
         command, plugin.name.split("."), plugin, lambda leaf: _longer(leaf, added, plugin)
     )
@@ -153,7 +153,7 @@ def _longer(leaf: Command, added: Addition, plugin: Plugin) -> Command:
 def _changed(
     command: Command | None, words: Sequence[str], plugin: Plugin, change: Callable[..., Command]
 ) -> Command:
-    """Return a command after a change to the one that the words call, the first word itself."""
+    """Return a command after a change to the subcommand that ``words`` names."""
     if command is None:
         raise plugin.unusable("must be for a command that exists")
     if len(words) == 1:
@@ -164,7 +164,7 @@ def _changed(
 
 
 def _require_sound(command: Command, plugin: Plugin) -> None:
-    """Refuse a declaration of which no parser can be made."""
+    """Refuse a declaration from which no parser can be made."""
     if bool(command.run) == bool(command.commands):
         raise plugin.unusable(f"must have either a function to run or commands: {command.name}")
     _require_arguments(command.arguments, plugin)
@@ -175,7 +175,7 @@ def _require_sound(command: Command, plugin: Plugin) -> None:
 def _require_arguments(
     arguments: Iterable[Argument], plugin: Plugin, there: Sequence[Argument] = ()
 ) -> None:
-    """Refuse what is no argument, and options that there are already."""
+    """Refuse objects that are not arguments, and options that already exist."""
     taken = {"--help", "-h", *JSON.names, *chain.from_iterable(each.names for each in there)}
     fields = {JSON.field, *(each.field for each in there)}
     for each in arguments:

@@ -1,7 +1,7 @@
 """``dovetail completion``: a shell's completion of commands, options and choices.
 
-The script has all words in it, so that a key press asks no Python. Made here and not by shtab,
-which has no fish.
+The script contains all words, so that a key press does not start Python. It is not made by shtab,
+which does not support fish.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _dovetail() {
     local word words path="" before="${COMP_WORDS[COMP_CWORD-1]}"
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-        # What follows is the command line of a job.
+        # The rest is the command line of a job.
         [[ $word == -- ]] && return
         case "$path $word" in
             @COMMANDS@) path="${path:+$path }$word" ;;
@@ -58,7 +58,7 @@ def completion(options: Namespace) -> int:
 
 
 def _below(path: str, command: Command) -> Iterator[tuple[str, Command]]:
-    """Yield a command and all below it, by the words that lead there."""
+    """Yield a command and all its subcommands, each with the words that call it."""
     yield path, command
     for each in command.commands:
         yield from _below(f"{path} {each.name}".strip(), each)
@@ -66,7 +66,7 @@ def _below(path: str, command: Command) -> Iterator[tuple[str, Command]]:
 
 @cache
 def _values() -> Mapping[str, tuple[str, ...]]:
-    """Return the values of arguments that take others, too, by the argument's field."""
+    """Return known values of arguments that also accept others, by the argument's field."""
     from dovetail.executor.jobs.states import JobState
     from dovetail.instances import library
     from dovetail.instances.objectives import OBJECTIVES
@@ -88,7 +88,7 @@ def _values() -> Mapping[str, tuple[str, ...]]:
 
 
 def _arguments(command: Command) -> list[Argument]:
-    """Return the arguments of a command; what completes each is among its choices."""
+    """Return the arguments of a command, with their completions as choices."""
     own = [_HELP, *([] if command.commands else [JSON]), *command.all_arguments]
     return [each._replace(choices=each.choices or tuple(_known(each))) for each in own]
 
@@ -107,7 +107,7 @@ def _options(command: Command) -> list[Argument]:
 
 
 def _first_words(command: Command) -> list[str]:
-    """Return what may follow a command, but options."""
+    """Return the words that may follow a command, except options."""
     positional = (each.choices for each in _arguments(command) if not each.names)
     return [*(each.name for each in command.commands), *chain.from_iterable(positional)]
 

@@ -1,7 +1,7 @@
 """The command line: arguments in, exit status out.
 
-0 done; 1 checked and found wrong, or no valid plan; 2 bad input or usage, one line on standard
-error. The function of a command is imported when it runs.
+0: done; 1: checked and found wrong, or no valid plan; 2: bad input or usage, with one line on
+standard error. The function of a command is imported when it runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Let what is printed go nowhere where the caller has closed the stream (``>&-``)."""
+    """Discard output to a stream that the caller has closed (``>&-``)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the end
@@ -69,7 +69,7 @@ def program() -> NoReturn:
 
 def _run(command: Command, options: Namespace) -> int:
     if _names_own_class(options) and os.getcwd() not in sys.path:
-        # Where such a class may be; the processes of a comparison inherit the path.
+        # Such a class may be there; the processes of a comparison inherit the path.
         sys.path.append(os.getcwd())
     given = tuple(given_additions(command, options))
     options.added = {field: getattr(options, field) for _, field in given}
@@ -87,7 +87,7 @@ def _function(path: str) -> Callable[[Namespace], Any]:
 
 
 def _own_traceback(error: Exception, options: Namespace) -> str:
-    """Return the traceback of an error in code of the user's or a plugin's, empty if it is ours."""
+    """Return the traceback of an error in the user's or a plugin's code; empty if it is ours."""
     import traceback
 
     from dovetail.solver.outside import own_traceback
@@ -101,7 +101,7 @@ def _names_own_class(options: Namespace) -> bool:
 
 
 def _silence_output() -> None:
-    """Point standard output nowhere, so that Python's exit does not fail on it once more."""
+    """Discard further standard output, so that Python's exit does not fail on it again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

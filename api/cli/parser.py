@@ -20,15 +20,15 @@ _WORDS: Final = {"help": "--help", "version": "--version"}
 """Commands that replace an option."""
 
 _LIKE_OPTION: Final = 0.75
-"""All options begin alike, so more has to be alike than of other names."""
+"""All options begin alike, so they must be more similar than other names."""
 
 
 _NO_COMMAND: Final = ("-h", "--help", "--version")
-"""First words that end it before a command is looked for."""
+"""First words for which no command is looked up."""
 
 
 class _Parser(ArgumentParser):
-    """Says what is wrong with the usage in one line."""
+    """Reports a wrong usage in one line."""
 
     def options(self) -> list[str]:
         """Return the long names of the options."""
@@ -43,7 +43,7 @@ class _Parser(ArgumentParser):
 
 
 class _Top(_Parser):
-    """Its help lists all commands, and asks plugins for theirs only then."""
+    """The parser whose help lists all commands; only then are plugins asked for theirs."""
 
     def format_help(self) -> str:
         self.description = "\n".join(_overview())
@@ -53,7 +53,7 @@ class _Top(_Parser):
 def parsed(arguments: Sequence[str]) -> tuple[Command, Namespace]:
     """Return the command that arguments call, and its options.
 
-    Arguments that the command does not know are its own error.
+    Unknown arguments are reported as an error of the command.
     """
     given = list(arguments) or ["help"]
     if given[0] in _WORDS:
@@ -74,10 +74,10 @@ def parsed(arguments: Sequence[str]) -> tuple[Command, Namespace]:
 
 
 def _divided(given: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments of a command, and behind ``--`` the words of a job's program.
+    """Return the arguments of a command, and the words of a job's program after ``--``.
 
-    Where something else may stand before the program, argparse takes no more of it once an option
-    has come between. If the program stands alone, argparse knows it.
+    If another argument may precede the program, argparse stops reading the program at an option
+    between them. A program without such an argument is left to argparse.
     """
     command = command_named(given[0])
     fields = [each.field for each in command.arguments if not each.names] if command else []
@@ -88,7 +88,7 @@ def _divided(given: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _are_more(unknown: Sequence[str], options: Namespace) -> bool:
-    """Take what stands behind an option for more of the last argument, if that may be several."""
+    """Add words after an option to the last argument, if it accepts several values."""
     positional = [each for each in getattr(options.command, "arguments", ()) if not each.names]
     several = bool(positional) and positional[-1].number in ("*", "+")
     if not several or positional[-1].field == _PROGRAM or any(w.startswith("-") for w in unknown):
@@ -99,14 +99,14 @@ def _are_more(unknown: Sequence[str], options: Namespace) -> bool:
 
 
 def parser(command: str | None = None) -> ArgumentParser:
-    """Return the parser of all commands, or of one: to make all takes longer than most work."""
+    """Return the parser of all commands, or of one: making all takes longer than most commands."""
     top = _Top(
         prog="dovetail",
         usage="dovetail COMMAND ...",
         formatter_class=RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"dovetail {VERSION}")
-    # Not required of argparse, which would not say what is wrong with an option before it.
+    # Not required by argparse, which would then not report a wrong option before it.
     top.set_defaults(command=None, parser=top)
     below = top.add_subparsers(
         prog=top.prog, metavar="COMMAND", help=SUPPRESS, parser_class=_Parser

@@ -18,11 +18,11 @@ from dovetail.toolkit.values import confidence, pair, whole
 
 _IMPORT = Command(
     "import",
-    "Make an instance of measured slowdowns.",
+    "Make an instance from measured slowdowns.",
     commands=(
         Command(
             "pairs",
-            "Make an instance of a table of pairs and slowdowns.",
+            "Make an instance from a table of pairs and slowdowns.",
             "dovetail.data.commands:import_pairs",
             (
                 argument("FILE.csv", "columns as in docs/howto/import-data.md", "file"),
@@ -39,7 +39,7 @@ _IMPORT = Command(
             (
                 option(
                     "--gpu-memory TYPE=MIB",
-                    "memory of GPUs of this type (gpu: of those without); may be repeated",
+                    "memory of GPUs of this type (gpu: of GPUs without a type); may be repeated",
                     pair("TYPE=MIB", r"\d+(?:\.\d+)?"),
                     repeated=True,
                 ),
@@ -67,16 +67,16 @@ _DATASET = Command(
                 DATA._replace(number="+"),
             ),
         ),
-        Command("show", "Print what a data set holds.", "dovetail.data.dataset:show", (DATA,)),
+        Command("show", "Summarise a data set.", "dovetail.data.dataset:show", (DATA,)),
         Command(
             "pairs",
             "List the workloads that were measured together.",
             "dovetail.data.pairs:pairs",
-            (DATA, option("--workload NAME", "only those with this workload")),
+            (DATA, option("--workload NAME", "only pairs and sets with this workload")),
         ),
         Command(
             "instance",
-            "Make an instance of what was measured.",
+            "Make an instance from measurements.",
             "dovetail.data.commands:dataset_instance",
             (
                 DATA,
@@ -85,13 +85,13 @@ _DATASET = Command(
                 GPUS_PER_NODE,
                 option(
                     "--memory-mib MIB",
-                    "memory of a GPU; needed where the memory of workloads is known",
+                    "memory of a GPU; needed if the memory of workloads is known",
                     float,
                 ),
                 option(
                     "--memory-confidence C",
                     "give workloads the memory that a run stays within with this probability "
-                    "(default: the most that was seen)",
+                    "(default: the largest measured)",
                     confidence,
                 ),
                 option(

@@ -15,7 +15,7 @@ from dovetail.toolkit.outputs import write_made
 
 
 def init(options: Namespace) -> int:
-    """Write an instance to start from; never over a file that is there."""
+    """Write an instance to start from; never overwrite a file."""
     text = files(__package__).joinpath("lab.yaml").read_text(encoding="utf-8")
     name = options.file or "lab.yaml"
     if name != "-" and os.path.exists(name):
@@ -31,7 +31,7 @@ def init(options: Namespace) -> int:
 
 
 def import_pairs(options: Namespace) -> int:
-    """Write an instance of a table of pairs."""
+    """Write an instance made from a table of pairs."""
     from dovetail.instances.importers.pairs import import_pairs as read
 
     made = read(
@@ -44,7 +44,7 @@ def import_pairs(options: Namespace) -> int:
 
 
 def import_slurm(options: Namespace) -> int:
-    """Write an instance of a cluster under Slurm; report what is not in it."""
+    """Write an instance of a cluster under Slurm; report what was left out."""
     from dovetail.instances.importers.slurm import import_slurm as read
 
     made = read(
@@ -62,7 +62,7 @@ def import_slurm(options: Namespace) -> int:
 
 
 def dataset_instance(options: Namespace) -> int:
-    """Write an instance of what a data set knows of one GPU model."""
+    """Write an instance made from a data set's measurements on one GPU model."""
     from dovetail.instances.datasets.files import read_dataset
 
     data = read_dataset(options.data)

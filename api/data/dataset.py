@@ -56,7 +56,7 @@ def add(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Say what a data set holds."""
+    """Print a summary of a data set."""
     data = read_dataset(options.data)
     summary = {
         "name": data.name,
@@ -76,7 +76,7 @@ def show(options: Namespace) -> int:
 
 
 def _of_model(data: DataSet, gpu_model: str) -> _Summary:
-    """Return what is known of one GPU model."""
+    """Return a summary of one GPU model."""
     profiles = [profile for profile in data.profiles if profile.gpu_model == gpu_model]
     measured = [found for found in data.measurements if found.gpu_model == gpu_model]
     return {
@@ -106,7 +106,7 @@ def _ran(measured: Iterable[Measurement]) -> dict[str, int]:
 
 
 def _known(profiles: Iterable[SoloProfile]) -> dict[str, int]:
-    """Return of how many workloads each figure is known, those of none left out."""
+    """Return the number of workloads with each figure, without figures that none has."""
     known: dict[str, set[str]] = {name: set() for name in (*METRICS, *FIGURES)}
     for profile in profiles:
         names = {*(profile.metrics.to_data() if profile.metrics else ())}
@@ -137,7 +137,7 @@ def _ran_text(counts: Mapping[str, int]) -> str:
 
 
 def _known_text(counts: Mapping[str, int]) -> str:
-    """Return the figures that the same number of workloads have together."""
+    """Return the figures, grouped by the number of workloads that have them."""
     by_count: dict[int, list[str]] = {}
     for name, count in counts.items():
         by_count.setdefault(count, []).append(name)

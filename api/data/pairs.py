@@ -1,4 +1,4 @@
-"""``dovetail dataset pairs``: what was measured of workloads together."""
+"""``dovetail dataset pairs``: the workloads that were measured together."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Together(NamedTuple):
     Attributes
     ----------
     gpu_model : str
-        Where.
+        Model of the GPU.
     workloads, shares : tuple
-        Who, in the order of their names, and each one's cap.
+        The workloads in the order of their names, and the cap of each.
     slowdown : tuple of float, or None
-        The mean of each; None where they never ran together.
+        The mean slowdown of each; None if they never ran together.
     at_least : tuple of float, or None
-        Where they never did: the most that each is known to be slowed at least, if any.
+        If they never ran together: the largest known lower bound of each slowdown, if any.
     times, failed : int
         How often they were measured, and how often they failed to run together.
     last : str or None
-        The date of the last of these.
+        The date of the last measurement.
     """
 
     gpu_model: str
@@ -54,7 +54,7 @@ class Together(NamedTuple):
 
 
 def pairs(options: Namespace) -> int:
-    """Tell of everything that was measured together, or of what one workload was part of."""
+    """List the workloads measured together, or only those with one workload."""
     data = read_dataset(options.data)
     found = together(data.measurements)
     if options.workload is not None:
@@ -66,7 +66,7 @@ def pairs(options: Namespace) -> int:
 
 
 def together(measurements: Iterable[Measurement]) -> list[Together]:
-    """Return what was measured, repeats as one, in the order of GPU models and names."""
+    """Return the measurements, with repeats merged, in the order of GPU models and names."""
     ordered = sorted((_seated(one) for one in measurements), key=lambda one: one[0])
     return [
         _summed(key, [(order, one) for _, order, one in repeats])
@@ -75,7 +75,7 @@ def together(measurements: Iterable[Measurement]) -> list[Together]:
 
 
 def _seated(one: Measurement) -> tuple[_Key, tuple[int, ...], Measurement]:
-    """Return a measurement with what it is of, and its workloads' places in order."""
+    """Return a measurement with its key, and the positions of its workloads in that order."""
     seats = [(name, share or 0) for name, share in zip(one.workloads, one.shares, strict=True)]
     order = tuple(sorted(range(len(seats)), key=lambda k: seats[k]))
     names, shares = zip(*(seats[k] for k in order), strict=True)
@@ -115,7 +115,7 @@ def _view(found: Sequence[Together]) -> RenderableType:
 
 
 def _add(table: Table, one: Together) -> None:
-    """Add a row for each workload, and a line under the last."""
+    """Add a row for each workload, with a line below the last."""
     for k, (name, share) in enumerate(zip(one.workloads, one.shares, strict=True)):
         often = (_often(one), one.last[:10] if one.last else "")[k] if k < 2 else ""
         cells = (one.gpu_model if k == 0 else "", name, share_text(share), _slowdown(one, k), often)

@@ -40,14 +40,14 @@ _HEADINGS: Final = {
 
 
 def doctor(options: Namespace) -> int:
-    """Check this machine for live mode; the exit status is that of ``Usable``."""
+    """Check this machine for live mode; the exit status is the ``Usable`` of the diagnosis."""
     diagnosis = diagnose(preflight(options))
     print_either(options, _plain(diagnosis), _view(diagnosis))
     return int(diagnosis.usable)
 
 
 def preflight(options: Namespace) -> Preflight:
-    """Return what is checked, as the command line says."""
+    """Return what to check, as set by the command line."""
     directory = Path(os.path.abspath(options.directory or default_directory()))
     return Preflight(
         directory,

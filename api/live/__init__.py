@@ -1,1 +1,1 @@
-"""The faces of live mode: HTTP server and client, commands, tables and the dashboard."""
+"""The interfaces of live mode: HTTP server and client, commands, tables and the dashboard."""

@@ -59,7 +59,7 @@ def application(api: ServiceApi | None, tokens: Tokens | None = None) -> FastAPI
         title="Dovetail",
         version=VERSION,
         description="A live service that decides which GPU jobs share which GPUs.",
-        # The pages for people would load scripts from elsewhere.
+        # The interactive pages would load scripts from other sites.
         docs_url=None,
         redoc_url=None,
         responses={
@@ -84,7 +84,7 @@ def application(api: ServiceApi | None, tokens: Tokens | None = None) -> FastAPI
 
 
 class _Described(FastAPI):
-    """Describes the bodies of requests, too, which it does not parse itself."""
+    """Also describes the bodies of requests, which FastAPI does not parse here."""
 
     def openapi(self) -> dict[str, Any]:
         """Return the description of the API."""
@@ -97,7 +97,7 @@ class _Described(FastAPI):
 
 
 def _holds(record: type[Record]) -> dict[str, Any]:
-    """Return what the description says of a body that is a record."""
+    """Return the description of a request body that is a record."""
     schema = {"$ref": _SCHEMA.format(model=record.__name__)}
     return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
 
@@ -106,18 +106,18 @@ _SCHEMA: Final = "#/components/schemas/{model}"
 
 MEANINGS: Final = (
     (401, "token", "over TCP: no token, or one that is not known"),
-    (403, "refused", "this user may not, or not in this state of the job"),
+    (403, "refused", "this user may not do this, or not in this state of the job"),
     (404, "http", "there is no such path"),
     (404, "unknown_job", "there is no such job"),
     (405, "http", "the path does not take this method"),
-    (408, "http", "the body did not come in time"),
+    (408, "http", "the body did not arrive in time"),
     (413, "http", "the body is too large"),
     (422, "input", "the request breaks a rule"),
     (429, "too_many", "too many requests of this user wait for their answers; nothing was done"),
     (500, "failed", "an internal error"),
     (503, "busy", "the change cannot be written to disk now; nothing was done"),
 )
-"""Status, kind and meaning of what goes wrong."""
+"""Status, kind and meaning of each error."""
 
 
 @_router.get("/service")
@@ -139,9 +139,9 @@ def jobs(
 ) -> Response:
     """Return the jobs that are not over, or all, in the order of submission; without history.
 
-    `user`, `name` and `state` select; `within_s` selects jobs that ended in the last so many
-    seconds. The answer has the last `limit` of these; if it has so many, there may be more: ask
-    again with `before`, the first job of the answer.
+    `user`, `name` and `state` select jobs; `within_s` selects those that ended within the last
+    `within_s` seconds. The answer has the last `limit` of these; if it is that long, there may be
+    more: ask again with `before`, the first job of the answer.
     """
     chosen = Chosen(user, name, state, within_s, before, limit)
     return _json(_api(request).jobs(over, chosen, _asker(request)))
@@ -208,7 +208,7 @@ def release(request: Request, job: str) -> JobView:
 
 @_router.patch("/jobs/{job}", openapi_extra=_holds(CHANGES))
 async def edit(request: Request, job: str) -> JobView:
-    """Change fields of a waiting job: its owner any of them, an administrator `nice` only."""
+    """Change fields of a waiting job: its owner may change any, an administrator only `nice`."""
     asked = await _bodies(request).read(request, lambda body: parsed(CHANGES, body))
     changes = {name: getattr(asked, name) for name in asked.model_fields_set}
     return await run_in_threadpool(_api(request).edit, job, changes, _asker(request))
@@ -237,7 +237,7 @@ def requeue(request: Request, job: str, hold: bool = False) -> JobView:
 
 @_router.get("/jobs/{job}/explanation")
 def explanation(request: Request, job: str) -> Explained:
-    """Say why a job waits and what would let it start."""
+    """Explain why a job waits and what would let it start."""
     return Explained(job=job, text=_api(request).explain(job, _asker(request)))
 
 
@@ -250,9 +250,9 @@ async def log(
     follow: bool = False,
     run: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """Return the output of a rank: all of it, or the last `lines`, of these at most about 4 MiB.
+    """Return the output of a rank: all of it, or the last `lines` lines (at most about 4 MiB).
 
-    `follow` continues until the job is over. `run` is the number of a run; default: the present or
+    `follow` continues until the job is over. `run` is the number of a run; default: the current or
     last one.
     """
     if follow and run is not None:
@@ -304,7 +304,7 @@ def _api(request: Request) -> ServiceApi:
 
 
 def _json(data: object) -> Response:
-    """Return an answer of many records, which need no check."""
+    """Return an answer of many records without validating them."""
     return Response(to_json(data), media_type="application/json")
 
 
@@ -319,7 +319,7 @@ def _bodies(request: Request) -> Bodies:
 
 
 def _ending(request: Request) -> bool:
-    """Return whether the server is to end, so that no request may wait any longer."""
+    """Return whether the server is ending, so that no request may wait any longer."""
     ending: threading.Event = request.app.state.ending
     return ending.is_set()
 
@@ -344,7 +344,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
-    """Tell what is wrong with a header or with what is asked in the address."""
+    """Report what is wrong with a header or with a parameter in the address."""
     assert isinstance(error, RequestValidationError)
     errors: list[Any] = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
     return answer(*fault_of(input_error(Record, errors)))

@@ -12,7 +12,7 @@ from dovetail.toolkit.commands import Argument, Command, argument, option
 from dovetail.toolkit.values import address, duration, finite, names, one_of, whole
 
 MOST_ARRAY: Final = 10_000
-"""Jobs of one array, as of any request."""
+"""Most jobs of an array, as of any request."""
 
 MOST_NICE: Final = 20
 
@@ -30,7 +30,7 @@ def _indices(text: str) -> tuple[int, ...]:
         first, last = (int(said[1]), int(said[2] or said[1])) if said else (1, 0)
         numbers = range(first, last + 1, int(said[3] or 1) if said else 1)
         if not numbers or len(found) + len(numbers) > MOST_ARRAY:
-            rule = f"must be numbers like 0-9,12,20-30:5, at most {MOST_ARRAY:,}, got {text!r}"
+            rule = f"must be indices like 0-9,12,20-30:5, at most {MOST_ARRAY:,}, got {text!r}"
             raise ArgumentTypeError(rule)
         found |= dict.fromkeys(numbers)
     return tuple(found)
@@ -143,8 +143,8 @@ _SERVE = Command(
         ),
         option(
             "--private",
-            "show what a job is to its user and to administrators only: command, folder, name, "
-            "workload, files, reasons",
+            "show a job's command, folder, name, workload, files and reasons only to its user and "
+            "to administrators",
         ),
         option(
             "--user-jobs N",
@@ -164,7 +164,7 @@ _SERVE = Command(
             "most jobs on a device (default: the pool's, 2 for real devices)",
             whole(1),
         ),
-        option("--accept-loss", "start although the journal lacks events that were on the disk"),
+        option("--accept-loss", "start even if the journal lacks events that were on disk"),
         option("--dry-run", "start nothing; plan --from-live prints what would start"),
     ),
 )
@@ -248,7 +248,7 @@ _CHOSEN = (
     option("--all", "all of your jobs"),
     option("--name NAME", "jobs of this name"),
     option("--user NAME", "jobs of this user instead of yours"),
-    option("--state STATE", "those in this state", _state),
+    option("--state STATE", "jobs in this state", _state),
 )
 """Options that select jobs that are not over."""
 
@@ -266,13 +266,13 @@ COMMANDS: Final = (
         "List the jobs of the live service.",
         "dovetail.live.commands:queue",
         (
-            option("--all", "also those that are over"),
+            option("--all", "also jobs that are over"),
             option("--user NAME", "jobs of this user"),
             option("--name NAME", "jobs of this name"),
-            option("--state STATE", "those in this state: failed, waiting ...", _any_state),
-            option("--since TIME", "those that ended within this time: 90, 2h, 1d", duration),
+            option("--state STATE", "jobs in this state: failed, waiting ...", _any_state),
+            option("--since TIME", "jobs that ended within this time: 90, 2h, 1d", duration),
             option("--limit N", "the last N of them", whole(0)),
-            option("--before JOB", "those submitted before this one: the previous page"),
+            option("--before JOB", "jobs submitted before this one: the previous page"),
         ),
     ),
     Command(

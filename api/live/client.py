@@ -1,7 +1,7 @@
 """A client of the service, over its socket or over TCP.
 
-Every command loads this module anew, so it uses the standard library's HTTP client and plain
-records: the service has checked its answers.
+Every command loads this module, so it uses the standard library's HTTP client and plain records:
+the service has checked its answers.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from dovetail.instances.plan import Plan
 
 TURN_S: Final = 60.0
-"""For how long a request is repeated that the service refuses as one too many of the user."""
+"""Seconds for which a request is repeated if the service refuses it as one too many."""
 
 RETRY_S: Final = 15.0
-"""For how long a submission that got no answer is repeated: a service restarts within that."""
+"""Seconds for which a submission without an answer is repeated: a service restarts in less."""
 
 _AGAIN_S = 0.5
 _TIMEOUT_S = 60.0
@@ -63,13 +63,13 @@ _View = TypeVar("_View", JobView, ServiceView, DeviceView, StepView)
 
 
 class _NoAnswerError(NoServiceError):
-    """The service may have done what was asked, and did not say so."""
+    """The service did not answer, but may have carried out the request."""
 
 
 class Client:
     """A client of a service; its methods may be called from any thread.
 
-    They raise what the ``ServiceApi`` raises.
+    They raise the errors of ``ServiceApi``.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Client:
     NoServiceError
         When none is found; every method raises it when the service does not answer.
     ServiceFailedError
-        By every method, when something else than a service of this version answers.
+        By every method, when anything but a service of this version answers.
     """
 
     def __init__(self, service: str | None = None, token: str | None = None) -> None:
@@ -111,13 +111,13 @@ class Client:
     def submit(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> tuple[str, ...]:
         """Submit jobs, all or none, by the fields of ``JobSpec`` without its owner.
 
-        Where the service goes away before it answers, it is asked again for ``RETRY_S``. However
-        often it is asked under one key, the jobs are accepted once.
+        If the service goes away before it answers, the request is repeated for ``RETRY_S``.
+        Repeated requests with one key accept the jobs only once.
 
         Parameters
         ----------
         jobs : sequence of mapping
-            A job each.
+            One mapping per job.
         key : str, optional
             Unique among the submissions of this user. Default: a new one.
         """
@@ -142,20 +142,20 @@ class Client:
         return self._data("POST", "jobs", lambda data: tuple(data["ids"]), body, {KEY_HEADER: key})
 
     def cancel(self, job: str, grace_s: float | None = None) -> JobView:
-        """Begin to end a job; a grace, in seconds, may shorten its own."""
+        """Begin to cancel a job; ``grace_s`` seconds may shorten its own grace."""
         asked = {} if grace_s is None else {"grace_s": grace_s}
         return self._data("POST", _path("jobs", job, "cancel", **asked), _job)
 
     def hold(self, job: str) -> JobView:
-        """Let a job that waits not start before it is released."""
+        """Keep a waiting job from starting until it is released."""
         return self._data("POST", _path("jobs", job, "hold"), _job)
 
     def release(self, job: str) -> JobView:
-        """Let a job that is held start."""
+        """Let a held job start."""
         return self._data("POST", _path("jobs", job, "release"), _job)
 
     def edit(self, job: str, changes: Mapping[str, Any]) -> JobView:
-        """Change fields of a job that waits."""
+        """Change fields of a waiting job."""
         return self._data("PATCH", _path("jobs", job), _job, changes)
 
     def pause(self, job: str) -> JobView:
@@ -163,7 +163,7 @@ class Client:
         return self._data("POST", _path("jobs", job, "pause"), _job)
 
     def resume(self, job: str) -> JobView:
-        """Let the processes of a job that is paused go on."""
+        """Continue the processes of a paused job."""
         return self._data("POST", _path("jobs", job, "resume"), _job)
 
     def requeue(self, job: str, hold: bool = False) -> JobView:
@@ -172,11 +172,11 @@ class Client:
         return self._data("POST", path, _job)
 
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
-        """Let devices (none named: all) take no new jobs, or take them again."""
+        """Keep devices (none named: all) from taking new jobs, or let them take jobs again."""
         return self._data("POST", "drain", _service, {"gpus": list(gpus), "on": on})
 
     def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> list[JobView]:
-        """Return the jobs that are not over, or all, as far as they are chosen."""
+        """Return the chosen jobs that are not over, or with ``over`` all chosen jobs."""
         pages: list[list[JobView]] = []
         left = math.inf if chosen.limit is None else chosen.limit
         more = True
@@ -194,7 +194,7 @@ class Client:
         return self._data("GET", path, lambda data: [_job(each) for each in data])
 
     def job(self, job: str, wait_s: float = 0.0) -> JobView:
-        """Return a job; as soon as it is over, or after so many seconds (60 at most)."""
+        """Return a job as soon as it is over, or after ``wait_s`` seconds (at most 60)."""
         return self._data("GET", _path("jobs", job, wait_s=wait_s), _job)
 
     def wait(self, job: str) -> JobView:
@@ -216,9 +216,9 @@ class Client:
         follow: bool = False,
         run: int | None = None,
     ) -> Iterator[bytes]:
-        """Yield what a rank has written, all or the last lines; ``follow``: to the job's end.
+        """Yield the output of a rank, all or the last lines; ``follow``: to the job's end.
 
-        In its present or last run, or in the one of that number.
+        It is the output of the current or last run, or of run number ``run``.
 
         Raises
         ------
@@ -249,7 +249,7 @@ class Client:
             return False
 
     def explain(self, job: str) -> str:
-        """Say why a job waits and what would let it start."""
+        """Return why a job waits and what would let it start."""
         return self._data("GET", _path("jobs", job, "explanation"), lambda data: str(data["text"]))
 
     def instance(self) -> Instance:
@@ -291,12 +291,12 @@ class Client:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = {},
     ) -> _Made:
-        """Return what is made of the JSON that answers a request.
+        """Return the result of ``made`` for the JSON that answers a request.
 
         Raises
         ------
         ServiceFailedError
-            When it cannot be made of that: another program answers, or another version.
+            When ``made`` fails: another program answers, or another version.
         """
         give_up_s = time.monotonic() + TURN_S
         while True:
@@ -310,7 +310,7 @@ class Client:
         try:
             return made(json.loads(text))
         except (ValueError, KeyError, TypeError):
-            line = f"what answers at {self.service_name} is no service of this version"
+            line = f"what answers at {self.service_name} is not a service of this version"
             raise ServiceFailedError(line) from None
 
     def _text(
@@ -334,19 +334,19 @@ class Client:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = {},
     ) -> HTTPResponse:
-        """Return an answer that is no refusal, to be read.
+        """Return the answer to a request, which is still to be read.
 
         Raises
         ------
         DovetailError
-            What the service refused.
+            When the service refuses the request.
         """
         sent = {"Content-Type": "application/json", **headers}
         if self._token is not None and _is_url(self.service_name):
             sent["Authorization"] = f"Bearer {self._token}"
         text = None if body is None else json.dumps(body).encode()
         if connection.sock is not None and select([connection.sock], (), (), 0)[0]:
-            connection.close()  # the service has ended it, as it was idle
+            connection.close()  # the service has closed it, as it was idle
         if connection.sock is None:
             self._connect(connection)
         prefix = urlsplit(self.service_name).path.rstrip("/") if _is_url(self.service_name) else ""
@@ -366,7 +366,7 @@ class Client:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Tell in one line that no answer came."""
+        """Report in one line that no answer came."""
         try:
             yield
         except (OSError, HTTPException) as error:
@@ -402,7 +402,7 @@ def _path(*parts: str, **asked: object) -> str:
         path = "/".join(quote(part, safe="") for part in parts)
         return f"{path}?{urlencode(asked)}" if asked else path
     except UnicodeEncodeError as error:
-        # As from an argument of a command that is no UTF-8.
+        # For example from an argument of a command that is not UTF-8.
         rule = f"must be text of whole Unicode characters, got {error.object!r}"
         field = next((name for name, value in asked.items() if value == error.object), "job")
         raise InputError(rule, field) from None

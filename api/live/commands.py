@@ -31,7 +31,7 @@ _COMMANDING: Final = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
     r"\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
-"""Control characters but tab and the ends of lines; what has no width or changes the direction."""
+"""Control characters except tab and line ends; characters that are invisible or turn the text."""
 
 _FIELDS: Final = {
     **{name: name for name in ("name", "workload", "workers", "gsla", "weight", "priority")},
@@ -41,15 +41,15 @@ _FIELDS: Final = {
     "grace": "grace_s",
     "progress": "progress_pattern",
 }
-"""The fields of ``JobSpec`` that options are named after."""
+"""The field of ``JobSpec`` that each of these options sets."""
 
 _AGAIN_S: Final = 1.0
 _PATIENCE_S: Final = 300.0
-"""How long a service that is being restarted is waited for."""
+"""Seconds to wait for a service that is being restarted."""
 
 
 def submit(options: Namespace) -> int:
-    """Hand in a job; with ``--wait`` end as it does."""
+    """Submit a job; with ``--wait``, return 1 unless it finishes."""
     job = _job(options)
     with Client() as client:
         job |= {
@@ -68,7 +68,7 @@ def submit(options: Namespace) -> int:
 
 
 def queue(options: Namespace) -> int:
-    """List the jobs that are not over, or all, or those that options choose."""
+    """List the jobs that are not over, or all jobs, as options select."""
     chosen = Chosen(
         user=options.user,
         name=options.name,
@@ -91,7 +91,7 @@ def queue(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Tell all that is known of a job, or of the service where none is named."""
+    """Show everything about a job, or the service if no job is named."""
     from dovetail.live.tables import job_view, service_view
     from dovetail.toolkit.tables import console
 
@@ -103,7 +103,7 @@ def show(options: Namespace) -> int:
         else:
             record = job = client.job(options.job)
             why = client.explain(job.id) if job.state in QUEUED else ""
-            # Unlike that of a Path, this takes a folder that may not be entered for one without it.
+            # Unlike Path.exists, this is False if the folder may not be entered.
             log = job.log if os.path.exists(job.log) else ""
             view = job_view(job, service.now_s, why, log)
     if options.json:
@@ -123,7 +123,7 @@ def wait(options: Namespace) -> int:
 
 
 def logs(options: Namespace) -> int:
-    """Print what a rank of a job has written."""
+    """Print the output of a rank of a job."""
     with Client() as client:
         chunks = client.log(options.job, options.rank, options.lines, options.follow, options.run)
         if options.json:
@@ -149,7 +149,7 @@ def _no_output(job: JobView) -> str:
 
 
 def _harmless(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield text without what commands a terminal or hides on it, which is written out."""
+    """Yield text in which characters that control a terminal or are invisible are escaped."""
     decoder = getincrementaldecoder("utf-8")("replace")
     for chunk in chunks:
         text = decoder.decode(chunk)
@@ -157,7 +157,7 @@ def _harmless(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def cancel(options: Namespace) -> int:
-    """Begin to end jobs."""
+    """Begin to cancel jobs."""
     grace_s = 0.0 if options.now else options.grace
     with Client() as client:
         found, status = _changed(
@@ -174,12 +174,12 @@ def cancel(options: Namespace) -> int:
 
 
 def hold(options: Namespace) -> int:
-    """Let jobs that wait not start before they are released."""
+    """Keep waiting jobs from starting until they are released."""
     return _order(options, Client.hold, lambda job: job.state in QUEUED and not job.held)
 
 
 def release(options: Namespace) -> int:
-    """Let jobs that are held start."""
+    """Let held jobs start."""
     return _order(options, Client.release, lambda job: bool(job.held))
 
 
@@ -190,12 +190,12 @@ def pause(options: Namespace) -> int:
 
 
 def resume(options: Namespace) -> int:
-    """Let the processes of jobs that are paused go on."""
+    """Continue the processes of paused jobs."""
     return _order(options, Client.resume, lambda job: job.state is JobState.PAUSED)
 
 
 def edit(options: Namespace) -> int:
-    """Change a job that waits."""
+    """Change a waiting job."""
     changes = _described(options)
     if options.cwd is not None:
         changes["cwd"] = _utf8([os.path.abspath(options.cwd)], "--cwd")[0]
@@ -224,7 +224,7 @@ def _order(
     change: Callable[[Client, str], JobView],
     fits: Callable[[JobView], bool],
 ) -> int:
-    """Change the jobs that options choose, print how they are then; return the exit status."""
+    """Change the jobs that options select, print their new states; return the exit status."""
     with Client() as client:
         found, status = _changed(client, options, partial(change, client), fits)
     _tell_states(found, options.json)
@@ -237,9 +237,9 @@ def _changed(
     change: Callable[[str], JobView],
     fits: Callable[[JobView], bool],
 ) -> tuple[list[JobView], int]:
-    """Change the jobs that options choose; return those that were, and the exit status.
+    """Change the jobs that options select; return the changed jobs and the exit status.
 
-    A job that cannot be changed is reported in a line, and the others are changed.
+    A job that cannot be changed is reported in one line; the others are still changed.
     """
     found, status = [], 0
     for name in _chosen(client, options, fits):
@@ -262,7 +262,7 @@ def _tell_states(jobs: Sequence[JobView], as_json: bool) -> None:
 
 
 def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool]) -> list[str]:
-    """Return the ids of the jobs that options name, or of those not over that they describe."""
+    """Return the ids of the jobs that options name, or of jobs not over that they describe."""
     described = options.all or options.name or options.user or options.state
     if options.jobs and described:
         raise InputError("cannot be combined with --all, --name, --user or --state", "JOB")
@@ -282,7 +282,7 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
 
 
 def _ids(text: str) -> Sequence[str]:
-    """Return the ids that an id, or a range of ids like ``j3-j7``, stands for."""
+    """Return the ids in a text: one id, or a range like ``j3-j7``."""
     said = re.fullmatch(r"j([1-9]\d{0,17})-j([1-9]\d{0,17})", text, re.ASCII)
     if said is None:
         return (text,)
@@ -294,9 +294,9 @@ def _ids(text: str) -> Sequence[str]:
 
 
 def _awaited(client: Client, said: Sequence[str], option: str) -> list[str]:
-    """Return the ids of the jobs that an option names: by id, by range, or all of a name.
+    """Return the ids of the jobs that an option names by id, by range or by name.
 
-    By name, these are the jobs of the user that are not over.
+    A name selects the user's jobs of that name that are not over.
     """
     found: dict[str, None] = {}
     for text in said:
@@ -314,7 +314,7 @@ def _awaited(client: Client, said: Sequence[str], option: str) -> list[str]:
 
 
 def drain(options: Namespace) -> int:
-    """Let devices take no new jobs, or take them again."""
+    """Keep devices from taking new jobs, or let them take jobs again."""
     with Client() as client:
         service = client.drain(options.gpus, not options.off)
     named = {*options.gpus}
@@ -329,7 +329,7 @@ def drain(options: Namespace) -> int:
 
 
 def top(options: Namespace) -> int:
-    """Show the service, its devices and its jobs, again and again on a terminal."""
+    """Show the service, its devices and its jobs; on a terminal, keep refreshing them."""
     from dovetail.live.tables import dashboard
     from dovetail.toolkit.tables import console
 
@@ -362,7 +362,7 @@ def _watch(client: Client, every_s: float) -> None:
                     most = _most_jobs(height - device_lines(service.devices))
                     view = dashboard(service, client.jobs(), most)
                 except NoServiceError as error:
-                    # It may be restarted: what it runs goes on.
+                    # It may be being restarted: its jobs continue.
                     view = Text(str(error))
                 live.update(view, refresh=True)
                 time.sleep(every_s)
@@ -371,7 +371,7 @@ def _watch(client: Client, every_s: float) -> None:
 
 
 def _most_jobs(lines: int) -> int:
-    """Return how many jobs there is room for among so many lines."""
+    """Return how many jobs fit on a screen of ``lines`` lines."""
     heads = 16
     return max(lines - heads, 3)
 
@@ -394,9 +394,9 @@ def _job(options: Namespace) -> dict[str, Any]:
 
 
 def _described(options: Namespace) -> dict[str, Any]:
-    """Return what options say of a job but its program, by the fields of ``JobSpec``."""
+    """Return the fields of ``JobSpec`` that options set, except the program."""
     said = {field: getattr(options, name) for name, field in _FIELDS.items()}
-    # Of a job that is there, a flag that is not given changes nothing.
+    # For `edit`, a flag that is not given changes nothing.
     if options.no_requeue:
         said["requeue"] = False
     if options.public_log:
@@ -405,15 +405,15 @@ def _described(options: Namespace) -> dict[str, Any]:
 
 
 def _require_folder(cwd: str) -> None:
-    """Refuse a folder that this user, as which the job is to run, may not enter."""
+    """Refuse a folder that this user, as whom the job will run, may not enter."""
     if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
-        raise InputError(f"must be a folder that you may enter, got {cwd!r}", "--cwd")
+        raise InputError(f"must be a folder that you can enter, got {cwd!r}", "--cwd")
 
 
 def default_workload(command: Sequence[str], cwd: str) -> str:
-    """Return a name that jobs have in common only where command and folder are the same.
+    """Return a name that jobs share only if command and folder are the same.
 
-    The program's name is for people, the digest distinguishes programs of one name.
+    The program's name is for readers, the digest distinguishes programs of one name.
     """
     from hashlib import sha256
 
@@ -440,11 +440,11 @@ def _utf8(texts: Iterable[str], what: str) -> list[str]:
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what JSON cannot carry, and report what that is."""
+    """Return the environment without variables that JSON cannot carry, and report these."""
     kept = {name: value for name, value in env.items() if _is_utf8(name + value)}
     for name in env.keys() - kept.keys():
         line = os.fsencode(name).decode(errors="replace")
-        print(f"dovetail: the job goes without {line}, which is not UTF-8 text", file=sys.stderr)
+        print(f"dovetail: the job does not get {line}, which is not UTF-8 text", file=sys.stderr)
     return kept
 
 
@@ -472,7 +472,7 @@ def _waited(client: Client, name: str) -> JobView:
 
 
 def _ended(job: JobView, as_json: bool) -> int:
-    """Tell how a job ended; return the exit status that says the same."""
+    """Print how a job ended; return the corresponding exit status."""
     assert job.state in OVER
     line = f"{job.id}: {job.state.value}: {job.why}"
     _tell(job, line, as_json)
@@ -487,7 +487,7 @@ def _tell(data: object, text: str, as_json: bool) -> None:
 
 
 def _write(data: object) -> None:
-    """Print data or views as JSON; fields at their default, too: programs find all of them."""
+    """Print data or views as JSON, including fields at their default, for programs."""
     sys.stdout.write(json_text(_plain(data)))
 
 

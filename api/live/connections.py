@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dovetail.live.peers import owner_of
 
 HEAD_S: Final = 10.0
-"""Seconds in which the head of a request has to come."""
+"""Seconds within which the head of a request must arrive."""
 
 STRANGER_S: Final = 3.0
 """The same over TCP, before a token says which user is at the other end."""
@@ -32,7 +32,7 @@ _REFUSAL: Final = (
 
 
 class Peer(NamedTuple):
-    """The other end of a connection: ``group`` and, in it, a user's number."""
+    """The user at the other end of a connection, and the user's ``group``."""
 
     group: str
     uid: int
@@ -44,16 +44,16 @@ class Peer(NamedTuple):
 
 
 class Room:
-    """How many connections there may be, so that descriptors are left for what runs.
+    """Limits on the number of connections, so that descriptors are left for running jobs.
 
-    A quarter of the descriptors is for each group: administrators, and other users, of whom one has
-    a quarter of that at most. An eighth is for strangers: connections over TCP without a token so
-    far. These are never refused, as any of them may be a user's; the oldest of them ends instead.
+    A quarter of the descriptors is for administrators and a quarter for other users, each of whom
+    has at most a quarter of that. An eighth is for strangers: TCP connections that have sent no
+    token yet. These are never refused, as any of them may be a user's; the oldest is closed.
 
     Parameters
     ----------
     descriptors : int
-        That the service may have open.
+        Number of descriptors that the service may have open.
     """
 
     def __init__(self, descriptors: int) -> None:
@@ -64,13 +64,13 @@ class Room:
         self._strangers: dict[object, Callable[[], None]] = {}
 
     def receive(self, stranger: object, end: Callable[[], None]) -> None:
-        """Take in a stranger, which ``end`` disconnects, and end the oldest if there are many."""
+        """Add a stranger, which ``end`` disconnects; end the oldest if there are too many."""
         self._strangers[stranger] = end
         if len(self._strangers) > self.of_strangers:
             self._strangers.pop(next(iter(self._strangers)))()
 
     def forget(self, stranger: object) -> None:
-        """Count a connection among the strangers no more."""
+        """Stop counting a connection as a stranger."""
         self._strangers.pop(stranger, None)
 
     def enter(self, peer: Peer) -> bool:
@@ -83,7 +83,7 @@ class Room:
         return True
 
     def leave(self, peer: Peer) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         self._open[peer] -= 1
         if not self._open[peer]:
             del self._open[peer]
@@ -102,7 +102,7 @@ class Connection(H11Protocol):
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take up a connection, or refuse it."""
+        """Accept a connection, or refuse it."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, "disconnect": transport.abort}
         connection = transport.get_extra_info("socket")
@@ -121,7 +121,7 @@ class Connection(H11Protocol):
             transport.close()
 
     def _recognised(self, uid: int) -> bool:
-        """Count the connection as that of a user; return whether there is room for it."""
+        """Count the connection for a user; return whether there is room for it."""
         peer = Peer.of(uid)
         if peer == self._peer:
             return True
@@ -143,7 +143,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what comes; nothing of a connection that is refused."""
+        """Process received data, unless the connection is closing."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -163,7 +163,7 @@ class Connection(H11Protocol):
         self._late = self.loop.call_later(within_s, self._end_late)
 
     def _end_late(self) -> None:
-        """End the connection, unless something came in time that a busy service has not read."""
+        """Close the connection, unless it has data that a busy service has not read yet."""
         unread = select.poll()
         unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         if unread.poll(0):

@@ -11,10 +11,10 @@ from dovetail.executor.live.errors import BusyError, RefusedError, TooManyError,
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
 TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"
-"""Where a client finds its user's token."""
+"""The environment variable with the token of a client's user."""
 
 KEY_HEADER: Final = "Idempotency-Key"
-"""Names a submission, so that asking for it again accepts no job twice."""
+"""The header that identifies a submission, so that repeating it accepts no job twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Fault:
 
 
 class ServiceFailedError(DovetailError):
-    """The service could not do what was asked, and not by the user's fault."""
+    """The service could not answer a request, through no fault of the user."""
 
 
 FAULTS: Final[Mapping[str, tuple[type[DovetailError], int]]] = MappingProxyType(
@@ -52,6 +52,6 @@ def fault_of(error: DovetailError) -> tuple[Fault, int]:
 
 
 def error_of(fault: Fault) -> DovetailError:
-    """Return what the client raises for an error of the service."""
+    """Return the exception that the client raises for an error of the service."""
     raised, _ = FAULTS.get(fault.kind, (ServiceFailedError, 0))
     return raised(fault.error)

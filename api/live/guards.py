@@ -22,7 +22,7 @@ from dovetail.live.peers import Tokens
 from dovetail.live.requests import MOST_BODY_BYTES
 
 LONGEST_BODY_S: Final = 60.0
-"""Seconds in which a request's body has to come."""
+"""Seconds within which a request's body must arrive."""
 
 _POLL_S: Final = 0.1
 _Made = TypeVar("_Made")
@@ -51,7 +51,7 @@ class Gate:
     def _refusal(self, scope: Scope) -> Response | None:
         names = {name for name, _ in scope["headers"]}
         if names >= {b"content-length", b"transfer-encoding"}:
-            # A proxy may take another part of it for the next request (RFC 9112, 6.3).
+            # A proxy may read another part of it as the next request (RFC 9112, 6.3).
             line = "must have Content-Length or Transfer-Encoding, got both"
             refusal = answer(Fault(kind="http", error=line), 400)
             refusal.headers["connection"] = "close"
@@ -81,9 +81,9 @@ def _lacking(scope: Scope) -> str:
 
 
 class Bodies:
-    """Reads the bodies of requests, one at a time of each user, and parses one at a time in all.
+    """Reads the bodies of requests, one at a time per user, and parses one at a time in all.
 
-    So the requests of one user take little memory and do not delay those of others.
+    Thus the requests of one user take little memory and do not delay other users.
     """
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ class Bodies:
         self._parsing = asyncio.Lock()
 
     async def read(self, request: Request, made: Callable[[bytes], _Made]) -> _Made:
-        """Return the result of a function of a request's body, called in another thread."""
+        """Return the result of ``made`` for a request's body; it is called in another thread."""
         async with self._of_user[request.state.peer.uid]:
             try:
                 body = await asyncio.wait_for(request.body(), LONGEST_BODY_S)
             except TimeoutError:
-                rule = f"a body has to come within {LONGEST_BODY_S:g} s"
+                rule = f"a body must arrive within {LONGEST_BODY_S:g} s"
                 raise HTTPException(408, rule) from None
             except ClientDisconnect:
                 raise HTTPException(400, "the body broke off") from None
@@ -105,7 +105,7 @@ class Bodies:
 
 
 class Ends:
-    """Waits for the ends of jobs, with one poll of a job for all requests that wait for it.
+    """Waits until jobs end, with one poll per job for all requests that wait for it.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class SmallBodies:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request while its body is small enough."""
+        """Answer a request unless its body is too large."""
         taken = 0
 
         async def counted() -> Message:

@@ -1,8 +1,8 @@
-"""How much of the service one user may use at a time: requests wait for each other in lanes.
+"""Limits on how much of the service one user may use at a time: requests queue in lanes.
 
-Each user has a lane of each kind. What is beyond its places waits in line; what is beyond the line
-is refused (429). An answer counts until its reader has taken it, so that answers which are never
-read take the memory of one, and a reader that stops is disconnected.
+Each user has a lane of each kind. Requests beyond its places wait in line; requests beyond the line
+are refused (429). An answer occupies its place until the client has read it, so that answers that
+are never read take the memory of one; a client that stops reading is disconnected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.live.faults import Fault
 from dovetail.live.guards import answer
 
 TAKEN_S: Final = 30.0
-"""Seconds in which the next part of an answer has to be taken."""
+"""Seconds within which a client must read the next part of an answer."""
 
 _PART_BYTES: Final = 2**16
 
@@ -34,7 +34,7 @@ class Lane(NamedTuple):
     line : int
         How many more may wait.
     streams : bool
-        Whether answers take as long as their readers like: they are sent in small parts.
+        Whether answers may take any time, as they are sent in small parts.
     """
 
     places: int
@@ -64,7 +64,7 @@ def lane_of(method: str, path: str, query: bytes) -> Lane:
 
 
 class _NotTakenError(Exception):
-    """The reader of an answer has stopped."""
+    """The client has stopped reading an answer."""
 
 
 class Lanes:
@@ -108,7 +108,7 @@ class Lanes:
                 del self._open[lane, uid]
 
     async def _taken(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request in parts, and disconnect a reader that takes the next too late."""
+        """Answer a request in parts, and disconnect a client that reads the next one too late."""
 
         async def part(message: Message) -> None:
             try:
@@ -130,7 +130,7 @@ class Lanes:
         except _NotTakenError:
             disconnect: Callable[[], None] = scope["state"]["disconnect"]
             disconnect()
-            # The server is to know of it before this returns without an end of the answer.
+            # The server must learn of it before this returns with an unfinished answer.
             await asyncio.sleep(0)
 
 

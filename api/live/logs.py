@@ -1,4 +1,4 @@
-"""Reading what a job writes, across rotation and restarts, and following it to its end."""
+"""Reading and following the output of a job, across rotation and restarts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from dovetail.executor.live.service_api import ServiceApi
 
 _CHUNK_BYTES: Final = 64 * 1024
 MOST_TAIL_BYTES: Final = 2**22
-"""Of the last lines of a log, which are in memory at once; all of a log is read part by part."""
+"""Most bytes of a log's last lines, which are in memory together; a whole log is read in parts."""
 
 _POLL_S: Final = 0.25
 
 
 def written(newest: str, uid: int) -> Iterator[bytes]:
-    """Yield what a rank has written so far, the oldest part first.
+    """Yield the output of a rank so far, the oldest part first.
 
     Parameters
     ----------
     newest : str
         The newest part; older ones have ``.1``, ``.2``, ... appended.
     uid : int
-        Whose job it is.
+        User id of the job's owner.
     """
     for part in _parts(newest):
         with _opened(part, uid) as file:
@@ -39,21 +39,21 @@ def written(newest: str, uid: int) -> Iterator[bytes]:
 
 
 def require_own(newest: str, uid: int) -> None:
-    """Refuse a log in whose place its owner has put another file.
+    """Refuse a log that its owner has replaced by another file.
 
     Raises
     ------
     RefusedError
-        When it is refused.
+        When it has been replaced.
     """
     for part in _parts(newest):
-        # It may be rotated just now.
+        # It may be just being rotated.
         with suppress(FileNotFoundError):
             _opened(part, uid).close()
 
 
 def last_lines(newest: str, uid: int, lines: int) -> bytes:
-    """Return the last lines that a rank has written, at most ``MOST_TAIL_BYTES`` or so."""
+    """Return the last lines of a rank's output, at most about ``MOST_TAIL_BYTES``."""
     found = b""
     for part in reversed(list(_parts(newest))):
         with _opened(part, uid) as file:
@@ -64,18 +64,18 @@ def last_lines(newest: str, uid: int, lines: int) -> bytes:
 
 
 class RankOutput(NamedTuple):
-    """The output of a rank, wherever rotation and new runs put it.
+    """The output of a rank, across rotation and new runs.
 
     Attributes
     ----------
     api : ServiceApi
-        Where it is found.
+        The service.
     job, rank : str, int
-        Whose output.
+        The job and its rank.
     by : Owner
-        Who asks.
+        The user who asks for it.
     uid : int
-        Whose job it is.
+        User id of the job's owner.
     """
 
     api: ServiceApi
@@ -85,7 +85,7 @@ class RankOutput(NamedTuple):
     uid: int
 
     def newest(self) -> str | None:
-        """Return its newest part."""
+        """Return the path of its newest part."""
         return self.api.log_path(self.job, self.rank, self.by)
 
     def is_over(self) -> bool:
@@ -96,23 +96,23 @@ class RankOutput(NamedTuple):
 async def followed(
     log: RankOutput, lines: int | None, ending: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
-    """Yield what a rank has written and goes on to write, from run to run, until its job is over.
+    """Yield the output of a rank so far and as it is written, over all runs, until its job is over.
 
     Parameters
     ----------
     log : RankOutput
-        Of the rank.
+        Output of the rank.
     lines : int or None
-        Begin with so many of the last lines; None: with all there is.
+        Number of last lines to begin with; None: all lines.
     ending : callable
-        Whether to end before that.
+        Returns whether to end earlier.
     """
     reader = _Reader(log)
     try:
         if lines is not None:
             yield await asyncio.to_thread(reader.skip_to, lines)
         while True:
-            # Asked before reading: what is written until the job is over is read, too.
+            # Asked before reading, so that everything written until the end is read.
             over = ending() or await asyncio.to_thread(log.is_over)
             while chunk := await asyncio.to_thread(reader.read):
                 yield chunk
@@ -124,7 +124,7 @@ async def followed(
 
 
 class _Reader:
-    """The place up to which a log has been read."""
+    """The position up to which a log has been read."""
 
     def __init__(self, log: RankOutput) -> None:
         self._log = log
@@ -132,7 +132,7 @@ class _Reader:
         self._file: BinaryIO | None = None
 
     def skip_to(self, lines: int) -> bytes:
-        """Return the last lines; ``read`` goes on behind them."""
+        """Return the last lines; ``read`` continues after them."""
         newest = self._log.newest()
         if newest is None:
             return b""
@@ -143,7 +143,7 @@ class _Reader:
         return text
 
     def read(self) -> bytes:
-        """Return what has been written since, empty where nothing was."""
+        """Return the next output, or nothing if there is none yet."""
         newest = self._log.newest()
         if newest is None:
             return b""
@@ -167,12 +167,12 @@ class _Reader:
     def _open(self, newest: str, part: str) -> None:
         self.close()
         self._newest = newest
-        # It may not have been made yet, or is just being rotated: then at the next reading.
+        # If it does not exist yet, or is just being rotated, the next reading opens it.
         with suppress(FileNotFoundError):
             self._file = _opened(part, self._log.uid)
 
     def _next_part(self, newest: str) -> str | None:
-        """Return the part that was begun after the one being read; None: there is none."""
+        """Return the part after the one being read, or None if there is none."""
         assert self._file is not None
         parts = list(_parts(newest))
         if newest == self._newest:
@@ -196,7 +196,7 @@ def _parts(newest: str) -> Iterator[str]:
 
 
 def _opened(part: str, uid: int) -> BinaryIO:
-    """Open a part of a log; never another file that its owner has put in its place."""
+    """Open a part of a log, but never a file that its owner has put in its place."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.fdopen(os.open(part, flags), "rb")
@@ -213,9 +213,9 @@ def _opened(part: str, uid: int) -> BinaryIO:
 
 
 def _ending(file: BinaryIO, lines: int, behind: bytes) -> bytes:
-    """Return at least so many lines up to the end of a file and what comes behind, if it has them.
+    """Return the end of a file followed by ``behind``: at least ``lines`` lines, if it has them.
 
-    One line more is looked for, as the first may be cut; but no more than ``MOST_TAIL_BYTES``.
+    It reads one line more, as the first may be cut, but at most about ``MOST_TAIL_BYTES``.
     """
     position = file.seek(0, os.SEEK_END)
     while position > 0 and behind.count(b"\n") <= lines and len(behind) < MOST_TAIL_BYTES:

@@ -21,7 +21,7 @@ _NAMED_BY_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def owner_of(uid: int, gid: int) -> Owner:
-    """Return a user of this machine; one without a name goes by the number."""
+    """Return a user of this machine, with the number as the name if there is none."""
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -35,7 +35,7 @@ class Tokens:
     Parameters
     ----------
     users : mapping of bytes to Owner
-        By SHA-256 of the token, so that the time of a look-up reveals nothing about other tokens.
+        Users by SHA-256 of the token: the time of a look-up reveals nothing about other tokens.
     """
 
     def __init__(self, users: Mapping[bytes, Owner]) -> None:
@@ -48,7 +48,7 @@ class Tokens:
         Raises
         ------
         InputError
-            When it cannot be read, others than its owner may read it, or a line breaks a rule.
+            When it cannot be read, users other than its owner may read it, or a line breaks a rule.
         """
         users: dict[bytes, Owner] = {}
         for number, line in enumerate(_private_lines(path), 1):

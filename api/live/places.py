@@ -1,4 +1,4 @@
-"""Where a service keeps its state, and where its socket is found."""
+"""The state directory of a service, and how its socket is found."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MOST_SOCKET_BYTES = 107
 
 
 START_S = 30.0
-"""How long a service that is being started is waited for."""
+"""Seconds to wait for a service that is starting."""
 
 MOMENT_S = 2.0
-"""How long a service may need, from its command on, until it has locked its directory."""
+"""Seconds that a service may take from its command until it has locked its directory."""
 
 _AGAIN_S = 0.1
 
 
 class NoServiceError(DovetailError):
-    """No service answers where one was looked for."""
+    """No service was found, or none answers."""
 
 
 def default_directory() -> Path:
@@ -49,9 +49,9 @@ def default_socket(directory: Path) -> Path:
 
 
 def mps_directory(directory: Path) -> Path:
-    """Return where the service of a directory has its MPS daemons.
+    """Return the directory of the MPS daemons of a service.
 
-    Root's are where other users may pass, and not in the state directory, where they may not.
+    For root it is one that other users may enter, unlike the state directory.
     """
     if os.geteuid() != 0:
         return directory / "mps"
@@ -64,12 +64,12 @@ def mps_directory(directory: Path) -> Path:
 
 
 def checked_socket(path: Path) -> Path:
-    """Return the path if a socket can have it.
+    """Return the path if it is short enough for a socket.
 
     Raises
     ------
     InputError
-        When it is longer than the kernel takes.
+        When it is longer than the kernel accepts.
     """
     length = len(os.fsencode(path))
     if length > MOST_SOCKET_BYTES:
@@ -79,15 +79,15 @@ def checked_socket(path: Path) -> Path:
 
 
 def find_service() -> str:
-    """Return the socket, or the URL, of the service that a command means.
+    """Return the socket or the URL of the service that commands use.
 
-    ``DOVETAIL_SERVICE`` names it; else it is that of this user's own service, where one has been
-    announced; else root's.
+    It is the one in ``DOVETAIL_SERVICE``; else this user's own service, if it has been announced;
+    else root's.
 
     Raises
     ------
     NoServiceError
-        When none is to be found.
+        When none is found.
     """
     if named := os.environ.get("DOVETAIL_SERVICE"):
         return named
@@ -101,7 +101,7 @@ def find_service() -> str:
 
 
 def _soon_announced(directory: Path) -> str:
-    """Return the socket of a service that is being started, once it listens there."""
+    """Wait for a service that is starting, and return its socket."""
     began_s = time.monotonic()
     pid = None
     while time.monotonic() < began_s + (MOMENT_S if pid is None else START_S):
@@ -128,10 +128,10 @@ def _listens(socket: Path) -> bool:
 
 
 def _lock_holder(directory: Path) -> int | None:
-    """Return the process that has locked the directory of a service; None if none, or unknown."""
+    """Return the process that has locked the directory of a service, or None if none is known."""
     try:
         pid = lock_pid(directory / LOCK)
-        # Only looked at: taking the lock, if for a moment, would keep a service from starting.
+        # Taking the lock, even for a moment, would keep a service from starting.
         held = f":{(directory / LOCK).stat().st_ino} "
         locks = Path("/proc/locks").read_text().splitlines()
     except (OSError, ValueError):

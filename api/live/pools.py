@@ -1,8 +1,8 @@
-"""Pools by name, as ``dovetail serve --pool`` has them.
+"""Pools by name, for ``dovetail serve --pool``.
 
-An entry point ``pool.NAME`` names a function of the same form: it gets what follows ``NAME:``, the
-service's state directory and the seconds between two looks of the service at progress, and returns
-a ``NodePool``. The core's own names come first.
+An entry point ``pool.NAME`` names a function of the same form: it gets the text after ``NAME:``,
+the service's state directory and the seconds between two readings of progress, and returns a
+``NodePool``. The core's own names come first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     directory : Path
         The service's state directory.
     sample_s : float
-        Seconds between two looks of the service at progress.
+        Seconds between two readings of progress by the service.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def exposition(service: ServiceView, jobs: Sequence[JobView]) -> tuple[bytes, st
     service : ServiceView
         The service and its devices.
     jobs : sequence of JobView
-        Those that are not over.
+        Jobs that are not over.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Views(service, jobs))
@@ -59,7 +59,7 @@ def _of_service(service: ServiceView) -> Iterator[Metric]:
         states.add_metric([state.value], service.jobs.get(state.value, 0))
     yield states
     yield GaugeMetricFamily(
-        "dovetail_in_trouble", "1 while the service says what is wrong.", bool(service.trouble)
+        "dovetail_in_trouble", "1 while the service reports trouble.", bool(service.trouble)
     )
     if service.decide_s is not None:
         yield GaugeMetricFamily(
@@ -84,14 +84,14 @@ def _of_devices(devices: Sequence[DeviceView]) -> Iterator[Metric]:
     def each(name: str, text: str, *figures: float | None) -> Metric:
         return gauge(name, text, list(zip(devices, figures, strict=True)))
 
-    yield each("jobs", "Jobs that hold it.", *(len(d.jobs) for d in devices))
+    yield each("jobs", "Jobs on the device.", *(len(d.jobs) for d in devices))
     yield each("available", "Whether it takes new jobs.", *(not d.trouble for d in devices))
     yield each("memory_bytes", "Its memory.", *(d.memory_mib * _MIB for d in devices))
     used = (None if d.used_mib is None else d.used_mib * _MIB for d in devices)
     yield each("memory_used_bytes", "Memory in use.", *used)
     yield each("power_watts", "Power drawn.", *(d.power_w for d in devices))
     energy = CounterMetricFamily(
-        "dovetail_device_energy_joules", "Energy drawn, from an origin of its own.", labels=labels
+        "dovetail_device_energy_joules", "Energy drawn since an arbitrary moment.", labels=labels
     )
     for device in devices:
         if device.energy_j is not None:
@@ -117,8 +117,8 @@ def _of_jobs(jobs: Sequence[JobView]) -> Iterator[Metric]:
         return family
 
     yield gauge("slowdown", "Measured: rate alone / rate now.", [j.slowdown for j in jobs])
-    yield gauge("predicted_slowdown", "Believed when it was placed.", [j.predicted for j in jobs])
+    yield gauge("predicted_slowdown", "Predicted when it was placed.", [j.predicted for j in jobs])
     yield gauge("upper_slowdown", "Upper bound of the prediction.", [j.upper for j in jobs])
     yield gauge("gsla", "The largest slowdown its owner accepts.", [j.gsla for j in jobs])
-    yield gauge("iterations", "Done in this run.", [j.iterations for j in jobs])
+    yield gauge("iterations", "Iterations done in this run.", [j.iterations for j in jobs])
     yield gauge("iterations_per_second", "Its rate now.", [j.rate for j in jobs])

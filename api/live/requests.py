@@ -16,13 +16,13 @@ from dovetail.instances.errors import InputError
 from dovetail.live.faults import TOKEN_VARIABLE
 
 MOST_JOBS: Final = 10_000
-"""In one request."""
+"""Most jobs in one request."""
 
 MOST_BODY_BYTES: Final = 8 * 2**20
-"""Of a request."""
+"""Most bytes in the body of a request."""
 
 MOST_NESTED: Final = 4 * MOST_JOBS
-"""Mappings and lists in a request: each takes far more memory and time than its text."""
+"""Most mappings and lists in a request: each takes far more memory and time than its text."""
 
 _MOST_FAULTS: Final = 10_000
 
@@ -73,7 +73,7 @@ class Submissions(Record):
     jobs: Annotated[tuple[SUBMISSION, ...], FailFast(), Field(min_length=1, max_length=MOST_JOBS)]
 
     def specs(self, owner: Owner) -> list[JobSpec]:
-        """Return the jobs as those of their owner.
+        """Return the jobs with their owner.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class Submissions(Record):
 
 def _spec(job: Record, owner: Owner, path: str) -> JobSpec:
     fields = {name: getattr(job, name) for name in _SAID}
-    # What the submitter shows the service is nothing that the journal should keep.
+    # The token that the submitter shows the service must not be kept in the journal.
     fields["env"] = {name: value for name, value in fields["env"].items() if name != TOKEN_VARIABLE}
     try:
         return JobSpec.from_data({**fields, "owner": owner})
@@ -107,9 +107,9 @@ def _spec(job: Record, owner: Owner, path: str) -> JobSpec:
 
 
 def parsed(record: type[_Asked], body: bytes) -> _Asked:
-    """Return the record that the body of a request holds.
+    """Return the record in the body of a request.
 
-    Whatever it holds, time and memory are in proportion to its length.
+    Time and memory are proportional to the length of any body.
 
     Raises
     ------
@@ -142,7 +142,7 @@ class Accepted(Record):
 
 
 class DrainRequest(Record):
-    """Devices (none: all) that are to take no new jobs, or to take them again."""
+    """Devices (none: all) to drain, or with `on` false to let take jobs again."""
 
     gpus: Annotated[tuple[Name, ...], FailFast()] = ()
     on: StrictBool = True

@@ -1,4 +1,4 @@
-"""The HTTP server of a service: a UNIX socket, and TCP where tokens are given."""
+"""The HTTP server of a service: a UNIX socket, and TCP if tokens are given."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from dovetail.live.places import checked_socket
 
 _BACKLOG: Final = 1024
 _AT_ONCE: Final = 16
-"""Connections that are accepted before any of them is looked at."""
+"""Connections that are accepted before any of them is handled."""
 
 _PATIENCE_S: Final = 2
 
 
 class Listening(NamedTuple):
-    """Where a server is to listen.
+    """The addresses of a server.
 
     Attributes
     ----------
     path : Path
-        Of the UNIX socket.
+        Path of the UNIX socket.
     everybody : bool
-        Whether every user of the machine may connect there.
+        Whether every user of the machine may connect to it.
     address : tuple of str and int, optional
         Host and port; port 0 takes a free one.
     """
@@ -48,24 +48,24 @@ class Listening(NamedTuple):
 
 @contextmanager
 def serving(answering: FastAPI, where: Listening, ready: threading.Event) -> Iterator[int | None]:
-    """Answer requests in another thread while the block runs; yields the TCP port.
+    """Answer requests in another thread while the block runs; yield the TCP port.
 
-    The socket's file is there as long as the block runs. A socket that is there before and that
-    has no listener is taken for the rest of a service that was killed.
+    The socket's file exists while the block runs. An earlier socket without a listener is treated
+    as left by a killed service, and replaced.
 
     Parameters
     ----------
     answering : FastAPI
-        What answers (``application``).
+        The application that answers (``application``).
     where : Listening
-        Where requests come in.
+        Addresses to listen on.
     ready : Event
-        Set once there are answers; earlier connections wait.
+        Set once the service can answer; earlier connections wait.
 
     Raises
     ------
     InputError
-        When it cannot listen there, above all where another service or another file is.
+        When it cannot listen there, for example because another service or file is there.
     """
     # The server closes its sockets only if it has begun to answer.
     with ExitStack() as open_sockets:
@@ -84,7 +84,7 @@ def serving(answering: FastAPI, where: Listening, ready: threading.Event) -> Ite
 def _running(
     answering: FastAPI, sockets: list[socket.socket], ready: threading.Event
 ) -> Iterator[None]:
-    # What others send is no concern of the service's own log.
+    # Malformed requests of clients do not belong in the service's own log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     server = _Server(
@@ -119,7 +119,7 @@ def _running(
 
 
 class _Server(uvicorn.Server):
-    """Accepts few connections at once, and lets many wait for that."""
+    """Accepts few connections at once, and lets many wait."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
@@ -152,7 +152,7 @@ def _remove_dead(path: Path) -> None:
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        raise InputError("a file that is no socket is there", "--socket", str(path))
+        raise InputError("a file that is not a socket is there", "--socket", str(path))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         # A listener with a full backlog is alive, too.
         probe.setblocking(False)
@@ -167,7 +167,7 @@ def _remove_dead(path: Path) -> None:
 
 
 def _make_folder(folder: Path, everybody: bool) -> None:
-    """Make the folder of a socket; one that is there stays as it is."""
+    """Make the folder of a socket; an existing one stays as it is."""
     if not folder.exists():
         folder.mkdir(parents=True)
         folder.chmod(0o755 if everybody else 0o700)

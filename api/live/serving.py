@@ -1,4 +1,4 @@
-"""``dovetail serve``: the service in this thread, its faces in another."""
+"""``dovetail serve``: the service in this thread, its HTTP server in another."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dovetail.predictors.trained import TrainedPredictor
 
 COMPILE_AFTER_S: Final = 10.0
-"""Seconds after the start of a service that the matching engine is compiled."""
+"""Seconds from the start of a service until the matching engine is compiled."""
 
 _LOOK_S: Final = 0.5
 _LOWEST_PRIORITY: Final = 19
@@ -47,7 +47,7 @@ _LOG: Final = logging.getLogger("dovetail.live")
 
 
 def serve(options: Namespace) -> int:
-    """Run a service until it gets a signal; its jobs run on."""
+    """Run a service until it gets a signal; its jobs continue."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where, tokens = _listening(options, directory)
@@ -101,7 +101,7 @@ def _listening(options: Namespace, directory: Path) -> tuple[Listening, Tokens |
 
 
 def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float]:
-    """Return how long runs are looked at, and how often, with some of the times changed."""
+    """Return how long runs are watched, and how often, with some of the times changed."""
     changed = dict(changes)
     sample_s = changed.pop(_SAMPLE, SAMPLE_S)
     if not sample_s > 0:
@@ -126,10 +126,11 @@ def _model(path: str | None) -> TrainedPredictor | None:
 
 @contextmanager
 def compiling_ahead(after_s: float = COMPILE_AFTER_S) -> Iterator[None]:
-    """Have the matching engine compiled while the block runs, so that no large round waits for it.
+    """Compile the matching engine while the block runs, so that no large round waits for it.
 
-    A process of low priority does so, unless its machine code is kept from an earlier time; what
-    goes wrong is logged. ``after_s`` is in seconds: a service that ends soon compiles nothing.
+    A process of low priority compiles it, unless machine code of an earlier run is cached; a
+    failure is logged. It starts after ``after_s`` seconds: a service that ends soon compiles
+    nothing.
     """
     ending = threading.Event()
 
@@ -159,9 +160,9 @@ def compiling_ahead(after_s: float = COMPILE_AFTER_S) -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have ``stop`` called on SIGTERM and SIGINT while the block runs."""
-    # Python runs handlers in this thread alone, once it is awake; a signal that comes as it falls
-    # asleep, or to another thread, would wait for that. Its number is written at once.
+    """Call ``stop`` on SIGTERM and SIGINT while the block runs."""
+    # Python runs handlers only in this thread, once it is awake; a signal that arrives as it falls
+    # asleep, or in another thread, would wait for that. Its number is written immediately.
     reading, writing = socketpair()
     writing.setblocking(False)
 
@@ -189,7 +190,7 @@ def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 def announced(directory: Path, socket: Path) -> Iterator[None]:
     """Let clients of a directory find its service while the block runs.
 
-    Where that cannot be written, they still find it at the usual place of its socket.
+    If its file cannot be written, they still find the service at its default socket.
     """
     note = directory / SERVICE_FILE
     try:

@@ -32,16 +32,16 @@ from dovetail.toolkit.wording import (
 
 MOST_JOBS = 200
 NOT_SHOWN = "(not shown to others)"
-"""What a job of another user is, in a private service."""
+"""Shown in place of another user's command and workload in a private service."""
 
 MOST_WAITING = 20
-"""Reasons for waiting, each with the jobs that have it."""
+"""Most reasons for waiting, each with its jobs."""
 
 MOST_RANGES = 8
 MOST_DEVICES = 24
 MOST_NODES = 20
 MOST_PLACES = 8
-"""Devices of a job that are named one by one where there are many jobs."""
+"""Most devices of a job on several nodes that are named one by one."""
 
 _METRICS_SHOWN = 2
 _STYLES = {
@@ -61,12 +61,12 @@ class NodeRow(NamedTuple):
 
     @property
     def busy(self) -> int:
-        """How many of its devices some job has."""
+        """How many of its devices have a job."""
         return sum(bool(device.jobs) for device in self.devices)
 
     @property
     def trouble(self) -> str:
-        """Why its devices take no new jobs, and how many, where these are not all."""
+        """Why its devices take no new jobs, and how many if not all."""
         troubles = Counter(device.trouble for device in self.devices if device.trouble)
         return ", ".join(
             why if count == len(self.devices) else f"{count} of {len(self.devices)}: {why}"
@@ -75,7 +75,7 @@ class NodeRow(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its row."""
+        """The cells of its row."""
         models = Counter(device.model for device in self.devices)
         used = [device.used_mib for device in self.devices if device.used_mib is not None]
         power = [device.power_w for device in self.devices if device.power_w is not None]
@@ -93,7 +93,7 @@ class NodeRow(NamedTuple):
 
 
 def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
-    """Return jobs as a table, and under it why those wait that do; of many the first."""
+    """Return the first jobs as a table, and below it the reasons why jobs wait."""
     if not jobs:
         return Text("no jobs")
     more = _more(len(jobs) - MOST_JOBS, "more jobs")
@@ -101,7 +101,7 @@ def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
 
 
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
-    """Return a row for every job, with the name of its workload if it has none."""
+    """Return a table with a row per job; a job without a name shows its workload."""
     names = ("job", "user", "name", "state")
     columns = ("for", "on", "with", "slowdown\n(predicted)", "done")
     table = plain_table(*names[:1])
@@ -130,18 +130,18 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
 
 
 def _name(job: JobView) -> str:
-    """Return what people call a job, and its place in an array."""
+    """Return the name of a job, with its index in an array."""
     place = "" if job.index is None else f"[{job.index}]"
     return f"{job.name or job.workload}{place}"
 
 
 def _state(job: JobView) -> str:
-    """Return the state of a job; of one that is held, that."""
+    """Return the state of a job, or ``held`` for a waiting job that is held."""
     return "held" if job.held and job.state in QUEUED else job.state.value
 
 
 def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> RenderableType:
-    """Return all that is known of a job, with the path of its log where it has one here."""
+    """Return everything about a job, with the path of its log if it is on this machine."""
     facts = fact_lines(*_facts(job, now_s, log))
     parts: list[RenderableType] = [facts]
     if job.gpus and job.state not in OVER:
@@ -157,7 +157,7 @@ def service_view(service: ServiceView) -> RenderableType:
 
 
 def service_lines(service: ServiceView) -> Table:
-    """Return what there is to say of the service in a few lines."""
+    """Return the facts about the service in a few lines."""
     counts = ", ".join(
         f"{service.jobs[state.value]} {state.value}"
         for state in JobState
@@ -180,7 +180,7 @@ def service_lines(service: ServiceView) -> Table:
 
 
 def by_node(devices: Iterable[DeviceView]) -> list[NodeRow]:
-    """Return the nodes that the devices are of."""
+    """Return the nodes of the devices."""
     of_node: dict[str, list[DeviceView]] = {}
     for device in devices:
         of_node.setdefault(device.node, []).append(device)
@@ -188,7 +188,7 @@ def by_node(devices: Iterable[DeviceView]) -> list[NodeRow]:
 
 
 def devices_view(devices: Sequence[DeviceView]) -> RenderableType:
-    """Return a row for every device; where they are many, of several nodes, one for every node."""
+    """Return a row per device, or a row per node if there are many devices on several nodes."""
     nodes = by_node(devices)
     if len(nodes) == 1 or len(devices) <= MOST_DEVICES:
         return device_table(devices)
@@ -203,7 +203,7 @@ def device_lines(devices: Sequence[DeviceView]) -> int:
 
 
 def node_table(nodes: Sequence[NodeRow]) -> RenderableType:
-    """Return a row a node, those in trouble and then the busiest first; of many the first."""
+    """Return a row per node, first nodes in trouble, then the busiest, up to ``MOST_NODES``."""
     table = plain_table("node", "rack", "devices")
     columns = ("busy", "jobs", "memory\nGiB", "power\nW", "")
     for name in columns[:4]:
@@ -226,7 +226,7 @@ def _of_nodes(nodes: Sequence[NodeRow]) -> str:
 
 
 def device_table(devices: Sequence[DeviceView]) -> RenderableType:
-    """Return a row for every device."""
+    """Return a table with a row per device."""
     table = plain_table("device", "model", "jobs")
     columns = ("memory\nGiB", "power\nW", "activity", "")
     for name in columns[:2]:
@@ -246,7 +246,7 @@ def device_table(devices: Sequence[DeviceView]) -> RenderableType:
 
 
 def dashboard(service: ServiceView, jobs: Sequence[JobView], most: int) -> RenderableType:
-    """Return the service, its devices and its jobs; of these at most ``most``."""
+    """Return the service, its devices and at most ``most`` of its jobs."""
     running = [job for job in jobs if job.state not in QUEUED]
     parts: list[RenderableType] = [service_view(service), Text()]
     if running:
@@ -285,7 +285,7 @@ def _waiting(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType]:
 
 
 def in_ranges(names: Sequence[str]) -> str:
-    """Return ids of jobs, in the order of submission, with ranges for those in a row."""
+    """Return ids of jobs, in the order of submission, with consecutive ones as ranges."""
     runs: list[list[str]] = []
     for name in names:
         if runs and int(name[1:]) == int(runs[-1][-1][1:]) + 1:
@@ -318,7 +318,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         yield "isolation", "; ".join(_isolation(job))
     yield "limits", _limits(job)
     if job.memory_used_mib is not None:
-        yield "memory", f"{job.memory_used_mib:,.0f} MiB seen of the worker that used the most"
+        yield "memory", f"{job.memory_used_mib:,.0f} MiB at most by one worker so far"
     yield "submitted", clock_time(job.submitted_s)
     if job.started_s is not None:
         line = f", as run {job.run}" if job.run else ""
@@ -406,7 +406,7 @@ def _history(job: JobView) -> RenderableType:
 
 
 def _reason(step: StepView) -> str:
-    """Return why a job came to a state; empty if that says no more than the state."""
+    """Return why a job entered a state; empty if that says no more than the state."""
     return "" if step.why == step.state.value else step.why
 
 
@@ -416,12 +416,12 @@ def clock_time(at_s: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return another user's text without what a terminal would obey."""
+    """Return another user's text without control characters."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def places(job: JobView) -> str:
-    """Return the devices of a job with its caps there; of many on several nodes, how many."""
+    """Return the devices of a job with its caps there, or a count if many are on several nodes."""
     if not job.gpus:
         return NO_FIGURE
     nodes = {gpu.partition("/")[0] for gpu in job.gpus}
@@ -441,7 +441,7 @@ def co_runners(job: JobView) -> str:
 
 
 def slowdown(job: JobView) -> str:
-    """Return the measured slowdown, and in brackets what was predicted, ``est.`` if estimated."""
+    """Return the measured slowdown and in brackets the predicted one, ``est.`` if estimated."""
     if job.slowdown is None and job.predicted is None:
         return NO_FIGURE
     kind = "est. " if job.predicted_by.startswith("estimate") else ""
@@ -450,7 +450,7 @@ def slowdown(job: JobView) -> str:
 
 
 def done(job: JobView) -> str:
-    """Return how far a job is: a part of what it has to do, or its iterations."""
+    """Return how far a job is: the fraction done, or its iterations."""
     if job.iterations is None:
         return NO_FIGURE
     if job.total:

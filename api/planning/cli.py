@@ -65,22 +65,22 @@ PLAN: Final = Command(
         ),
         option("--gap G", "stop once this relative gap is proven", float, "0"),
         SEED._replace(text="same seed, same plan"),
-        option("--preempt", "let running jobs but latency-critical ones move or wait"),
+        option("--preempt", "let running jobs move or wait, except latency-critical ones"),
         SLOWDOWNS,
         *PREDICTION,
         option(
             "--verify",
-            "check the plan once more, and its bound where the solver left a certificate",
+            "check the plan again, and its bound if the solver left a certificate",
         ),
         option(
             "--commands",
-            "instead of the plan, print the environment of each process that starts, to start jobs "
-            "by hand under MPS",
+            "instead of the plan, print the environment of each process that starts, for starting "
+            "jobs by hand under MPS",
         ),
         option("--write-model FILE.mps", "write the integer program (extra milp)"),
         REPORT,
         FIGURES,
-        option("--compare", "also print what simple rules achieve with the same jobs"),
+        option("--compare", "also print the results of simple rules for the same jobs"),
     ),
 )
 
@@ -103,20 +103,20 @@ COMMANDS: Final = (
     ),
     Command(
         "explain",
-        "Say why jobs wait and what would let them start.",
+        "Explain why jobs wait and what would let them start.",
         "dovetail.planning.commands:explain",
         (
             INSTANCE,
             _FILE,
             argument(
-                "[JOB]", "id of the job (default: all that wait, and the pairs not yet measured)"
+                "[JOB]", "id of the job (default: all waiting jobs, and the pairs not yet measured)"
             ),
             SLOWDOWNS,
         ),
     ),
     Command(
         "next",
-        "Write the instance of the next round; what the plan placed runs, what has ended is gone.",
+        "Write the instance of the next round; jobs that the plan placed run, ended jobs are gone.",
         "dovetail.planning.next_round:next_round",
         (
             INSTANCE,
@@ -126,7 +126,7 @@ COMMANDS: Final = (
             SLOWDOWNS._replace(text="the plan was made with these measured pairs"),
             *PREDICTION,
             OUTPUT,
-            option("--overwrite", "write over a file that is there, but none that is read"),
+            option("--overwrite", "overwrite an existing file, but never an input"),
         ),
     ),
 )

@@ -80,12 +80,12 @@ def plan(options: Namespace) -> int:
 
 
 def _tell(line: Line, name: str, value: float, bound: float | None) -> None:
-    """Show how far the search is."""
+    """Show the progress of the search."""
     line.text = f"solving: {so_far(name, value, bound)}"
 
 
 def _plan_from_live(options: Namespace) -> int:
-    """Print or write what the live service would do now; it decides as it is set up to."""
+    """Print or write the plan that the live service would carry out now, with its own options."""
     from dovetail.live.client import Client
     from dovetail.planning.cli import PLAN
 
@@ -103,7 +103,7 @@ def _plan_from_live(options: Namespace) -> int:
 
 
 def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
-    """Return the live round, and the plan for it: asked again where jobs came or went between."""
+    """Return the live round and the plan for it; ask again if jobs came or went in between."""
     for _ in range(_MOST_ASKED):
         instance, made = client.instance(), client.plan()
         named = {row.job for row in made.assignments} | {row.job for row in made.waiting}
@@ -115,7 +115,7 @@ def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
 
 
 def _compile_once(instance: Instance, solver: str) -> None:
-    """Compile the engine before the time limit starts, where the round is one that it solves."""
+    """Compile the engine before the time limit starts, if it may solve the round."""
     alike = (
         len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
     )
@@ -125,7 +125,7 @@ def _compile_once(instance: Instance, solver: str) -> None:
 
 
 def _objective(name: str) -> Objective:
-    """Return an objective: its name, or a class of the user's."""
+    """Return an objective: its name, or a class of the user."""
     from dovetail.formulations.values import JobValues
     from dovetail.solver.outside import PREFIX, class_at
 
@@ -138,7 +138,7 @@ def _objective(name: str) -> Objective:
 
 
 def _verified(instance: Instance, result: Result, objective: Objective) -> Plan:
-    """Return the plan with what was found true of it once more."""
+    """Return the plan with the result of a second verification."""
     from dovetail.solver.verification import verify
 
     with working("verifying"):
@@ -149,7 +149,7 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
     from dovetail.planning.comparison import compare
 
     comparison = None
-    interrupted = made.stopped == "interrupted"  # who interrupts waits for nothing but the plan
+    interrupted = made.stopped == "interrupted"  # after an interrupt, only the plan is written
     if (options.compare or options.report or options.figures) and not interrupted:
         with working("comparing with simpler rules"):
             comparison = compare(instance, made)
@@ -174,7 +174,7 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
 
 
 def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
-    """Print what starts the jobs of a plan; for machines with the plan itself."""
+    """Print commands that start the jobs of a plan; as JSON, with the plan."""
     from dovetail.planning.starting import ranks, shell_lines
 
     found = list(ranks(instance, made))
@@ -199,7 +199,7 @@ def check(options: Namespace) -> int:
 
 
 def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
-    """Say on standard error that the files may not belong together, before all that follows."""
+    """Warn first, on standard error, if the files may not belong together."""
     made_for = plan_read.instance
     if made_for not in (None, instance.name):
         text = f"the plan was made for instance {made_for}, this one is {instance.name}"
@@ -207,7 +207,7 @@ def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
 
 
 def explain(options: Namespace) -> int:
-    """Say why a job waits and what would let it start, or why all wait that do."""
+    """Explain why a job waits and what would let it start, or why each waiting job waits."""
     from dovetail.solver.explanations import explain as explained
 
     instance = instance_with(options.instance, options.slowdowns)

@@ -1,4 +1,4 @@
-"""The same round planned in simpler ways, to see what a plan is worth."""
+"""The same round planned by simpler rules, for comparison with a plan."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 RANDOM_RUNS = 5
-"""Over how many seeds random pairing is averaged."""
+"""Number of seeds over which random pairing is averaged."""
 
 THIS_PLAN = "this plan"
 
 
 class ComparedPlan(Record):
-    """The result of one way of planning; a mean where it was tried with several seeds.
+    """The result of one rule; a mean if it was tried with several seeds.
 
     Attributes
     ----------
     name : str
-        The way of planning.
+        The rule.
     placed, started : float
-        Jobs that have GPUs, and those of them that start now.
+        Number of jobs that have GPUs, and of jobs among them that start now.
     placed_weight : float
         Total weight of the placed jobs.
     value : float
-        The objective that the plan was made for.
+        Value of the plan's objective.
     throughput : float
         Sum over the placed jobs of weight x rate.
     worst_slowdown, mean_slowdown : float or None
-        Over the placed jobs; None where there are none.
+        Over the placed jobs; None if there are none.
     gpus_used : float
-        GPUs that hold a job.
+        Number of GPUs with a job.
     gsla_violations : float
-        Jobs over their gSLA, as the checker counts them.
+        Number of jobs over their gSLA, by the checker.
     """
 
     name: Text
@@ -69,35 +69,35 @@ class PlanComparison(Record):
     rows: tuple[ComparedPlan, ...]
 
     def to_frame(self) -> DataFrame:
-        """Return a row for each way of planning, as a data frame of pandas."""
+        """Return a row for each rule, as a data frame of pandas."""
         return frame(map(dict, self.rows), ComparedPlan.model_fields)
 
 
 def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> PlanComparison:
-    """Plan the same round in three simpler ways.
+    """Plan the same round by three simpler rules.
 
-    Running jobs stay where they are in each of them. Exclusive use gives jobs whole GPUs in
-    the order of the queue; greedy lets each job of the queue join where it adds most; random
-    pairing lets it join anywhere that the constraints allow.
+    Running jobs always stay where they are. Exclusive use gives jobs whole GPUs in queue
+    order; greedy lets each job of the queue join where it adds most; random pairing lets it
+    join anywhere that the constraints allow.
 
     Parameters
     ----------
     instance : Instance
         The round.
     plan : Plan
-        A valid plan for it; its objective and its ``preempt`` hold for all.
+        A valid plan for it; all rules use its objective and its ``preempt``.
     seed : int
-        The first of the seeds of random pairing.
+        The first seed of random pairing.
 
     Returns
     -------
     PlanComparison
-        One row for each way, the given plan first.
+        One row for the given plan, then one for each rule.
 
     Raises
     ------
     InputError
-        When the instance lacks a field that the objective is computed from.
+        When the instance lacks a field that the objective needs.
     """
     objective = plan.judged_by
     round_ = instance.preempted() if plan.preempt else instance

@@ -22,7 +22,7 @@ _PLACED = ("state", "gpus", "share", "sub_batch")
 
 
 def next_round(options: Namespace) -> int:
-    """Write the instance of the next round; say what runs, waits and has ended."""
+    """Write the instance of the next round; print how many jobs run, wait and have ended."""
     lists = filter(None, [options.ended_in, options.slowdowns, options.model])
     require_separate((options.instance, options.plan, *lists), options.output)
     _require_new(options)
@@ -45,26 +45,26 @@ def _require_new(options: Namespace) -> None:
 
 
 def _listed(path: str | None) -> list[str]:
-    """Return the ids in a file, one a line."""
+    """Return the ids in a file, one per line."""
     lines = read_text(path).splitlines() if path else []
     return [line.strip() for line in lines if line.strip()]
 
 
 def _as_planned(options: Namespace, instance: Instance) -> Instance:
-    """Return the instance with the measured and predicted slowdowns that the plan rests on."""
+    """Return the instance with the measured and predicted slowdowns that the plan used."""
     predictor = predictor_of(options)
     instance = with_slowdowns(instance, options.slowdowns)
     return predicted(options, instance, predictor) if predictor else instance
 
 
 def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None:
-    """Refuse a plan of another instance, and one that breaks a rule.
+    """Refuse a plan of another instance, or one that breaks a rule.
 
-    Jobs that wait and that it does not name were added to the instance since.
+    Waiting jobs that the plan does not name were added to the instance later.
     """
     source = source_name(options.plan)
     if plan.instance not in (None, instance.name):
-        rule = f"must be that of the instance, {instance.name!r}, got {plan.instance!r}"
+        rule = f"must be {instance.name!r}, the name of the instance, got {plan.instance!r}"
         raise InputError(rule, "instance", source)
     named = {row.job for row in plan.assignments} | {row.job for row in plan.waiting}
     planned = instance.with_jobs(job for job in instance.jobs if job.running or job.id in named)
@@ -74,11 +74,11 @@ def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None
         return
     first, *others = report.violations
     more = f" ({len(others)} more: see dovetail check)" if others else ""
-    raise InputError(f"is no valid plan of {instance.name!r}: {first}{more}", "", source)
+    raise InputError(f"is not a valid plan of {instance.name!r}: {first}{more}", "", source)
 
 
 def _write(text: str, name: str, before: Instance, after: Instance, output: str) -> None:
-    """Write the next instance; from YAML to YAML with comments and order of the file."""
+    """Write the next instance; from YAML to YAML, keep the comments and order of the file."""
     if not (is_yaml(text, name) and is_yaml(text, output)):
         write_instance(after, output)
         return
@@ -92,7 +92,7 @@ def _write(text: str, name: str, before: Instance, after: Instance, output: str)
 def _changes(
     before: Instance, after: Instance
 ) -> Iterator[tuple[str, Mapping[str, object] | None]]:
-    """Yield what changes of each job, as its file says it; None for those that have ended."""
+    """Yield the changed fields of each job, as in its file, or None for a job that has ended."""
     for job in before.jobs:
         now = after.jobs_by_id.get(job.id)
         if now is None:

@@ -35,16 +35,16 @@ from dovetail.toolkit.pages import Cell, Head, PageTable, environment
 
 _LEAST_PIECE = 20
 _MOST_ROWS = 40
-"""Jobs in the chart of slowdowns: those nearest to their gSLA."""
+"""Most jobs in the chart of slowdowns: those nearest to their gSLA are shown."""
 _FAR = 4.0
-"""gSLAs above the largest slowdown times this are left out of the chart."""
+"""gSLAs above this many times the largest slowdown are left out of the chart."""
 _GANG_HUES, _GOLDEN_SECTION = (40, 320), 0.618034
 """Hues of gangs, without the red of broken limits, and the step between two of them."""
 
 
 @dataclass(frozen=True)
 class SeatBar:
-    """A seat as a piece of its GPU's width; gangs have a hue, other jobs none."""
+    """A worker as a piece of its GPU's width; gangs have a hue, other jobs none."""
 
     seat: PlannedWorker
     width: int
@@ -53,7 +53,7 @@ class SeatBar:
 
 @dataclass(frozen=True)
 class GpuDrawing:
-    """A GPU, its pieces, the width that no cap gives away, and how it is divided."""
+    """A GPU, its pieces, the width that no cap uses, and how it is divided."""
 
     gpu: GpuView
     pieces: tuple[SeatBar, ...]
@@ -64,7 +64,7 @@ class GpuDrawing:
 
 @dataclass(frozen=True)
 class NodeDrawing:
-    """A node, what it is made of, and its GPUs; no drawings where all are idle."""
+    """A node, its models, and drawings of its GPUs; none if all are idle."""
 
     node: NodeView
     caption: str
@@ -81,12 +81,12 @@ def report_html(instance: Instance, plan: Plan, comparison: PlanComparison) -> s
     plan : Plan
         A plan that the checker finds valid.
     comparison : PlanComparison
-        The same round planned in simpler ways.
+        The same round planned by simpler rules.
 
     Raises
     ------
     InputError
-        When the instance lacks a field that the plan's objective is computed from.
+        When the instance lacks a field that the plan's objective needs.
     """
     laid_out = view(instance, plan)
     return (
@@ -119,7 +119,7 @@ def report_charts(instance: Instance, plan: Plan, comparison: PlanComparison) ->
 
 
 def slowdown_chart(laid_out: PlanView) -> Chart | None:
-    """Return slowdowns, bounds and gSLAs of the jobs nearest to their limit; None without jobs."""
+    """Return slowdowns, bounds and gSLAs of the jobs nearest to their gSLA, or None if no job."""
     placed = _by_closeness(laid_out)
     if not placed:
         return None
@@ -145,7 +145,7 @@ def slowdown_chart(laid_out: PlanView) -> Chart | None:
 
 
 def comparison_chart(comparison: PlanComparison) -> Chart:
-    """Return what this plan and simpler ways of planning come to."""
+    """Return the values of this plan and of simpler rules."""
     two_stage = comparison.objective in TWO_STAGE
     label = "weight placed" if two_stage else comparison.objective
     rows = (
@@ -158,7 +158,7 @@ def comparison_chart(comparison: PlanComparison) -> Chart:
 
 
 def _by_closeness(laid_out: PlanView) -> list[PlacedJob]:
-    """Return the placed jobs, those nearest to their gSLA first."""
+    """Return the placed jobs, nearest to their gSLA first."""
     return sorted(laid_out.placed, key=lambda placed: -placed.closeness)
 
 
@@ -250,7 +250,7 @@ def _headline(laid_out: PlanView) -> str:
 
 
 def _proof(laid_out: PlanView) -> str:
-    """Return what is proven of the plan, and by what, in whole sentences."""
+    """Return what is proven about the plan, and how, in whole sentences."""
     texts = _bound_text(laid_out.plan), _origin_text(laid_out), _check_text(laid_out)
     return " ".join(filter(None, texts))
 
@@ -258,7 +258,7 @@ def _proof(laid_out: PlanView) -> str:
 def _bound_text(plan: Plan) -> str:
     claim = plan.objective
     if claim is None:
-        return "The plan does not say what it was made to maximise, so nothing is proven of it."
+        return "The plan does not say what it was made to maximise, so nothing is proven about it."
     value = f"this one reaches {wording.figure(claim.value)}"
     if claim.bound is None or claim.gap is None:
         return f"No bound on the {claim.name} of other plans was proven; {value}."
@@ -294,7 +294,7 @@ def _check_text(laid_out: PlanView) -> str:
 
 
 def _tiles(laid_out: PlanView) -> Sequence[tuple[str, str, str]]:
-    """Return label, figure and small print of each of the boxes under the headline."""
+    """Return label, figure and small print of each box under the headline."""
     return (
         (
             "jobs that run",
@@ -347,7 +347,7 @@ def _node_drawings(laid_out: PlanView) -> Iterator[NodeDrawing]:
 
 
 def _hue(k: int) -> int:
-    """Return the hue of the k-th gang, far from those before; the first is blue."""
+    """Return the hue of the k-th gang, far from earlier ones; the first is blue."""
     low, high = _GANG_HUES
     return low + round((0.6 + k * _GOLDEN_SECTION) % 1 * (high - low))
 
@@ -365,7 +365,7 @@ def _gpu_drawing(gpu: GpuView, hues: Mapping[str, int]) -> GpuDrawing:
     capped = share_total(shares)
     idle = shares.count(IDLE)
     uncapped = shares.count(None) + idle
-    # A job without a cap may use all SMs; it is drawn on what the caps of others leave.
+    # A job without a cap may use all SMs; it is drawn on the width that caps of others leave.
     left = max(_LEAST_PIECE, (100 - capped) // uncapped) if uncapped else 0
     return GpuDrawing(
         gpu=gpu,
@@ -392,7 +392,7 @@ def _division_text(jobs: int, uncapped: int, capped: int, idle: int) -> str:
 
 
 def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
-    """Yield what one needs to know to repeat the plan."""
+    """Yield the facts needed to repeat the plan."""
     plan, instance = laid_out.plan, laid_out.instance
     yield "instance", instance.name
     yield "objective", phrases.objective(laid_out)

@@ -1,4 +1,4 @@
-"""To start the jobs of a plan by hand: environment variables for each rank."""
+"""Starting the jobs of a plan by hand: environment variables for each rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STOPS = """\
 """
 _HEAD = """\
 # Each line is a process of a job that starts: put its command between variables and comment.
-# Devices are numbered as in the instance, which has to be the order of nvidia-smi.
+# Devices are numbered as in the instance, which must be in the order of nvidia-smi.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID"""
 
 
@@ -31,13 +31,13 @@ class Rank:
     Attributes
     ----------
     job, node, gpu : str
-        Which job, and where.
+        The job, and the node and GPU of the process.
     rank, workers : int
-        Which of its processes, from 0, and how many there are.
+        Number of the process, from 0, and how many the job has.
     sub_batch : int or None
-        The sub-batch that the plan lets the job run at.
+        The sub-batch at which the plan lets the job run.
     environment : dict of str to str
-        What the process needs in its environment.
+        Environment variables that the process needs.
     """
 
     job: str
@@ -56,13 +56,13 @@ class Rank:
 def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
     """Yield every process of the jobs that a plan starts or moves.
 
-    A GPU whose id is a UUID is named by it, others by their position in their node. Where the
+    A GPU whose id is a UUID is named by it, others by their position in their node. If the
     instance has latency-critical jobs, the priority of all others is below normal.
 
     Raises
     ------
     UnsupportedError
-        When a job starts at the share ``idle``, which no variable of MPS gives.
+        When a job starts at the share ``idle``, which no variable of MPS sets.
     """
     numbers = {
         gpu.id: gpu.id if _UUID.fullmatch(gpu.id) else str(k)
@@ -88,7 +88,7 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
 
 
 def shell_lines(instance: Instance, stops: Iterable[Stop], found: Iterable[Rank]) -> Iterator[str]:
-    """Yield lines for a shell, node by node: the jobs to stop there, then what starts."""
+    """Yield lines for a shell, node by node: the jobs to stop there, then the ranks to start."""
     leaving: dict[str, list[str]] = defaultdict(list)
     for stop in stops:
         for gpu in stop.gpus:

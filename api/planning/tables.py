@@ -1,4 +1,4 @@
-"""Plans, comparisons and check reports as text for people."""
+"""Plans, comparisons and check reports as text for a terminal."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ _NOTHING_SAID = {
     "gSLA": {"", NO_FIGURE},
     "": {"", STARTS},
 }
-"""Cells that a column does without if it has no others."""
+"""Cells that say nothing: a column that has no others is left out."""
 
 
 def plan_view(instance: Instance, plan: Plan) -> RenderableType:
-    """Return a plan as text: headline, jobs on each GPU, jobs that wait and why, notes."""
+    """Return a plan as text: headline, jobs on each GPU, why jobs wait, notes."""
     laid_out = view(instance, plan)
     return Group(
         headline(laid_out),
@@ -76,7 +76,7 @@ def plan_view(instance: Instance, plan: Plan) -> RenderableType:
 
 
 def headline(laid_out: PlanView) -> RenderableType:
-    """Return what the plan comes to and what is proven of it."""
+    """Return the value of the plan and what is proven about it."""
     plan, report = laid_out.plan, laid_out.report
     jobs = len(laid_out.instance.jobs)
     placed = f"{len(laid_out.placed)} of {jobs} jobs ({counted(laid_out.changes)})"
@@ -96,7 +96,7 @@ def headline(laid_out: PlanView) -> RenderableType:
 
 
 def gpu_table(laid_out: PlanView) -> RenderableType:
-    """Return the jobs on each GPU, node by node; of a large cluster the first GPUs."""
+    """Return the jobs on each GPU, node by node, for the first ``MOST_GPUS`` GPUs."""
     gpus = list(islice(_gpus(laid_out), MOST_GPUS))
     columns = _telling(laid_out, [row for rows, _ in gpus for row in rows])
     table = plain_table()
@@ -121,7 +121,7 @@ def gpu_table(laid_out: PlanView) -> RenderableType:
 
 
 def _telling(laid_out: PlanView, rows: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the columns that say anything of these rows."""
+    """Return the columns that say anything about these rows."""
     silent = {
         name
         for name, nothing in _NOTHING_SAID.items()
@@ -136,7 +136,7 @@ def _telling(laid_out: PlanView, rows: Sequence[Mapping[str, str]]) -> tuple[str
 
 
 def stop_lines(laid_out: PlanView) -> Iterator[RenderableType]:
-    """Yield a line for every running job that has to be stopped, under their number."""
+    """Yield the number of running jobs to stop, and a line for each."""
     stops = laid_out.stops
     if stops:
         yield Text(f"\n{number(len(stops), 'running job')} to stop first", "bold")
@@ -148,7 +148,7 @@ def stop_lines(laid_out: PlanView) -> Iterator[RenderableType]:
 
 
 def waiting_lines(laid_out: PlanView) -> RenderableType:
-    """Return a line for every waiting job; of many the first, under counts of all."""
+    """Return counts of the reasons for waiting, and a line for each of the first waiting jobs."""
     waiting = laid_out.waiting
     if not waiting:
         return Text("\nno job waits", "bold")
@@ -160,7 +160,7 @@ def waiting_lines(laid_out: PlanView) -> RenderableType:
 def waiting_view(
     waiting: Sequence[Waiting], unknown_pairs: Iterable[tuple[str, str]], unknown: int
 ) -> RenderableType:
-    """Return why each job waits, and the first pairs of workloads that nothing is known of."""
+    """Return why each job waits, and the first pairs of workloads without a known slowdown."""
     lines: list[RenderableType] = [_reason_lines(waiting) if waiting else Text("no job waits")]
     if unknown:
         title = f"\n{number(unknown, 'pair')} of workloads without a known slowdown:"
@@ -186,12 +186,12 @@ def _named_lines(lines: Iterable[tuple[str, str]]) -> RenderableType:
 
 
 def note_lines(plan: Plan) -> RenderableType:
-    """Return the plan's notes, a line each."""
+    """Return the plan's notes, one per line."""
     return Text("".join(f"\nnote: {note}" for note in plan.notes))
 
 
 def comparison_table(comparison: PlanComparison) -> RenderableType:
-    """Return the plan and the simpler ways of planning, a row each."""
+    """Return the plan and the simpler rules, one per row."""
     table = plain_table("")
     columns = comparison_columns(comparison)
     for column in columns:
@@ -215,7 +215,7 @@ def explanation_view(story: Explanation) -> RenderableType:
 
 
 def check_view(report: CheckReport) -> RenderableType:
-    """Return what the checker found: the verdict, the recomputed figures, every breach."""
+    """Return the checker's verdict, the recomputed figures and every violation."""
     broken = number(len(report.violations), "violation")
     facts = fact_lines(
         ("plan", "valid" if report.valid else f"not valid: {broken}"),
@@ -239,7 +239,7 @@ def _verified(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[str, str]]:
-    """Yield the recomputed value, the first stage's before it, each with its proven bound."""
+    """Yield the recomputed value, after the first stage's if any, each with its proven bound."""
     if report.objective in TWO_STAGE:
         most = claim.placed_weight_bound if claim else None
         bound = "" if most is None else f"   bound {figure(most)}"
@@ -266,7 +266,7 @@ def _gpus(laid_out: PlanView) -> Iterator[tuple[Sequence[Mapping[str, str]], boo
 
 def _gpu_rows(gpu: GpuView, node: str) -> Iterator[Mapping[str, str]]:
     memory = f"{gib(gpu.used_mib)}/{gib(gpu.gpu.memory_mib)}"
-    # What is the same for all on this GPU is said once.
+    # Facts about the GPU are shown once.
     first = {"node": node, "GPU": gpu.gpu.id, "memory GiB": memory}
     rows = [_seat_cells(seat) for seat in gpu.seats] or [{"job": "(idle)"}]
     for k, row in enumerate(rows):

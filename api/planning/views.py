@@ -1,7 +1,7 @@
-"""A plan arranged for readers: by node and GPU, by job, and the jobs that wait.
+"""A plan arranged for readers: by node and GPU, by job, and the waiting jobs.
 
-Terminal tables and the HTML report show the same view. Figures are the independent
-checker's, not the plan's own.
+Terminal tables and the HTML report show the same view. Figures are computed by the
+independent checker, not taken from the plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.instances.instance import Gpu, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan, Stop, Waiting
 
 TWO_STAGE = frozenset({"slowdown", "sensitivity", "energy"})
-"""Objectives that place as much weight as possible before they look at their own value."""
+"""Objectives that first place as much weight as possible, then optimise their own value."""
 
 LOWER_IS_BETTER = frozenset({"slowdown", "sensitivity"})
 
@@ -31,15 +31,15 @@ class PlacedJob:
     job : Job
         The job.
     gpus : tuple of str
-        Where its workers are.
+        The GPUs of its workers.
     slowdown, bound : float or None
-        Its slowdown, and the figure that its gSLA is checked against; None where unknown.
+        Its slowdown, and the upper bound that its gSLA limits; None if unknown.
     sub_batch : int or None
-        The sub-batch it runs at, where the plan names one.
+        The sub-batch at which it runs, if the plan names one.
     origin : Origin or None
-        Where its slowdown is from; None where it is as given, or it is alone.
+        Origin of its slowdown; None if the instance does not say, or the job is alone.
     change : str
-        ``starts``, ``stays`` where it is, or ``moves``: it runs and starts again.
+        ``starts``, ``stays`` where it is, or ``moves``: it is stopped and starts again.
     """
 
     job: Job
@@ -52,7 +52,7 @@ class PlacedJob:
 
     @property
     def closeness(self) -> float:
-        """How much of its gSLA is used up: 1 at the limit, 0 without one."""
+        """The fraction of its gSLA that is used up: 1 at the limit, 0 without one."""
         if self.job.gsla is None or self.bound is None:
             return 0.0
         return self.bound / self.job.gsla
@@ -68,14 +68,14 @@ class PlannedWorker:
 
     @property
     def part(self) -> str:
-        """Which worker of how many this is, ``2/4``; empty where there is one."""
+        """Number of the worker of how many, as ``2/4``; empty if there is only one."""
         workers = self.placed.job.workers
         return f"{self.worker}/{workers}" if workers > 1 else ""
 
 
 @dataclass(frozen=True)
 class GpuView:
-    """A GPU, the workers on it and the memory that they take together with the reserve."""
+    """A GPU, the workers on it, and the memory that they and the reserve take."""
 
     gpu: Gpu
     seats: tuple[PlannedWorker, ...]
@@ -83,7 +83,7 @@ class GpuView:
 
     @property
     def used_part(self) -> float:
-        """The part of the memory in use, 0..1."""
+        """The fraction of the memory in use, 0..1."""
         return self.used_mib / self.gpu.memory_mib
 
 
@@ -102,19 +102,19 @@ class PlanView:
     Attributes
     ----------
     instance : Instance
-        What the plan answers; running jobs are pending where the plan preempts them.
+        The round that the plan answers; with preemption, its running jobs are pending.
     plan : Plan
         The plan.
     report : CheckReport
-        What the checker found.
+        The checker's report.
     nodes : tuple of NodeView
         Every node, in the order of the file.
     placed : tuple of PlacedJob
         Every job that has GPUs, in the order of the file.
     waiting : tuple of Waiting
-        Every job that has none, in the order of the file, with the plan's reason if it has one.
+        Every other job, in the order of the file, with the plan's reason if it has one.
     stops : tuple of Stop
-        The running jobs that wait or move, with their GPUs.
+        The running jobs that must stop, to wait or move, with their GPUs.
     """
 
     instance: Instance
@@ -132,7 +132,7 @@ class PlanView:
 
     @property
     def changes(self) -> Mapping[str, int]:
-        """How many jobs start and stay, and where the plan preempts, move and stop."""
+        """Number of jobs that start and stay, and if the plan preempts, that move and stop."""
         found = Counter(each.change for each in self.placed)
         changes = {"start": found["starts"], "stay": found["stays"]}
         if not self.plan.preempt:
@@ -140,13 +140,13 @@ class PlanView:
         return {**changes, "move": found["moves"], "stop": len(self.stops) - found["moves"]}
 
     def after_stop(self, stop: Stop) -> str:
-        """Return what becomes of a job that is stopped."""
+        """Return what happens to a job after it is stopped."""
         again = next((each.gpus for each in self.placed if each.job.id == stop.job), None)
         return "then waits" if again is None else f"then starts again on {listed(again, 4)}"
 
     @property
     def reason_kinds(self) -> Mapping[str, int]:
-        """How many jobs wait for each kind of reason (its text before the colon)."""
+        """Number of jobs that wait for each kind of reason (its text before the colon)."""
         kinds = (each.reason.partition(":")[0] or "no reason given" for each in self.waiting)
         return dict(Counter(kinds).most_common())
 
@@ -164,7 +164,7 @@ def view(instance: Instance, plan: Plan) -> PlanView:
     Raises
     ------
     InputError
-        When the instance lacks a field that the plan's objective is computed from.
+        When the instance lacks a field that the plan's objective needs.
     """
     problem = instance.preempted() if plan.preempt else instance
     report = check(instance, plan)

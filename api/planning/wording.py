@@ -11,7 +11,7 @@ from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE, PlacedJob, Plann
 from dovetail.toolkit.wording import count, figure, number, percent, two_digits
 
 if TYPE_CHECKING:
-    # Solvers come with it.
+    # Importing these at run time would import the solvers.
     from dovetail.instances.plan import ObjectiveValue, Plan
     from dovetail.planning.comparison import ComparedPlan, PlanComparison
 
@@ -28,15 +28,15 @@ OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
 
 
 def objective(laid_out: PlanView) -> str:
-    """Return what a plan was made for, and what that means."""
+    """Return the objective of a plan, and its meaning."""
     ours, claim = laid_out.report.objective, laid_out.plan.objective
     if claim is None or claim.name == ours:
         return f"{ours}: {OBJECTIVE_MEANINGS[ours]}"
-    return f"{claim.name}: a class of the user's own; the checker computes {ours}"
+    return f"{claim.name}: a class of the user; the checker computes {ours}"
 
 
 def proof(plan: Plan) -> str:
-    """Return the status of a plan with what it means."""
+    """Return the status of a plan and its meaning."""
     if plan.status is None or plan.objective is None:
         return "checked and valid; no proof of how good it is"
     if plan.status == "optimal":
@@ -53,7 +53,7 @@ _ENDED: Final = {
 
 
 def so_far(name: str, value: float, bound: float | None) -> str:
-    """Return how far a search is: the best value so far, and the gap to the proven bound."""
+    """Return the progress of a search: the best value so far and the gap to the proven bound."""
     if bound is None:
         return f"{name} {figure(value)}, no bound yet"
     most = max(abs(bound), abs(value))
@@ -61,24 +61,24 @@ def so_far(name: str, value: float, bound: float | None) -> str:
 
 
 def origin(placed: PlacedJob) -> str:
-    """Return where the slowdown of a placed job is from; nothing where it is as given."""
+    """Return the origin of a placed job's slowdown; empty if the instance does not say."""
     return "" if placed.origin is None else str(placed.origin)
 
 
 def origins(laid_out: PlanView) -> str:
-    """Return where the slowdowns are from; nothing where all are measured or as given.
+    """Return the origins of the slowdowns; empty if all are measured or have none.
 
-    What is proven is that no plan does better by these numbers, right or wrong.
+    The proof is that no plan does better by these numbers, right or wrong.
     """
     found = Counter(map(origin, laid_out.placed))
     if not any(each.origin and each.origin.source != "measured" for each in laid_out.placed):
         return ""
     counts = (f"{words}: {number(jobs, 'job')}" for words, jobs in sorted(found.items()) if words)
-    return f"{'; '.join(counts)} (what is proven holds for these numbers)"
+    return f"{'; '.join(counts)} (the proof holds for these numbers)"
 
 
 def verified(plan: Plan) -> str:
-    """Return what was verified of a plan, and by what."""
+    """Return what was verified about a plan, and how."""
     found, claim = plan.verification, plan.objective
     if found is None:
         return "nothing beyond the check that every plan passes"
@@ -91,7 +91,7 @@ def verified(plan: Plan) -> str:
 
 
 def _range(claim: ObjectiveValue) -> str:
-    """Return between which proven limits the best plan lies."""
+    """Return the proven range of the best plan's value."""
     weight, most = claim.placed_weight, claim.placed_weight_bound
     if weight is not None and most is not None and most > weight:
         return f"the most weight a plan can place is {figure(weight)} to {figure(most)}"
@@ -104,7 +104,7 @@ def _range(claim: ObjectiveValue) -> str:
 def comparison_columns(comparison: PlanComparison) -> tuple[str, ...]:
     """Return the heads of the columns that `comparison_cells` fills."""
     weight = ("weight placed",) if comparison.objective in TWO_STAGE else ()
-    # The objective may be the throughput itself, which then has its column already.
+    # If the objective is the throughput itself, it already has a column.
     throughput = () if comparison.objective == "throughput" else ("throughput",)
     slowdowns = ("worst slowdown", "mean slowdown")
     value = comparison.objective
@@ -128,17 +128,17 @@ def comparison_cells(comparison: PlanComparison, row: ComparedPlan) -> tuple[str
 
 
 def better(objective: ObjectiveName) -> str:
-    """Return which way an objective gets better."""
+    """Return whether a higher or a lower value of an objective is better."""
     direction = "lower" if objective in LOWER_IS_BETTER else "higher"
     among = " among plans that place the same weight" if objective in TWO_STAGE else ""
     return f"{direction} is better{among}"
 
 
 def mark(seat: PlannedWorker) -> str:
-    """Return what the plan does with a job."""
+    """Return the change that the plan makes to a job."""
     return seat.placed.change
 
 
 def node_spans(amount: int) -> str:
-    """Return how many nodes the jobs span in sum, and how that is counted."""
-    return f"{amount} (each placed job counts once for every node it is on)"
+    """Return the total number of nodes that jobs span, and how it is counted."""
+    return f"{amount} (sum over the placed jobs of the nodes they are on)"

@@ -32,7 +32,7 @@ PREDICTION: Final = (
         field="stand_ins",
         repeated=True,
     ),
-    option("--measured", "with --model: predict only what was measured together, at its shares"),
+    option("--measured", "with --model: predict only workloads measured together, at those shares"),
 )
 
 _MODEL = argument("MODEL", "model file")
@@ -41,7 +41,7 @@ CONFIDENCE: Final = option("--confidence C", "confidence of the upper bounds", c
 
 
 def written_to(value: str) -> Argument:
-    """Return the option that names the file to write."""
+    """Return the option for the file to write."""
     return option(f"-o, --output {value}", "write it to this file", required=True)
 
 

@@ -44,7 +44,7 @@ def fit(options: Namespace) -> int:
 
 
 def update(options: Namespace) -> int:
-    """Fit a predictor to new measurements as well, and print where it was wrong of late."""
+    """Update a predictor with new measurements, and print its errors on them."""
     from dovetail.predictors.model_file import load_model, save_model
     from dovetail.predictors.training import update as updated
 
@@ -66,7 +66,7 @@ def update(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Print what a model file holds."""
+    """Print the contents of a model file."""
     from dovetail.predictors.model_file import load_model
 
     _print_model(load_model(options.model), options)
@@ -75,7 +75,7 @@ def show(options: Namespace) -> int:
 
 @contextmanager
 def about_data(options: Namespace) -> Iterator[None]:
-    """Name the path of the data set in errors that know its name only, and options as flags."""
+    """Add the path of the data set to errors that only know its name; name options as flags."""
     try:
         yield
     except InputError as error:
@@ -94,7 +94,7 @@ def require_gpu_models(data: DataSet, options: Namespace) -> None:
 
 
 def _print_model(predictor: TrainedPredictor, options: Namespace) -> None:
-    """Print what a fitted predictor is, unless it is itself what was printed."""
+    """Print facts about a fitted predictor, unless standard output has the predictor itself."""
     from dovetail.predicting.facts import model_data, model_view
 
     output = getattr(options, "output", None)

@@ -1,4 +1,4 @@
-"""Facts about a fitted predictor, as lines for people and as data."""
+"""Facts about a fitted predictor, as lines for readers and as data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.toolkit.wording import number, share_text
 
 
 def model_data(predictor: TrainedPredictor) -> dict[str, Any]:
-    """Return what a fitted predictor is, without its arrays."""
+    """Return a fitted predictor as data, without its arrays."""
     return {
         "confidence": predictor.confidence,
         "about": predictor.about.to_data(),
@@ -26,7 +26,7 @@ def model_data(predictor: TrainedPredictor) -> dict[str, Any]:
 
 
 def model_view(predictor: TrainedPredictor) -> RenderableType:
-    """Return what a fitted predictor is, as lines."""
+    """Return the facts about a fitted predictor, as lines."""
     found: list[RenderableType] = [fact_lines(*model_facts(predictor))]
     for model, fit in predictor.fits.items():
         found += [Text(), fact_lines(("fitted for", model), *_fit_facts(fit))]
@@ -34,7 +34,7 @@ def model_view(predictor: TrainedPredictor) -> RenderableType:
 
 
 def model_facts(predictor: TrainedPredictor) -> Iterator[tuple[str, str]]:
-    """Yield what holds for all GPU models of a fitted predictor."""
+    """Yield the facts common to all GPU models of a fitted predictor."""
     training = predictor.about.training
     yield "predictor for", listed(predictor.gpu_models)
     yield "confidence", f"{predictor.confidence:g} (of the upper bounds)"
@@ -53,7 +53,7 @@ def model_facts(predictor: TrainedPredictor) -> Iterator[tuple[str, str]]:
 
 
 def _fit_facts(fit: ModelFit) -> Iterator[tuple[str, str]]:
-    """Yield what was fitted for one GPU model."""
+    """Yield the facts about the fit for one GPU model."""
     yield "model", fit.member.model
     yield "it sees", listed(fit.member.features.names, 20) or "nothing"
     yield "measured", f"{number(len(fit.measured), 'workload')}: {listed(fit.measured)}"

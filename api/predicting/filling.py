@@ -1,4 +1,4 @@
-"""Filling in the slowdowns that an instance lacks, as the options of a command say."""
+"""Filling in the unknown slowdowns of an instance, as the options of a command say."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def predict(options: Namespace) -> int:
 
 
 def predictor_of(options: Namespace) -> str | Predictor | None:
-    """Return the predictor of the options, None where they name none."""
+    """Return the predictor that the options name, or None."""
     if options.model is None:
         for option, value in (
             ("--confidence", options.confidence),
@@ -63,13 +63,13 @@ def predicted(
     mixed: bool = False,
     sets: bool = False,
 ) -> Instance:
-    """Fill in what is unknown, and say on standard error what had to stay so."""
+    """Fill in unknown slowdowns; report on standard error which stay unknown."""
     from dovetail.predictors.fill import predict as filled
 
     try:
         made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=options.confidence)
     except InputError as error:
-        # What a confidence may be is a matter of the model, everything else of the instance.
+        # The allowed confidence depends on the model, everything else on the instance.
         about = options.model if error.path == "confidence" else options.instance
         raise error.at(source_name(about)) from None
     isolated = [e for e in made.slowdowns[len(instance.slowdowns) :] if IDLE in e.shares]
@@ -87,7 +87,7 @@ def predicted(
 def _unknown(
     instance: Instance, predictor: str | Predictor, mixed: bool, confidence: float | None
 ) -> Iterator[str]:
-    """Yield what the predictor could not predict, workloads up to ten by name."""
+    """Yield texts on what the predictor could not predict, with up to ten workloads by name."""
     from dovetail.predictors.fill import missing, unanswered, unsupported
 
     lacking: dict[tuple[str, ...], list[str]] = {}
@@ -111,7 +111,7 @@ def _unknown(
 def _doubts(
     instance: Instance, made: Instance, predictor: str | Predictor, mixed: bool
 ) -> Iterator[str]:
-    """Yield what was assumed, and which pairs may not share as nothing bounds their slowdowns."""
+    """Yield texts on assumptions, and on pairs that may not share for lack of a bound."""
     from dovetail.predictors.fill import assumed, in_doubt
 
     found = Counter(word for each in assumed(instance, predictor).values() for word in each)

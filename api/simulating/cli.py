@@ -59,7 +59,7 @@ def _window(text: str) -> tuple[float, float]:
 
 _CHART_HOURS = option(
     "--chart-hours FROM:TO",
-    "hours in charts of GPUs over time (default: those in which jobs start under every policy)",
+    "hours in charts of GPUs over time (default: hours with starts under every policy)",
     _window,
 )
 _SEED = option("--seed N", "seed of everything drawn", whole(0, MOST_SEEDS), "0")
@@ -71,12 +71,12 @@ _SIMULATED = (
     ),
     option(
         "--columns FIELD=COLUMN,...",
-        "which column of a csv or parquet file has a field: arrival_s=submit_time,...",
+        "column of a csv or parquet file for each field: arrival_s=submit_time,...",
         _columns,
     ),
     option(
         "--cores-per-gpu N",
-        "cores that count as one GPU in the format swf, where jobs ask for cores (default: 1)",
+        "cores treated as one GPU in the format swf, in which jobs ask for cores (default: 1)",
         whole(1),
     ),
     *grouped(
@@ -87,7 +87,7 @@ _SIMULATED = (
         option("--sample N", "N jobs, drawn by each seed", whole(1)),
         option(
             "--load L",
-            "offered load: scale arrivals so that jobs ask for L x what the GPUs can do",
+            "offered load: scale arrivals so that jobs ask for L x the work the GPUs can do",
             float,
         ),
         option("--faster F", "divide times between arrivals by F", float),
@@ -148,7 +148,7 @@ COMMANDS: Final = (
             *_SIMULATED,
             option(
                 "--policy P",
-                "NAME or NAME:OPTION=VALUE,..., of those in docs/reference/policies.md; "
+                "NAME or NAME:OPTION=VALUE,... of docs/reference/policies.md; "
                 "python:MODULE.CLASS or LABEL=python:MODULE.CLASS for one of your own",
                 default="dovetail",
             ),
@@ -176,7 +176,7 @@ COMMANDS: Final = (
             ),
             option(
                 "--seeds N",
-                "run each policy with N seeds (default: 3; 1 where nothing is drawn)",
+                "run each policy with N seeds (default: 3; 1 if nothing is drawn)",
                 whole(1),
             ),
             _SEED._replace(text="the first seed"),

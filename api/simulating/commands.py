@@ -32,11 +32,11 @@ from dovetail.toolkit.progress import compiled_ahead, counting, working
 _DEFAULT_SEEDS = 3
 _COMPARISON_FILE = "comparison.json"
 _HARDLY = 0.01
-"""The part of completion times up to which waiting and slowdowns do not count."""
+"""The fraction of completion times up to which waiting and slowdowns are ignored."""
 
 
 def simulate(options: Namespace) -> int:
-    """Run a trace under one policy; print the metrics, keep the run."""
+    """Run a trace under one policy; print the metrics, store the run."""
     from dovetail.simulating.text import run_view
 
     policy = policy_named(options.policy)
@@ -67,7 +67,7 @@ def simulate(options: Namespace) -> int:
 
 
 def compare(options: Namespace) -> int:
-    """Run a trace under several policies and seeds; print, keep and draw what came out."""
+    """Run a trace under several policies and seeds; print, store and draw the results."""
     _check_outputs(options)
     asked = request(options)
     seeds = _seeds(options, asked)
@@ -85,7 +85,7 @@ def compare(options: Namespace) -> int:
 
 
 def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
-    """Compile the engine before simulations of the policy that solves rounds of plans."""
+    """Compile the engine before simulations of the policy ``dovetail``, which needs it."""
     names = {policy.partition(":")[0] for policy in policies}
     if "dovetail" in names:
         compiled_ahead(jobs)
@@ -124,7 +124,7 @@ def _finished(
 
 
 def _idle_queue(runs: Sequence[RunResult], load: float | None) -> Mapping[str, str]:
-    """Return a warning where jobs neither wait nor slow each other down: any policy does that."""
+    """Return a warning if jobs neither wait nor slow each other down: policies hardly differ."""
     for metrics in (run.summary for run in runs):
         waited = metrics["queueing_mean_s"] / metrics["jct_mean_s"]
         if max(waited, metrics["slowdown_mean"] - 1) < _HARDLY:
@@ -138,12 +138,12 @@ def _seeds_text(seeds: Sequence[int], groups: RunsByPolicy | None) -> str:
     """Return the seeds over which means are taken, and those that are left out."""
     compared = groups.seeds if groups else ()
     left = ", ".join(str(seed) for seed in seeds if seed not in compared)
-    line = ", ".join(map(str, compared)) or "none that all policies have"
+    line = ", ".join(map(str, compared)) or "none for which all policies have a run"
     return f"{line} (left out, since a policy failed: {left})" if left else line
 
 
 def _failures_text(failures: Sequence[TaskFailure]) -> Iterator[str]:
-    """Yield a line for each policy that failed, for all seeds in which it did so alike."""
+    """Yield a line for each policy and reason of failure, with all its seeds."""
     seeds: dict[tuple[str, str], list[int]] = {}
     for each in failures:
         label = policy_label(each.task.policy)
@@ -160,7 +160,7 @@ def _draw(
     facts: Mapping[str, str],
     baseline: str | None = None,
 ) -> None:
-    """Write the page and the figures that the options ask for."""
+    """Write the page and the figures that the options name."""
     if not (options.report or options.figures):
         return
     from dovetail.simulating.report import simulation_charts, simulation_page
@@ -175,7 +175,7 @@ def _draw(
 
 
 def _print_places(options: Namespace) -> None:
-    """Say what was written."""
+    """Print the files and folders that were written."""
     places = filter(None, (options.output, options.report, options.figures))
     written = [f"-> {Path(place)}" for place in places]
     if written:
@@ -183,7 +183,7 @@ def _print_places(options: Namespace) -> None:
 
 
 def _check_outputs(options: Namespace) -> None:
-    """Refuse options whose results could not be written or shown, before anything is run."""
+    """Refuse options whose results could not be written or shown, before any run."""
     labels = [policy_label(policy) for policy in options.policies]
     if len(set(labels)) < len(labels):
         raise InputError(f"must have different names, got {', '.join(labels)}", "--policies")
@@ -197,7 +197,7 @@ def _check_outputs(options: Namespace) -> None:
 
 
 def _check_places(options: Namespace) -> None:
-    """Refuse outputs that are inputs, each other, or cannot be written."""
+    """Refuse outputs that are inputs, the same file, or cannot be written."""
     read = (options.trace, *filter(None, [options.world]))
     require_separate(read, options.output, options.report, options.figures)
     for flag, place in (("--output", options.output), ("--report", options.report)):
@@ -213,15 +213,15 @@ def _check_places(options: Namespace) -> None:
 
 
 def _refuse_another(campaign: SimulationCampaign) -> None:
-    """Keep the figures of another setup from being overwritten."""
+    """Refuse to overwrite the figures of another setup."""
     place = campaign.folder / _COMPARISON_FILE
     if not place.is_file():
         return
     kept = read_data(place)
     if not isinstance(kept, dict) or kept.get("setup") != campaign.setup_digest:
         rule = (
-            "holds a comparison of another trace, world, beliefs or other options than policies "
-            "and seeds: name a new folder"
+            "contains a comparison with another trace, world, beliefs or options (except policies "
+            "and seeds): name a new folder"
         )
         raise InputError(rule, "--output", source_name(campaign.folder))
 
@@ -240,7 +240,7 @@ def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError("must be a folder, got a file", "--output", source_name(folder))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "runs").is_dir():
-        rule = "holds something else than a comparison: name a new folder"
+        rule = "contains something other than a comparison: name a new folder"
         raise InputError(rule, "--output", source_name(folder))
 
 
@@ -306,7 +306,7 @@ def _comparison_data(
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Return metrics for JSON and CSV: None where there is no figure, counts as integers."""
+    """Return metrics for JSON and CSV: None if there is no figure, counts as integers."""
     return {name: _plain(name, value) for name, value in metrics.items()}
 
 

@@ -31,30 +31,30 @@ METRIC_BARS: Final = (
 """The metrics that are drawn as bars."""
 
 SHOWN: Final = 6
-"""So many policies have a colour of their own among distributions; the others are grey."""
+"""Policies with a colour of their own among distributions; others are grey."""
 
 QUANTILES: Final = 200
 """Points of each distribution."""
 
 BINS: Final = 150
-"""Stretches of time whose means are drawn."""
+"""Intervals of time whose means are drawn."""
 
 MOST_POINTS: Final = 1000
-"""Jobs of a policy that are drawn, of more those of a random sample."""
+"""Most jobs of a policy that are drawn; of more, a random sample is drawn."""
 
 MOST_BARS: Final = 20_000
-"""Bars of all policies together; of more, the longest of each policy are drawn."""
+"""Most bars of all policies together; of more, the longest of each policy are drawn."""
 
 MOST_GPUS: Final = 64
-"""GPUs that are drawn, the first ones."""
+"""Most GPUs that are drawn: the first ones."""
 
 _TOLERANCE: Final = 1e-6
 _GRID: Final = 100
 _PLACES: Final = 500
-"""Places that are tried for the part of the time that is drawn."""
+"""Number of positions tried for the drawn part of a long run."""
 
 _FIRST_WINDOW: Final = 250
-"""Starts in the part of a long run that is drawn."""
+"""Starts in the drawn part of a long run."""
 
 
 def every_chart(
@@ -63,7 +63,7 @@ def every_chart(
     pool: int,
     hours: tuple[float, float] | None = None,
 ) -> list[Chart]:
-    """Return all charts of a page, a policy's own ones after each other in the page's order."""
+    """Return all charts of a page, by kind, with the policies in the page's order."""
     return [
         *metric_bars(groups),
         distribution(groups),
@@ -75,7 +75,7 @@ def every_chart(
 
 
 def metric_bars(groups: RunsByPolicy) -> Iterator[Chart]:
-    """Yield a chart for each of the metrics that decide: means by policy, deviations over seeds."""
+    """Yield a chart for each of ``METRIC_BARS``: means by policy, deviations over seeds."""
     seeds = len(groups.seeds)
     note = f"means over {seeds} seeds, lines: standard deviation" if seeds > 1 else "one seed"
     for metric in METRIC_BARS if len(groups.every) > 1 else ():
@@ -104,7 +104,7 @@ def metric_bars(groups: RunsByPolicy) -> Iterator[Chart]:
 
 
 def distribution(groups: RunsByPolicy) -> Chart:
-    """Return the part of jobs, of all seeds, that ended within a time of their arrival."""
+    """Return the fraction of jobs, over all seeds, that ended within a time from arrival."""
     parts = np.linspace(0.0, 1.0, QUANTILES + 1)
     times = {group.policy: np.quantile(group.jobs("jct_s"), parts) for group in groups.every}
     rows = (
@@ -177,9 +177,9 @@ def lanes(
     pool: int,
     hours: tuple[float, float] | None = None,
 ) -> Iterator[Chart]:
-    """Yield which job was on which GPU when, in the first seed's run of every policy.
+    """Yield charts of the jobs on each GPU over time, in the first seed's run of every policy.
 
-    All in the same time: these hours, or what ``_window`` chooses.
+    All show the same time: ``hours``, or the choice of ``_window``.
     """
     runs = [group.first for group in groups.every]
     gpus = min(pool, MOST_GPUS)
@@ -201,8 +201,8 @@ def lanes(
 def bars(run: RunResult, gpus: int) -> Iterator[Bar]:
     """Yield the bars of every GPU in the order of time.
 
-    A job that shares has a lane of its own for as long as it shares, the one that came first the
-    upper one; alone it has the whole row.
+    A job that shares has a lane while it shares, jobs that came first above others; a job alone
+    has the whole row.
     """
     by_gpu: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
     columns = (run.stays[name].tolist() for name in ("gpu", "start_s", "end_s", "job"))
@@ -232,7 +232,7 @@ def _row(gpu: int, stays: Sequence[tuple[float, float, int]]) -> Iterator[Bar]:
 
 
 def _bars_text(every: Sequence[Bar], kept: Sequence[Bar]) -> str:
-    """Return how many bars are drawn, and how much of the time they cover."""
+    """Return the number of drawn bars, and the part of the time that they cover."""
     if len(kept) == len(every):
         return f"{len(every):,} bars"
     drawn, whole = (sum(bar.end_s - bar.start_s for bar in some) for some in (kept, every))
@@ -241,7 +241,7 @@ def _bars_text(every: Sequence[Bar], kept: Sequence[Bar]) -> str:
 
 
 def _nodes(cluster: Cluster | None, gpus: int) -> Iterator[tuple[str, int, int]]:
-    """Yield each node with its first row and the row after its last; one if none is known."""
+    """Yield each node, its first row and the row after its last; one for all without a cluster."""
     if cluster is None:
         yield "GPUs", 0, gpus
         return
@@ -254,10 +254,10 @@ def _nodes(cluster: Cluster | None, gpus: int) -> Iterator[tuple[str, int, int]]
 
 
 def _window(runs: Sequence[RunResult], end_s: float) -> tuple[float, float]:
-    """Return the part of the time that is drawn: all, or of many jobs where each policy has some.
+    """Return the drawn part of the time: all of it, or for many jobs a part with starts of each.
 
-    It is as long as the shortest in which some policy has many starts, and lies where the policy
-    with the fewest starts has the most.
+    Its length follows the shortest time in which a policy has ``_FIRST_WINDOW`` starts; it lies
+    where the policy with the fewest starts has the most.
     """
     starts = [np.sort(np.asarray(run.stays["start_s"], float)) for run in runs]
     many = [each for each in starts if len(each) > 2 * _FIRST_WINDOW]
@@ -272,7 +272,7 @@ def _window(runs: Sequence[RunResult], end_s: float) -> tuple[float, float]:
 
 
 def promises(groups: RunsByPolicy) -> Iterator[Chart]:
-    """Yield slowdowns over gSLAs of all seeds under each policy; none where no job has a gSLA."""
+    """Yield slowdowns over gSLAs of all seeds under each policy; nothing if no job has a gSLA."""
     found = [_slowdowns(group) for group in groups.every]
     if not any(len(gsla) for gsla, _ in found):
         return
@@ -313,7 +313,7 @@ def _thinned(
     violates: np.ndarray[tuple[int], np.dtype[np.bool_]],
     limits: tuple[tuple[float, float], tuple[float, float]],
 ) -> tuple[list[tuple[float, float, bool]], int]:
-    """Return points that fall together once, a sample of many, and how many that leaves out."""
+    """Return points without coinciding ones, at most a sample, and the number left out of it."""
     x, y = (
         np.round(_GRID * np.log(values / low) / np.log(high / low))
         for values, (low, high) in zip((gsla, slowdown), limits, strict=True)
@@ -327,7 +327,7 @@ def _thinned(
 
 
 def decisions(groups: RunsByPolicy) -> Iterator[Chart]:
-    """Yield how long decisions took; none where none took any time."""
+    """Yield how long decisions took; nothing if none took any time."""
     rows = [
         {"policy": g.policy, "mean_s": mean, "p99_s": p99, "longest_s": longest}
         for g in groups.every
@@ -350,10 +350,10 @@ def decision_times(group: PolicyRuns) -> tuple[float, float, float]:
 
 
 def _waiting(run: RunResult) -> tuple[FloatArray, FloatArray]:
-    """Return when the number of waiting jobs changes, and to what.
+    """Return the moments at which the number of waiting jobs changes, and the new numbers.
 
-    From arrivals, ends and stays: a job waits while it is there and on no GPU. The series of a
-    run is thinned and would not give true means.
+    They follow from arrivals, ends and stays: a job waits between arrival and end while it is on
+    no GPU. The series of a run is thinned and would not give true means.
     """
     _, first = np.unique(run.stays["stay"], return_index=True)
     start, end = (run.stays[name][first] for name in ("start_s", "end_s"))
@@ -361,7 +361,7 @@ def _waiting(run: RunResult) -> tuple[FloatArray, FloatArray]:
 
 
 def _on_gpus(run: RunResult) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return when the use of GPUs changes, and how many are busy and shared from then on."""
+    """Return the moments at which the use of GPUs changes, and the numbers busy and shared."""
     stays = run.stays
     gpu = np.tile(stays["gpu"], 2)
     time = np.concatenate([stays["start_s"], stays["end_s"]]).astype(float)
@@ -378,7 +378,7 @@ def _on_gpus(run: RunResult) -> tuple[FloatArray, FloatArray, FloatArray]:
 def _counted(
     changes: Sequence[tuple[FloatArray, FloatArray | int]],
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the moments of changes, each once, and the sum of all changes up to each."""
+    """Return the distinct moments of changes, and at each the sum of all changes so far."""
     times = np.concatenate([np.asarray(time, float) for time, _ in changes])
     steps = np.concatenate([np.broadcast_to(step, np.shape(time)) for time, step in changes])
     moments, which = np.unique(times, return_inverse=True)
@@ -393,14 +393,14 @@ def _slowdowns(group: PolicyRuns) -> tuple[FloatArray, FloatArray]:
 
 
 def binned(time_s: FloatArray, values: FloatArray, edges: FloatArray) -> FloatArray:
-    """Return the mean over time, in each bin, of what changes at certain moments.
+    """Return the mean over time, in each bin, of a step function.
 
     Parameters
     ----------
     time_s, values : ndarray
-        From ``time_s[k]`` to the next moment it is ``values[k]``; 0 before the first.
+        The function is ``values[k]`` from ``time_s[k]`` to the next moment, and 0 before the first.
     edges : ndarray
-        Ends of the bins in seconds, growing; from the last moment on the last value lasts.
+        Ends of the bins in seconds, increasing; the last value holds after the last moment.
     """
     if not len(time_s):
         return np.zeros(len(edges) - 1)

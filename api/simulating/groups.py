@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float64]
 _SAME: Final = 1e-9
 _USUAL_BASELINE: Final = "fifo"
 _SUBJECT: Final = "dovetail"
-"""The policy that is compared with the others that Dovetail brings."""
+"""The policy that is compared with Dovetail's other policies."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PolicyRuns:
 
     @property
     def first(self) -> RunResult:
-        """The run of the lowest seed, which is the one that is drawn."""
+        """The run of the lowest seed, which charts show."""
         return self.runs[0]
 
     def values(self, metric: str) -> list[float]:
@@ -51,7 +51,7 @@ class PolicyRuns:
         return fmean(known) if known else math.nan
 
     def spread(self, metric: str) -> float:
-        """Return the standard deviation over runs; NaN of fewer than two."""
+        """Return the standard deviation over runs; NaN for fewer than two."""
         known = [value for value in self.values(metric) if math.isfinite(value)]
         if len(known) < 2:
             return math.nan
@@ -67,7 +67,7 @@ class PolicyRuns:
 class RunsByPolicy:
     """The policies in the order in which they first occur, and the baseline.
 
-    All have the same seeds; seeds that some policy lacks are in ``left_out``.
+    All have the same seeds; seeds that a policy lacks are in ``left_out``.
     """
 
     every: tuple[PolicyRuns, ...]
@@ -76,7 +76,7 @@ class RunsByPolicy:
 
     @classmethod
     def of(cls, runs: Sequence[RunResult], baseline: str | None = None) -> RunsByPolicy:
-        """Return runs by policy; the baseline is FIFO, or else the first, where none is named.
+        """Return runs by policy; by default the baseline is FIFO, or else the first policy.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class RunsByPolicy:
 
     @property
     def outstanding(self) -> tuple[PolicyRuns, ...]:
-        """Dovetail's policies and the user's own, whose rank a verdict reports."""
+        """The policy of Dovetail and the user's own, whose rank a verdict reports."""
         baselines = _baselines()
         return tuple(
             group for group in self.every if group.policy.partition(":")[0] not in baselines
@@ -118,8 +118,8 @@ class RunsByPolicy:
     def best(self, metric: str) -> tuple[PolicyRuns, ...]:
         """Return the groups with the best mean.
 
-        There is none if neither way is better, all are equal, or the metric does not exist for
-        some: a policy without violations has no excess.
+        There is none if neither direction is better, all are equal, or some group lacks the
+        metric: a policy without violations has no excess.
         """
         better = METRICS[metric].better
         means = [(group, group.mean(metric)) for group in self.every]
@@ -132,7 +132,7 @@ class RunsByPolicy:
 
 
 def common_seeds(runs: Sequence[RunResult]) -> set[int]:
-    """Return the seeds of which every policy that has a run at all has one."""
+    """Return the seeds for which every policy has a run."""
     by_policy: dict[str, set[int]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, set()).add(run.seed)
@@ -154,7 +154,7 @@ def leads(group: PolicyRuns, other: PolicyRuns, metric: str) -> tuple[int, int]:
 def gain(group: PolicyRuns, base: PolicyRuns, metric: str) -> float:
     """Return how many times better a policy's mean is than a baseline's; above 1 is better.
 
-    NaN if one of the two is 0, so that no ratio says anything, or does not exist.
+    NaN if one of the two does not exist, or is 0, so that no ratio is meaningful.
     """
     own, other = group.mean(metric), base.mean(metric)
     if own == 0 or other == 0:
@@ -163,6 +163,6 @@ def gain(group: PolicyRuns, base: PolicyRuns, metric: str) -> float:
 
 
 def _baselines() -> set[str]:
-    """Return the names of the policies that Dovetail brings to be compared with."""
+    """Return the names of the policies that Dovetail provides for comparison."""
     brought = {name for name, each in plugins("policy").items() if each.is_own}
     return {*POLICIES, *brought} - {_SUBJECT}

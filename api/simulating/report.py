@@ -58,18 +58,18 @@ def simulation_page(
     Parameters
     ----------
     runs : sequence of RunResult
-        Of one trace under one or more policies, with one or more seeds each. Policies are shown
-        in the order in which they first occur.
+        Runs of one trace under one or more policies, with one or more seeds each. Policies are
+        shown in the order in which they first occur.
     title : str
         What was simulated, in a few words.
     facts : mapping of str to str
-        What else a reader must know, as label and value: trace, cluster, world, beliefs, options.
+        Other facts for the reader, by label: trace, cluster, world, beliefs, options.
     cluster : Cluster, optional
-        Names the nodes in the charts of GPUs over time; without it GPUs are numbered.
+        Names the nodes in the charts of GPUs over time; without it, GPUs are numbered.
     baseline : str, optional
         The policy that others are compared with; by default ``fifo``, or else the first.
     hours : (float, float), optional
-        From where to where GPUs over time are drawn; by default where each policy has starts.
+        Hours drawn in charts of GPUs over time; by default hours with starts under each policy.
 
     Raises
     ------
@@ -126,12 +126,12 @@ def _groups(runs: Sequence[RunResult], baseline: str | None) -> RunsByPolicy:
 
 
 def _opened(groups: RunsByPolicy) -> tuple[str, ...]:
-    """Return the policies whose details are seen at once: the best and the baseline."""
+    """Return the policies whose details are open at first: the best and the baseline."""
     return tuple(group.policy for group in (*groups.best("jct_mean_s")[:1], groups.baseline))
 
 
 def _tiles(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str, str]]:
-    """Yield label, figure and small print of each of the boxes under the headline."""
+    """Yield label, figure and small print of each box under the headline."""
     seeds = len(groups.seeds)
     run = groups.baseline.first
     if len(groups.every) > 1:
@@ -150,7 +150,7 @@ def _tiles(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _facts(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str]]:
-    """Yield what the runs themselves say."""
+    """Yield the facts that follow from the runs."""
     yield "policies", ", ".join(group.policy for group in groups.every)
     if len(groups.every) > 1:
         yield "baseline", groups.baseline.policy
@@ -160,7 +160,7 @@ def _facts(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str]]:
 
 
 def _definitions(groups: RunsByPolicy) -> Iterator[tuple[str, str, str]]:
-    """Yield names, meaning and remarks of what the tables show; metrics that mean the same once."""
+    """Yield names, meaning and remarks of the metrics in the tables, once for each meaning."""
     alike: dict[str, list[str]] = {}
     for metric in (*(m for _, _, metrics in TABLES for m in metrics), *SIZE_METRICS[:1]):
         alike.setdefault(METRICS[metric].meaning, []).append(metric)
@@ -174,7 +174,7 @@ def _definitions(groups: RunsByPolicy) -> Iterator[tuple[str, str, str]]:
 
 
 def _named(metrics: Sequence[str]) -> str:
-    """Return the name of a metric, with the statistics of it that are shown."""
+    """Return the name of a metric, with the statistics that are shown."""
     thing = METRICS[metrics[0]].label.partition(", ")[0]
     statistics = [METRICS[metric].label.partition(", ")[2] for metric in metrics]
     return f"{thing} ({', '.join(statistics)})" if all(statistics) else thing

@@ -1,4 +1,4 @@
-"""From the options of ``dovetail simulate`` and ``compare`` to what is simulated."""
+"""From the options of ``dovetail simulate`` and ``compare`` to the setup of a simulation."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ LIBRARY = "library:"
 HOUR_S = 3600.0
 
 _OVERLOAD = 2.0
-"""The offered load from which on a reader is warned."""
+"""The offered load above which a reader is warned."""
 SYNTHETIC_WORKLOADS = 32
 DEFAULT_GPUS_PER_NODE = 8
 DEFAULT_GPU_MODEL = "V100"
 DEFAULT_REPAIR_H = 1.0
 DEFAULT_GSLAS = "uniform:1:2"
-"""As TensorShare draws them (section 4.1)."""
+"""As in TensorShare (section 4.1)."""
 _WORLD_FLAGS = {
     "nodes": "--nodes",
     "gpus_per_node": "--gpus-per-node",
@@ -66,13 +66,13 @@ class SimulationRequest:
     Attributes
     ----------
     setup : Setup
-        What is simulated.
+        The setup.
     facts : dict of str to str
-        What it is, in words, for tables and reports.
+        Its description, for tables and reports.
     draws : bool
-        Whether another seed draws anything else.
+        Whether results depend on the seed.
     load : float or None
-        The offered load; None where all jobs arrive at once.
+        The offered load; None if all jobs arrive at once.
     """
 
     setup: Setup
@@ -82,12 +82,12 @@ class SimulationRequest:
 
 
 def request(options: Namespace) -> SimulationRequest:
-    """Return what the options ask for.
+    """Return the setup that the options describe.
 
     Raises
     ------
     InputError, UnsupportedError
-        With the name of the option or the file.
+        When an option or a file is wrong; the error names it.
     """
     source, world = _world(options)
     reference = _reference(world)
@@ -118,8 +118,8 @@ def request(options: Namespace) -> SimulationRequest:
     chance = bool(drawn) or _errs_or_fails(setup)
     if load is not None and load > _OVERLOAD:
         facts["warning"] = (
-            f"jobs ask for {load:.2g} x what the GPUs can do, so the queue only grows, and waits "
-            "depend on where the trace ends: --load 0.9 spreads the arrivals"
+            f"jobs ask for {load:.2g} x the work the GPUs can do, so the queue only grows, and "
+            "waits depend on where the trace ends: --load 0.9 spreads the arrivals"
         )
     return SimulationRequest(
         setup, {name: line for name, line in facts.items() if line}, chance, load
@@ -131,7 +131,7 @@ def _check_draws(setup: Setup) -> None:
     with _naming("--gsla"):
         with_gslas(setup.trace.replace(jobs[:1]), setup.gslas, 0)
     if setup.sample is not None and setup.sample > len(jobs):
-        rule = f"must be <= {len(jobs)} (jobs that there are), got {setup.sample}"
+        rule = f"must be <= {len(jobs)} (the number of jobs), got {setup.sample}"
         raise InputError(rule, "--sample")
 
 
@@ -143,7 +143,7 @@ def _errs_or_fails(setup: Setup) -> bool:
 
 
 def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
-    """Return the trace, and the GPU model on which its run times hold."""
+    """Return the trace, and the GPU model for which its run times hold."""
     source = options.trace
     if source.startswith(LIBRARY):
         for option in _read_options(options):
@@ -177,7 +177,7 @@ def _read_options(options: Namespace) -> dict[str, Any]:
 
 
 def _filtered(trace: Trace, options: Namespace) -> Trace:
-    """Return the part of the trace that is asked for, from 0 on."""
+    """Return the part of the trace that the options select, with time starting at 0."""
     if options.window:
         start, end = options.window
         if not 0 <= start < end:
@@ -195,7 +195,7 @@ def _filtered(trace: Trace, options: Namespace) -> Trace:
 
 
 def _paced(trace: Trace, world: Instance, options: Namespace) -> Trace:
-    """Return the trace with arrivals as fast as asked for."""
+    """Return the trace with arrivals scaled as the options say."""
     if options.faster is not None:
         if options.load is not None:
             raise InputError("sets how fast jobs arrive already", "--load, --faster")
@@ -214,7 +214,7 @@ def _paced(trace: Trace, world: Instance, options: Namespace) -> Trace:
 
 @contextmanager
 def _naming(flag: str = "", flags: Mapping[str, str] = {}, source: str = "") -> Iterator[None]:
-    """Name options instead of arguments in errors: that of ``flags``, or else ``flag``."""
+    """Name options instead of arguments in errors: from ``flags``, or else ``flag``."""
     try:
         yield
     except InputError as error:
@@ -247,18 +247,18 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
 
 
 def _nodes(options: Namespace, gpus_per_node: int) -> int:
-    """Return the size of a cluster that is not given by an instance; there is no default."""
+    """Return the number of nodes of a cluster that no instance gives; there is no default."""
     if options.nodes is None:
         size = f"{gpus_per_node} GPUs each" + ("" if options.gpus_per_node else " by default")
-        raise InputError(f"is needed: how many nodes has the cluster ({size})?", "--nodes")
+        raise InputError(f"is required: how many nodes does the cluster have ({size})?", "--nodes")
     nodes: int = options.nodes
     return nodes
 
 
 def _reference(world: Instance) -> str:
-    """Return the GPU model on which all workloads have speed 1, the first of the cluster's.
+    """Return the first GPU model on which all workloads have speed 1, if possible the cluster's.
 
-    That may be one of which the cluster has no GPU. Where there is none it is the cluster's first.
+    It may be a model that the cluster lacks. If there is none, it is the cluster's first model.
     """
     own = list(_gpus_of_models(world))
     named = chain.from_iterable(workload.speed for workload in world.workloads.values())
@@ -269,12 +269,12 @@ def _reference(world: Instance) -> str:
 
 
 def _gpus_of_models(world: Instance) -> Counter[str]:
-    """Return how many GPUs of each model there are, in the order of the cluster."""
+    """Return the number of GPUs of each model, in the order of the cluster."""
     return Counter(place.gpu.model for place in world.places.values())
 
 
 def _times_text(measured_on: str, reference: str) -> str:
-    """Return the GPU model on which the run times of the trace hold, as a phrase."""
+    """Return a phrase naming the GPU model for which the run times of the trace hold."""
     if measured_on.casefold() == reference.casefold():
         return f"hold on {measured_on}"
     return f"hold on {measured_on}; used for {reference} too, where they are not known"
@@ -290,7 +290,7 @@ def _world_text(source: str | None, world: Instance) -> str:
 
 
 def _alone_text(world: Instance) -> str:
-    """Say which workloads never share, and which slowdowns are estimates."""
+    """Return how many workloads never share, and how many slowdowns are estimates."""
     known = [entry for entry in world.slowdowns if entry.slowdown is not None]
     sharing = {name for entry in known for name in entry.workloads}
     if not sharing:
@@ -358,9 +358,9 @@ def _cluster_text(world: Instance) -> str:
 
 
 def _offered_load(trace: Trace, world: Instance, sample: int | None) -> float | None:
-    """Return the work over what the GPUs can do meanwhile; None where all jobs arrive at once.
+    """Return the ratio of work to GPU capacity until the last arrival; None if all arrive at once.
 
-    Of a sample, what is to be expected.
+    For a sample, it is the expected ratio.
     """
     span_s = trace.jobs[-1].arrival_s
     if not span_s:
@@ -373,14 +373,14 @@ def _load_text(load: float | None, sample: int | None) -> str:
     if load is None:
         return "all jobs arrive at once"
     about = "" if sample is None else "about "
-    return f"{about}{load:.2f} x what the GPUs can do while jobs arrive"
+    return f"{about}{load:.2f} x the work the GPUs can do while jobs arrive"
 
 
 def _pace(trace: Trace, world: Instance) -> float:
     """Return the work that all GPUs do in a second, without sharing.
 
-    A GPU counts by the mean speed of its model over the trace's workloads, or over all of the
-    world's where some are drawn.
+    A GPU is weighted by the mean speed of its model over the trace's workloads, or over all
+    workloads of the world if some are drawn.
     """
     named = {job.workload for job in trace.jobs}
     drawn = not named <= world.workloads.keys()
@@ -392,7 +392,7 @@ def _pace(trace: Trace, world: Instance) -> float:
 
 
 def _drawn_text(setup: Setup) -> str:
-    """Return what seeds draw because the trace does not have it."""
+    """Return the properties that seeds draw because the trace lacks them."""
     jobs = setup.trace.jobs
     unknown = [job for job in jobs if job.workload not in setup.world.workloads]
     foreign = sum(job.workload is not None for job in unknown)

@@ -1,4 +1,4 @@
-"""The tables of a page about simulated runs: every cell as it is written."""
+"""The tables of a page about simulated runs, with every cell as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.toolkit.pages import Cell, Head, PageTable
 from dovetail.toolkit.wording import NO_FIGURE, number
 
 LONGEST_WAITS: Final = 10
-"""How many of the jobs that waited longest are listed for each policy."""
+"""Number of jobs that waited longest listed for each policy."""
 
 TABLES: Final = (
     (
@@ -60,7 +60,7 @@ SIZE_METRICS: Final = tuple(f"jct_mean_{name}_s" for name in SIZE_CLASSES)
 
 
 class Mean(NamedTuple):
-    """A mean, its spread over seeds, and how many times better than the baseline's it is."""
+    """A mean, its spread over seeds, and how many times better it is than the baseline's."""
 
     mean: str
     spread: str
@@ -69,7 +69,7 @@ class Mean(NamedTuple):
 
 
 class MetricColumn(NamedTuple):
-    """A metric with its unit, which way it gets better, and a mean for each policy."""
+    """A metric with its unit, its better direction, and a mean for each policy."""
 
     label: str
     unit: str
@@ -80,7 +80,7 @@ class MetricColumn(NamedTuple):
 class MetricTable(NamedTuple):
     """Policies by metrics.
 
-    Without a column: ``absent`` metrics exist for no policy, ``zero`` are 0 for all.
+    Metrics without a column: ``absent`` ones exist for no policy, ``zero`` ones are 0 for all.
     """
 
     title: str
@@ -90,7 +90,7 @@ class MetricTable(NamedTuple):
 
 
 def metric_tables(groups: RunsByPolicy) -> list[MetricTable]:
-    """Return the main tables and completion times by size, those that have a column."""
+    """Return the main tables and completion times by size, without tables that have no column."""
     sizes = ("By size", "Mean JCT by number of workers", SIZE_METRICS)
     made = [metric_table(groups, *each) for each in (*TABLES, sizes)]
     return [each for each in made if len(each.table.heads) > 1]
@@ -127,7 +127,7 @@ def _cell(mean: Mean) -> Cell:
 
 
 def metric_columns(groups: RunsByPolicy, metrics: Sequence[str]) -> list[MetricColumn]:
-    """Return a column for each metric; all metrics of a kind, as all of JCT, have one unit."""
+    """Return a column for each metric; all metrics of a kind, such as JCT, have one unit."""
     means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
     return [_column(groups, metric, _scale(metric, means)) for metric in metrics]
 
@@ -161,7 +161,7 @@ def _column(groups: RunsByPolicy, metric: str, scale: tuple[float, str]) -> Metr
 
 
 def size_label(metric: str) -> str:
-    """Return which jobs a class of sizes holds."""
+    """Return the jobs in a class of sizes, as text."""
     least, most = SIZE_CLASSES[metric.removeprefix("jct_mean_").removesuffix("_s")]
     if least == most:
         return number(least, "worker")
@@ -199,7 +199,7 @@ def longest_waits(group: PolicyRuns) -> PageTable | None:
 
 
 def _times(name: str, values: Sequence[float]) -> tuple[Head, list[str]]:
-    """Return a column of times in one unit and with the same digits."""
+    """Return a column of times in one unit and with the same number of digits."""
     known = [value for value in values if math.isfinite(value)]
     size, unit = wording.time_unit(max(known, default=0.0))
     scaled = [value / size for value in values]
@@ -208,7 +208,7 @@ def _times(name: str, values: Sequence[float]) -> tuple[Head, list[str]]:
 
 
 def round_table(groups: RunsByPolicy) -> PageTable:
-    """Return what decisions took and proved, a row for each policy."""
+    """Return the time and proof of decisions, a row for each policy."""
     times = zip(*map(decision_times, groups.every), strict=True)
     columns = [
         _times(name, values) for name, values in zip(("mean", "p99", "longest"), times, strict=True)
@@ -230,7 +230,7 @@ def round_table(groups: RunsByPolicy) -> PageTable:
 
 
 def _proofs(group: PolicyRuns) -> tuple[str, str, str, str]:
-    """Return rounds, and in per cent those proven, of these the optimal ones, the largest gap."""
+    """Return rounds and, in per cent, proven rounds, optimal ones of these, and the largest gap."""
     proven, rounds = sum(group.values("proven_rounds")), sum(group.values("rounds"))
     optimal = sum(group.values("optimal_rounds"))
     gaps = [gap for gap in group.values("gap_max") if math.isfinite(gap)]

@@ -1,4 +1,4 @@
-"""Tables of ``dovetail simulate`` and ``compare``: metrics as text for people."""
+"""Tables of ``dovetail simulate`` and ``compare``: metrics as text for a terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_view(
     """Return the metrics of one run, with facts about it."""
     table = plain_table("metric")
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column("what it is", overflow="fold")
+    table.add_column("meaning", overflow="fold")
     above = ""
     for name, value in metrics.items():
         if name not in HIDDEN and not math.isnan(value):
@@ -55,7 +55,7 @@ def run_view(
 
 
 def comparison_view(groups: RunsByPolicy, facts: Mapping[str, str]) -> RenderableType:
-    """Return a table of means and spreads by policy, and one against the baseline."""
+    """Return a table of means and spreads by policy, and a comparison with the baseline."""
     names = ", ".join(group.policy for group in groups.every)
     spread = "; ±: standard deviation over seeds" if len(groups.seeds) > 1 else ""
     parts: list[RenderableType] = [
@@ -83,7 +83,7 @@ def _text(mean: Mean) -> str:
 
 
 def _gains(groups: RunsByPolicy) -> RenderableType:
-    """Return the factors to the baseline, without metrics of which no other policy has one."""
+    """Return the factors to the baseline, without metrics for which no other policy has one."""
     base = groups.baseline
     others = [group for group in groups.every if group is not base]
     gains = {metric: [gain(group, base, metric) for group in groups.every] for metric in COLUMNS}

@@ -1,4 +1,4 @@
-"""Which policy is best at what, in sentences, and where Dovetail's and the user's own are not."""
+"""Which policy is best at which metrics, and where Dovetail's and the user's own are not."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ DECISIVE: Final = (
 """The metrics of a verdict."""
 
 KEPT: Final = 0.99
-"""A policy that keeps this part of its gSLAs counts as one that keeps them."""
+"""A policy that keeps this fraction of its gSLAs is treated as keeping them."""
 
 _MOST_NAMES: Final = 3
 
 
 def headline(groups: RunsByPolicy) -> str:
-    """Return the policy of the shortest mean completion time, its lead, and the gSLAs it breaks.
+    """Return the policy with the shortest mean completion time, its lead, and the gSLAs it breaks.
 
-    If they break gSLAs, it says so and names the best of those that keep theirs.
+    If it breaks gSLAs, the headline also names the best policy that keeps its gSLAs.
     """
     metric = "jct_mean_s"
     best, every = groups.best(metric), len(groups.every)
@@ -57,7 +57,7 @@ def verdict(groups: RunsByPolicy) -> list[str]:
 
 
 def named(groups: Sequence[PolicyRuns]) -> str:
-    """Return the names of policies, with a remark on those that break gSLAs."""
+    """Return the names of policies, with a remark if one breaks gSLAs."""
     names = [f"{group.policy}{_remark(group)}" for group in groups]
     return enumerated(_first(names))
 
@@ -69,7 +69,7 @@ def _first(names: list[str]) -> list[str]:
 
 
 def _keeps(group: PolicyRuns) -> bool:
-    """Return whether a policy keeps its gSLAs, as it does without any."""
+    """Return whether a policy keeps its gSLAs; True if there are none."""
     return not group.mean("violation_rate") > 1 - KEPT
 
 
@@ -82,7 +82,7 @@ def _remark(group: PolicyRuns) -> str:
 
 
 def _at_the_expense(groups: RunsByPolicy, best: Sequence[PolicyRuns]) -> str:
-    """Return which of the best break gSLAs, and the best of those that keep them."""
+    """Return which of the best policies break gSLAs, and the best policy that keeps them."""
     guilty = [group for group in best if not _keeps(group)]
     if not guilty:
         return ""
@@ -108,7 +108,7 @@ def _against_baseline(groups: RunsByPolicy, best: PolicyRuns) -> str:
 
 
 def _winners(groups: RunsByPolicy) -> Iterator[str]:
-    """Yield a sentence for each set of policies that is best at something."""
+    """Yield a sentence for each set of policies that is best at some metrics."""
     won: dict[str, list[str]] = {}
     for metric in DECISIVE:
         best = groups.best(metric)
@@ -120,7 +120,7 @@ def _winners(groups: RunsByPolicy) -> Iterator[str]:
 
 
 def _ours(groups: RunsByPolicy) -> Iterator[str]:
-    """Yield the ranks of Dovetail's and the user's own policies, and by how much others lead."""
+    """Yield where Dovetail's and the user's own policies are not the best, and their ranks."""
     for group in groups.outstanding if len(groups.every) > 1 else ():
         behind = [text for metric in DECISIVE if (text := _behind(groups, group, metric))]
         if behind:
@@ -130,7 +130,7 @@ def _ours(groups: RunsByPolicy) -> Iterator[str]:
 
 
 def _rank(groups: RunsByPolicy, group: PolicyRuns) -> str:
-    """Return the place of a policy by mean completion time, where it is not the first."""
+    """Return the rank of a policy by mean completion time; empty if it is the first."""
     means = [each.mean("jct_mean_s") for each in groups.every]
     better = sum(mean < group.mean("jct_mean_s") * (1 - 1e-9) for mean in means)
     return f" By mean JCT it is number {better + 1} of {len(means)}." if better else ""

@@ -20,13 +20,13 @@ _STATISTICS: Final = {"p50": "median"}
 
 
 def label(name: str) -> str:
-    """Return the name of a metric for people, the statistic first: ``mean JCT``."""
+    """Return the name of a metric for readers, the statistic first: ``mean JCT``."""
     thing, _, statistic = METRICS[name].label.partition(", ")
     return f"{_STATISTICS.get(statistic, statistic)} {thing}".strip()
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
-    """Return the seconds and the name of the unit in which a time reads well."""
+    """Return the seconds and the name of a unit that suits a time."""
     if 0 < time_s < 1:
         return (1e-3, "ms") if time_s >= 1e-3 else (1e-6, "µs")
     fitting = (u for u in _MOST_OF_A_UNIT if time_s < u[0] * u[1])
@@ -43,7 +43,7 @@ def duration(time_s: float) -> str:
 
 
 def scale(name: str, values: Sequence[float]) -> tuple[float, str]:
-    """Return what one unit of a metric is in which these values read well, and its name."""
+    """Return the size and the name of a unit of a metric that suits these values."""
     unit = METRICS[name].unit
     if unit == "s":
         known = [value for value in values if math.isfinite(value) and value > 0]
@@ -77,7 +77,7 @@ def three_digits(value: float) -> str:
 
 
 def digits(values: Sequence[float]) -> int:
-    """Return the decimals of a column: three significant digits at the median, none of integers."""
+    """Return the decimals of a column: three significant digits at the median, 0 for integers."""
     known = [abs(value) for value in values if math.isfinite(value) and value]
     if all(value.is_integer() for value in known):
         return 0
@@ -85,7 +85,7 @@ def digits(values: Sequence[float]) -> int:
 
 
 def fixed(value: float, digits: int) -> str:
-    """Return a figure with so many decimals."""
+    """Return a figure with ``digits`` decimals."""
     if not math.isfinite(value):
         return NO_FIGURE
     return f"{value:,.{digits}f}" if abs(value) < _MOST_WRITTEN_OUT else f"{value:.2e}"

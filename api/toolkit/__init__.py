@@ -1,1 +1,1 @@
-"""Shared by commands: their declaration, tables, charts, pages, files and figures as text."""
+"""Shared by commands: declarations, tables, charts, pages, files and the wording of figures."""

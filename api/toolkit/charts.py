@@ -1,7 +1,7 @@
 """Charts: functions from data to matplotlib figures, shown in pages and written as files.
 
 A chart is as wide as a column of a paper (3.5 inches), which a phone can show as well. It carries
-no title: a page or a paper has a caption for that. matplotlib is imported where a chart is drawn.
+no title: a page or a paper has a caption for that. matplotlib is imported when a chart is drawn.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _STYLE: Final[Mapping[str, Any]] = {
     "path.simplify": True,
 }
 _TOOLTIP: Final = "tooltip:"
-"""Begins the id of a mark whose rest is shown in a page when a pointer is over the mark."""
+"""Prefix of the id of a mark; a page shows the rest when the pointer is over the mark."""
 _LONGEST_NAME: Final = 24
 _WHISKER: Final[Mapping[str, Any]] = {"elinewidth": 0.8, "capsize": 2.0}
 _ENDINGS: Final = ("pdf", "svg", "png")
@@ -85,7 +85,7 @@ _INDEX: Final = "figures.csv"
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """A chart that is drawn when it is needed.
+    """A chart that is drawn when needed.
 
     Attributes
     ----------
@@ -94,9 +94,9 @@ class Chart:
     title : str
         Caption in the page.
     note : str
-        What the caption adds in small print.
+        Addition to the caption, in small print.
     data : DataFrame
-        What is drawn, in the units that the names of its columns say.
+        The data drawn, in the units that the column names say.
     draw : callable
         Draws into an empty figure.
     height_in : float
@@ -142,7 +142,7 @@ def _rounded(tag: re.Match[str]) -> str:
 
 
 def _shared_style(text: str) -> str:
-    """Give the marks of a group their style once; matplotlib repeats it with every mark."""
+    """Set the style of a group's marks once; matplotlib repeats it with every mark."""
 
     def merged(found: re.Match[str]) -> str:
         return (
@@ -157,7 +157,7 @@ def _shared_style(text: str) -> str:
 
 
 def write_figures(folder: str, charts: Sequence[Chart]) -> None:
-    """Write every chart as PDF, SVG and PNG with its data as CSV, and a list of them.
+    """Write every chart as PDF, SVG and PNG with its data as CSV, and a list of the charts.
 
     Each file appears whole or not at all.
 
@@ -181,12 +181,12 @@ def write_figures(folder: str, charts: Sequence[Chart]) -> None:
 
 
 def check_figures(folder: str | None) -> None:
-    """Refuse before anything is computed a folder that is not for figures.
+    """Refuse a folder that is not for figures, before anything is computed.
 
     Raises
     ------
     InputError
-        When the folder is a file, or holds something else than figures.
+        When the folder is a file, or contains anything but figures.
     UnsupportedError
         When matplotlib is not installed.
     """
@@ -198,12 +198,12 @@ def check_figures(folder: str | None) -> None:
     if folder == "-" or (place.exists() and not place.is_dir()):
         raise InputError(f"must be a folder, got {folder!r}", "--figures")
     if place.is_dir() and any(place.iterdir()) and not (place / _INDEX).is_file():
-        rule = "holds something else than figures: name a new folder"
+        rule = "contains something other than figures: name a new folder"
         raise InputError(rule, "--figures", source_name(place))
 
 
 def _file_names(charts: Sequence[Chart]) -> list[tuple[str, Chart]]:
-    """Return charts with names that a file may have, each of them once."""
+    """Return charts with distinct names that are valid for files."""
     used: dict[str, int] = {}
     named = []
     for chart in charts:
@@ -221,7 +221,7 @@ def _rendered(chart: Chart, ending: str, transparent: bool = False) -> bytes:
     buffer = io.BytesIO()
     no_date = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[ending]
     with mpl.rc_context({**_STYLE, "svg.hashsalt": chart.name}), warnings.catch_warnings():
-        # Glyphs that its font lacks: the reader's fonts show them.
+        # About glyphs that its font lacks; the reader's fonts show them.
         warnings.simplefilter("ignore", UserWarning)
         figure = Figure(figsize=(WIDTH_IN, chart.height_in))
         chart.draw(figure)
@@ -251,11 +251,11 @@ def bars(
     x_label : str
         Quantity and unit.
     best : str
-        The row that is drawn in a stronger colour, where there is one series.
+        The row that is drawn in a stronger colour, if there is one series.
     colours : tuple of str
-        Of the series.
+        Colours of the series.
     deviation : str
-        The column that says how far the bars of the only series may be off, drawn as a line.
+        The column with the deviations of the only series, drawn as lines.
     """
     names = data[data.columns[0]].astype(str)
     columns = [column for column in data.columns[1:] if column != deviation]
@@ -338,13 +338,13 @@ def curves(
     x_label, y_label : str
         Quantities and units.
     shown : sequence of str
-        Lines in colours of their own, at most six; others are grey.
+        Lines with a colour each, at most six; others are grey.
     log : bool
         Whether x is logarithmic.
     diagonal : bool
         Whether y = x is drawn.
     x_scale : float
-        What one unit of the axis is in the unit of the data.
+        One unit of the axis in units of the data.
     """
     series, x, y = data.columns
     styles = {line: k for k, line in enumerate(shown[: len(SERIES)])}
@@ -383,7 +383,7 @@ def points(
     limits: tuple[tuple[float, float], tuple[float, float]] | None = None,
     lines: Sequence[float] = (),
 ) -> Chart:
-    """Return points, those that broke a limit as red triangles, with the line y = x.
+    """Return points, red triangles if they broke a limit, with the line y = x.
 
     Parameters
     ----------
@@ -394,7 +394,7 @@ def points(
     x_label, y_label : str
         Quantities.
     labels : tuple of str
-        What points are called that kept and that broke the limit.
+        Names for points that kept and points that broke the limit.
     limits : tuple of (float, float), optional
         Ends of the x and the y axis; logarithmic from a ratio of 8 on.
     lines : sequence of float
@@ -484,7 +484,7 @@ def lanes(
     unit : (float, str)
         Seconds and name of the unit of the axis.
     window_s : (float, float)
-        Beginning and end of what is drawn.
+        Beginning and end of the drawn time.
     nodes : sequence of (str, int, int)
         Name of each node, its first row, and the row after its last one.
     """
@@ -509,7 +509,7 @@ def lanes(
 
 
 def _boxes(axes: Axes, ends: Sequence[FloatArray], colour: str, tooltip: str) -> None:
-    """Draw boxes as one path, which takes a tenth of the text of as many patches."""
+    """Draw boxes as one path, which takes a tenth of the text of separate patches."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
@@ -549,17 +549,17 @@ def _row_height(rows: int) -> float:
 
 
 def _left(labels: Sequence[str]) -> float:
-    """Return the part of the width that labels to the left of the axes take."""
+    """Return the fraction of the width that labels to the left of the axes take."""
     return 0.03 + 0.019 * max(map(len, labels), default=0)
 
 
 def _label(column: str) -> str:
-    """Return the name of a column as a legend has it, without its unit."""
+    """Return the name of a column for a legend, without its unit."""
     return column.removesuffix("_s").replace("_", " ")
 
 
 def _short(name: str, most: int) -> str:
-    """Return a name without its middle where it is too long."""
+    """Return a name, without its middle if it is too long."""
     half = most // 2
     return name if len(name) <= most else f"{name[: most - half - 1]}…{name[-half:]}"
 

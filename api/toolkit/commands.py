@@ -1,7 +1,7 @@
-"""The declaration of a command, of which parser, help, completion and reference are made.
+"""The declaration of a command, from which parser, help, completion and reference are made.
 
-A package of commands has them in its module ``cli``, which imports nothing heavy: all are imported
-whenever ``dovetail`` starts.
+A package of commands declares them in its module ``cli``, which imports nothing heavy: these
+modules are imported whenever ``dovetail`` starts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from dovetail.toolkit.values import output_file, whole
 
 INTERRUPTED: Final = 130
-"""The exit status after Ctrl-C, as shells have it."""
+"""The exit status after Ctrl-C, as in shells."""
 
 MOST_SEEDS: Final = 2**32
-"""scikit-learn takes no more."""
+"""The limit of scikit-learn."""
 
 
 class Argument(NamedTuple):
@@ -26,15 +26,15 @@ class Argument(NamedTuple):
     value: str
     """The placeholder of its value in help; empty for a flag."""
     field: str
-    """Its name among the options that a command gets."""
+    """Its name in the options passed to a command."""
     text: str
     kind: Callable[[str], object] | None = None
-    """Makes its value of a text, or raises ``argparse.ArgumentTypeError``."""
+    """Converts a text to its value, or raises ``argparse.ArgumentTypeError``."""
     default: str | None = None
     """As a user would write it."""
     choices: tuple[str, ...] = ()
     number: str = ""
-    """Of a positional argument, as argparse has it: ``?``, ``+``, ``*`` or empty for one."""
+    """``nargs`` of a positional argument in argparse: ``?``, ``+``, ``*``, or empty for one."""
     required: bool = False
     repeated: bool = False
     group: str = ""
@@ -42,7 +42,7 @@ class Argument(NamedTuple):
 
     @property
     def usual(self) -> object:
-        """The value that it has where it is not given."""
+        """Its value if it is not given."""
         if not self.value:
             return False
         if self.default is None:
@@ -51,12 +51,12 @@ class Argument(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """What a plugin adds to a command that exists."""
+    """Options that a plugin adds to an existing command."""
 
     arguments: tuple[Argument, ...]
-    """More options. The command finds those that are given in ``added``, by their fields."""
+    """The options. The command finds the given ones in ``added``, by their fields."""
     before: str = ""
-    """``MODULE:FUNCTION`` that gets the options, before the command runs with one of these."""
+    """``MODULE:FUNCTION`` that is called with the options before the command, if one is given."""
 
 
 class Command(NamedTuple):
@@ -70,11 +70,11 @@ class Command(NamedTuple):
     """All commands have ``--json`` as well."""
     commands: tuple[Command, ...] = ()
     usage: str = ""
-    """How it is called, where that does not follow from its arguments."""
+    """Its usage, if that does not follow from its arguments."""
     section: str = "plugins"
-    """Of a plugin's command: the heading under which the help of all commands lists it."""
+    """For a plugin's command, the heading under which the help of all commands lists it."""
     additions: tuple[Addition, ...] = ()
-    """What plugins add to it."""
+    """Additions of plugins."""
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
@@ -116,14 +116,14 @@ def grouped(heading: str, *arguments: Argument) -> tuple[Argument, ...]:
 
 
 def given(command: Command, options: Namespace) -> Iterator[Argument]:
-    """Yield the arguments of a command that have another value than they usually have."""
+    """Yield the arguments of a command whose value is not the default."""
     for each in command.all_arguments:
         if getattr(options, each.field) != each.usual:
             yield each
 
 
 def given_additions(command: Command, options: Namespace) -> Iterator[tuple[Addition, str]]:
-    """Yield the options of plugins that are given: the addition that each is of, and its field."""
+    """Yield the addition and the field of each option of a plugin that is given."""
     for each in command.additions:
         for one in each.arguments:
             if getattr(options, one.field) != one.usual:
@@ -131,7 +131,7 @@ def given_additions(command: Command, options: Namespace) -> Iterator[tuple[Addi
 
 
 def leaves(commands: Sequence[Command], path: str = "") -> Iterator[tuple[str, Command]]:
-    """Yield all commands that do something, each by the words that call it."""
+    """Yield all commands that are not groups, each with the words that call it."""
     for each in commands:
         words = f"{path} {each.name}".strip()
         yield from leaves(each.commands, words) if each.commands else [(words, each)]

@@ -28,7 +28,7 @@ def named_text(source: str) -> tuple[str, str]:
 def instance_named(source: str) -> Instance:
     """Return an instance from a file, or a shipped one (``library:NAME``).
 
-    Standard error says which slowdowns of a file are likely speeds.
+    Slowdowns of a file that are probably speeds are reported on standard error.
     """
     if not source.startswith(_LIBRARY):
         instance = read_instance(source)
@@ -59,7 +59,7 @@ def with_slowdowns(instance: Instance, slowdowns: str | None) -> Instance:
 
 @contextmanager
 def naming(source: str) -> Iterator[None]:
-    """Name the file in errors of functions that know only the record made from it."""
+    """Add the file to errors of functions that know only the record made from it."""
     try:
         yield
     except InputError as error:

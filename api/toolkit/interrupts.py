@@ -1,4 +1,4 @@
-"""Ctrl-C that ends a search, and keeps what it has found."""
+"""Ctrl-C that ends a search and keeps its result so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.formulations.budget import InterruptibleClock
 
 @contextmanager
 def interrupting(clock: InterruptibleClock) -> Iterator[None]:
-    """Let the first Ctrl-C end all searches on a clock, and the second one the process, at once."""
+    """Let the first Ctrl-C end all searches on a clock, and the second end the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

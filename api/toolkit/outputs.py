@@ -1,4 +1,4 @@
-"""Outputs of commands: never a file that they read, which it would destroy."""
+"""Outputs of commands, which never overwrite an input."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def require_separate(read: Iterable[str | Path], *outputs: str | None) -> None:
-    """Refuse outputs that are an input, or each other; ``-`` is another thing for each.
+    """Refuse outputs that are an input or the same file; an input and an output may both be ``-``.
 
     Parameters
     ----------
     read : iterable of str or path
         The inputs.
     outputs : str or None
-        Where to write, None where nothing is.
+        Files to write, or None.
 
     Raises
     ------
     InputError
-        Naming the output.
+        When an output is refused; it names the output.
     """
     seen = {_place(name) for name in read if str(name) != "-"}
     for name in filter(None, outputs):
@@ -43,7 +43,7 @@ def _place(name: str | Path) -> str:
 
 
 def print_either(options: Namespace, data: object, view: RenderableType) -> None:
-    """Print data for machines, or what shows them to people."""
+    """Print data as JSON, or their view for readers."""
     if options.json:
         write_data(data, "-")
         return
@@ -53,7 +53,7 @@ def print_either(options: Namespace, data: object, view: RenderableType) -> None
 
 
 def write_made(options: Namespace, instance: Instance) -> None:
-    """Write an instance where the options say, and what it holds on standard output."""
+    """Write an instance to the output of the options, and print a summary of it."""
     write_instance(instance, options.output)
     if options.output == "-":
         return

@@ -1,4 +1,4 @@
-"""The template engine of all pages, and the tables that a reader can sort."""
+"""The template engine of all pages, and their sortable tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from dovetail.toolkit import charts, wording
 
 UNFOLDED: Final = 50
-"""How many rows of a long table are seen before the reader asks for the rest."""
+"""Rows of a long table that are visible before the reader asks for the rest."""
 
 
 class Head(NamedTuple):
@@ -36,7 +36,7 @@ class PageTable(NamedTuple):
     Attributes
     ----------
     caption : str
-        What it shows.
+        Caption of the table.
     heads : sequence of Head
         A head for each column; the first column names the rows.
     rows : sequence of sequences of str or Cell
@@ -52,12 +52,12 @@ class PageTable(NamedTuple):
 
 
 def unbroken(text: str) -> str:
-    """Return a sentence whose figures stay on the line of their unit."""
+    """Return a sentence with no-break spaces between figures and their units."""
     return re.sub(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|d|kWh)(?![A-Za-z]))", "\N{NO-BREAK SPACE}", text)
 
 
 def environment(*packages: str) -> Environment:
-    """Return the template engine of all pages, with the templates of some packages as well."""
+    """Return the template engine of all pages, with the templates of ``packages`` as well."""
     folders = map(PackageLoader, ("dovetail.toolkit", *packages))
     environment = Environment(
         loader=ChoiceLoader(list(folders)),

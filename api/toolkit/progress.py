@@ -1,4 +1,4 @@
-"""A sign of life on a terminal while something takes longer than two seconds."""
+"""Progress shown on a terminal while something takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_S = 2.0
 
 @dataclass
 class Line:
-    """What the line says; may be changed at any time."""
+    """The text of the line, which may change at any time."""
 
     text: str
 
@@ -22,7 +22,7 @@ class Line:
 def working(what: str, time_limit: float | None = None) -> Iterator[Line]:
     """Show elapsed time on standard error, with a bar towards the time limit if there is one.
 
-    Nothing is shown where standard error is no terminal.
+    Nothing is shown if standard error is not a terminal.
     """
     line = Line(what)
     if not sys.stderr.isatty():
@@ -39,7 +39,7 @@ def working(what: str, time_limit: float | None = None) -> Iterator[Line]:
 
 
 def compiled_ahead(jobs: int) -> None:
-    """Compile the matching engine once for all processes, where rounds of so many jobs need it."""
+    """Compile the matching engine once for all processes, if rounds of ``jobs`` jobs need it."""
     from dovetail.solver.pairing.compilation import is_worth_compiling
     from dovetail.solver.pairing.matching import compile_kernels
 
@@ -66,9 +66,9 @@ def _show(line: Line, time_limit: float | None, done: threading.Event) -> None:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show steps on standard error: yields a function of the step's name, its number and how many.
+    """Show steps on standard error: yield a function of a step's name, its number and the total.
 
-    Yields None where standard error is no terminal; nothing is shown then.
+    Yield None, and show nothing, if standard error is not a terminal.
     """
     if not sys.stderr.isatty():
         yield None

@@ -1,7 +1,7 @@
-"""The toolkit for what commands print: a console, tables that fit it, facts by name.
+"""The toolkit for printed output: a console, tables that fit it, facts by name.
 
-Every text from a file goes through `rich.text.Text`, which takes ``[`` for what it is. Colour
-never says what words do not.
+Every text from a file goes through `rich.text.Text`, which does not interpret ``[``. Colour
+never says anything that words do not.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _BLANKS = re.compile(r" +$", re.M)
 
 @dataclass(frozen=True)
 class Name:
-    """A name in a table: on one line, without its middle where there is no room for all of it."""
+    """A name in a table: on one line, without its middle if it does not fit."""
 
     text: str
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return the room that it takes, and the least that it needs."""
+        """Return the width that it takes, and the least width that it needs."""
         width = cell_len(self.text)
         return Measurement(min(width, SHORTEST_NAME), width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield as much as there is room for."""
+        """Yield as much of the name as fits."""
         shown, kept = self.text, len(self.text)
         while cell_len(shown) > options.max_width and kept:
             kept -= 1
@@ -51,9 +51,9 @@ class Name:
 
 @dataclass(frozen=True)
 class Fitting:
-    """A table, or its rows as lines where there is no room for the table.
+    """A table, or its rows as lines if the table does not fit.
 
-    Where ``folds``, names may fold to make room.
+    With ``folds``, names may fold to make room.
     """
 
     table: Table
@@ -73,7 +73,7 @@ class Fitting:
 def console() -> Console:
     """Return a console on standard output that is at most 100 columns wide.
 
-    Where standard output is no terminal it is exactly that wide, without colour and without
+    If standard output is not a terminal, it is exactly that wide, without colour and without
     blanks at the end of lines.
     """
     found = Console(highlight=False)
@@ -83,7 +83,7 @@ def console() -> Console:
 
 
 class _Trimmed:
-    """Standard output for whole lines, which lose the blanks that tables end with."""
+    """Standard output for whole lines, which removes blanks at their end."""
 
     @property
     def encoding(self) -> str:
@@ -97,7 +97,7 @@ class _Trimmed:
 
 
 def fact_lines(*facts: tuple[str, str]) -> Table:
-    """Return names and the text of each; the first is the title."""
+    """Return a table of names and their texts; the first is the title."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -107,7 +107,7 @@ def fact_lines(*facts: tuple[str, str]) -> Table:
 
 
 def plain_table(*names: str) -> Table:
-    """Return an empty table whose first columns have these heads and may fold."""
+    """Return an empty table with these first columns, which may fold."""
     table = Table(
         box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold"
     )
@@ -119,7 +119,7 @@ def plain_table(*names: str) -> Table:
 def row_lines(
     rows: Iterable[tuple[str, ...]], names: int, columns: Sequence[str]
 ) -> RenderableType:
-    """Return a line of the names in each row, and under it its other cells with their columns."""
+    """Return a line with the names of each row, and below it its other cells with their columns."""
     lines: list[RenderableType] = []
     for row in rows:
         cells = zip(columns, row[names:], strict=True)

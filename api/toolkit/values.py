@@ -13,7 +13,7 @@ _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def whole(least: int, below: int | None = None) -> Callable[[str], int]:
-    """Return what takes whole numbers from one on, up to another if there is one."""
+    """Return a parser of whole numbers from ``least`` on, and below ``below`` if given."""
     rule = f"must be a whole number >= {least}" + ("" if below is None else f" and < {below}")
 
     def parsed(text: str) -> int:
@@ -67,7 +67,7 @@ def duration(text: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return the names between commas, each once."""
+    """Return the names separated by commas, each once."""
     found = (part.strip() for part in text.split(","))
     return tuple(dict.fromkeys(filter(None, found)))
 
@@ -85,7 +85,7 @@ def pair(shape: str, value: str = ".+") -> Callable[[str], tuple[str, str]]:
 
 
 def one_of(known: Sequence[str], text: str) -> str:
-    """Return a text that is one of those known."""
+    """Return the text if it is one of the known ones."""
     if text not in known:
         raise ArgumentTypeError(f"must be one of {', '.join(known)}, got {text!r}")
     return text
@@ -101,7 +101,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def output_file(name: str) -> str:
-    """Refuse a file name that promises another form than JSON or YAML."""
+    """Refuse a file name with the ending of a format other than JSON and YAML."""
     ending = PurePath(name.removesuffix(".gz")).suffix
     if ending in (".csv", ".html", ".parquet", ".tsv", ".xlsx"):
         raise ArgumentTypeError(f"is written as JSON or YAML, got {name!r}")

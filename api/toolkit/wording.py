@@ -27,13 +27,13 @@ def two_digits(value: float | None) -> str:
 
 
 def gsla(accepted: float | None, priority: str) -> str:
-    """Return what a job accepts: a slowdown, or a growth of its p99 latency."""
+    """Return a job's gSLA: a slowdown, or a growth of its p99 latency."""
     critical = accepted is not None and priority == "latency"
     return f"p99 {accepted:.2f}" if critical else two_digits(accepted)
 
 
 def figure(value: float, digits: int = 6) -> str:
-    """Return a value with so many significant digits, written out without a power of ten."""
+    """Return a value with ``digits`` significant digits, written out without a power of ten."""
     return f"{Decimal(f'{value:.{digits}g}'):f}"
 
 
@@ -43,7 +43,7 @@ def count(value: float) -> str:
 
 
 def number(amount: int, thing: str) -> str:
-    """Return so many things, in the plural unless it is one."""
+    """Return an amount of things, in the plural unless it is one."""
     return f"{amount:,} {thing}" if amount == 1 else f"{amount:,} {thing}s"
 
 
@@ -53,12 +53,12 @@ def gib(mib: float) -> str:
 
 
 def percent(part: float) -> str:
-    """Return a part as per cent."""
+    """Return a fraction in per cent."""
     return f"{part:.2%}".replace("%", " %")
 
 
 def seconds(time_s: float | None) -> str:
-    """Return a run time; empty where there is none."""
+    """Return a run time; empty if there is none."""
     if time_s is None:
         return ""
     return f"{time_s:.2f} s" if time_s >= 0.1 else f"{time_s * 1000:.0f} ms"

@@ -596,9 +596,9 @@ def test_no_service_answers(short_path):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"<html>welcome</html>", "is no service of this version"),
-        (b"[]", "is no service of this version"),
-        (b'{"jobs": []}', "is no service of this version"),
+        (b"<html>welcome</html>", "is not a service of this version"),
+        (b"[]", "is not a service of this version"),
+        (b'{"jobs": []}', "is not a service of this version"),
         (b'{"ids": ["j7"], "more": 1}', ""),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_socket_is_neither_taken_from_a_service_nor_from_a_file(simulated, hom
     options = ("--pool", f"simulated:{home}/truth.json", "--directory", short_path / "other")
     for path, error in (
         (f"{home}/api.sock", "another service listens there"),
-        (file, "a file that is no socket is there"),
+        (file, "a file that is not a socket is there"),
     ):
         expected = (2, "", f"dovetail: {path}: --socket: {error}\n")
         assert run("serve", *options, "--socket", path) == expected
@@ -195,7 +195,7 @@ def test_an_array_is_one_request(simulated, run):
     for wrong in ("5-2", "a", "0-99999", "", "1-2:0"):
         status, out, err = run("submit", "--array", wrong, "--", "train")
         assert (status, out) == (2, "")
-        assert f"must be numbers like 0-9,12,20-30:5, at most 10,000, got {wrong!r}" in err
+        assert f"must be indices like 0-9,12,20-30:5, at most 10,000, got {wrong!r}" in err
     assert run("submit", "--array", "0-2%0", "--", "x")[0] == 2
     assert "output: must be a file with %j, %a" in run("submit", "--output", "x/%q", "--", "x")[2]
     assert run("cancel", "--name", "many", "--state", "submitted")[0] == 0
@@ -468,7 +468,7 @@ def test_a_folder_that_cannot_be_entered_is_refused_before_a_job_is_made(
     (short_path / "file").touch()
     for name in ("none", "file"):
         path = short_path / name
-        message = f"dovetail: --cwd: must be a folder that you may enter, got '{path}'\n"
+        message = f"dovetail: --cwd: must be a folder that you can enter, got '{path}'\n"
         assert run("submit", "--cwd", path, "--", "train") == (2, "", message)
     assert len(json.loads(run("queue", "--all", "--json")[1])) == before
 
@@ -579,7 +579,7 @@ def test_what_json_cannot_carry_stays_behind(simulated, run, monkeypatch):
     monkeypatch.setitem(os.environ, "ODD", "\udcff")
     status, _, err = run("submit", "--workload", "resnet", "--", "train")
     assert status == 0
-    assert err == "dovetail: the job goes without ODD, which is not UTF-8 text\n"
+    assert err == "dovetail: the job does not get ODD, which is not UTF-8 text\n"
     assert run("submit", "--", "train\udcff")[::2] == (
         2,
         "dovetail: COMMAND: must be UTF-8 text, got b'train\\xff'\n",

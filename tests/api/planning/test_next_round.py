@@ -120,12 +120,12 @@ def test_a_plan_that_does_not_belong_to_the_instance_is_refused(here, capsys):
     plan = read_plan("plan.yaml").to_data()
     Path("other.json").write_text(json.dumps({**plan, "instance": "yours"}))
     line = refused(capsys, "mine.yaml", "other.json")
-    assert line == "other.json: instance: must be that of the instance, 'mine', got 'yours'"
+    assert line == "other.json: instance: must be 'mine', the name of the instance, got 'yours'"
     Path("none.json").write_text(
         json.dumps({**plan, "assignments": [{"job": "x", "gpus": ["box-0"]}]})
     )
     assert refused(capsys, "mine.yaml", "none.json").startswith(
-        "none.json: is no valid plan of 'mine': "
+        "none.json: is not a valid plan of 'mine': "
     )
     Path("mine.yaml").write_text(MINE.replace("gsla: 1.3", "gsla: 1.15"))
     assert "gsla" in refused(capsys, "mine.yaml", "plan.yaml", "-o", "next.yaml")

@@ -16,7 +16,7 @@ from tests.api.planning.test_tables import printed
 from tests.data import small
 
 MODEL = {"source": "model", "upper": [1.3, 1.4], "confidence": 0.9}
-PROOF = "(what is proven holds for these numbers)"
+PROOF = "(the proof holds for these numbers)"
 
 
 def two(**more) -> Instance:

@@ -106,7 +106,7 @@ def test_figures_of_others_are_not_overwritten(run, small):
     for command in (("simulate",), ("compare", *ONE)):
         status, _, err = run(command[0], *small, *command[1:], "--figures", "mine", "-o", "out")
         assert (status, err.count("\n")) == (2, 1)
-        assert "mine: --figures: holds something else than figures" in err
+        assert "mine: --figures: contains something other than figures" in err
         assert not Path("out").exists()
 
 
@@ -197,7 +197,7 @@ def test_a_comparison_of_something_else_is_not_overwritten(run, small, change):
     other = ("--policies", "fifo", "-o", "out", "--seeds", 1, *change, *ONE)
     status, out, err = run("compare", *small, *other)
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "out: --output: holds a comparison of another trace, world, beliefs or other" in err
+    assert "out: --output: contains a comparison with another trace, world, beliefs or" in err
     after = {path: path.read_bytes() for path in Path("out").rglob("*.*") if path.is_file()}
     assert after == before
 
@@ -370,7 +370,7 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         (("--window", "5:2"), "0 <= FROM < TO, got 5:2"),
         (("--window", "50:60"), "must leave at least one job"),
         (("--busiest", "9"), "--busiest: must be between 1 and the 3 jobs of the trace, got 9"),
-        (("--sample", "9"), "--sample: must be <= 3 (jobs that there are), got 9"),
+        (("--sample", "9"), "--sample: must be <= 3 (the number of jobs), got 9"),
         (("--load", "0"), "--load: must be a finite number > 0, got 0"),
         (("--load", "nan"), "--load: must be a finite number > 0, got nan"),
         (("--faster", "0"), "--faster: must be a finite number > 0, got 0"),
@@ -432,7 +432,7 @@ def test_a_broken_trace_is_one_line(run, tmp_path, monkeypatch, text, message):
 def test_the_size_of_the_cluster_is_never_guessed(run, small, command, size):
     status, out, err = run(command, "trace.csv", *size)
     assert (status, out) == (2, "")
-    assert err.startswith("dovetail: --nodes: is needed: how many nodes has the cluster (")
+    assert err.startswith("dovetail: --nodes: is required: how many nodes does the cluster have (")
     assert err.count("\n") == 1
 
 
@@ -454,7 +454,7 @@ def test_a_cluster_on_which_nothing_ever_waits_is_warned_of(run, small):
         (("--policies", ","), "argument --policies: must name at least one policy, got ','"),
         (("--baseline", "ssf"), "--baseline: must be one of --policies (fifo), got 'ssf'"),
         (("-o", "world.yaml"), "world.yaml: is another file of this command, too"),
-        (("-o", "full"), "full: --output: holds something else than a comparison"),
+        (("-o", "full"), "full: --output: contains something other than a comparison"),
         (("-o", "full/thesis.tex"), "full/thesis.tex: --output: must be a folder, got a file"),
         (("--report", "absent/page.html"), "absent/page.html: --report: must be in a folder that"),
         (("--report", "trace.csv"), "trace.csv: is another file of this command, too"),
@@ -525,7 +525,7 @@ def test_workloads_that_the_world_lacks_are_distinguished_from_missing_ones(run,
 def test_the_load_is_that_of_what_is_simulated(run, small):
     # 100 + 2 x 50 + 30 GPU seconds, of 2 x 10 that there are while jobs arrive.
     _, out, _ = run("simulate", *small, "--policy", "fifo", "--json")
-    load = "11.50 x what the GPUs can do while jobs arrive"
+    load = "11.50 x the work the GPUs can do while jobs arrive"
     assert json.loads(out)["facts"]["load"] == load
     _, out, _ = run("simulate", *small, "--policy", "fifo", "--json", "--sample", 1)
     assert json.loads(out)["facts"]["load"] == f"about {load.replace('11.50', '3.83')}"
@@ -748,4 +748,6 @@ def test_the_offered_load_is_set_by_load_and_arrivals_by_faster(run, small):
     sampled = run(*plain, "--load", "0.75", "--sample", "2")[1]
     assert load_of(sampled) == "about 0.75"
     facts = json.loads(run(*plain, "--load", "40")[1])["facts"]
-    assert facts["warning"].startswith("jobs ask for 40 x what the GPUs can do, so the queue only")
+    assert facts["warning"].startswith(
+        "jobs ask for 40 x the work the GPUs can do, so the queue only"
+    )

@@ -92,7 +92,7 @@ def test_of_several_gpu_models_of_a_data_set_one_has_to_be_named(given, capsys, 
 )
 def test_the_load_counts_a_gpu_by_its_speed(given, models, load):
     text = asked(*given, "--gpu-model", models).facts["load"]
-    assert text == f"{load} x what the GPUs can do while jobs arrive"
+    assert text == f"{load} x the work the GPUs can do while jobs arrive"
 
 
 def test_the_load_counts_a_gpu_by_all_workloads_where_some_are_drawn(given):
