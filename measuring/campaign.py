@@ -1,4 +1,4 @@
-"""Campaigns: the file that says what is measured, and its experiments in order."""
+"""Campaigns: the file that declares measurements, and its experiments in order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stage(Record):
 
     @property
     def caps(self) -> tuple[int | None, ...]:
-        """``shares``, written out."""
+        """``shares``, with None for each worker if absent."""
         return self.shares or (None,) * (1 if self.measure == "solos" else 2)
 
 

@@ -1,4 +1,4 @@
-"""What this room adds to the command line: ``measure``, ``suggest``, options of ``doctor``."""
+"""Additions of this room to the command line: ``measure``, ``suggest``, options of ``doctor``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _minutes(text: str) -> float:
 
 DOCTOR: Final = Addition(
     (
-        option("--splits", "first measure which SM shares compute right on these GPUs"),
+        option("--splits", "first measure which SM shares compute correctly on these GPUs"),
         option("--sms", "first count the SMs that a client sees at every share; computes nothing"),
         option(
             "--shares P,...",
             "with --splits, --sms: only these (default: every fifth, each per cent)",
             _shares,
         ),
-        option("--again", "with --splits: also those that are measured already"),
+        option("--again", "with --splits: also shares that were measured before"),
     ),
     before="dovetail.measuring.gate:before_diagnosis",
 )
@@ -48,14 +48,14 @@ DOCTOR: Final = Addition(
 MEASURE: Final = Command(
     "measure",
     "Measure workloads alone and in pairs on a GPU; exit status 0: all is measured, 3: time "
-    "was up, and the same command continues.",
+    "is up, and the same command continues.",
     "dovetail.measuring.commands:measure",
     (
-        argument("CAMPAIGN.yaml", "what to measure, and how", "campaign"),
+        argument("CAMPAIGN.yaml", "workloads, pairs and settings to measure", "campaign"),
         option(
             "--output DIR",
-            "where results go, and where an interrupted campaign continues (default: the "
-            "campaign's file name without its ending)",
+            "directory of the results, from which an interrupted campaign continues (default: "
+            "the campaign's file name without its ending)",
         ),
         option(
             "--device DEVICE",
@@ -67,7 +67,7 @@ MEASURE: Final = Command(
         option("--python FILE", "the Python whose PyTorch runs the workloads (default: this one)"),
         option(
             "--directory DIR",
-            "where doctor --splits stored its results (default: that of serve)",
+            "directory with the results of doctor --splits (default: that of serve)",
         ),
         option(
             "--stages N",
@@ -76,7 +76,7 @@ MEASURE: Final = Command(
         ),
         option(
             "--minutes M",
-            "begin nothing that would take longer; exit status 3 if more is left",
+            "start nothing that would end later; exit status 3 if experiments are left",
             _minutes,
         ),
         option("--dry-run", "measure nothing; print what would be measured"),
@@ -87,7 +87,7 @@ MEASURE: Final = Command(
 
 SUGGEST: Final = Command(
     "suggest",
-    "Print the pairs to measure next: those that improve the plan most.",
+    "Print the pairs to measure next, which improve the plan most.",
     "dovetail.measuring.suggesting.commands:suggest",
     (
         DATA,
@@ -95,7 +95,7 @@ SUGGEST: Final = Command(
             "--instance FILE",
             "plan the jobs of this instance (default: one job of every workload, two for each GPU)",
         ),
-        option("--gpu-model M", "the GPU model, where the data have several"),
+        option("--gpu-model M", "the GPU model, if the data have several"),
         option("--count N", "how many pairs", whole(1), "5"),
         SEED,
     ),

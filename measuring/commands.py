@@ -72,11 +72,11 @@ from dovetail.toolkit.tables import plain_table
 from dovetail.toolkit.wording import lasting, number
 
 TIME_UP: Final = 3
-"""Exit status if more is left than there was time for."""
+"""Exit status if the time did not suffice for all experiments."""
 
 END_PART: Final = 0.1
 END_MOST_S: Final = 10.0
-"""This part of the given time, but at most these seconds, is reserved for ending the workers."""
+"""This fraction of the given time, but at most these seconds, is reserved for ending workers."""
 
 SPEED_S: Final = 600.0
 """Length in seconds of the recent past from which the remaining time is estimated."""
@@ -85,7 +85,7 @@ _NO_GPU: Final = "see dovetail doctor; --device cpu and simulated:INSTANCE need 
 
 
 def measure(options: Namespace) -> int:
-    """Run what is left of a campaign; the exit status is 0 if nothing is left then, else 3."""
+    """Run the rest of a campaign; the exit status is 0 if nothing is left afterwards, else 3."""
     begun_s = time.monotonic()
     kind, _, source = options.device.partition(":")
     truth = instance_named(source) if kind == "simulated" else None
@@ -141,7 +141,7 @@ def _require_workloads(campaign: Campaign, path: str, truth: Instance | None) ->
             rule = f"must be one of {listed(BUILT_IN, 20)}, or have a program, got {shown(name)}"
             raise InputError(rule, f"workloads[{at}]", source_name(path))
         elif own is not None and not os.path.isfile(own.program):
-            rule = f"must name a file, and {own.program} is none"
+            rule = f"must name a file, which {own.program} is not"
             raise InputError(rule, f"workloads[{at}].program", source_name(path))
 
 
@@ -266,7 +266,7 @@ def _remove_pool(directory: Path) -> None:
     with suppress(OSError):
         (directory / "boot").unlink()
     with suppress(OSError):
-        # A spare shim that is not over yet finds nothing under the old name to write to.
+        # A spare shim that still runs must not find the old directory to write to.
         shutil.rmtree((directory / "rehearsal").rename(directory / "rehearsed"))
     _remove_empty(directory / "runs", directory)
 
@@ -279,7 +279,7 @@ def _remove_empty(*folders: Path) -> None:
 
 
 def _plan(campaign: Campaign, folder: Path, device: Device) -> list[dict[str, Any]]:
-    """Return what a campaign would do in each stage."""
+    """Return the planned experiments of each stage."""
     known = read_ledger(folder).results if (folder / REPOSITORY).exists() else ()
     done, planned, stages = settled(known), experiments(campaign), []
     for at, stage in enumerate(campaign.stages):

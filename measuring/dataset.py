@@ -20,7 +20,7 @@ from dovetail.measuring.ledger import Contents, read_ledger, standing
 from dovetail.measuring.results import ExperimentResult, Throughput
 
 SLOW: Final = 2.0
-"""Workloads of which one is known to be slower by this share no GPU: by turns is no slower."""
+"""A pair with a worker known to be slowed by this factor shares no GPU: taking turns is as fast."""
 
 Baselines = Mapping[tuple[str, Mode], float]
 """Means in seconds alone without a share, by workload and mode."""
@@ -61,7 +61,7 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
 
     A slowdown is the iteration time together over the mean iteration time of the same workload
     alone without a share in the same mode, over all repeats; p99 likewise for the 99th percentile
-    of latency. Where a worker starved, slowdowns are at least those of the most that each can have
+    of latency. If a worker starved, slowdowns are lower bounds, from the most that each can have
     done. Time-sliced results have a GPU model of their own, ``<model> time-sliced``.
     """
     results = standing(contents.results).values()
@@ -79,7 +79,7 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
             else:
                 measurements.append(_measurement(contents, one, alone, tails_s))
         except InputError as error:
-            left_out.append(LeftOut(key=one.key, why=f"cannot be: {error}"))
+            left_out.append(LeftOut(key=one.key, why=f"impossible values: {error}"))
     data = DataSet(name=name, profiles=tuple(profiles), measurements=tuple(measurements))
     return MeasuredData(data, tuple(left_out))
 
@@ -97,7 +97,7 @@ def slowdowns(one: ExperimentResult, alone: Baselines) -> tuple[float, ...] | No
 
 
 def least_slowdowns(one: ExperimentResult, alone: Baselines) -> tuple[float, ...] | None:
-    """Return what each slowdown is at least; None if none is known to be `SLOW`."""
+    """Return a lower bound of each slowdown; None if none is known to be `SLOW`."""
     least = one.most_iterations_s and _slower(one, one.most_iterations_s, alone)
     return least if least and max(least) >= SLOW else None
 
@@ -132,7 +132,7 @@ def _why_not(one: ExperimentResult, alone: Baselines) -> str:
         pids = ", ".join(f"pid {pid}" for pid in one.disturbed_by)
         return f"disturbed by other processes on the device: {pids}"
     if any(one.first):
-        return "one is preferred to the other: a data set has no word for that"
+        return "one is preferred to the other, which a data set cannot express"
     if one.status == "out-of-memory":
         return "out of memory alone" if len(one.workloads) == 1 else ""
     missing = [name for name in one.workloads if (name, one.mode) not in alone]

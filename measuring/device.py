@@ -27,11 +27,11 @@ _STEP_S: Final = 0.15
 
 
 class DeviceLostError(DovetailError):
-    """The device stopped working, and a campaign may do nothing that would bring it back."""
+    """The device stopped working, and a campaign may do nothing to restore it."""
 
 
 class Device:
-    """A device that others do not use. Subclasses override what differs.
+    """A device that no other program uses. Subclasses override what differs.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Device:
         return worker
 
     def unconfirmed(self, worker: Worker) -> str | None:
-        """Return what a ready worker lacks of its seat; None if it lacks nothing."""
+        """Return which part of its seat a ready worker lacks, or None."""
         run, until_s = worker.submission, time.monotonic() + CONFIRM_S
         if run is not None and not self.submissions.wait(lambda: run.ready, until_s):
             return "is not known to be under its cap on the device"
@@ -97,7 +97,7 @@ class Device:
         return self.facts.memory_mib - used.memory_mib
 
     def meter(self) -> Meter:
-        """Begin to read the device over a window."""
+        """Start reading the device over a window."""
         return Meter(self.submissions.pool, self.gpu, self.energy_j)
 
     def energy_j(self) -> float | None:
@@ -105,7 +105,7 @@ class Device:
         return None
 
     def trouble(self) -> str:
-        """Return what is wrong with the device; empty if nothing is."""
+        """Return the fault of the device; empty if there is none."""
         return ""
 
     def recover(self) -> None:

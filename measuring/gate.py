@@ -38,7 +38,7 @@ def before_diagnosis(options: Namespace) -> None:
     Raises
     ------
     DovetailError
-        If an option has no effect without another, or as of ``measure``.
+        If an option has no effect without another, and as ``measure``.
     """
     if options.shares and not (options.splits or options.sms):
         raise InputError("needs --splits or --sms", "--shares")
@@ -49,14 +49,14 @@ def before_diagnosis(options: Namespace) -> None:
 
 
 def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -> None:
-    """Measure shares on one GPU of each model, and store each result at once.
+    """Measure shares on one GPU of each model, and store each result immediately.
 
     Parameters
     ----------
     directory : Path
         The state directory, whose repository stores the results.
     mps : MpsManager
-        That of the service's directory.
+        The manager of the service's directory.
     python : str
         A Python with the jobs' PyTorch.
     options : Namespace

@@ -33,7 +33,7 @@ _LOOK_S: Final = 0.5
 
 
 class GpuDevice(Device):
-    """One whole GPU that others do not use.
+    """One whole GPU that no other program uses.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class GpuDevice(Device):
     nvml : Nvml
         An open session; closed with the device.
     mps : MpsManager
-        With a directory of its own, so that no service's daemon is used.
+        A manager with its own directory, so that no service's daemon is used.
     splits : Splits
         Measurements of shares.
     cublas : str or None
@@ -104,7 +104,7 @@ class GpuDevice(Device):
             self._try_mps()
 
     def unconfirmed(self, worker: Worker) -> str | None:
-        """Return whether a ready worker lacks MPS, its share or its SMs."""
+        """Return how a ready worker lacks MPS, its share or its SMs, or None."""
         seat, ready = worker.seat, worker.ready or {}
         wants_mps = seat.mode == "mps"
         if ready.get("mps") is not wants_mps:
@@ -153,7 +153,7 @@ class GpuDevice(Device):
         if seat.share is None or seat.share == WHOLE:
             return None
         if cublas is None:
-            return "which shares compute right depends on cuBLAS, and none is known here"
+            return "which shares compute correctly depends on cuBLAS, whose version is unknown"
         key = SplitKey(self._gpu.name, self._driver, cublas)
         if seat.share in self._splits.allowed(key):
             return None
@@ -162,7 +162,7 @@ class GpuDevice(Device):
         return f"{seat.share} % was not measured here: dovetail doctor --splits first"
 
     def _wrong_sms(self, seat: WorkerSeat, ready: Event) -> str | None:
-        """Return how the SMs that a worker sees differ from those that the split gate saw."""
+        """Return how the SMs that a worker sees differ from those seen by the split gate."""
         share, seen = seat.share or WHOLE, ready.get("sms")
         key = SplitKey(self._gpu.name, self._driver, ready.get("cublas") or "")
         whole = [self._gpu.sms] if share == WHOLE else []
@@ -193,7 +193,7 @@ class GpuDevice(Device):
             raise UnsupportedError(f"{name}: MPS of others may be on it: {other}; end it first")
 
     def _refuse_taken(self) -> None:
-        """Refuse a GPU with processes; those of a killed campaign have been ended before."""
+        """Refuse a GPU with processes, after those of a killed campaign have been ended."""
         servers = self._mps.health(self._gpu.uuid).servers
         pids = sorted(set(self._nvml.processes(self._gpu.uuid)).difference(servers))
         if pids:

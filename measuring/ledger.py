@@ -27,7 +27,7 @@ from dovetail.measuring.campaign import Campaign, Windows, WorkerSeat
 from dovetail.measuring.results import ExperimentResult, Machine
 
 TRIES: Final = 2
-"""How often an experiment is tried that fails or is disturbed."""
+"""Most attempts at an experiment that fails or is disturbed."""
 
 _MACHINE_FIELDS: Final = ("gpu_model", "stand_in", "driver", "cublas")
 _CAMPAIGN_FIELDS: Final = ("size", "seed", *(f"windows.{name}" for name in Windows.model_fields))
@@ -56,7 +56,7 @@ class Contents(NamedTuple):
     campaign : Campaign
         Its last version.
     results : tuple of ExperimentResult
-        In order of time; there may be several of one key.
+        In order of time; a key may have several.
     """
 
     machines: tuple[Machine, ...]
@@ -108,7 +108,7 @@ class Ledger:
         """
         found, entries = self._found, list[_Entry]()
         if found is not None and (difference := _difference(found, machine, campaign)):
-            rule = f"is of another {difference}; measure into a folder of its own"
+            rule = f"is of another {difference}; measure into another folder"
             raise InputError(rule, "", source_name(self.path))
         if found is None or found.machine != machine.replace(
             date=found.machine.date, campaign=found.machine.campaign
@@ -182,7 +182,7 @@ def settled(results: Iterable[ExperimentResult]) -> frozenset[str]:
 
 
 def standing(results: Iterable[ExperimentResult]) -> dict[str, ExperimentResult]:
-    """Return the result that counts of each key: the last sound one, or else the last."""
+    """Return the valid result of each key: the last sound one, or else the last."""
     latest: dict[str, ExperimentResult] = {}
     for one in results:
         if one.sound or one.key not in latest or not latest[one.key].sound:
@@ -193,7 +193,7 @@ def standing(results: Iterable[ExperimentResult]) -> dict[str, ExperimentResult]
 def by_setting(
     results: Iterable[ExperimentResult],
 ) -> dict[tuple[WorkerSeat, ...], list[ExperimentResult]]:
-    """Return the sound results that count of each setting of all stages, in order of time."""
+    """Return the valid sound results of each setting over all stages, in order of time."""
     found: dict[tuple[WorkerSeat, ...], list[ExperimentResult]] = defaultdict(list)
     for one in sorted(standing(results).values(), key=attrgetter("date")):
         if one.sound:
@@ -204,7 +204,7 @@ def by_setting(
 def fingerprint(campaign: Campaign) -> str:
     """Return a SHA-256 in hexadecimal digits over the programs of the user's workloads.
 
-    Their paths do not count.
+    Their paths are ignored.
 
     Raises
     ------

@@ -31,8 +31,8 @@ class CampaignNoise(Record):
 
     ``pooled`` is the root of the mean variance, weighted by degrees of freedom: the standard
     deviation of one measurement. ``typical`` is the median of the deviations, which is lower for
-    few repeats. ``within`` is what the windows' own errors alone would make ``pooled``: if it is
-    much smaller, something changes between windows that longer windows do not average out.
+    few repeats. ``within`` is ``pooled`` as it would be from the windows' own errors alone: if it
+    is much smaller, something changes between windows that longer windows do not average out.
     ``drift`` is the geometric mean of the last iteration time over the first, less 1, over
     workloads measured alone more than once.
     """

@@ -43,7 +43,7 @@ class Machine(Facts):
     """The machine that a campaign runs on.
 
     Another machine may continue the campaign if model, driver and cuBLAS are equal.
-    ``fingerprint`` is that of ``ledger.fingerprint``.
+    ``fingerprint`` is made by ``ledger.fingerprint``.
     """
 
     campaign: Name
@@ -83,8 +83,8 @@ class Throughput(Record):
 class ExperimentResult(Record):
     """Outcome of one experiment, and the device during its window.
 
-    ``starved``: it is only known that a worker was slower than ``most_iterations_s``, as it did too
-    little for a throughput in the longest window.
+    ``starved``: a worker did too little for a throughput in the longest window; its rate is only
+    known to be below ``most_iterations_s``.
     """
 
     key: Name
@@ -123,7 +123,7 @@ class ExperimentResult(Record):
                 raise rule_broken(name, rule)
         for name, status in (("paces", "ok"), ("most_iterations_s", "starved")):
             if (getattr(self, name) is not None) != (self.status == status):
-                raise rule_broken(name, f"must be there where status is {status}, and only there")
+                raise rule_broken(name, f"must be given if status is {status}, and only then")
         return self
 
     @property
@@ -133,7 +133,7 @@ class ExperimentResult(Record):
 
     @property
     def final(self) -> bool:
-        """Whether to measure it again would show nothing else."""
+        """Whether measuring it again would give nothing new."""
         starved = self.status == "starved" and not self.disturbed_by
         return self.sound or starved or self.status == "out-of-memory"
 

@@ -1,4 +1,4 @@
-"""Run a campaign, one experiment after the other; each result is stored at once."""
+"""Run a campaign, one experiment after the other; each result is stored immediately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.measuring.worker import Failure, Worker
 from dovetail.measuring.worker_pool import WorkerPool
 
 START_S: Final = 10.0
-"""Assumed duration of a start until one was observed."""
+"""Assumed duration of a start until one has been observed."""
 
 _LOOK_S: Final = 0.1
 _READ_S: Final = 0.5
@@ -31,7 +31,7 @@ class ProgressListener(Protocol):
     """Receives the progress of a campaign."""
 
     def begins(self, experiment: Experiment, left: int) -> None:
-        """An experiment begins; ``left`` is the number of those left, this one included."""
+        """An experiment begins; ``left`` is the number of experiments left, including it."""
 
     def ends(self, result: ExperimentResult) -> None:
         """A result was stored."""
@@ -131,7 +131,7 @@ class Runner:
         result = self._tried(experiment)
         idle = 0 if result is None else result.residents - len(result.workloads)
         if result is not None and result.status == "out-of-memory" and idle:
-            # Idle workers had held memory that these could have used.
+            # Idle workers held memory that these could have used.
             self._workers.clear()
             result = self._tried(experiment)
         if result is None:
@@ -166,7 +166,7 @@ class Runner:
             return None
         workers = [one for one in taken if isinstance(one, Worker)]
         lacks = ((worker, self._device.unconfirmed(worker)) for worker in workers)
-        # Workers that have failed to start had memory, too.
+        # Workers that failed to start also had memory.
         residents = len(self._workers.pids) + len(taken) - len(workers)
         if len(workers) < len(taken):
             names = (seat.workload for seat in experiment.seats)
@@ -231,7 +231,7 @@ class Runner:
 
 
 def _starved(who: str, workers: Sequence[Worker], start_s: float, now_s: float) -> _Found:
-    """Return what is known where a worker did too little for a throughput."""
+    """Return the result if a worker did too little for a throughput."""
     reason = f"{who}: did fewer than {LEAST} chunks in {now_s - start_s:.1f} s"
     most = [_most_pace(worker, start_s, now_s) for worker in workers]
     if len(workers) == 1 or None in most:
@@ -240,7 +240,7 @@ def _starved(who: str, workers: Sequence[Worker], start_s: float, now_s: float) 
 
 
 def _most_pace(worker: Worker, start_s: float, now_s: float) -> float | None:
-    """Return the throughput of a worker, or else the most that it can have had, if known."""
+    """Return the throughput of a worker, or else an upper bound of it, if known."""
     events = worker.events()
     if (measured := pace(events, start_s, now_s)) is not None:
         return measured.iterations_s
@@ -270,7 +270,7 @@ def _result(experiment: Experiment, found: _Found, residents: int = 0) -> Experi
 
 
 def _failed(taken: Iterable[tuple[str, object]]) -> _Found:
-    """Return status and reason of failures; lack of memory goes before other failures."""
+    """Return status and reason of failures; lack of memory precedes other failures."""
     failures = [(name, one) for name, one in taken if isinstance(one, Failure)]
     short = [(name, one) for name, one in failures if one.why == "out-of-memory"]
     name, worst = (short or failures)[0]

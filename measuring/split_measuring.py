@@ -26,7 +26,7 @@ _LIKELY: Final = (50, 10, 90, 100, 5, 95, 25)
 CANDIDATES: Final = (*_LIKELY, *(share for share in range(5, WHOLE, 5) if share not in _LIKELY))
 """The shares that are tried, beginning with those reported to compute correctly on Hopper.
 
-100 comes early: if the whole GPU computes wrong, the share is not the cause.
+100 comes early: if the whole GPU computes incorrectly, the share is not the cause.
 """
 
 EVERY_SHARE: Final = tuple(range(1, WHOLE + 1))
@@ -70,7 +70,7 @@ class Probe(NamedTuple):
 
 
 def measure_shares(probe: Probe, shares: Sequence[int]) -> Generator[SplitEvidence, None, None]:
-    """Measure shares, and yield each result as soon as it is known.
+    """Measure shares, and yield each result immediately.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def _answer(way: PoolSubmissions, one: Submission, program: str) -> Mapping[str,
     try:
         output = json.loads(lines[-1] if lines else "")
     except ValueError:
-        raise GateError(f"{program} printed what is no JSON: {lines[-1:]!r}") from None
+        raise GateError(f"{program} printed something other than JSON: {lines[-1:]!r}") from None
     if not isinstance(output, dict):
         raise GateError(f"{program} printed no mapping: {lines[-1][:60]!r}")
     return output

@@ -25,8 +25,8 @@ from dovetail.measuring.worker import Failure, Worker
 class CpuDevice(Device):
     """The last core that this process may use: real processes and real contention, no CUDA.
 
-    The kernel time-slices workers in either mode. Other processes may use the core, too; their part
-    of its time is reported.
+    The kernel time-slices workers in either mode. Other processes may also use the core; their
+    fraction of its time is reported.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def processor_model() -> str:
 class SimulatedDevice(Device):
     """The first GPU of an instance, simulated without processes.
 
-    A campaign finds what the instance says, so campaigns and everything that uses their results can
-    be tried with known truth.
+    A campaign measures the slowdowns of the instance, so that campaigns, and everything that uses
+    their results, can be tried with known truth.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class SimulatedDevice(Device):
         super().__init__(SimulatedNode(directory, truth), name, facts)
 
     def why_not(self, seat: WorkerSeat) -> str | None:
-        """Return what of a seat an instance cannot express or does not allow."""
+        """Return why the instance cannot express a seat, or does not allow it."""
         if seat.mode == "time-sliced":
             return "an instance knows nothing of time slicing"
         if seat.share is not None and seat.share not in self._truth.cluster.shares:
@@ -113,7 +113,7 @@ class SimulatedWorker(Worker):
         self.ready = {"family": workload.family, "batch_size": batch}
 
     def failure(self) -> Failure | None:
-        """Return why it ended; without being told to, it ends only if memory is short."""
+        """Return why it ended; it ends uncommanded only if memory is short."""
         if self.submission is not None and self.submission.status == 1:
             self._fail("out-of-memory", "the instance's memory does not suffice")
         return super().failure()

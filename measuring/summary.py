@@ -31,8 +31,8 @@ _Settings = Mapping[tuple[WorkerSeat, ...], Sequence[ExperimentResult]]
 class Cover(Record):
     """Progress of a stage, in numbers of experiments.
 
-    ``done`` have a sound result; for the others the last attempt counts. ``left`` are to be
-    measured, some of the failed and all of the refused ones included.
+    ``done`` have a sound result; the others are counted by their last attempt. ``left`` are still
+    to be measured, including some of the failed and all of the refused ones.
     """
 
     stage: Amount
@@ -91,8 +91,8 @@ class PairSummary(Record):
 class SharingSummary(Record):
     """One way to share, over all pairs measured with it.
 
-    ``over_time_sliced`` is the mean of the combined throughput over that of time slicing, over the
-    ``compared`` pairs that were measured in both ways.
+    ``over_time_sliced`` is the mean ratio of the combined throughput to that of time slicing, over
+    the ``compared`` pairs that were measured in both ways.
     """
 
     mode: Mode
@@ -128,9 +128,9 @@ class Tail(Record):
 class Summary(Record):
     """All findings of a campaign.
 
-    ``windows`` is the number of sound windows, ``unstable`` of those that reached their greatest
-    length with a standard error above ``relative_error``. ``others_busy`` is the mean fraction of
-    time that the device gave to others, if known (that of a processor core).
+    ``windows`` is the number of sound windows, ``unstable`` the number of these that reached their
+    greatest length with a standard error above ``relative_error``. ``others_busy`` is the mean
+    fraction of the device's time that other programs used, if known (on a processor core).
     """
 
     machine: Machine
@@ -219,7 +219,7 @@ def _alone(settings: _Settings) -> Iterable[Alone]:
 
 
 def _energy_j(one: ExperimentResult) -> float | None:
-    """Return the energy per iteration alone, including that of idle gaps between requests."""
+    """Return the energy per iteration alone, including idle gaps between requests."""
     (pace,) = one.paces or ()
     if one.power_w is None or one.window_s is None:
         return None

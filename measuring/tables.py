@@ -19,7 +19,7 @@ from dovetail.toolkit.tables import Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import NO_FIGURE, figure, number, percent, two_digits
 
 MOST_SHOWN: Final = 3
-"""Number of least and of most slowed pairs that are shown for each way to share."""
+"""Number of least slowed and of most slowed pairs shown for each way to share."""
 
 MOST_REASONS: Final = 8
 
@@ -51,7 +51,7 @@ def campaign_view(found: Summary) -> RenderableType:
 
 
 def machine_lines(found: Summary) -> RenderableType:
-    """Return facts about the machine; a stand-in is named before anything else."""
+    """Return facts about the machine; a stand-in is named first."""
     machine = found.machine
     stand_in: list[RenderableType] = []
     if machine.stand_in:
@@ -114,7 +114,7 @@ def noise_lines(found: Summary) -> RenderableType:
         facts.append(
             (
                 "others",
-                f"used {amount} of the device's time: the more, the less reliable are slowdowns",
+                f"used {amount} of the device's time: the more, the less reliable the slowdowns",
             )
         )
     return fact_lines(*facts, *(_noise_facts(found.noise) if found.noise else ()))
@@ -126,7 +126,7 @@ def _noise_facts(found: CampaignNoise) -> Iterator[tuple[str, str]]:
     yield "noise", f"{percent(found.pooled)} between repeats of one setting (pooled)"
     yield "", f"{percent(found.typical)} median of {number(found.settings, 'setting')}"
     yield "", f"{percent(worst.deviation)} worst: {where or worst.workload}"
-    yield "", f"{percent(found.within)} is what the windows' own errors would make it"
+    yield "", f"{percent(found.within)} expected from the windows' own errors alone"
     if found.drift is not None:
         changed = "longer" if found.drift > 0 else "shorter"
         yield "drift", f"iterations alone took {percent(abs(found.drift))} {changed} at the end"
@@ -185,7 +185,7 @@ def pair_table(together: Iterable[PairSummary]) -> RenderableType:
 
 
 def _extremes(group: Iterable[PairSummary]) -> list[PairSummary]:
-    """Return the pairs at both ends, or all of a few."""
+    """Return the pairs at both ends, or all pairs if they are few."""
     ordered = sorted(group, key=lambda one: one.combined, reverse=True)
     if len(ordered) <= 2 * MOST_SHOWN:
         return ordered

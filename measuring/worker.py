@@ -91,13 +91,13 @@ class Worker:
         return self._failure
 
     def run(self) -> None:
-        """Let it run; events of its previous run are dropped."""
+        """Start a run; events of its previous run are dropped."""
         with self._lock:
             self._events, self._stopped = [], False
         self._send("run")
 
     def stop(self) -> None:
-        """Tell it to stop; it is ``idle`` as soon as its device is."""
+        """Command it to stop; it is ``idle`` as soon as its device is."""
         self._send("stop")
 
     def events(self) -> Events:
@@ -136,7 +136,7 @@ class Worker:
                         self._take(json.loads(line))
                     except (ValueError, KeyError, TypeError):
                         text = line[:60].decode(errors="replace")
-                        self._fail("error", f"said what is no event: {text!r}")
+                        self._fail("error", f"sent something other than an event: {text!r}")
         self._submissions.wake()
 
     def _take(self, event: Event) -> None:

@@ -1,8 +1,8 @@
-"""The workers of a campaign, which stay resident from one experiment to the next.
+"""The workers of a campaign, which stay resident between experiments.
 
 A worker takes long to start and serves all experiments with its seat, so it stays while it is
-needed and there is room. An idle worker uses memory only. Workers of the two modes never exist at
-the same time.
+needed and fits. An idle worker only uses memory. Workers of the two modes never exist at the same
+time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class WorkerLimits(NamedTuple):
     at_once : int
         Most workers that start at the same time.
     ready_s : float
-        Seconds after which a worker that is not ready counts as hung.
+        Seconds after which a worker that is not ready is treated as hung.
     obey_s : float
-        Seconds in which a worker must obey ``stop`` and ``quit``.
+        Seconds within which a worker must obey ``stop`` and ``quit``.
     """
 
     workers: int = 40
@@ -100,7 +100,7 @@ class WorkerPool:
         Parameters
         ----------
         now, later : Counter of Seat
-            How many of each are needed now and later.
+            Number of workers of each seat needed now and later.
         until_s : float
             Deadline in seconds of the monotonic clock; workers that are not ready keep starting.
         """
@@ -123,7 +123,7 @@ class WorkerPool:
         Raises
         ------
         TimeoutError
-            If ``until_s`` (monotonic clock) comes before they are ready.
+            If they are not ready by ``until_s`` (monotonic clock).
         """
         self.dismiss([one for one in self._workers if one.failure() is not None])
         found: list[Worker | Failure] = []

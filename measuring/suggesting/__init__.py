@@ -1,1 +1,1 @@
-"""Which pairs to measure next: those that are worth most to the plan."""
+"""The pairs to measure next: those whose measurement is worth most to the plan."""

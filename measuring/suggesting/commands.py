@@ -1,4 +1,4 @@
-"""``dovetail predictors suggest``: which pairs to measure next."""
+"""``dovetail predictors suggest``: the pairs to measure next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: Final = ("workload", "and", "shares", "slowdown", "of the other", "wort
 
 
 def suggest(options: Namespace) -> int:
-    """Print the pairs whose true slowdowns are worth the most to the plan."""
+    """Print the pairs whose measurement is worth most to the plan."""
     from dovetail.measuring.suggesting.suggestions import SuggestionRound, suggestions
     from dovetail.predictors.training import process
 

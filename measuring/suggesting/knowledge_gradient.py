@@ -1,31 +1,31 @@
-r"""What measuring a pair is expected to be worth to the plan.
+r"""The expected worth of measuring a pair to the plan.
 
-The logarithms of slowdowns are believed to be normal, with means m, variances v and covariance C.
-A pair of jobs on a GPU is worth what both gain on average, ``scale E[1 / slowdown]`` each:
+The logarithms of slowdowns are assumed to be normal, with means m, variances v and covariance C.
+The worth of a pair of jobs on a GPU is the mean gain of both, ``scale E[1 / slowdown]`` each:
 
     W_ij = scale_i exp(-m_ij + v_ij / 2) + scale_ji exp(-m_ji + v_ji / 2).
 
-To measure pair c gives two numbers with covariance ``S = C_cc + noise I``. Before they are known,
-they change the means by ``A z`` with ``A = C_.c S^(-1/2)'`` and z standard normal in two
-dimensions, and lower the variances by the squares of A's rows. With V(W) the value of the best plan
-and x* the plan that is best today, the measurement is worth
+Measuring pair c gives two numbers with covariance ``S = C_cc + noise I``. As seen beforehand, they
+change the means by ``A z`` with ``A = C_.c S^(-1/2)'`` and z standard normal in two dimensions, and
+lower the variances by the squares of A's rows. With V(W) the value of the best plan and x* the plan
+that is best today, the measurement is worth
 
     KG(c) = E[V(W(z))] - V(W) = E[V(W(z)) - W(z) x*] >= 0,
 
 as W(z) is W on average: the *knowledge gradient* (P. I. Frazier, W. B. Powell and S. Dayanik: *The
 Knowledge-Gradient Policy for Correlated Normal Beliefs*, INFORMS Journal on Computing 21(4), 2009),
-with a plan in the place of one alternative. The expectation is a sum over twelve z that is exact
-for polynomials of degree five. V is the value of the linear relaxation of the matching at today's
-price of a GPU, an assignment.
+with plans as the alternatives. The expectation is a sum over twelve z that is exact for polynomials
+of degree five. V is the value of the linear relaxation of the matching at today's price of a GPU,
+an assignment.
 
-Most measurements need no assignment. With the reduced cost r of a pair (what the duals of today's
-plan say that it lacks to enter one), 0 for those in the plan, and the standard deviation d of the
-change of its worth,
+Most measurements need no assignment. With the reduced cost r of a pair (by the duals of today's
+plan, the worth that it lacks to enter a best plan; 0 for pairs in the plan), and the standard
+deviation d of the change of its worth,
 
     KG(c) <= sum over pairs of d f(r / d),    f(x) = phi(x) - x Phi(-x),
 
-since no plan is worth more than the duals and what is above them. Only pairs whose r is within
-the posterior's reach, three of its standard errors, count.
+since no plan is worth more than the duals plus the worth above them. The sum is over pairs whose r
+is at most three standard errors of the posterior.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.solver.pairing.matching import match_pairs
 
 REACH: Final = 3.0
-"""Standard errors by which a pair's worth may rise."""
+"""Most standard errors by which a pair's worth may rise."""
 
 _ANGLES: Final = np.arange(12) * np.pi / 6
 _RADIUS: Final = np.where(np.arange(12) % 2, 3.0, np.sqrt(1.5))
@@ -60,20 +60,20 @@ _FAR: Final = 40.0
 
 @dataclass(frozen=True)
 class Sharing:
-    """Which jobs may share a GPU, and what is gained by jobs alone and together.
+    """Which jobs may share a GPU, and the gains of jobs alone and together.
 
     Attributes
     ----------
     first, second : (e,) int
-        The jobs of each pair that may share; a pair is there once for each split.
+        The jobs of each pair that may share; a pair occurs once for each split.
     mine, theirs : (e,) int
         The beliefs about the slowdowns of the first and the second.
     scale, alone : (n,) float
-        What each job gains at a slowdown of 1, and alone; NaN where it may not be alone.
+        Gain of each job at a slowdown of 1, and alone; NaN if it may not run alone.
     size : (n,) int
-        GPUs that it takes; only jobs of one size share.
+        Number of GPUs that it takes; only jobs of one size share.
     gpus : int
-        GPUs in all.
+        Total number of GPUs.
     gsla : (n,) float
         The slowdown that each job accepts; inf for any.
     """
@@ -95,7 +95,7 @@ class Sharing:
         return np.asarray(mine + self.scale[self.second] * rate[..., self.theirs])
 
     def kept(self, slowdown: Floats) -> Bools:
-        """Return which pairs keep the gSLAs of both at such slowdowns, (..., e)."""
+        """Return which pairs keep the gSLAs of both jobs at these slowdowns, (..., e)."""
         mine = slowdown[..., self.mine] <= self.gsla[self.first]
         return np.asarray(mine & (slowdown[..., self.theirs] <= self.gsla[self.second]))
 
@@ -116,12 +116,12 @@ def knowledge_gradient(
     candidates: Ints,
     most: int = 32,
 ) -> Floats:
-    """Return what measuring each candidate is expected to add to the value of the best plan.
+    """Return the expected gain in the best plan's value from measuring each candidate.
 
     Parameters
     ----------
     sharing : Sharing
-        The jobs; its pairs count the beliefs.
+        The jobs; its pairs refer to the beliefs by number.
     mean : (m,) float
         Means of the logarithms of slowdowns.
     covariance : (m, m) float
@@ -129,13 +129,13 @@ def knowledge_gradient(
     noise : float
         Variance of one measurement.
     upper : (m,) float
-        The bounds that gSLAs are checked against. A pair whose bounds break them may share once
-        it has been measured and keeps them.
+        The upper bounds that gSLAs limit. A pair whose bounds break them may share once it has
+        been measured and keeps them.
     candidates : (c, 2) int
-        The two beliefs that each measurement is of: those of both jobs.
+        The two beliefs about each measured pair, one per job.
     most : int
-        As many candidates are worked out, those of the largest upper bounds; of others the bound
-        is returned, at most the least of these.
+        Number of candidates to compute, by largest upper bound; for others, the bound is
+        returned, limited to the least computed value.
 
     Returns
     -------
@@ -163,9 +163,9 @@ def knowledge_gradient(
 
 
 def effects(covariance: Floats, noise: float, pair: Ints) -> Floats:
-    """Return by how much a pair's measurement changes the means, for each of two normal numbers.
+    """Return the change of the means by a pair's measurement, for each of two normal numbers.
 
-    The covariance after the measurement is the one before less ``effects @ effects.T``.
+    The measurement lowers the covariance by ``effects @ effects.T``.
     """
     root = _roots(covariance, noise, pair[np.newaxis])[0]
     return np.asarray(np.linalg.solve(root, covariance[pair]).T)
@@ -209,7 +209,7 @@ def _bounds(
         two = (second - root[:, 1, 0] * one) / root[:, 1, 1]
         change += slope[near, np.newaxis] * np.stack([one, two])
     deviation = np.sqrt((change**2).sum(axis=0))
-    # A pair that may not share yet is brought in by its own measurement only.
+    # A pair that may not share yet can only enter by its own measurement.
     own = (jobs.mine[near, np.newaxis, np.newaxis] == candidates).any(axis=-1)
     counts = allowed[near, np.newaxis] | own
     lacks = np.minimum(reduced[near, np.newaxis], _FAR * deviation) / np.maximum(deviation, 1e-300)
@@ -223,24 +223,24 @@ def _expected_excess(x: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class BestPlan:
-    """The best plan by what is believed, and the assignment that relaxes it.
+    """The best plan under the beliefs, and the assignment that relaxes it.
 
-    In an assignment each job takes a partner or itself: a matching twice, or odd cycles.
+    In an assignment, each job takes a partner or itself: a matching twice, or odd cycles.
 
     Attributes
     ----------
     sharing : Sharing
         The jobs.
     price : (n,) float
-        Of each job, that of its part of the GPUs included.
+        Price of each job, including its part of the GPUs.
     cost : (n,) float
-        Of the GPUs that each job takes.
+        Price of the GPUs that each job takes.
     blossoms : sequence of ((k,) int, float)
         Odd sets of jobs, and their duals.
     partner : (n,) int
-        In the best assignment.
+        Partner of each job in the best assignment.
     value : float
-        Of the plan.
+        Value of the plan.
     """
 
     sharing: Sharing
@@ -252,7 +252,7 @@ class BestPlan:
 
     @classmethod
     def of(cls, jobs: Sharing, worth: Floats) -> BestPlan:
-        """Return the best plan for pairs worth so much, ``-inf`` where they may not share."""
+        """Return the best plan for pairs of this worth, ``-inf`` if they may not share."""
         found = match_pairs(jobs.table(worth, np.nan), jobs.alone, jobs.gpus, jobs.size)
         price, cost = np.zeros(len(jobs.scale)), np.zeros(len(jobs.scale))
         blossoms: list[tuple[Ints, float]] = []
@@ -265,7 +265,7 @@ class BestPlan:
         return replace(plan, partner=linear_sum_assignment(plan._table(worth), maximize=True)[1])
 
     def reduced(self, worth: Floats) -> Floats:
-        """Return what each pair lacks to enter a best plan, (e,)."""
+        """Return the reduced cost of each pair, (e,): the worth that it lacks for a best plan."""
         first, second = self.sharing.first, self.sharing.second
         found = self.price[first] + self.price[second] - worth
         for members, z in self.blossoms:
@@ -273,7 +273,7 @@ class BestPlan:
         return np.asarray(found)
 
     def gained(self, worth: Floats) -> float:
-        """Return by how much another plan is better than this one if pairs are worth so much."""
+        """Return the gain of the best plan for pairs of this worth over this plan."""
         table, rows = self._table(worth), np.arange(len(self.partner))
         best = table[linear_sum_assignment(table, maximize=True)].sum()
         # A pair that may no longer share leaves its jobs alone.

@@ -1,8 +1,7 @@
-"""Which pairs to measure next: those whose true slowdowns are worth the most to the plan.
+"""The pairs to measure next: those whose true slowdowns are worth most to the plan.
 
-Beliefs are those of a ``predictors.posterior``, the worth of a measurement is that of
-``knowledge_gradient``. Several suggestions are chosen one after the other, each after what the ones
-before will have taught.
+Beliefs come from ``predictors.posterior``, the worth of a measurement from ``knowledge_gradient``.
+Several suggestions are chosen one after the other, each as if the earlier pairs had been measured.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ from dovetail.predictors.predictor import UNCAPPED
 from dovetail.predictors.rows import UNPROFILED, training_rows
 
 CONFIDENCE: Final = 0.9
-"""Of the bounds that gSLAs are checked against before a pair is measured."""
+"""Confidence of the bounds that gSLAs limit before a pair is measured."""
 
 _QUANTILE: Final = NormalDist().inv_cdf(CONFIDENCE)
 
 _MOST_PAIRS: Final = 1500
-"""As many pairs (at a split) take part: those that are nearest to the plan."""
+"""Most pairs (each at a split) to consider: those nearest to the plan."""
 
 
 class QueuedGang(NamedTuple):
-    """A job that waits for GPUs.
+    """A waiting job.
 
     Attributes
     ----------
     workload : str
         Its workload.
     weight, gsla : float
-        As in an instance; the gSLA is inf for none.
+        As in an instance; a gSLA of inf means none.
     workers : int
-        GPUs that it takes.
+        Number of GPUs that it takes.
     memory_mib : float
-        What a worker needs.
+        Memory that a worker needs.
     """
 
     workload: str
@@ -68,18 +67,18 @@ class QueuedGang(NamedTuple):
 
 
 class SuggestionRound(NamedTuple):
-    """What is to be planned.
+    """The jobs and GPUs of the plan.
 
     Attributes
     ----------
     jobs : tuple of QueuedGang
-        The jobs, which wait.
+        The jobs, all of them waiting.
     gpus : int
-        GPUs of the model in question.
+        Number of GPUs of the model.
     room_mib : float
-        What the jobs on one of them may need together.
+        Memory that the jobs on one GPU may need together.
     workloads : mapping of str to Workload
-        What is known of workloads that have no profile in the data.
+        Records of workloads that may have no profile in the data.
     """
 
     jobs: tuple[QueuedGang, ...]
@@ -89,7 +88,7 @@ class SuggestionRound(NamedTuple):
 
     @classmethod
     def of_data(cls, data: DataSet, gpu_model: str) -> Self:
-        """Return one job of every workload that is known on a GPU model, two for each GPU."""
+        """Return one job of every workload with data on a GPU model, two for each GPU."""
         measured = (m.workloads for m in data.measurements if m.gpu_model == gpu_model)
         profiled = data.workloads(gpu_model)
         names = dict.fromkeys([*profiled, *(name for names in measured for name in names)])
@@ -132,9 +131,9 @@ class Suggestion(NamedTuple):
     shares : (int or None, int or None)
         Their shares; None for none.
     slowdown, error : (float, float)
-        As believed of each, and the standard error relative to it.
+        The believed slowdown of each, and its relative standard error.
     worth : float
-        By what part of its value the best plan is expected to improve.
+        Expected improvement of the best plan, as a fraction of its value.
     """
 
     workloads: tuple[str, str]
@@ -147,20 +146,20 @@ class Suggestion(NamedTuple):
 def suggestions(
     data: DataSet, gpu_model: str, like: Hierarchy, pool: SuggestionRound, count: int
 ) -> list[Suggestion]:
-    """Return the pairs to measure next, the one that is worth most first.
+    """Return the pairs to measure next, the most valuable first.
 
     Parameters
     ----------
     data : DataSet
-        Everything that was measured; pairs may have the splits that others had.
+        All measurements; pairs may have any split that a measured pair had.
     gpu_model : str
-        Where.
+        Model of the GPU.
     like : Hierarchy
         The fitted process.
     pool : SuggestionRound
-        The jobs and GPUs whose plan counts.
+        The jobs and GPUs of the plan.
     count : int
-        How many; fewer are returned where no more would change the plan.
+        Number of pairs; fewer are returned if no more would change the plan.
     """
     choice = _Choice.of(data, gpu_model, like, pool)
     found: list[Suggestion] = []
@@ -172,20 +171,20 @@ def suggestions(
 
 @dataclass(frozen=True)
 class _Choice:
-    """The pairs that may share, what is believed of them, and those that could be measured.
+    """The pairs that may share, the beliefs about them, and the pairs that could be measured.
 
     Attributes
     ----------
     sharing : Sharing
         The jobs and pairs.
     moments : Moments
-        What is believed.
+        The beliefs.
     workloads : tuple of str
         The names of the workloads.
     states : (m, 4) int
-        Of each belief: the own workload, its cap, the co-runner and its cap.
+        For each belief: the own workload, its cap, the co-runner and its cap.
     open : (c, 2) int
-        The beliefs of each pair that was not measured.
+        The beliefs about each pair that was not measured.
     """
 
     sharing: Sharing
@@ -196,7 +195,7 @@ class _Choice:
 
     @classmethod
     def of(cls, data: DataSet, gpu_model: str, like: Hierarchy, pool: SuggestionRound) -> Self:
-        """Return what is believed of the jobs of a pool after everything that was measured."""
+        """Return the beliefs about the jobs of a pool, given all measurements."""
         features, rows = training_rows(data, FEATURES, [gpu_model], partial=True)
         seen = JobsWithCoRunners(rows.states, rows.own, rows.other)
         posterior = Posterior.of(like, seen, rows.slowdown)
@@ -220,7 +219,7 @@ class _Choice:
         return cls(sharing, moments, names, states, open_)
 
     def best(self) -> tuple[int, float] | None:
-        """Return which pair is worth most, and that part of the plan; None where none is."""
+        """Return the most valuable pair, and its worth over that of the plan; None if none is."""
         if not len(self.open):
             return None
         plan = BestPlan.of(self.sharing, self._worth)
@@ -229,7 +228,7 @@ class _Choice:
         return (best, float(value[best]) / plan.value) if value[best] > 0 else None
 
     def suggestion(self, which: int, worth: float) -> Suggestion:
-        """Return a pair as it is shown."""
+        """Return a pair as a suggestion."""
         ends = self.open[which]
         own, cap, other, its_cap = self.states[ends[0]].tolist()
         slowdown, error = np.exp(self.moments.mean[ends]), self._error[ends]
@@ -242,7 +241,7 @@ class _Choice:
         )
 
     def without(self, which: int) -> _Choice:
-        """Return the choice after a pair will have been measured."""
+        """Return the choice as if a pair had been measured."""
         effect = effects(self.moments.covariance, 0.0, self.open[which])
         covariance = self.moments.covariance - effect @ effect.T
         moments = self.moments._replace(covariance=covariance)
@@ -266,7 +265,7 @@ _Results = Mapping[tuple[str, int, str, int], Sequence[float]]
 
 
 def _results(data: DataSet, gpu_model: str) -> _Results:
-    """Return the slowdowns of each workload at its cap with another; NaN where one failed."""
+    """Return the slowdowns of each workload at its cap with another; NaN for a failed run."""
     found: dict[tuple[str, int, str, int], list[float]] = defaultdict(list)
     for one in data.measurements:
         if one.gpu_model == gpu_model and len(one.workloads) == 2:
@@ -314,7 +313,7 @@ def _sharing(
 def _with(features: Features, data: DataSet, names: Sequence[str]) -> Features:
     """Return the features with numbers for workloads that were never measured, after all others.
 
-    A workload without a number is unlike any other, and itself with another co-runner.
+    A workload without a number would be unlike any other, and unlike itself with another co-runner.
     """
     new = [name for name in names if name not in features.known]
     families = tuple(data.families.get(name, name) for name in new)
@@ -326,7 +325,7 @@ def _with(features: Features, data: DataSet, names: Sequence[str]) -> Features:
 def _asked(
     features: Features, profiled: Mapping[str, Workload], names: Sequence[str], states: Ints
 ) -> JobsWithCoRunners:
-    """Return the pairs of the beliefs, as the process takes them."""
+    """Return the pairs of the beliefs in the form that the process takes."""
     ends = np.concatenate([states[:, :2], states[:, 2:]])
     distinct, place = np.unique(ends, axis=0, return_inverse=True)
     workloads = {name: profiled.get(name, UNPROFILED) for name in names}
@@ -335,7 +334,7 @@ def _asked(
 
 
 def _nearest(sharing: Sharing, mean: Floats, variance: Floats) -> tuple[Sharing, Ints]:
-    """Return the pairs that the fewest standard errors keep out of the plan, and their beliefs."""
+    """Return the pairs with the fewest standard errors outside the plan, and their beliefs."""
     worth = sharing.worth(mean, variance)
     upper = np.exp(mean + _QUANTILE * np.sqrt(variance))
     plan = BestPlan.of(sharing, np.where(sharing.kept(upper), worth, -np.inf))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .loading import Step
 
 LEARNING_RATE = 1e-7
-"""Too small to learn the few random batches by heart, as vanishing gradients would need less
+"""Too small to memorise the few random batches, since vanishing gradients would draw less
 power."""
 
 

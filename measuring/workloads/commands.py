@@ -14,8 +14,8 @@ RUN, STOP, QUIT = "run", "stop", "quit"
 class Commands:
     """Lines of standard input, read on demand.
 
-    SIGTERM, SIGINT and the end of input count as ``quit``, so that the process ends between two
-    pieces of work: MPS may not survive other ends.
+    SIGTERM, SIGINT and the end of input are treated as ``quit``, so that the process ends between
+    two pieces of work: MPS may not survive other ends.
     """
 
     def __init__(self, source: int = 0) -> None:
@@ -34,13 +34,13 @@ class Commands:
         Raises
         ------
         ValueError
-            If a line is no command.
+            If a line is not a command.
         """
         found, self._ending = self._ending or self._read(None) or QUIT, None
         return found
 
     def end(self, within_s: float = 0) -> bool:
-        """Return whether the run is to end; wait at most ``within_s`` seconds for that.
+        """Return whether the run must end; wait at most ``within_s`` seconds for the command.
 
         ``next`` then returns the command that ends it.
         """

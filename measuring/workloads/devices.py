@@ -94,8 +94,8 @@ def open_device(name: str) -> WorkloadDevice:
     """Return the device of this name, and configure PyTorch.
 
     PyTorch uses one host thread. cuDNN chooses algorithms by its heuristics instead of benchmarks,
-    whose outcome next to other processes would vary. On a processor core, users' programs may do
-    without PyTorch.
+    whose outcome next to other processes would vary. On a processor core, users' programs need no
+    PyTorch.
     """
     if name == "cpu" and importlib.util.find_spec("torch") is None:
         return WorkloadDevice()

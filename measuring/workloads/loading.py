@@ -1,4 +1,4 @@
-"""Loading of workloads by name or file."""
+"""Loading workloads by name or from a file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load(name_or_file: str, size: str) -> LoadedWorkload:
     Raises
     ------
     WorkloadError
-        If there is neither, or it lacks a part.
+        If there is no such workload or file, or it lacks a part.
     """
     if name_or_file in MODULES:
         importlib.import_module(f"{__package__}.{MODULES[name_or_file]}")

@@ -31,7 +31,7 @@ LACKS_MEMORY = (
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run one workload as described in ``worker.py``, and end the process.
 
-    After a failure it ends at once, as an orderly end fails on a device in error.
+    After a failure it exits immediately, as an orderly end fails on a device in error.
     """
     parser = argparse.ArgumentParser(prog="worker.py")
     parser.add_argument("workload", metavar="NAME_OR_FILE")
@@ -92,13 +92,13 @@ def why(error: BaseException) -> str:
 
 
 def text(error: BaseException) -> str:
-    """Return an error in one line, without the advice that follows in CUDA's errors."""
+    """Return an error in one line, without the advice in CUDA's errors."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _events(path: str | None) -> IO[str]:
-    """Return the stream of events: standard output, from then on for events only, or a socket.
+    """Return the stream of events: standard output, reserved for events from now on, or a socket.
 
     Commands are read from standard input, which the socket replaces.
     """

@@ -102,7 +102,7 @@ def gpt(device: str, batch: int, full: bool) -> Step:
 
 
 def _bursts(draw: random.Random, size: str) -> Iterator[float]:
-    """Yield exponential gaps, and a longer one after a sixteenth of the requests."""
+    """Yield exponential gaps, with a longer one after a sixteenth of the requests."""
     between_s = {"full": 0.008, "tiny": 0.012}[size]
     while True:
         yield draw.expovariate(1 / between_s)

@@ -108,7 +108,7 @@ def test_a_pair_out_of_memory_has_failed_and_needs_no_baseline():
         ),
         (
             together(WorkerSeat("conv", "mps", None, True), "lstm"),
-            "one is preferred to the other: a data set has no word for that",
+            "one is preferred to the other, which a data set cannot express",
         ),
         (
             together("conv", "lstm"),
@@ -164,7 +164,7 @@ def test_impossible_figures_are_left_out_and_reported():
     one = result(["conv"], [0.02], metrics={"sm_active": 1.2})
     data, left_out = found(one)
     assert not data.profiles
-    assert left_out[0].why == "cannot be: metrics.sm_active: must be <= 1, got 1.2"
+    assert left_out[0].why == "impossible values: metrics.sm_active: must be <= 1, got 1.2"
 
 
 def test_rates_of_bytes_vary_by_more_than_any_rate():

@@ -153,7 +153,7 @@ def test_what_is_known_of_another_cublas_does_not_count(machine):
     assert device.why_not(WorkerSeat("conv", "mps", 100)) is None
     device.close()
     device = opened(machine, half_is_right(), cublas=None)
-    assert "none is known here" in device.why_not(WorkerSeat("conv", "mps", 50))
+    assert "whose version is unknown" in device.why_not(WorkerSeat("conv", "mps", 50))
     device.close()
 
 

@@ -110,7 +110,7 @@ def test_a_damaged_one_is_refused_and_left_as_it_is(tmp_path):
 def test_another_machine_is_refused(tmp_path, field, value, rule):
     kept(tmp_path, FIRST)
     message = refusal(tmp_path, **{field: value})
-    assert message == f"is of another machine: {rule}; measure into a folder of its own"
+    assert message == f"is of another machine: {rule}; measure into another folder"
 
 
 def test_an_equal_machine_goes_on_and_is_recorded_in_the_ledger(tmp_path):
@@ -144,7 +144,7 @@ STAGES = [{"measure": "solos", "repeats": 2}, {"measure": "pairs"}]
 def test_another_campaign_is_refused(tmp_path, of, rule):
     kept(tmp_path, FIRST)
     message = refusal(tmp_path, of)
-    assert message == f"is of another campaign: {rule}; measure into a folder of its own"
+    assert message == f"is of another campaign: {rule}; measure into another folder"
 
 
 @pytest.mark.parametrize(

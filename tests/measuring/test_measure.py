@@ -225,7 +225,7 @@ class TestBadInput:
     def test_a_program_that_is_not_there(self, campaign, capsys):
         (campaign.parent / "here.py").unlink()
         output = self.refused(command(campaign), capsys)
-        assert "loops.yaml: workloads[0].program: must name a file, and" in output
+        assert "loops.yaml: workloads[0].program: must name a file, which" in output
         assert output.endswith("/here.py is none\n")
         assert "here.py" in self.refused(command(campaign, "--dry-run"), capsys)
 

@@ -92,7 +92,7 @@ def test_evidence_is_read_share_by_share(answering):
     [
         (["echo first >&2; echo last line >&2; exit 1"], "could not compute: last line"),
         (["kill -9 $$"], "could not compute: ended by SIGKILL"),
-        (["echo hello"], r"printed what is no JSON: \['hello"),
+        (["echo hello"], r"printed something other than JSON: \['hello"),
         (["echo '[]'"], "printed no mapping"),
         ([answer(cublas=None)], "saw no GPU"),
         ([answer(mps=False)], "did not reach MPS"),
