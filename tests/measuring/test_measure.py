@@ -226,7 +226,7 @@ class TestBadInput:
         (campaign.parent / "here.py").unlink()
         output = self.refused(command(campaign), capsys)
         assert "loops.yaml: workloads[0].program: must name a file, which" in output
-        assert output.endswith("/here.py is none\n")
+        assert output.endswith("/here.py is not\n")
         assert "here.py" in self.refused(command(campaign, "--dry-run"), capsys)
 
     def test_a_python_that_is_not_there_or_is_none(self, campaign, capsys):
