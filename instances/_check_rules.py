@@ -83,7 +83,7 @@ def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:
     for gpu, share in placed.share.items():
         if share is not None and share not in cluster.shares:
             allowed = listed(map(str, cluster.shares)) or "none"
-            rule = f"share {share} on {gpu} is none of the cluster's shares ({allowed})"
+            rule = f"share {share} on {gpu} is not one of the cluster's shares ({allowed})"
             yield _broken("share", f"job {placed.job.id}", rule)
         elif share == IDLE and placed.workload.isolation is None:
             rule = f"share idle on {gpu} needs isolation: blocks of workload {placed.job.workload}"

@@ -55,7 +55,7 @@ class NodeChecks:
             most = found.setdefault(gpu.model, before)
             if most != gpu.max_jobs:
                 where = f"{path}.gpu" if node.gpu else f"{path}.gpus[{g}]"
-                rule = f"must be that of all GPUs of the model {gpu.model!r}"
+                rule = f"must be the same on all GPUs of model {gpu.model!r}"
                 got = f"({shown(most)}), got {shown(gpu.max_jobs)}"
                 raise rule_broken(f"{where}.max_jobs", f"{rule} {got}")
         return found

@@ -344,7 +344,7 @@ def _repeated_column(header: Sequence[str], known: Mapping[str, Column]) -> str 
         return None
     first, again = header[paths.index(paths[repeated])], header[repeated]
     same = "" if first == again else f", as {shown(first)}"
-    return f"column {shown(again)} is there twice{same}"
+    return f"column {shown(again)} is given twice{same}"
 
 
 def _missing_columns(

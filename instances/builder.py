@@ -435,7 +435,7 @@ def _code(first: NDArray[np.int64] | int, second: NDArray[np.int64] | int) -> ND
 
 
 def _repeated(names: Sequence[str]) -> str:
-    return f"({', '.join(names)}) at these shares and model is there already"
+    return f"({', '.join(names)}) at these shares and model was already given"
 
 
 def _record(kind: type[_R], data: object, path: str) -> _R:

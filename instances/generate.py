@@ -209,7 +209,7 @@ def _cluster(
 
 def _model(name: str) -> GpuModel:
     if name not in MODELS:
-        raise InputError(f"must be of {listed(MODELS)}, got {shown(name)}", "gpu_models")
+        raise InputError(f"must be one of {listed(MODELS)}, got {shown(name)}", "gpu_models")
     return MODELS[name][0]
 
 

@@ -112,7 +112,7 @@ class Node(Record):
     def _host_has_something(self) -> Self:
         for name, value in self.host or ():
             if value == 0:
-                raise rule_broken(f"host.{name}", "must be > 0; absent where unknown, got 0")
+                raise rule_broken(f"host.{name}", "must be > 0; leave it out if unknown, got 0")
         return self
 
     @model_validator(mode="after")
@@ -260,7 +260,7 @@ class Workload(Record):
     elsewhere = MappingProxyType(
         dict.fromkeys(
             ("gpu_memory_utilization", "memory_fraction", "memory_percent", "gpu_fraction"),
-            "give memory_mib: that part of the smallest GPU that should do",
+            "give memory_mib: this fraction of the smallest GPU that is enough",
         )
     )
 
@@ -296,7 +296,7 @@ class Job(Record):
                 *("workers_per_node", "gpus_per_node", "tasks_per_node", "ntasks_per_node"),
                 *("procs_per_node", "nproc_per_node", "nodes", "num_nodes", "nnodes"),
             ),
-            "no rule keeps workers together on a node; where each has a node to itself, describe "
+            "no rule keeps workers together on a node; if each has a node to itself, describe "
             "every node as one GPU",
         )
     )
@@ -398,9 +398,9 @@ class SlowdownEntry(Record):
         if self.slowdown is None:
             for name in ("upper", "p99", "power_w"):
                 if getattr(self, name) is not None:
-                    raise rule_broken(name, "must be absent where slowdown is null")
+                    raise rule_broken(name, "must be absent if slowdown is null")
         if self.upper is None and self.confidence is not None:
-            raise rule_broken("confidence", "must be absent where there is no upper")
+            raise rule_broken("confidence", "must be absent without upper")
         for k, (low, high) in enumerate(zip(self.slowdown or (), self.upper or (), strict=False)):
             if high < low:
                 raise rule_broken(f"upper[{k}]", f"must be >= slowdown[{k}] ({low}), got {high}")

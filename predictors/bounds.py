@@ -205,7 +205,7 @@ class Calibration:
         broken = max(0.0, (least * (known + 1) - worst) / known) if known else 0.0
         spare = 1 - confidence - broken
         if spare <= 0:
-            return "no number of families would do while as many bounds are broken"
+            return "no number of families is enough while this many bounds are broken"
         families = math.ceil((worst - (1 - confidence)) / spare - 1e-9)
         return f"pairs of {_families(max(families, known + 1))} would be needed"
 

@@ -142,7 +142,7 @@ def _check(profiles: Sequence[SoloProfile]) -> None:
         for name in ("workload", "gpu_model"):
             if getattr(profile, name) != getattr(profiles[0], name):
                 first = getattr(profiles[0], name)
-                rule = f"must be that of the first profile, {first!r}"
+                rule = f"must be as in the first profile, {first!r}"
                 raise InputError(f"{rule}, got {getattr(profile, name)!r}", f"profiles[{k}].{name}")
         if profile.batch_size is None:
             raise InputError("this field is required", f"profiles[{k}].batch_size")

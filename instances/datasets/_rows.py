@@ -152,7 +152,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
     slowdowns = [cells.get(f"slowdown[{k}]") for k in range(width)]
     if ran and None in slowdowns:
         column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
-        raise row.broken(column, "must not be empty where status is ok or empty")
+        raise row.broken(column, "must not be empty if status is ok or empty")
     least = [cells.get(f"at_least[{k}]") for k in range(width)]
     plain = ("gpu_model", "power_w", "driver", "library", "source", "date")
     given = {name: cells.get(name) for name in plain}
@@ -182,7 +182,7 @@ def _width(row: Row, cells: Mapping[str, object], columns: Iterable[Column]) -> 
             and int(path[path.index("[") + 1 : -1]) >= width
         ):
             missing = f"workload_{width + 1}"
-            rule = f"must be empty where {missing} is, got {shown(value)}"
+            rule = f"must be empty if {missing} is, got {shown(value)}"
             raise row.broken(column_of(path, columns), rule)
     return width
 

@@ -124,9 +124,9 @@ class Measurement(Record):
                 rule = f"must have {len(self.workloads)} items, got {len(values)}"
                 raise rule_broken(name, rule)
         if self.slowdown is not None and self.at_least is not None:
-            raise rule_broken("at_least", "must be absent where the slowdown was measured")
+            raise rule_broken("at_least", "must be absent if the slowdown was measured")
         if self.slowdown is None and self.p99 is not None:
-            raise rule_broken("p99", "must be absent where they failed to run together")
+            raise rule_broken("p99", "must be absent if they failed to run together")
         return self
 
     @property

@@ -98,7 +98,7 @@ INSTANCE = [
     (
         "cluster.nodes.0.host",
         {"cpu_cores": 0},
-        "cluster.nodes[0].host.cpu_cores: must be > 0; absent where unknown, got 0",
+        "cluster.nodes[0].host.cpu_cores: must be > 0; leave it out if unknown, got 0",
     ),
     (
         "workloads.bert.host",
@@ -282,12 +282,12 @@ INSTANCE = [
     (
         "slowdowns.0.slowdown",
         None,
-        "slowdowns[0].upper: must be absent where slowdown is null",
+        "slowdowns[0].upper: must be absent if slowdown is null",
     ),
     (
         "slowdowns.2.power_w",
         300,
-        "slowdowns[2].power_w: must be absent where slowdown is null",
+        "slowdowns[2].power_w: must be absent if slowdown is null",
     ),
     (
         "slowdowns.1.slowdown.1",

@@ -119,7 +119,7 @@ WRONG = [
     (lambda m: m.add_node("m", 0, "T4", 1), "nodes[1].gpu_count: must be >= 1, got 0"),
     (lambda m: m.add_node("m", ["n-1"], "T4", 1), "GPU ids must differ, got 'n-1' twice"),
     (lambda m: m.add_node("m", ["g", "g"], "T4", 1), "GPU ids must differ, got 'g' twice"),
-    (lambda m: m.add_node("m", 1, "A100", 1, max_jobs=1), "must be that of all GPUs of the model"),
+    (lambda m: m.add_node("m", 1, "A100", 1, max_jobs=1), "must be the same on all GPUs of model"),
     (lambda m: m.add_workload("a", 1), "workloads.a: workload names must differ"),
     (lambda m: m.add_workload("", 1), "workloads.name: must not be empty"),
     (lambda m: m.add_workload("d", -1), "workloads.d.memory_mib: must be >= 0, got -1"),
@@ -160,12 +160,12 @@ WRONG = [
     (lambda m: columns(m, share=[0.3, 0.7]), "share: must be whole numbers, 0 for no limit"),
     (lambda m: columns(m, share=[30]), "share: must have shape (2,) or (2, 2), got (1,)"),
     (lambda m: columns(m, power_w=[1, 0]), "power_w[1]: must be > 0, got 0.0"),
-    (lambda m: columns(m, confidence=0.9), "confidence: must be absent where there is no upper"),
+    (lambda m: columns(m, confidence=0.9), "confidence: must be absent without upper"),
     (lambda m: columns(m, source="guess"), "source: must be 'measured', 'model' or 'estimate'"),
     (lambda m: columns(m, first="ab", second="bc"), "first: must be a list of workloads"),
     (
         lambda m: columns(m, first=["a", "b"], second=["b", "a"]),
-        "pairs[1]: (b, a) at these shares and model is there already",
+        "pairs[1]: (b, a) at these shares and model was already given",
     ),
 ]
 
@@ -190,12 +190,12 @@ def test_a_pair_is_added_once_however(lab, again):
     columns(lab)
     columns(lab, share=(30, 70))
     columns(lab, gpu_model="A100")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="already given"):
         lab.add_slowdown(again, [1.1, 1.2])
-    with pytest.raises(InputError, match=r"pairs\[0\]: .* there already"):
+    with pytest.raises(InputError, match=r"pairs\[0\]: .* already given"):
         columns(lab, first=[again[0]], second=[again[1]], slowdown=[[1.1, 1.2]])
     lab.add_slowdown(["a", "b", "c"], [1, 1, 1])
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="already given"):
         lab.add_slowdown(["c", "a", "b"], [1, 1, 1])
     assert Instance.from_data(lab.instance().to_data()) == lab.instance()
 

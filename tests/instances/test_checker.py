@@ -181,7 +181,7 @@ def test_share_that_the_cluster_does_not_give() -> None:
     data["slowdowns"].append({"pair": ["a", "b"], "share": [30, 60], "slowdown": [1.1, 1.1]})
     pair = (put("j1", "g0", share=[30]), put("j2", "g0", share=[60]))
     report = checked(data, [job("j1"), job("j2", "b")], *pair)
-    rule = "job j1: share: share 30 on g0 is none of the cluster's shares (40, 50, 60)"
+    rule = "job j1: share: share 30 on g0 is not one of the cluster's shares (40, 50, 60)"
     assert violations_of(report) == [rule]
 
 

@@ -165,7 +165,7 @@ def test_weights_and_gang_sharing():
         ({"margin": float("nan")}, "margin: must be between 0 and 10, got nan"),
         ({"shares": (0,)}, "shares[0]: must be >= 1, got 0"),
         ({"gpu_models": ()}, "gpu_models: must name at least one model, got none"),
-        ({"gpu_models": ("TPU",)}, "gpu_models: must be of K80, T4, V100"),
+        ({"gpu_models": ("TPU",)}, "gpu_models: must be one of K80, T4, V100"),
         ({"gang_sharing": "some"}, "gang_sharing: must be"),
     ],
 )

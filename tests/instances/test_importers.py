@@ -147,7 +147,7 @@ def test_pair_that_failed_once_may_not_share(tmp_path):
         (["me,A,shared,1,x,y,0,1,ok,"], "line 2: slowdown_a: must be >= 0.001, got 0"),
         (["me,A,shared,1,x,y,1,nan,ok,"], "line 2: slowdown_b: must be a finite number"),
         (["me,A,shared,1,x,,1,1,ok,"], "line 2: job_b: must not be empty"),
-        (["me,A,,,x,y,1,,ok,"], "line 2: slowdown_b: must not be empty where status is ok"),
+        (["me,A,,,x,y,1,,ok,"], "line 2: slowdown_b: must not be empty if status is ok"),
         (["me,A,,,x,y,1,1,,", "Total,,,,,,2,2,,"], "line 3: job_a: must not be empty, as each row"),
         (["me,A,,,x,y,108,131,,"], f"{NO_SLOWDOWNS} half are at least 108, as percentages are"),
         (["me,A,,,x,y,0.8,0.3,,"], f"{NO_SLOWDOWNS} half are at most 0.55, as speeds are"),

@@ -86,8 +86,8 @@ def test_no_mark_is_underestimated():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"workload": "v"}, r"profiles\[1\].workload: must be that of the first profile, 'w'"),
-        ({"gpu_model": "h"}, r"profiles\[1\].gpu_model: must be that of the first profile, 'g'"),
+        ({"workload": "v"}, r"profiles\[1\].workload: must be as in the first profile, 'w'"),
+        ({"gpu_model": "h"}, r"profiles\[1\].gpu_model: must be as in the first profile, 'g'"),
         ({"share": 50}, r"profiles\[1\].share: must be of the whole GPU, got 50"),
         ({"batch_size": None}, r"profiles\[1\].batch_size: this field is required"),
         ({"batch_size": 8}, "profiles: must have two timed batch sizes of one worker"),

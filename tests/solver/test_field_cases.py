@@ -90,13 +90,13 @@ def test_a_whole_card_is_what_the_smallest_card_has(need_mib, starts):
     [
         (
             {"memory_mib": "100%"},
-            "memory_mib: must be a number (that part of the smallest GPU that should do), "
+            "memory_mib: must be a number (MiB: this fraction of the smallest GPU that is enough), "
             "got '100%'",
         ),
         (
             {"gpu_memory_utilization": 0.75},
-            "gpu_memory_utilization: unknown field: give memory_mib: that part of the smallest "
-            "GPU that should do",
+            "gpu_memory_utilization: unknown field: give memory_mib: this fraction of the "
+            "smallest GPU that is enough",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_workers_by_node_are_refused_with_what_to_do(field):
     with pytest.raises(InputError) as error:
         Instance.from_data(data)
     assert str(error.value) == (
-        f"jobs[0].{field}: unknown field: no rule keeps workers together on a node; where each "
+        f"jobs[0].{field}: unknown field: no rule keeps workers together on a node; if each "
         "has a node to itself, describe every node as one GPU"
     )
 
@@ -229,7 +229,7 @@ def test_gpus_of_one_model_have_one_limit():
     with pytest.raises(InputError) as error:
         Instance.from_data(data)
     assert str(error.value) == (
-        "cluster.nodes[1].gpu.max_jobs: must be that of all GPUs of the model 'GTX980' (1), got 2"
+        "cluster.nodes[1].gpu.max_jobs: must be the same on all GPUs of model 'GTX980' (1), got 2"
     )
 
 

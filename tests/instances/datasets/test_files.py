@@ -242,7 +242,7 @@ def test_a_failed_write_is_reported(tmp_path):
         ("workload,gpu_model,xyz\n", "D/profiles.csv: line 1: unknown column 'xyz'"),
         (
             "workload,gpu_model,share,share\n",
-            "D/profiles.csv: line 1: column 'share' is there twice",
+            "D/profiles.csv: line 1: column 'share' is given twice",
         ),
         (
             "workload\na\n",
@@ -277,12 +277,12 @@ WIDE = HEADER + ",workload_3,share_3,slowdown_3,workload_4,slowdown_4"
         (
             WIDE,
             "a,,1,b,,1,V100,ok,,,,c,1",
-            "line 2: workload_4: must be empty where workload_3 is, got 'c'",
+            "line 2: workload_4: must be empty if workload_3 is, got 'c'",
         ),
         (
             WIDE,
             "a,,1,b,,1,V100,ok,,50,,,",
-            "line 2: share_3: must be empty where workload_3 is, got 50",
+            "line 2: share_3: must be empty if workload_3 is, got 50",
         ),
         (
             HEADER + ",workload_5",
@@ -297,7 +297,7 @@ WIDE = HEADER + ",workload_3,share_3,slowdown_3,workload_4,slowdown_4"
         (
             HEADER + ",slowdown_b",
             "",
-            "line 1: column 'slowdown_b' is there twice, as 'slowdown_2'",
+            "line 1: column 'slowdown_b' is given twice, as 'slowdown_2'",
         ),
         (
             "workload_1,slowdown_1,workload_2,gpu_model",

@@ -128,13 +128,13 @@ def test_a_workload_with_itself_may_be_slowed_unequally():
         ),
         (
             {"slowdown": [1.0, 9.0], "at_least": [1.0, 9.0]},
-            "at_least: must be absent where the slowdown was measured",
+            "at_least: must be absent if the slowdown was measured",
         ),
         ({"slowdown": [1.0, 1.0], "p99": [1.5]}, "p99: must have 2 items, got 1"),
         ({"slowdown": [1.0, 1.0], "p99": [None, 0.0]}, "p99[1]: must be >= 0.001, got 0.0"),
         (
             {"slowdown": None, "p99": [1.5, None]},
-            "p99: must be absent where they failed to run together",
+            "p99: must be absent if they failed to run together",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_gzip_is_unpacked(tmp_path):
             "line 1: unknown column 'colour', known: id, arrival_s, workers, duration_s, "
             "workload, gsla, weight, priority, tenant",
         ),
-        ([f"{OWN},id"], "line 1: column 'id' is there twice"),
+        ([f"{OWN},id"], "line 1: column 'id' is given twice"),
         (
             ["id,arrival_s,workers"],
             "line 1: must have the columns id, arrival_s, workers, duration_s; missing: duration_s,"
