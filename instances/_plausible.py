@@ -1,4 +1,4 @@
-"""Numbers that cannot be slowdowns: rates and percentages, one rule for every reader."""
+"""Numbers that cannot be slowdowns: speeds and percentages, one rule for every reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import SlowdownEntry
 
 _SPEED: Final = 0.95
-"""A median below this indicates rates."""
+"""A median below this indicates speeds."""
 
 _PERCENTAGE: Final = 20.0
 """A median above this indicates percentages."""
@@ -31,7 +31,7 @@ def require_slowdowns(slowdowns: Iterable[float], path: str, source: str) -> Non
     Raises
     ------
     InputError
-        When their median indicates rates or percentages, or none is above 1 and some are below
+        When their median indicates speeds or percentages, or none is above 1 and some are below
         0.9.
     """
     values = list(slowdowns)

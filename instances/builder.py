@@ -325,7 +325,7 @@ class InstanceBuilder:
         ------
         InputError
             With the row and the value that breaks a rule; also when half of the slowdowns are
-            rates or percentages, or a pair at these shares and GPU model was added before.
+            speeds or percentages, or a pair at these shares and GPU model was added before.
         """
         one, other = self._found("first", first), self._found("second", second)
         count = len(one)

@@ -37,7 +37,7 @@ def read_instance(path: FilePath) -> Instance:
     Raises
     ------
     InputError
-        When it cannot be read, breaks a rule of the format, or has rates or percentages as
+        When it cannot be read, breaks a rule of the format, or has speeds or percentages as
         slowdowns.
     """
     return parse_instance(read_text(path), path)

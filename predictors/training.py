@@ -91,7 +91,7 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     Raises
     ------
     InputError
-        When no pair was measured there, or the slowdowns are rates or percentages.
+        When no pair was measured there, or the slowdowns are speeds or percentages.
     UnsupportedError
         When no model has this name, the data have too few of its features, or the library that
         fits it is not installed.

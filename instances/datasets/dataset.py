@@ -124,7 +124,7 @@ class DataSet(Record):
         ------
         InputError
             For a GPU model without records, a number out of range, missing memory, or slowdowns
-            that are rates or percentages.
+            that are speeds or percentages.
         """
         if gpu_model not in self.gpu_models:
             known = f"one of {listed(self.gpu_models)}" if self.gpu_models else "in the data"

@@ -108,7 +108,7 @@ def read_pairs(path: FilePath) -> PairTable:
     ------
     InputError
         With file, line and column of the first value that breaks a rule; for slowdowns that are
-        rates or percentages.
+        speeds or percentages.
     UnsupportedError
         For Parquet without the extra that reads it.
     """
