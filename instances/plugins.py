@@ -85,9 +85,14 @@ class Plugin(NamedTuple):
         return self.package == OWN
 
     @property
+    def module(self) -> str:
+        """The module that is imported for it."""
+        return self.target.partition(":")[0].strip()
+
+    @property
     def top_package(self) -> str:
         """The top-level package of its module."""
-        return self.target.partition(":")[0].partition(".")[0]
+        return self.module.partition(".")[0]
 
     def load(self) -> Any:  # noqa: ANN401 - whatever a package names
         """Import the object that the entry point names.

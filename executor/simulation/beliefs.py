@@ -130,7 +130,7 @@ class Model:
     Parameters
     ----------
     path : str
-        A model file written by ``dovetail train``.
+        A model file written by ``dovetail predictors fit``.
     """
 
     path: str

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
+from importlib.util import find_spec
 from inspect import getsourcefile
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,13 +31,17 @@ from dovetail.executor.simulation.results import RunResult, prepare, remove_unfi
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import DovetailError, InputError, source_name
+from dovetail.instances.plugins import plugins
 from dovetail.instances.raw_files import read_bytes
 from dovetail.solver.outside import own_traceback
 from dovetail.solver.policies.registry import class_named, policy_label, policy_named
 
 _LOCK_FILE: Final = ".lock"
-_ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
-"""The sub-packages whose code determines the outcome of a run."""
+_FOLDERS: Final = ("executor", "formulations", "instances", "predictors", "solver")
+"""The sub-packages of the core whose code determines the outcome of a run."""
+
+_BELIEVED: Final = ("form", "power", "predictor")
+"""The kinds of plugins whose code determines what policies believe."""
 
 
 class Task(NamedTuple):
@@ -215,23 +220,39 @@ def _scenario(campaign: SimulationCampaign, seed: int) -> Scenario:
 
 @cache
 def code_digest() -> str:
-    """Return a digest of the sources of this package, except commands and reports."""
+    """Return a digest of the sources that any run may use: of the core and of predictors."""
     digest = hashlib.sha256()
-    for room in _ROOMS:
-        folder = Path(str(files(f"dovetail.{room}")))
+    for name in _FOLDERS:
+        folder = Path(str(files(f"dovetail.{name}")))
         for file in sorted(folder.rglob("*.py")):
-            digest.update(f"{room}/{file.relative_to(folder)}\n".encode())
+            digest.update(f"{name}/{file.relative_to(folder)}\n".encode())
             digest.update(file.read_bytes())
+    added = {plugin.module for kind in _BELIEVED for plugin in plugins(kind).values()}
+    for module in sorted(added):
+        digest.update(f"{module}\n{_digest_beside(module, _source_of(module))}\n".encode())
     return digest.hexdigest()
 
 
 def _own_code(policy: str) -> str:
-    """Return a digest of the module of a policy, or of all modules of its package if it has one."""
+    """Return a digest of the module of a policy and of those beside it."""
     made = class_named(policy)
-    source = getsourcefile(made)
+    return _digest_beside(made.__module__, getsourcefile(made))
+
+
+def _source_of(module: str) -> str | None:
+    """Return the source of a module, which is not imported; None if it cannot be found."""
+    try:
+        found = find_spec(module)
+    except Exception:  # whatever its package does when it is imported; an error where it is used
+        return None
+    return found.origin if found and found.has_location else None
+
+
+def _digest_beside(module: str, source: str | None) -> str:
+    """Return a digest of a module, or of all modules of its package if it has one."""
     if not source:
         return ""
-    beside = Path(source).parent.glob("*.py") if "." in made.__module__ else [Path(source)]
+    beside = Path(source).parent.glob("*.py") if "." in module else [Path(source)]
     return hashlib.sha256(b"".join(map(read_bytes, map(str, sorted(beside))))).hexdigest()
 
 

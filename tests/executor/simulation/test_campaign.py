@@ -13,6 +13,7 @@ from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.solver.policies.exclusive import Fifo
 from tests.executor.simulation.worlds import trace, world
+from tests.installed import install
 
 JOBS = trace((0, 1, 10, "a"), (1, 2, 5, "b"))
 PAIR = [("a", "b", 1.5, 1.2)]
@@ -127,8 +128,8 @@ def test_runs_are_made_anew_after_a_change_of_the_code(tmp_path, monkeypatch):
 
 
 def test_the_code_is_identified_by_all_its_sources(tmp_path, monkeypatch):
-    for room in campaigns._ROOMS:
-        (tmp_path / room).mkdir()
+    for folder in campaigns._FOLDERS:
+        (tmp_path / folder).mkdir()
     source = tmp_path / "solver" / "policy.py"
     source.write_text("1")
     monkeypatch.setattr(campaigns, "files", lambda name: tmp_path / name.removeprefix("dovetail."))
@@ -144,9 +145,25 @@ def test_the_code_is_identified_by_all_its_sources(tmp_path, monkeypatch):
     assert len({first, changed, digest()}) == 3
 
 
-def test_every_room_has_sources():
-    for room in campaigns._ROOMS:
-        assert list(Path(str(files(f"dovetail.{room}"))).rglob("*.py"))
+def test_every_folder_has_sources():
+    for folder in campaigns._FOLDERS:
+        assert list(Path(str(files(f"dovetail.{folder}"))).rglob("*.py"))
+
+
+@pytest.mark.parametrize("kind", ["form", "power", "predictor"])
+def test_runs_are_made_anew_after_a_change_of_a_predictor_of_any_package(
+    kind, tmp_path, monkeypatch
+):
+    source = "raise RuntimeError('is only read')\nmade_up = 1\n"
+    install(monkeypatch, tmp_path / "installed", source, (f"{kind}.made-up", "made_up"))
+
+    def digest():
+        return code_digest.__wrapped__()
+
+    before = digest()
+    assert digest() == before
+    (tmp_path / "installed" / "made_up.py").write_text(source.replace("1", "2"))
+    assert digest() != before
 
 
 def test_a_policy_in_a_package_is_run_again_after_any_module_of_it_changed(tmp_path, monkeypatch):
