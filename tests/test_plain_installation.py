@@ -140,7 +140,10 @@ def test_days_are_simulated_and_compared(run, tmp_path):
             ["plan", "library:lab", "--solver", "networkx"],
             "solver networkx needs networkx: pip install './dovetail[networkx]'",
         ),
-        (["plan", "library:lab", "--figures", "out"], "pip install 'matplotlib>=3.9'"),
+        (
+            ["plan", "library:lab", "--figures", "out"],
+            "--figures needs matplotlib: pip install './dovetail[figures]'",
+        ),
         (["serve", "--pool", "cpu"], "pip install './dovetail[live]'"),
     ],
 )

@@ -19,7 +19,8 @@ import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from dovetail.instances.errors import InputError, UnsupportedError, source_name
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.plugins import require_package
 from dovetail.instances.raw_files import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 WIDTH_IN: Final = 3.5
-INSTALL: Final = "pip install 'matplotlib>=3.9'"
 
 INK, MUTED, GRID = "#18212c", "#515d6b", "#d8dee6"
 VALUE, OTHER, LIMIT = "#16857e", "#8794a3", "#b3261e"
@@ -192,8 +192,7 @@ def check_figures(folder: str | None) -> None:
     """
     if folder is None:
         return
-    if not available():
-        raise UnsupportedError(f"--figures needs matplotlib: {INSTALL}")
+    require_package("matplotlib", "figures", "--figures")
     place = Path(folder)
     if folder == "-" or (place.exists() and not place.is_dir()):
         raise InputError(f"must be a folder, got {folder!r}", "--figures")

@@ -71,7 +71,6 @@ def environment(*packages: str) -> Environment:
         wording=wording,
         svg=charts.svg,
         drawable=charts.available(),
-        install=charts.INSTALL,
         unfolded=UNFOLDED,
     )
     return environment

@@ -15,7 +15,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from dovetail.instances.errors import DovetailError, UnsupportedError
+from dovetail.instances.errors import DovetailError
+from dovetail.instances.plugins import require_package
 
 _Value = TypeVar("_Value")
 
@@ -172,11 +173,9 @@ class Nvml:
     """
 
     def __init__(self) -> None:
-        try:
-            import pynvml
-        except ImportError:
-            text = "GPUs are read through nvidia-ml-py: pip install './dovetail[live]'"
-            raise UnsupportedError(text) from None
+        require_package("pynvml", "live", "reading GPUs")
+        import pynvml
+
         self._nv: Any = pynvml
         self._call(self._nv.nvmlInit)
         self.lost: tuple[str, ...] = ()
