@@ -8,10 +8,11 @@ from pathlib import Path
 
 from dovetail.cluster.messages import AgentFacts
 from dovetail.cluster.remote import Remote
-from dovetail.instances._record import IDLE, Name, Record
+from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data, write_data
 from dovetail.instances.instance import Cluster, Node
+from dovetail.instances.shares import caps_of
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def merged(remotes: Sequence[Remote]) -> Cluster:
         return Cluster(nodes=())
     return Cluster(
         max_jobs_per_gpu=min(one.max_jobs_per_gpu for one in clusters),
-        shares=tuple(sorted({share for one in clusters for share in one.shares} - {IDLE})),
+        shares=tuple(sorted({cap for one in clusters for cap in caps_of(one.shares)})),
         share_sum=min(one.share_sum for one in clusters),
         start_capped=any(one.start_capped for one in clusters),
         gang_sharing="whole" if any(one.gang_sharing == "whole" for one in clusters) else "partial",

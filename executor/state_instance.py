@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances._record import IDLE, FrozenDict
+from dovetail.instances._record import IDLE, AnyShare, FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry, Source
 from dovetail.instances.plan import Assignment
 from dovetail.instances.sets import LARGEST, slowdown_at
+from dovetail.instances.shares import share_code
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job as SeenJob
 from dovetail.solver.policies.state import State
 
-_Member = tuple[int, int | None]
+_Member = tuple[int, AnyShare]
 """A workload of the state, and its share."""
 
 _LEAST, _MOST = 1e-3, 1e15
@@ -133,7 +134,7 @@ def _members_by_gpu(
         for members in (there, [*there, *come[gpu]]):
             # Jobs left at `idle` without the job they ran behind have no entry: none may join.
             if len(members) > 1 and any(share != IDLE for _, share in members):
-                members.sort(key=lambda member: (member[0], member[1] or 0))
+                members.sort(key=lambda member: (member[0], share_code(member[1])))
                 found.add((state.machines.model[gpu], tuple(members)))
     return found
 
@@ -176,7 +177,7 @@ def _entries(
     table = state.predicted
     for m, (k, (mine, theirs)) in product(range(len(table.models)), enumerate(table.caps)):
         for a, b in product(shared, repeat=2):
-            mirror_of_another = a > b or (a == b and (mine or 0) > (theirs or 0))
+            mirror_of_another = a > b or (a == b and share_code(mine) > share_code(theirs))
             behind = [one for one, share in ((a, mine), (b, theirs)) if share == IDLE]
             may = all(state.workloads[one].isolation for one in behind)
             if may and not mirror_of_another:

@@ -15,19 +15,21 @@ from typing import Final, NamedTuple, Self, TypeVar, cast
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.rules import share_total, slowdown_at_last
+from dovetail.formulations.rules import slowdown_at_last
+from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
+from dovetail.instances.shares import share_code, share_total
 from dovetail.instances.slowdown_table import SlowdownTable
 
 T = TypeVar("T")
 
-Member = tuple[str, int | None]
+Member = tuple[str, AnyShare]
 """A workload and its share on the GPU."""
 
 ANY_SHARE: Final = -1
 """The share of a job that may still get any share."""
 
-Wanted = tuple[str, int | None]
+Wanted = tuple[str, AnyShare]
 """A workload, and its share or ``ANY_SHARE``."""
 
 
@@ -137,7 +139,7 @@ class Template:
         """Return the template of combinations (at least one); the first ``held`` are residents."""
         size = len(known[0].members)
         names = [[place[name] for name, _ in k.members[held:]] for k in known]
-        share = [[cap or 0 for _, cap in k.members] for k in known]
+        share = [[share_code(cap) for _, cap in k.members] for k in known]
         twin = [[j > held and k.members[j] == k.members[j - 1] for j in range(size)] for k in known]
         power = [np.nan if k.power_w is None else k.power_w for k in known]
         return cls(
@@ -351,7 +353,7 @@ class SlowdownIndex(Book):
             or not all(self._may_start(share) for _, share in free)
         ):
             return None
-        free.sort(key=lambda member: (member[0], member[1] or 0))
+        free.sort(key=lambda member: (member[0], share_code(member[1])))
         return known.reordered([*held, *free])
 
     def seats(self, model: str, wanted: Sequence[Wanted]) -> Iterator[Combination]:
@@ -391,10 +393,10 @@ class SlowdownIndex(Book):
                     yield from ([first, *rest] for rest in self._arranged(left, others))
                 positions.insert(0, first)
 
-    def _may_have(self, member: Member, share: int | None) -> bool:
+    def _may_have(self, member: Member, share: AnyShare) -> bool:
         return member[1] == share or (share == ANY_SHARE and self._may_start(member[1]))
 
-    def _may_start(self, share: int | None) -> bool:
+    def _may_start(self, share: AnyShare) -> bool:
         return share is None or share in self.rules.shares
 
     def _of_workloads(self, model: str) -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
@@ -518,7 +520,7 @@ def _raised(
 
 
 def _key(members: Sequence[Member]) -> _Key:
-    return tuple(sorted((name, share or 0) for name, share in members))
+    return tuple(sorted((name, share_code(share)) for name, share in members))
 
 
 def _as_given(entry: SlowdownEntry) -> Combination:

@@ -17,9 +17,6 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.kinds import Kinds
 from dovetail.formulations.rounds import Round, Variant
 
-NO_SHARE = 0
-""""No cap" in share arrays."""
-
 
 class Ceiling(NamedTuple):
     """Upper bounds on every choice of groups, including groups that are not listed.
@@ -50,7 +47,7 @@ class Groups:
     job : (m,) int
         Index of the job.
     share : (m,) int
-        The cap, ``NO_SHARE`` if there is none.
+        The cap, ``NO_CAP`` if there is none.
     slowdown : (m,) float
         Slowdown of the job on this GPU, the sub-batch's slowdown factor included.
     power_w : (n,) float

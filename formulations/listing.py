@@ -32,14 +32,14 @@ from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.columns import Columns
 from dovetail.formulations.entries import Combination, Member, Template
-from dovetail.formulations.groups import NO_SHARE, Ceiling, Groups
+from dovetail.formulations.groups import Ceiling, Groups
 from dovetail.formulations.kinds import Kinds
 from dovetail.formulations.memory import room_bytes
 from dovetail.formulations.paces import paced
 from dovetail.formulations.rounds import Resident, Round
-from dovetail.formulations.rules import share_of
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.shares import share_code, share_of
 
 _STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
 """Work to examine GPUs with the same workloads on them, and to list a row."""
@@ -312,7 +312,7 @@ class _Lister(RowRules):
         return Rows(
             np.array(classes, dtype=np.int64),
             residents,
-            np.array([[r.share or NO_SHARE for r in c.residents] for c in held], dtype=np.int64),
+            np.array([[share_code(r.share) for r in c.residents] for c in held], dtype=np.int64),
             alone,
             np.array(power, dtype=np.float64),
         )
@@ -320,7 +320,7 @@ class _Lister(RowRules):
     def _alone(self, index: int) -> Rows:
         """Return the groups of one job, uncapped or (with ``start_capped``) at a share."""
         found = [
-            (k, share or NO_SHARE, slowdown, _or_nan(self.round.workload(job).power_w))
+            (k, share_code(share), slowdown, _or_nan(self.round.workload(job).power_w))
             for k, job in enumerate(self.job.tolist())
             if self.named[k]
             for share in self.round.shares_alone

@@ -15,9 +15,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.groups import NO_SHARE, Groups
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.placement import place
 from dovetail.formulations.rounds import Resident, Round, Variant
+from dovetail.instances.shares import share_code
 
 
 class _Process(NamedTuple):
@@ -183,7 +184,7 @@ class _Mover:
         return self._process(variant, int(self._groups.share[member]))
 
     def _running(self, resident: Resident) -> _Process:
-        return self._process(resident.variant, resident.share or NO_SHARE)
+        return self._process(resident.variant, share_code(resident.share))
 
     def _process(self, variant: Variant, share: int) -> _Process:
         job = variant.job

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import AnyShare
+from dovetail.instances.shares import NO_CAP, percent, share_code
 
 MOST_SPLITS = 255
 """Maximum number of splits of a table; their indices fit a byte."""
@@ -39,7 +39,7 @@ class PairTables:
     Attributes
     ----------
     shares : (s, 2) int
-        The shares of each split, ``NO_SHARE`` for no cap.
+        The shares of each split, ``NO_CAP`` for no cap.
     mirror : (s,) int
         The index of each split as seen from the second job.
     slowdown, bound : (k, k, s) float
@@ -165,7 +165,7 @@ def _known(compiled: Round) -> _KnownSplits:
     pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
     first, second = _columns(pairs, np.int64)
     share = _columns([_capped(entry.share) for entry in entries], np.int64)
-    keep = np.where(share == IDLE, 0, share).sum(axis=0) <= compiled.machines.rules.share_sum
+    keep = percent(share).sum(axis=0) <= compiled.machines.rules.share_sum
     forward, backward = _code(*share), _code(*share[::-1])
     codes = np.unique(np.concatenate([forward[keep], backward[keep]]))
     there = first[keep], second[keep], np.searchsorted(codes, forward[keep])
@@ -190,11 +190,11 @@ def _known(compiled: Round) -> _KnownSplits:
     )
 
 
-def _capped(share: tuple[int | None, ...] | None) -> tuple[int, int]:
+def _capped(share: tuple[AnyShare, ...] | None) -> tuple[int, int]:
     if share is None:
-        return NO_SHARE, NO_SHARE
+        return NO_CAP, NO_CAP
     own, other = share
-    return own or NO_SHARE, other or NO_SHARE
+    return share_code(own), share_code(other)
 
 
 def _columns(rows: Sequence[object], dtype: type) -> NDArray[Any]:
@@ -218,7 +218,7 @@ def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
     share.
     """
     own = shares[:, 0]
-    starting = np.isin(own, [NO_SHARE, *compiled.machines.rules.shares])
+    starting = np.isin(own, [NO_CAP, *map(share_code, compiled.machines.rules.shares)])
     allowed = ~compiled.jobs.running[:, None] & starting[None, :]
     required = np.zeros(len(compiled), dtype=bool)
     for gpu_class in compiled.classes:
@@ -227,5 +227,5 @@ def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
             job = resident.variant.job
             required[job] = True
             if gpu_class.open:
-                allowed[job] = own == (resident.share or NO_SHARE)
+                allowed[job] = own == share_code(resident.share)
     return allowed, required

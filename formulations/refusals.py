@@ -30,6 +30,7 @@ from dovetail.formulations.rules import (
     slowdown_alone,
 )
 from dovetail.formulations.values import JobValues
+from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL
 from dovetail.instances.plan import Assignment
 
@@ -351,7 +352,7 @@ class Refusals(RowRules):
             np.full(len(which), np.nan),
         )
 
-    def shares_of(self, site: Site, occupants: Sequence[Resident]) -> tuple[int | None, ...] | None:
+    def shares_of(self, site: Site, occupants: Sequence[Resident]) -> tuple[AnyShare, ...] | None:
         """Return shares at which these jobs may share a GPU of the site, or None."""
         if not occupants:
             return ()
@@ -391,7 +392,7 @@ class Refusals(RowRules):
             return list(self.round.records.seats(model, wanted))
         return list(self._alone(*wanted[0]))
 
-    def _alone(self, name: str, held: int | None) -> Iterator[Combination]:
+    def _alone(self, name: str, held: AnyShare) -> Iterator[Combination]:
         workload = self.round.workloads[self.round.names.index(name)]
         for share in self.round.shares_alone if held == ANY_SHARE else (held,):
             alone = slowdown_alone(workload, share)

@@ -28,13 +28,13 @@ from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import (
     most_bound,
     room_mib,
-    share_total,
     slowdown_alone,
     slowdown_at_last,
 )
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Batch, Instance, Workload
+from dovetail.instances.shares import CODES, share_total
 
 
 class Variant(NamedTuple):
@@ -62,7 +62,7 @@ class Resident(NamedTuple):
     """A running job on a GPU: its variant and its share there."""
 
     variant: Variant
-    share: int | None
+    share: AnyShare
 
 
 class GpuClass(NamedTuple):
@@ -126,7 +126,7 @@ class Jobs:
     latency: Bools
     running: Bools
     slowdown: Floats
-    held: Mapping[int, tuple[tuple[int, ...], tuple[int | None, ...], int | None]]
+    held: Mapping[int, tuple[tuple[int, ...], tuple[AnyShare, ...], int | None]]
     holds: Ints
 
     @classmethod
@@ -285,11 +285,11 @@ class Round:
     def residents(self) -> Mapping[str, tuple[Resident, ...]]:
         """The running jobs on each GPU that has some."""
         ids = self.machines.gpu_ids
-        on: dict[int, list[tuple[int, int | None]]] = defaultdict(list)
+        on: dict[int, list[tuple[int, AnyShare]]] = defaultdict(list)
         for k, (gpus, shares, _) in self.jobs.held.items():
             for gpu, share in zip(gpus, shares, strict=True):
                 on[gpu].append((k, share))
-        alike: dict[tuple[tuple[int, int | None], ...], tuple[Resident, ...]] = {}
+        alike: dict[tuple[tuple[int, AnyShare], ...], tuple[Resident, ...]] = {}
         found = {}
         for gpu, held in on.items():
             key = tuple(held)
@@ -401,16 +401,16 @@ class Round:
     def at_last(self) -> Floats:
         """The slowdown of each workload after its co-runners have ended, by share.
 
-        The shape is (workloads, shares); ``NO_SHARE`` is the first share and ``idle`` the last.
+        The shape is (workloads, shares); ``NO_CAP`` is the first share and ``idle`` the last.
         """
-        found = np.ones((len(self.workloads), IDLE + 1))
+        found = np.ones((len(self.workloads), CODES))
         for k, workload in enumerate(self.workloads):
             for share in workload.throughput:
                 found[k, share] = slowdown_at_last(workload, share)
         return found
 
     @cached_property
-    def shares_alone(self) -> tuple[int | None, ...]:
+    def shares_alone(self) -> tuple[AnyShare, ...]:
         """The shares at which a job may start alone on a GPU."""
         rules = self.machines.rules
         caps = rules.shares if rules.start_capped else ()
@@ -463,7 +463,7 @@ class Round:
         alone = [self.workload(resident.variant.job).power_w for resident in residents]
         return None if None in alone else math.fsum(filter(None, alone))
 
-    def alone(self, variant: Variant, share: int | None) -> float | None:
+    def alone(self, variant: Variant, share: AnyShare) -> float | None:
         """Return the slowdown of a job that runs alone at a share, or None if it is unknown."""
         alone = slowdown_alone(self.workload(variant.job), share)
         return None if alone is None else alone * variant.slowdown_factor

@@ -19,14 +19,15 @@ code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import numpy as np
 
 from dovetail.formulations.arrays import Floats
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Cluster, Workload
+from dovetail.instances.shares import share_total
 
 MEMORY_TOLERANCE_MIB: Final = 1e-6
 GSLA_TOLERANCE: Final = 1e-9
@@ -59,18 +60,8 @@ def most_bound(gsla: Figures) -> Figures:
     return gsla * (1 + GSLA_TOLERANCE)
 
 
-def share_total(shares: Iterable[int | None]) -> int:
-    """Return the sum of the caps on a GPU in percent; no cap and ``idle`` add 0."""
-    return sum(share for share in shares if share is not None and share != IDLE)
-
-
-def share_of(number: int) -> int | None:
-    """Return the share of a number in an array: None for 0."""
-    return IDLE if number == IDLE else number or None
-
-
 def seat_refusal(
-    cluster: Cluster, taken: Sequence[int | None], share: int | None, most_jobs: int
+    cluster: Cluster, taken: Sequence[AnyShare], share: AnyShare, most_jobs: int
 ) -> str:
     """Return why a job may not join a GPU at a share; empty if it may.
 
@@ -98,7 +89,7 @@ def tail_bounds(upper: Floats, p99: Floats) -> Floats:
     return np.where(np.isnan(p99), upper, p99)
 
 
-def slowdown_at_last(workload: Workload, share: int | None) -> float:
+def slowdown_at_last(workload: Workload, share: AnyShare) -> float:
     """Return the slowdown of a job after its co-runners have ended: it keeps its cap.
 
     If it was not measured, it is 1: a job alone at its cap is not known to be slower than with
@@ -108,7 +99,7 @@ def slowdown_at_last(workload: Workload, share: int | None) -> float:
     return 1.0 if alone is None else alone
 
 
-def slowdown_alone(workload: Workload, share: int | None) -> float | None:
+def slowdown_alone(workload: Workload, share: AnyShare) -> float | None:
     """Return the slowdown of a job that has a GPU to itself; None if it was not measured.
 
     Only jobs with ``isolation`` may have the share ``idle``.

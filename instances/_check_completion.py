@@ -13,6 +13,7 @@ from functools import cached_property
 from math import fsum, inf
 
 from dovetail.instances._check_facts import GpuOccupants, JobOnGpus, Occupancy
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance, Job, jobs_of
 
 TOLERANCE = 1e-9
@@ -217,5 +218,6 @@ class CheckedCompletion:
 def _alone(placed: JobOnGpus, gpu: str) -> float:
     """Return the slowdown of a job after the other job on its GPU has ended."""
     known, share = placed.workload.throughput, placed.share[gpu]
-    capped = share is not None and 100 in known and share in known
-    return (known[100] / known[share] if capped and share else 1.0) * placed.growth
+    if share is None or share == IDLE or not {100, share} <= known.keys():
+        return placed.growth
+    return known[100] / known[share] * placed.growth

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 from dovetail.instances._check_hosts import HostLoads
-from dovetail.instances._record import IDLE, Confidence, Record, Text
+from dovetail.instances._record import IDLE, AnyShare, Confidence, Record, Text
 from dovetail.instances.instance import (
     Batch,
     Instance,
@@ -23,6 +23,7 @@ from dovetail.instances.instance import (
     Source,
     Workload,
 )
+from dovetail.instances.shares import share_code
 
 RuleName = Literal[
     "gang",
@@ -62,7 +63,7 @@ class JobOnGpus:
 
     job: Job
     workload: Workload
-    share: Mapping[str, int | None]
+    share: Mapping[str, AnyShare]
     sub_batch: int | None
 
     @property
@@ -166,7 +167,7 @@ class GpuOccupants:
         return self.place.gpu.id
 
     @property
-    def shares(self) -> tuple[int | None, ...]:
+    def shares(self) -> tuple[AnyShare, ...]:
         """The share of each job on this GPU."""
         return tuple(placed.share[self.name] for placed in self.jobs)
 
@@ -249,7 +250,7 @@ class Occupancy:
         return self._entry(on_gpu.place, on_gpu.name, on_gpu.jobs)
 
     def _entry(self, place: Place, gpu: str, jobs: Sequence[JobOnGpus]) -> SlowdownEntry | None:
-        key = tuple(sorted((placed.job.workload, placed.share[gpu] or 0) for placed in jobs))
+        key = tuple(sorted((placed.job.workload, share_code(placed.share[gpu])) for placed in jobs))
         return self._known(place.gpu.model, key)
 
     def _known(self, model: str, key: _Members) -> SlowdownEntry | None:
@@ -311,14 +312,14 @@ def _alone(placed: JobOnGpus, gpu: str) -> tuple[Effect, ...] | None:
     return (Effect(alone, alone),)
 
 
-def _capped(workload: Workload, share: int | None) -> float | None:
+def _capped(workload: Workload, share: AnyShare) -> float | None:
     if share in (None, IDLE):
         return 1.0
     full, capped = workload.throughput.get(100), workload.throughput.get(share)
     return full / capped if full is not None and capped is not None else None
 
 
-def _until_it_ends(placed: JobOnGpus, left: Sequence[SlowdownEntry], share: int | None) -> Effect:
+def _until_it_ends(placed: JobOnGpus, left: Sequence[SlowdownEntry], share: AnyShare) -> Effect:
     """Return a job's slowdown with all others, and the worst case after some of them have ended.
 
     The entry of all jobs comes first. The job keeps its share and its sub-batch.
@@ -336,7 +337,7 @@ def _until_it_ends(placed: JobOnGpus, left: Sequence[SlowdownEntry], share: int 
     return effect.times(placed.growth)
 
 
-def _members(entry: SlowdownEntry) -> list[tuple[str, int | None]]:
+def _members(entry: SlowdownEntry) -> list[tuple[str, AnyShare]]:
     return list(zip(entry.workloads, entry.shares, strict=True))
 
 

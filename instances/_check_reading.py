@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dovetail.instances._check_facts import JobOnGpus, RuleName, Violation
-from dovetail.instances._record import listed
+from dovetail.instances._record import AnyShare, listed
 from dovetail.instances.instance import Instance, Job, jobs_of
 from dovetail.instances.plan import Assignment, Plan
 
@@ -82,13 +82,13 @@ def _moved(instance: Instance, job: Job, assignment: Assignment) -> list[Violati
 
 
 def _placed(
-    instance: Instance, job: Job, share: Mapping[str, int | None], sub_batch: int | None
+    instance: Instance, job: Job, share: Mapping[str, AnyShare], sub_batch: int | None
 ) -> JobOnGpus:
     workload = instance.workloads[job.workload]
     return JobOnGpus(job, workload, share, sub_batch or _full(instance, job))
 
 
-def _held(job: Job) -> dict[str, int | None]:
+def _held(job: Job) -> dict[str, AnyShare]:
     return dict(zip(job.gpus or (), job.shares, strict=True))
 
 
@@ -97,7 +97,7 @@ def _full(instance: Instance, job: Job) -> int | None:
     return batch.size if batch is not None else None
 
 
-def _share_text(share: Mapping[str, int | None]) -> str:
+def _share_text(share: Mapping[str, AnyShare]) -> str:
     return listed(f"{gpu} at {cap or 'no cap'}" for gpu, cap in share.items())
 
 

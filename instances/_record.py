@@ -7,21 +7,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NoReturn,
+    Self,
+    TypeVar,
+    get_args,
+)
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    PlainSerializer,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
     StrictInt,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
-    WrapValidator,
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core.core_schema import (
+    CoreSchema,
+    no_info_wrap_validator_function,
+    plain_serializer_function_ser_schema,
+)
 
 from dovetail.instances.errors import InputError, hint, with_article
 
@@ -66,27 +82,17 @@ Share = Annotated[StrictInt, Field(ge=1, le=100)]
 """A cap on the percentage of a GPU's SMs that a job may use there."""
 
 
-class _Idle(int):
-    """The share of a job that runs in its co-runners' idle time; arrays hold its number."""
+Idle = Literal["idle"]
 
-    def __repr__(self) -> str:
-        return "idle"
+IDLE: Final[Idle] = "idle"
+"""No SMs of its own: a job's thread blocks run while its co-runners have none."""
 
-    __str__ = __repr__
-
-    def __format__(self, how: str) -> str:
-        return format("idle", how)
+AnyShare = int | Idle | None
+"""A cap in percent, ``idle``, or None for no cap; ``dovetail.instances.shares`` has its codes."""
 
 
-IDLE: Final = _Idle(101)
-"""No SMs of its own: a job's thread blocks run while its co-runners have none.
-
-The number is above every cap, so that an array of shares can hold it; files say ``idle``.
-"""
-
-
-def _idle_or(value: object, cap: ValidatorFunctionWrapHandler) -> int:
-    if value is IDLE or value == "idle":
+def _cap_or_idle(value: object, cap: ValidatorFunctionWrapHandler) -> int | Idle:
+    if value == IDLE:
         return IDLE
     if isinstance(value, str):
         raise rule_broken("", f"must be a whole number or idle, got {shown(value)}")
@@ -94,10 +100,18 @@ def _idle_or(value: object, cap: ValidatorFunctionWrapHandler) -> int:
     return number
 
 
+def _schema_of_share(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """Return the schema of a cap, where ``idle`` may stand in its place."""
+    return no_info_wrap_validator_function(
+        _cap_or_idle,
+        handler.generate_schema(Share),
+        serialization=plain_serializer_function_ser_schema(lambda share: share),
+    )
+
+
 SeatShare = Annotated[
-    Share,
-    WrapValidator(_idle_or),
-    PlainSerializer(lambda share: "idle" if share == IDLE else share, when_used="json"),
+    int | Idle,
+    GetPydanticSchema(_schema_of_share),
     WithJsonSchema(
         {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100}, {"const": "idle"}]}
     ),

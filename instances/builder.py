@@ -26,6 +26,7 @@ from dovetail.instances._record import (
 )
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job, Node, Place, SlowdownEntry, Workload
+from dovetail.instances.shares import share_code
 
 Names = Collection[str] | Collection[int] | NDArray[np.int64] | NDArray[np.str_]
 """Workloads: their names, or their positions in the order in which they were added."""
@@ -406,7 +407,9 @@ class InstanceBuilder:
 
     def _remember(self, entry: SlowdownEntry, path: str) -> None:
         members = zip(entry.workloads, entry.shares, strict=True)
-        codes = sorted(self._positions[name] * _SHARES + (share or 0) for name, share in members)
+        codes = sorted(
+            self._positions[name] * _SHARES + share_code(share) for name, share in members
+        )
         key = _code(*codes) if entry.pair else tuple(codes)
         known = self._known.setdefault(entry.gpu_model, set())
         if key in known:

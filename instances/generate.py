@@ -26,6 +26,7 @@ from dovetail.instances.instance import (
     SlowdownEntry,
     Workload,
 )
+from dovetail.instances.shares import caps_of
 
 
 class _Gangs(NamedTuple):
@@ -141,7 +142,7 @@ def generate(
         cluster=cluster,
         workloads=profiles,
         jobs=_started(draw, queue, cluster, profiles, round(running * jobs)),
-        slowdowns=tuple(_entries(draw, traits, cluster.shares, margin)),
+        slowdowns=tuple(_entries(draw, traits, caps_of(cluster.shares), margin)),
     )
 
 
@@ -238,7 +239,7 @@ def _workloads(
     pace = np.exp(draw.uniform(0.0, 6.0, count))
     rates = {
         100: pace,
-        **{p: pace / contention.solo_slowdown(traits, p / 100) for p in cluster.shares},
+        **{p: pace / contention.solo_slowdown(traits, p / 100) for p in caps_of(cluster.shares)},
     }
     power_w = contention.solo_power_w(traits)
     return {
@@ -290,7 +291,9 @@ def _started(
         model = next((model for model, ids in free.items() if len(ids) >= job.workers), None)
         if model is not None and len(started) < count:
             gpus, free[model] = free[model][: job.workers], free[model][job.workers :]
-            started[job.id] = _running(draw, job, gpus, _cap(draw, job, workloads, cluster.shares))
+            started[job.id] = _running(
+                draw, job, gpus, _cap(draw, job, workloads, caps_of(cluster.shares))
+            )
     return tuple(started.get(job.id, job) for job in jobs)
 
 

@@ -26,6 +26,7 @@ from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
     IDLE,
+    AnyShare,
     Confidence,
     Count,
     Fraction,
@@ -45,6 +46,7 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError, hint, require_type
+from dovetail.instances.shares import share_code
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -336,7 +338,7 @@ class Job(Record):
         return self.state == "running"
 
     @property
-    def shares(self) -> tuple[int | None, ...]:
+    def shares(self) -> tuple[AnyShare, ...]:
         """The share on each GPU, ``share`` written out."""
         return self.share if self.share is not None else (None,) * self.workers
 
@@ -348,7 +350,7 @@ class Job(Record):
 
 
 EntryKey = tuple[str | None, tuple[tuple[str, int], ...]]
-"""GPU model, and sorted (workload, share or 0)."""
+"""GPU model, and sorted (workload, code of the share)."""
 
 
 Source = Literal["measured", "model", "estimate"]
@@ -408,7 +410,7 @@ class SlowdownEntry(Record):
 
     @model_validator(mode="after")
     def _mirror_of_itself(self) -> Self:
-        seen: dict[tuple[str, int | None], int] = {}
+        seen: dict[tuple[str, AnyShare], int] = {}
         for k, member in enumerate(zip(self.workloads, self.shares, strict=True)):
             first = seen.setdefault(member, k)
             for name in ("slowdown", "upper", "p99"):
@@ -426,15 +428,15 @@ class SlowdownEntry(Record):
         return self.pair or self.set or ()
 
     @property
-    def shares(self) -> tuple[int | None, ...]:
+    def shares(self) -> tuple[AnyShare, ...]:
         """The share of each workload, with ``share`` expanded."""
         return self.share if self.share is not None else (None,) * len(self.workloads)
 
     @property
     def key(self) -> EntryKey:
-        """The unique key in an instance: GPU model and sorted (workload, share or 0)."""
+        """The unique key in an instance: GPU model and sorted (workload, code of the share)."""
         members = zip(self.workloads, self.shares, strict=True)
-        return self.gpu_model, tuple(sorted((name, share or 0) for name, share in members))
+        return self.gpu_model, tuple(sorted((name, share_code(share)) for name, share in members))
 
 
 class Instance(Record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dovetail.instances._record import IDLE, SeatShare
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Instance, SlowdownEntry, Workload
 
 TAIL: Final = 1.072
@@ -15,7 +15,7 @@ authors measured on an A100 (section 5.2). It is also used as the slowdown, whic
 WORKERS: Final = 1.25
 """Slowdown of kernels that can yield the GPU between two blocks (Tally, section 5.7)."""
 
-BEHIND: Final[tuple[SeatShare | None, SeatShare | None]] = (None, IDLE)
+BEHIND: Final[tuple[AnyShare, AnyShare]] = (None, IDLE)
 """The shares of an isolated pair."""
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema, model_va
 
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
+    AnyShare,
     Confidence,
     Count,
     Name,
@@ -100,7 +101,7 @@ class Assignment(Record):
         return self
 
     @property
-    def shares(self) -> tuple[int | None, ...]:
+    def shares(self) -> tuple[AnyShare, ...]:
         """The share on each GPU, with ``share`` expanded."""
         return self.share if self.share is not None else (None,) * len(self.gpus)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.instances._record import field_path, listed
+from dovetail.instances._record import AnyShare, field_path, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job, SlowdownEntry, jobs_of
 from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.shares import share_code
 
 
 def require_fields(instance: Instance, objective: ObjectiveName) -> None:
@@ -61,7 +62,7 @@ def _require_running_power(instance: Instance) -> None:
     known = instance.entries
     for gpu, jobs in _running_together(instance):
         model = instance.places[gpu].gpu.model
-        members = tuple(sorted((job.workload, _share(job, gpu) or 0) for job in jobs))
+        members = tuple(sorted((job.workload, share_code(_share(job, gpu))) for job in jobs))
         entry = known.get((model, members)) or known.get((None, members))
         if entry is None or entry.slowdown is None:
             names = listed([job.id for job in jobs])
@@ -77,5 +78,5 @@ def _running_together(instance: Instance) -> Iterator[tuple[str, list[Job]]]:
     return ((gpu, jobs) for gpu, jobs in held.items() if len(jobs) > 1)
 
 
-def _share(job: Job, gpu: str) -> int | None:
+def _share(job: Job, gpu: str) -> AnyShare:
     return dict(zip(job.gpus or (), job.shares, strict=True))[gpu]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.errors import InputError
 
 LARGEST: Final = 10
@@ -112,7 +112,7 @@ def slowdown_with_idle(first: ArrayLike, behind: ArrayLike) -> NDArray[np.float6
 
 
 def slowdown_at(
-    pair_slowdowns: ArrayLike, shares: Sequence[int | None], last: bool = False
+    pair_slowdowns: ArrayLike, shares: Sequence[AnyShare], last: bool = False
 ) -> NDArray[np.float64]:
     """Return the slowdown of each job of a set at its shares, from those of its pairs.
 

@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Instance, SlowdownEntry
 
-Caps = tuple[int | None, int | None]
+Caps = tuple[AnyShare, AnyShare]
 """The shares of a job and its co-runner; None = no cap."""
 
 UNCAPPED: Caps = (None, None)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
-from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, EntryKey, Instance, Workload
+from dovetail.instances.shares import caps_of
 from dovetail.predictors.predictor import UNCAPPED, Split
 
 Members = tuple[tuple[str, int], ...]
@@ -79,7 +79,7 @@ def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[st
 
 def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
     """Return the splits to predict: no caps, caps that sum to ``share_sum``, and maybe one cap."""
-    allowed = sorted(share for share in cluster.shares if share != IDLE)
+    allowed = sorted(caps_of(cluster.shares))
     both = [(p, cluster.share_sum - p) for p in allowed if cluster.share_sum - p in allowed]
     one = [split for p in allowed for split in ((UNCAPPED, p), (p, UNCAPPED))]
     return [(UNCAPPED, UNCAPPED), *both, *(one if mixed else [])]

@@ -14,6 +14,7 @@ import numpy as np
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance, SlowdownEntry
 from dovetail.instances.sets import LARGEST, set_slowdown, slowdown_with_idle
+from dovetail.instances.shares import BEST_EFFORT
 from dovetail.predictors._combinations import Members, jobs_of, members_of, settled_keys, used
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
@@ -48,7 +49,7 @@ def entries_behind(instance: Instance, gpu_models: Sequence[str | None]) -> Iter
         left = jobs - Counter([first])
         for size in range(2, largest):
             for chosen in combinations_with_replacement(pairs, size):
-                members = sorted([(first, UNCAPPED), *((name, int(IDLE)) for name in chosen)])
+                members = sorted([(first, UNCAPPED), *((name, BEST_EFFORT) for name in chosen)])
                 if Counter(chosen) <= left and tuple(members) not in settled[gpu_model]:
                     yield _with_idle(gpu_model, first, [pairs[name] for name in chosen], chosen)
 
@@ -57,7 +58,7 @@ def _behind(
     instance: Instance, gpu_model: str | None, first: str, behind: str
 ) -> SlowdownEntry | None:
     """Return the entry of a workload behind another, or None if they may not share."""
-    key = members_of((first, behind), (UNCAPPED, int(IDLE)))
+    key = members_of((first, behind), (UNCAPPED, BEST_EFFORT))
     entry = instance.entries.get((gpu_model, key)) or instance.entries.get((None, key))
     return entry if entry and entry.slowdown else None
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.instance import Workload
-from dovetail.predictors.predictor import CAPS, UNCAPPED, FloatArray, IntArray
+from dovetail.predictors.predictor import CAPS, FloatArray, IntArray, cap_of
 from dovetail.predictors.repeats import repeats_of
 
 MOST_RECORDS: Final = 50_000
@@ -139,7 +139,7 @@ class Evidence:
         for one in self.data.measurements:
             if len(one.workloads) != 2 or IDLE in one.shares:
                 continue
-            a, b = ((n, s or UNCAPPED) for n, s in zip(one.workloads, one.shares, strict=True))
+            a, b = ((n, cap_of(s)) for n, s in zip(one.workloads, one.shares, strict=True))
             for cell, value in zip(
                 ((*a, *b), (*b, *a)), one.slowdown or (np.nan,) * 2, strict=True
             ):

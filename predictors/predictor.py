@@ -8,6 +8,8 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.instances._record import IDLE, AnyShare
+from dovetail.instances.errors import ArgumentError
 from dovetail.instances.instance import Workload
 
 IntArray = NDArray[np.int64]
@@ -19,6 +21,19 @@ UNCAPPED = 0
 
 CAPS: Final = 101
 """The number of caps, from ``UNCAPPED`` to 100."""
+
+
+def cap_of(share: AnyShare) -> int:
+    """Return a share as predictors take it: a cap in percent, or ``UNCAPPED``.
+
+    Raises
+    ------
+    ArgumentError
+        For ``idle``, which no predictor has a place for.
+    """
+    if share == IDLE:
+        raise ArgumentError("no predictor has a place for the share idle")
+    return share or UNCAPPED
 
 
 class Prediction(NamedTuple):

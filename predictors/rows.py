@@ -13,7 +13,7 @@ from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors.features import Features, resolved
-from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, cap_of
 
 UNPROFILED = Workload(memory_mib=0.0)
 """The profile of a workload that was measured in pairs but never alone."""
@@ -173,7 +173,7 @@ def _usable(measurement: Measurement, gpu_models: Sequence[str] | None) -> bool:
 
 def _states(measurement: Measurement) -> list[_State]:
     return [
-        _State(measurement.gpu_model, name, share or UNCAPPED)
+        _State(measurement.gpu_model, name, cap_of(share))
         for name, share in zip(measurement.workloads, measurement.shares, strict=True)
     ]
 

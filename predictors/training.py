@@ -40,7 +40,7 @@ from dovetail.predictors.folds import (
     variant_folds,
 )
 from dovetail.predictors.forms.hierarchy import Hierarchy
-from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray, Split
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Split, cap_of
 from dovetail.predictors.rows import (
     UNPROFILED,
     DirectedRows,
@@ -387,9 +387,7 @@ def _measured_on(data: DataSet) -> tuple[str, ...]:
 
 
 def _splits(data: DataSet, gpu_model: str) -> tuple[Split, ...]:
-    caps = (
-        tuple(share or UNCAPPED for share in m.shares) for m in measured_pairs(data, [gpu_model])
-    )
+    caps = (tuple(cap_of(share) for share in m.shares) for m in measured_pairs(data, [gpu_model]))
     return tuple(dict.fromkeys((a, b) for a, b in caps))
 
 
@@ -494,7 +492,7 @@ def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: Dat
     profiled = data.workloads(gpu_model)
     workloads = {name: profiled.get(name, UNPROFILED) for name in names}
     pairs = np.array([[names.index(name) for name in m.workloads] for m in found], dtype=np.int64)
-    shares = np.array([[share or UNCAPPED for share in m.shares] for m in found], dtype=np.int64)
+    shares = np.array([[cap_of(share) for share in m.shares] for m in found], dtype=np.int64)
     prediction = predictor.predict(workloads, pairs, shares, gpu_model)
     upper = np.full_like(prediction.slowdown, np.nan)
     new = predictor.fits[gpu_model].novelty(workloads)[pairs]

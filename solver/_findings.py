@@ -12,7 +12,6 @@ import numpy as np
 
 from dovetail.formulations._rows import Rows
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.refusals import (
     NONE_DISPLACED,
@@ -23,11 +22,11 @@ from dovetail.formulations.refusals import (
     sites_of,
 )
 from dovetail.formulations.rounds import Resident, Variant
-from dovetail.formulations.rules import share_of, share_total
-from dovetail.instances._record import IDLE, listed
+from dovetail.instances._record import IDLE, AnyShare, listed
 from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
+from dovetail.instances.shares import share_code, share_of, share_total
 
 _ROUNDING = 1e-12
 """Fraction of the largest gain up to which a change is treated as rounding."""
@@ -57,7 +56,7 @@ class Pick:
         return float(self.ways.bound[self.row, 0])
 
     @property
-    def share(self) -> int | None:
+    def share(self) -> AnyShare:
         """The job's share."""
         return self._share(0)
 
@@ -95,7 +94,7 @@ class Pick:
                 row = self.row, k
                 yield k, float(self.ways.slowdown[row]), float(self.ways.bound[row])
 
-    def _share(self, position: int) -> int | None:
+    def _share(self, position: int) -> AnyShare:
         return share_of(int(self.ways.share[self.row, position]))
 
 
@@ -274,7 +273,7 @@ class Finder:
 
         They have no slowdowns and co-runners.
         """
-        shares: dict[int, dict[str, int | None]] = {}
+        shares: dict[int, dict[str, AnyShare]] = {}
         for pick in finding.picks:
             seated = [(index, pick.share)]
             seated += [(o.variant.job, o.share) for o in pick.others if self.starts(o)]
@@ -355,7 +354,7 @@ class Finder:
         return Rows(
             gpu_class=np.array([site.gpu_class]),
             variant=np.array([variant]),
-            share=np.array([[o.share or NO_SHARE for o in site.occupants]]),
+            share=np.array([[share_code(o.share) for o in site.occupants]]),
             slowdown=np.array([self._slowdowns_at(site)]),
             power_w=np.array([np.nan]),
         )
@@ -402,7 +401,9 @@ class Finder:
         for row in np.flatnonzero(fits).tolist():
             site = self.sites[int(ways.site[row])]
             pick = Pick(ways, row, site, Refusal.UNKNOWN, 1)
-            asked = tuple(sorted((name, share or 0) for name, share in self._members(index, pick)))
+            asked = tuple(
+                sorted((name, share_code(share)) for name, share in self._members(index, pick))
+            )
             # An entry without a slowdown says that they may not share.
             fits[row] = self._entry_keys.isdisjoint({(None, asked), (site.model, asked)})
         return fits
@@ -411,14 +412,17 @@ class Finder:
     def _entry_keys(self) -> frozenset[object]:
         return frozenset(entry.key for entry in self.instance.slowdowns)
 
-    def _members(self, index: int, pick: Pick) -> list[tuple[str, int | None]]:
+    def _members(self, index: int, pick: Pick) -> list[tuple[str, AnyShare]]:
         """Return the job and those it would join, with equal shares where they may be chosen."""
-        held = [None if self.starts(o) else o.share or 0 for o in pick.others]
+        held = [None if self.starts(o) else share_code(o.share) for o in pick.others]
         rules = self.instance.cluster
         # The largest share that all jobs whose share is open can have together. Not idle: an entry
         # may not have only that share.
-        each = (rules.share_sum - share_total(held)) // (1 + held.count(None))
-        free = max((share for share in rules.shares if IDLE != share <= each), default=None)
+        taken = share_total(share_of(code) for code in held if code is not None)
+        each = (rules.share_sum - taken) // (1 + held.count(None))
+        free = max(
+            (share for share in rules.shares if share != IDLE and share <= each), default=None
+        )
         names = [self.jobs[o.variant.job].workload for o in pick.others]
         shares = [free if share is None else share_of(share) for share in held]
         return [(self.jobs[index].workload, free), *zip(names, shares, strict=True)]
@@ -447,7 +451,7 @@ def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:
     return np.asarray(attained[np.searchsorted(attained, ways.starts)])
 
 
-def with_shares(row: Assignment, changed: Mapping[str, int | None]) -> Assignment:
+def with_shares(row: Assignment, changed: Mapping[str, AnyShare]) -> Assignment:
     """Return an assignment with other shares on some GPUs, without slowdown and co-runners."""
     share = {**dict(zip(row.gpus, row.shares, strict=True)), **changed}
     return row.replace(share=tuple(share.values()), slowdown=None, co_runners=None)

@@ -29,8 +29,9 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances._check_completion import AloneForecast
 from dovetail.instances._check_facts import JobOnGpus, Occupancy
 from dovetail.instances._check_reading import running_jobs
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Instance, Job, SlowdownEntry, Workload
+from dovetail.instances.shares import BEST_EFFORT, CODES, NO_CAP, share_code, share_of
 from dovetail.solver.pairing.certificate import bound_errors
 from dovetail.solver.pairing.result import Matching
 from dovetail.solver.types import Proven
@@ -227,7 +228,7 @@ class _Reading:
         else:
             placed = self.before.placed[job.id]
             alone = [g for g in job.gpus or () if len(self.before.gpus[g].jobs) == 1]
-            places = [(share, placed) for share in {placed.share[g] or 0 for g in alone}]
+            places = [(share, placed) for share in {share_code(placed.share[g]) for g in alone}]
         left = (job.remaining_s or 0.0) / workload.speed.get(self.model, 1.0)
         end, rent = self._end_if_it_waits(job, left)
         for share, placed in places:
@@ -292,14 +293,14 @@ class _Reading:
             if model in (None, self.model) and entry.slowdown is not None and fits:
                 yield entry
 
-    def _within_shares(self, shares: Iterable[int | None]) -> bool:
+    def _within_shares(self, shares: Iterable[AnyShare]) -> bool:
         caps = [share for share in shares if share is not None and share != IDLE]
         return sum(caps) <= self.cluster.share_sum
 
-    def _may_start(self, workload: int, share: int) -> bool:
-        if share == IDLE and self.workloads[workload].isolation is None:
+    def _may_start(self, workload: int, code: int) -> bool:
+        if code == BEST_EFFORT and self.workloads[workload].isolation is None:
             return False
-        return share == 0 or share in self.cluster.shares
+        return code == NO_CAP or share_of(code) in self.cluster.shares
 
     @cached_property
     def sharings(self) -> Sequence[_Sharing]:
@@ -314,7 +315,7 @@ class _Reading:
             upper = entry.upper or slow
             tail = entry.p99 or upper
             a, b = (self.place[name] for name in entry.workloads)
-            s, t = (share or 0 for share in entry.shares)
+            s, t = (share_code(share) for share in entry.shares)
             # A gSLA holds until the job ends, alone at its share when the other has ended.
             alone = float(self._solo[a, s]), float(self._solo[b, t])
             upper = tuple(map(max, upper, alone))
@@ -362,7 +363,7 @@ class _Reading:
     def _alone_at(self) -> Counter[tuple[int, int]]:
         """The number of GPUs that each running job has for itself, by job and share."""
         return Counter(
-            (self.index[gpu.jobs[0].job.id], gpu.shares[0] or 0)
+            (self.index[gpu.jobs[0].job.id], share_code(gpu.shares[0]))
             for gpu in self.before.gpus.values()
             if len(gpu.jobs) == 1
         )
@@ -481,8 +482,8 @@ class _Reading:
     def _slowdowns_alone(self, workload: Workload) -> Iterator[float]:
         yield 1.0
         for share in self.cluster.shares if self.cluster.start_capped else ():
-            if share == IDLE and workload.isolation is not None:
-                yield 1.0
+            if share == IDLE:
+                yield from () if workload.isolation is None else (1.0,)
             elif {100, share} <= workload.throughput.keys() and self._within_shares([share]):
                 yield workload.throughput[100] / workload.throughput[share]
 
@@ -527,7 +528,7 @@ class _Reading:
     @cached_property
     def _solo(self) -> Floats:
         """The slowdown of each workload alone at each share; 1 if unknown."""
-        found = np.ones((len(self.workloads), IDLE + 1))
+        found = np.ones((len(self.workloads), CODES))
         for k, workload in enumerate(self.workloads):
             known = workload.throughput
             for share in known.keys() & set(range(1, 101)) if 100 in known else ():
@@ -577,7 +578,7 @@ class _Reading:
 
     def _takers(self, entry: SlowdownEntry, place: int) -> list[JobOnGpus]:
         name, share = entry.workloads[place], entry.shares[place]
-        if not self._may_start(self.place[name], share or 0):
+        if not self._may_start(self.place[name], share_code(share)):
             return []
         able = (each for each in self._waiting_by_name[name] if self._suffers(entry, place, each))
         return sorted(able, key=lambda each: each.memory_mib)
@@ -604,7 +605,7 @@ class _Reading:
         bound = entry.upper or slowdown
         if placed.job.priority == "latency" and entry.p99 is not None:
             bound = entry.p99
-        alone = self._solo[self.place[entry.workloads[place]], entry.shares[place] or 0]
+        alone = self._solo[self.place[entry.workloads[place]], share_code(entry.shares[place])]
         most = max(bound[place], float(alone))
         return gsla is None or most * placed.growth <= gsla * (1 + _TOLERANCE)
 

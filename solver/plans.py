@@ -10,10 +10,10 @@ import numpy as np
 from dovetail.formulations.arrays import Floats
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.rules import share_of
 from dovetail.instances.hosts import host_slowdown
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
+from dovetail.instances.shares import share_of
 
 
 def assignments(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.requirements import require_fields
+from dovetail.instances.shares import share_code
 
 Data = dict[str, Any]
 SHARES = (30, 50, 70)
@@ -225,7 +226,7 @@ def _entries(
                 shares = [draw.choice([None, *cluster["shares"]]) for _ in members]
                 model = draw.choice([None, None, *models]) if shape.models else None
                 order = zip(members, shares, strict=True)
-                key = model, tuple(sorted((name, share or 0) for name, share in order))
+                key = model, tuple(sorted((name, share_code(share)) for name, share in order))
                 found.setdefault(key, _entry(draw, shape, list(members), shares, model))
     return list(found.values())
 

@@ -12,11 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.instances._record import listed, shown
+from dovetail.instances._record import AnyShare, listed, shown
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
+from dovetail.instances.shares import share_code, share_of
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.tables import plain_table
 from dovetail.toolkit.wording import share_text, two_digits
@@ -45,7 +46,7 @@ class Together(NamedTuple):
 
     gpu_model: str
     workloads: tuple[str, ...]
-    shares: tuple[int | None, ...]
+    shares: tuple[AnyShare, ...]
     slowdown: tuple[float, ...] | None
     at_least: tuple[float, ...] | None
     times: int
@@ -76,7 +77,9 @@ def together(measurements: Iterable[Measurement]) -> list[Together]:
 
 def _seated(one: Measurement) -> tuple[_Key, tuple[int, ...], Measurement]:
     """Return a measurement with its key, and the positions of its workloads in that order."""
-    seats = [(name, share or 0) for name, share in zip(one.workloads, one.shares, strict=True)]
+    seats = [
+        (name, share_code(share)) for name, share in zip(one.workloads, one.shares, strict=True)
+    ]
     order = tuple(sorted(range(len(seats)), key=lambda k: seats[k]))
     names, shares = zip(*(seats[k] for k in order), strict=True)
     return (one.gpu_model, names, shares), order, one
@@ -89,7 +92,7 @@ def _summed(key: _Key, repeats: Sequence[tuple[tuple[int, ...], Measurement]]) -
     return Together(
         gpu_model=key[0],
         workloads=key[1],
-        shares=tuple(share or None for share in key[2]),
+        shares=tuple(map(share_of, key[2])),
         slowdown=tuple(map(fmean, zip(*ran, strict=True))) if ran else None,
         at_least=tuple(map(max, zip(*least, strict=True))) if least and not ran else None,
         times=len(repeats),

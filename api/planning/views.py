@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dovetail.instances._record import listed
+from dovetail.instances._record import AnyShare, listed
 from dovetail.instances.checker import CheckReport, Origin, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan, Stop, Waiting
@@ -64,7 +64,7 @@ class PlannedWorker:
 
     placed: PlacedJob
     worker: int
-    share: int | None
+    share: AnyShare
 
     @property
     def part(self) -> str:

@@ -17,8 +17,7 @@ def share_text(share: int | str | None) -> str:
     """Return a share of a GPU's SMs."""
     if share is None:
         return "no cap"
-    text = f"{share}"
-    return text if text == "idle" else f"{text} %"
+    return f"{share}" if share == "idle" else f"{share} %"
 
 
 def two_digits(value: float | None) -> str:

@@ -11,6 +11,7 @@ from pydantic import FailFast, Field, StrictBool, StrictInt, field_validator, mo
 from dovetail.executor.jobs.words import Words, brief
 from dovetail.instances._record import (
     IDLE,
+    AnyShare,
     Count,
     FrozenDict,
     FrozenMapping,
@@ -255,7 +256,7 @@ class Run(Record):
     sub_batch: Count | None = None
     isolated: StrictBool = False
 
-    def share_on(self, gpu: str) -> int | None:
+    def share_on(self, gpu: str) -> AnyShare:
         """Return its share of a device; None if it has no cap there or does not use the device."""
         return next((seat.share for seat in self.seats if seat.gpu == gpu), None)
 

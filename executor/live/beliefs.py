@@ -28,7 +28,7 @@ from dovetail.instances.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.memory import next_mark
-from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.predictor import cap_of
 from dovetail.predictors.repeats import Repeats, repeats_of
 from dovetail.predictors.trained import TrainedPredictor
 
@@ -431,7 +431,7 @@ def _fill(
     for k, split in enumerate(caps):
         if IDLE in split:
             continue
-        shares = np.tile([share or UNCAPPED for share in split], (len(pairs), 1))
+        shares = np.tile([cap_of(share) for share in split], (len(pairs), 1))
         found = predictor.predict(known, pairs, shares, model)
         slowdown = found.slowdown[:, 0].reshape(count, count)
         upper = slowdown if found.upper is None else found.upper[:, 0].reshape(count, count)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.rates import Rate
 from dovetail.executor.pools.pool import Usage
+from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import METRICS, Metrics
 
@@ -84,7 +85,7 @@ def solo_profile(
 
 def measurement(
     workloads: Sequence[str],
-    shares: Sequence[int | None],
+    shares: Sequence[AnyShare],
     gpu_model: str,
     slowed: Sequence[Slowed] | None,
     readings: Sequence[Usage],

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dovetail.executor.live.beliefs import ORIGINS, WHOLE, WITHOUT_BOUND, BeliefTable, Source
 from dovetail.executor.live.sharing_classes import Layout, SharingClass
 from dovetail.formulations.arrays import Floats
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, Idle
 from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.shares import caps_of, share_total
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
 from dovetail.predictors.analytic import leave_room
 from dovetail.solver.policies.state import State
@@ -31,8 +32,8 @@ def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
     found = [UNCAPPED]
     if IDLE in rules.shares:
         found += [(None, IDLE), (IDLE, None)]
-    for x, y in product((None, *(share for share in rules.shares if share != IDLE)), repeat=2):
-        both = (x or 0) + (y or 0)
+    for x, y in product((None, *caps_of(rules.shares)), repeat=2):
+        both = share_total((x, y))
         full = x is None or y is None or both in (rules.share_sum, WHOLE)
         useful = full or (x, y) in measured or (y, x) in measured
         if useful and both <= rules.share_sum and (x, y) != UNCAPPED:
@@ -65,7 +66,7 @@ class KindState:
     profile: Callable[[str], Workload | None]
     apart: Mapping[bool, bool]
     separated: Collection[tuple[str, str]]
-    allowed: Mapping[tuple[SharingClass, str], Collection[int]]
+    allowed: Mapping[tuple[SharingClass, str], Collection[int | Idle]]
 
     def state(self, cluster: Cluster, layout: Layout) -> State:
         """Return the state of a pool without jobs.

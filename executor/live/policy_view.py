@@ -23,10 +23,11 @@ from dovetail.executor.live.sharing_classes import Layout, SharingClass, workloa
 from dovetail.executor.live.taking_part import most_of, taking_part
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, Idle
 from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.sets import LARGEST, slowdown_at
+from dovetail.instances.shares import caps_of
 from dovetail.instances.slowdown_table import Caps
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, Reservation
@@ -188,13 +189,13 @@ class PolicyView:
         nodes = [{gpu.id for gpu in node.devices} for node in self.cluster.nodes]
         return set().union(*(there for there in nodes if not there.isdisjoint(gpus))) - {*gpus}
 
-    def allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
+    def allowed_for(self, spec: JobSpec, model: str) -> Collection[int | Idle]:
         """Return the shares of a device model that a job may have with its workload's library."""
-        shares = set(self.cluster.shares) - {IDLE}
+        shares = set(caps_of(self.cluster.shares))
         if shares and self._allowed:
             shares.intersection_update(self._allowed(self.machine.library(spec), model))
         behind = spec.isolation and spec.priority == "batch" and IDLE in self.cluster.shares
-        return shares | {IDLE} if behind else shares
+        return {*shares, IDLE} if behind else shares
 
     def isolation(self, live: LiveJob) -> Literal["", "latency", "best-effort"]:
         """Return the role that a job can have in an isolated pair; empty if none.
@@ -375,7 +376,7 @@ class PolicyView:
 
     def _shares_of(
         self, specs: Mapping[SharingClass, JobSpec]
-    ) -> Mapping[tuple[SharingClass, str], Collection[int]]:
+    ) -> Mapping[tuple[SharingClass, str], Collection[int | Idle]]:
         """Return the shares that jobs of each kind may have on each model, from one job of each."""
         return {
             (kind, model): set() if kind.alone else self.allowed_for(spec, model)

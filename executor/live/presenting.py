@@ -22,7 +22,7 @@ from dovetail.executor.live.views import (
     StepView,
 )
 from dovetail.executor.pools.pool import Usage
-from dovetail.instances._record import IDLE, shown
+from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
@@ -135,7 +135,7 @@ def _job_view(
         runs=job.runs,
         run=run.id if run is not None else None,
         gpus=tuple(seat.gpu for seat in seats),
-        shares=tuple(str(IDLE) if seat.share == IDLE else seat.share for seat in seats),
+        shares=tuple(seat.share for seat in seats),
         co_runners=tuple(others),
         pids=tuple(rank.pid for rank in job.ranks),
         statuses=tuple(rank.status for rank in job.ranks),

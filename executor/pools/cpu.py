@@ -23,6 +23,7 @@ from dovetail.executor.pools.run_files import DamagedError, home_token
 from dovetail.executor.pools.shim.kernel import descendants, every_process
 from dovetail.executor.pools.start_barrier import LaunchError
 from dovetail.executor.system.clock import boot_s
+from dovetail.instances._record import IDLE
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Gpu, Node
 
@@ -170,7 +171,7 @@ class CpuPool(LocalPool):
 
     def _quota(self, run: Run, rank: int) -> float | None:
         seat = run.seats[rank]
-        if seat.share is None or self.shares != "quota":
+        if seat.share is None or seat.share == IDLE or self.shares != "quota":
             return None
         return seat.share / 100 * len(self._cores[seat.gpu])
 
@@ -179,7 +180,7 @@ class CpuPool(LocalPool):
         seat = run.seats[rank]
         cores = self._cores[seat.gpu]
         with self._taking:
-            if self.shares == "affinity" and seat.share is not None:
+            if self.shares == "affinity" and seat.share is not None and seat.share != IDLE:
                 count = max(1, -(-seat.share * len(cores) // 100))
                 others = Counter(
                     core

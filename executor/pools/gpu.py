@@ -38,10 +38,11 @@ from dovetail.executor.pools.run_files import DamagedError, Started
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s
-from dovetail.instances._record import IDLE, listed
+from dovetail.instances._record import IDLE, Idle, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
 from dovetail.instances.instance import Gpu as Device
+from dovetail.instances.shares import share_code
 
 TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), without SM shares"
 
@@ -143,7 +144,7 @@ class GpuPool(LocalPool):
             Device(id=name, model=gpu.name, memory_mib=gpu.memory_mib, sms=gpu.sms)
             for name, gpu in self._gpus.items()
         )
-        shares: set[int] = set()
+        shares: set[int | Idle] = set()
         if self._has_mps:
             models = {gpu.name for gpu in self._gpus.values()}
             shares.update(*(self._splits.allowed_anywhere(m, self._driver) for m in models))
@@ -151,7 +152,7 @@ class GpuPool(LocalPool):
             shares.add(IDLE)
         return Cluster(
             nodes=(Node(id=socket.gethostname(), gpus=devices),),
-            shares=tuple(sorted(shares)),
+            shares=tuple(sorted(shares, key=share_code)),
             reserve_mib=RESERVE_MIB,
         )
 

@@ -37,6 +37,7 @@ from dovetail.executor.pools.start_barrier import ForkServer, LaunchError
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.executor.system.descriptors import FOR_JOBS
 from dovetail.instances.instance import Cluster
+from dovetail.instances.shares import caps_of
 
 LOG_BYTES: Final = 64 * 2**20
 LOG_FILES: Final = 4
@@ -109,7 +110,7 @@ class LocalPool(Hooks):
 
     def allowed(self, library: str, model: str) -> Collection[int]:
         """Return the shares that a program with this library may have."""
-        return self.cluster().shares
+        return caps_of(self.cluster().shares)
 
     def usage(self) -> Mapping[str, Usage]:
         """Return the usage of each device since the last call."""

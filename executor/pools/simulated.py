@@ -36,6 +36,7 @@ from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.raw_files import write_text
+from dovetail.instances.shares import caps_of
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job
 
@@ -130,7 +131,7 @@ class SimulatedNode:
 
     def allowed(self, library: str, model: str) -> Collection[int]:
         """Return the shares of the instance."""
-        return self.cluster().shares
+        return caps_of(self.cluster().shares)
 
     def attach(self, wake: Callable[[], None]) -> None:
         """Set what to call as soon as ``poll`` has something to report."""

@@ -9,14 +9,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.predictors.estimators.registry import named
 from dovetail.predictors.model_file import load_model
-from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.predictor import cap_of
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.training import fit
 
@@ -274,14 +276,26 @@ def _measurements(world: Instance, truth: SlowdownTable, measured: _Pairs) -> It
 
 def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTable) -> SlowdownTable:
     """Return predictions for the pairs with an entry; the true slowdowns of others are unknown."""
-    splits = [(x or UNCAPPED, y or UNCAPPED) for x, y in truth.caps]
+    asked = [k for k, caps in enumerate(truth.caps) if IDLE not in caps]
+    splits = [(cap_of(x), cap_of(y)) for x, y in (truth.caps[k] for k in asked)]
     slowdown, upper = np.full_like(truth.slowdown, np.nan), np.full_like(truth.upper, np.nan)
     unknown = ~_entered(world, truth)
     for m, model in enumerate(truth.models):
         table = predictor.predict_table(world.workloads, splits, model)
         believed = table.slowdown.astype(np.float64).transpose(2, 0, 1)
         bounds = believed if table.upper is None else table.upper.transpose(2, 0, 1)
-        slowdown[m], upper[m] = believed, np.where(np.isnan(bounds), np.inf, bounds)
+        slowdown[m, asked], upper[m, asked] = believed, np.where(np.isnan(bounds), np.inf, bounds)
+    for k, caps in enumerate(truth.caps):
+        if caps in (BEHIND, BEHIND[::-1]):
+            slowdown[:, k] = upper[:, k] = _published(world, truth, first=caps == BEHIND)
     slowdown[:, :, unknown] = upper[:, :, unknown] = np.nan
     upper[np.isnan(slowdown)] = np.nan
     return replace(truth, slowdown=slowdown, upper=upper, p99=np.full_like(upper, np.nan))
+
+
+def _published(world: Instance, truth: SlowdownTable, first: bool) -> NDArray[np.float64]:
+    """Return the published means of isolated pairs: of the first job, or of that behind it."""
+    found = [isolated_slowdowns(world.workloads[name]) for name in truth.workloads]
+    ahead, behind = np.array([(np.nan, np.nan) if one is None else one for one in found]).T
+    values = ahead[:, None] if first else behind
+    return np.broadcast_to(values, (len(found), len(found)))

@@ -19,7 +19,7 @@ from dovetail.executor.simulation.history import JobTimes
 from dovetail.formulations.budget import WorkClock
 from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
 from dovetail.instances.sets import slowdown_at
@@ -32,7 +32,7 @@ _OBSERVE: Final = 1
 FIRST_KIND: Final = 2
 """Kinds of events from this number on are defined by the owner of the cluster."""
 
-Member = tuple[int, int | None]
+Member = tuple[int, AnyShare]
 """A workload and its share on a GPU."""
 
 
@@ -364,9 +364,7 @@ class SimulatedCluster:
             return [] if self._true_sets.find(*named) else residents
         return [other for other in residents if self._clashes(gpu, mine, _member(other, gpu))]
 
-    def _named(
-        self, gpu: int, members: Sequence[Member]
-    ) -> tuple[str, list[tuple[str, int | None]]]:
+    def _named(self, gpu: int, members: Sequence[Member]) -> tuple[str, list[tuple[str, AnyShare]]]:
         machines, names = self.state.machines, self.state.names
         named = [(names[workload], share) for workload, share in members]
         return machines.models[machines.model[gpu]], named

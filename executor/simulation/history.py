@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from dovetail.instances._record import AnyShare
 from dovetail.solver.policies.state import Job
 
 Ending = Literal["finished", "stopped", "failed", "out_of_memory"]
@@ -39,7 +40,7 @@ class Stay(NamedTuple):
     start_s: float
     end_s: float
     gpus: tuple[int, ...]
-    shares: tuple[int | None, ...] | None
+    shares: tuple[AnyShare, ...] | None
     mode: int
     delay_s: float
     done_s: float

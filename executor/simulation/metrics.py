@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.formulations.arrays import Floats
+from dovetail.instances._record import IDLE
+from dovetail.instances.shares import share_total
 from dovetail.instances.traces.trace import Trace
 from dovetail.solver.types import OPTIMAL_GAP
 
@@ -301,8 +303,8 @@ def stay_table(history: History) -> Table:
     """Return a row for each worker of each stay, in the order in which the stays ended.
 
     Columns: ``stay`` and ``job`` (numbers; the job's is its row in `job_table`), ``gpu``,
-    ``share`` (NaN: no cap, 101: ``idle``), ``mode``, ``start_s``, ``end_s``, ``delay_s``,
-    ``done_s``, and ``ending`` (text).
+    ``share`` (NaN: no cap), ``best_effort`` (whether it has the share ``idle``), ``mode``,
+    ``start_s``, ``end_s``, ``delay_s``, ``done_s``, and ``ending`` (text).
     """
     stays = history.stays
     width = np.array([len(stay.gpus) for stay in stays], dtype=np.int64)
@@ -314,7 +316,8 @@ def stay_table(history: History) -> Table:
         "stay": np.repeat(np.arange(len(stays)), width),
         "job": np.repeat(np.array([stay.job for stay in stays], dtype=np.int64), width),
         "gpu": np.array([gpu for stay in stays for gpu in stay.gpus], dtype=np.int64),
-        "share": np.array([np.nan if s is None else s for s in shares], dtype=np.float64),
+        "share": np.array([share_total([s]) or np.nan for s in shares], dtype=np.float64),
+        "best_effort": np.array([share == IDLE for share in shares], dtype=np.bool_),
         "mode": np.repeat(np.array([stay.mode for stay in stays], dtype=np.int64), width),
         "start_s": np.repeat(start, width),
         "end_s": np.repeat(end, width),

@@ -27,6 +27,7 @@ from dovetail.executor.simulation.metrics import (
     summary,
 )
 from dovetail.instances._json import json_text
+from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data
 from dovetail.instances.plugins import require_package
@@ -47,7 +48,14 @@ _KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
             "starts": int,
         },
         "series": {},
-        "stays": {"stay": int, "job": int, "gpu": int, "mode": int, "ending": str},
+        "stays": {
+            "stay": int,
+            "job": int,
+            "gpu": int,
+            "best_effort": bool,
+            "mode": int,
+            "ending": str,
+        },
     }
 )
 """Types of the columns that are not floats."""
@@ -263,4 +271,12 @@ def _read_csv(file: Path, name: str) -> Table:
 def _parsed(cells: Sequence[str], kind: type) -> NDArray[Any]:
     if kind is float:
         return np.array([float(cell or "nan") for cell in cells], dtype=np.float64)
+    if kind is bool:
+        return np.array([_truth(cell) for cell in cells], dtype=np.bool_)
     return np.array([kind(cell) for cell in cells], dtype=np.str_ if kind is str else np.int64)
+
+
+def _truth(cell: str) -> bool:
+    if cell not in ("True", "False"):
+        raise ValueError(f"must be True or False, got {shown(cell)}")
+    return cell == "True"

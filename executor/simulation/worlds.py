@@ -20,6 +20,7 @@ from dovetail.instances.files import read_instance
 from dovetail.instances.generate import MODELS, generate
 from dovetail.instances.instance import Cluster, GpuModel, Instance, Node, Workload
 from dovetail.instances.raw_files import FilePath
+from dovetail.instances.shares import share_code
 
 _SPLITS: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 _NODE_GPUS: Final = 8
@@ -180,7 +181,7 @@ def _of_data(data: DataSet, gpu_models: Sequence[str] | None, memory_mib: float 
     names = [name for name in first.workloads if len(models) == 1 or _ran_on_all(name, found)]
     cluster = first.cluster.replace(
         max_jobs_per_gpu=max(one.cluster.max_jobs_per_gpu for one in found),
-        shares=tuple(sorted({share for one in found for share in one.cluster.shares})),
+        shares=tuple(sorted({s for one in found for s in one.cluster.shares}, key=share_code)),
         nodes=tuple(one.cluster.nodes[0].replace(id=f"n{k}") for k, one in enumerate(found)),
     )
     entries = (entry for one in found for entry in one.slowdowns)

@@ -20,6 +20,7 @@ from dovetail.instances._record import IDLE, Name, Record, listed, shown
 from dovetail.instances.datasets.records import Measurement, ProfileKey, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.shares import share_code, share_of
 
 DATASET_FORMAT: Final = "dovetail-dataset/1"
 WHOLE_GPU: Final = 100
@@ -300,7 +301,8 @@ def _grouped(measurements: Iterable[Measurement]) -> _Groups:
 
 def _members(found: Measurement) -> _Members:
     return tuple(
-        _Member(name, share or 0) for name, share in zip(found.workloads, found.shares, strict=True)
+        _Member(name, share_code(share))
+        for name, share in zip(found.workloads, found.shares, strict=True)
     )
 
 
@@ -311,7 +313,7 @@ def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[
     powers = [measured.power_w for measured in found if measured.power_w is not None]
     return {
         "pair" if len(members) == 2 else "set": tuple(member.workload for member in members),
-        "share": tuple(member.share or None for member in members) if capped else None,
+        "share": tuple(share_of(member.share) for member in members) if capped else None,
         "slowdown": slowdowns and tuple(slowdowns[member] for member in members),
         "p99": tuple(tails.get(member, slowdowns[member]) for member in members)
         if slowdowns and tails
@@ -349,7 +351,7 @@ def cluster(
     caps = {share for found in measured for share in found.shares if share is not None}
     return {
         "max_jobs_per_gpu": max((len(found.workloads) for found in measured), default=2),
-        "shares": sorted(caps),
+        "shares": sorted(caps, key=share_code),
         "nodes": nodes,
     }
 

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from dovetail.instances._record import (
+    AnyShare,
     Count,
     FrozenMapping,
     Name,
@@ -44,7 +45,7 @@ def _measured(p99: tuple[float | None, ...] | None) -> tuple[float | None, ...] 
     return p99 if p99 and any(tail is not None for tail in p99) else None
 
 
-def _capped(share: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+def _capped(share: tuple[AnyShare, ...] | None) -> tuple[AnyShare, ...] | None:
     return share if share and any(cap is not None for cap in share) else None
 
 
@@ -88,7 +89,7 @@ class ProfileKey(NamedTuple):
 
     workload: str
     gpu_model: str
-    share: int | None
+    share: AnyShare
     workers: int
     batch_size: int | None
 
@@ -130,7 +131,7 @@ class Measurement(Record):
         return self
 
     @property
-    def shares(self) -> tuple[int | None, ...]:
+    def shares(self) -> tuple[AnyShare, ...]:
         """The share of each workload, with ``share`` expanded."""
         return self.share if self.share is not None else (None,) * len(self.workloads)
 

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from dovetail.instances._record import IDLE, Record
+from dovetail.instances._record import Record
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.raw_files import FilePath
+from dovetail.instances.shares import share_code, share_of
 
 REPOSITORY: Final = "repository.db"
 """Its file name in the folder of a service or a campaign."""
@@ -507,7 +508,9 @@ def _insert_measurement(connection: sqlite3.Connection, sequence: int, found: Me
     slowdowns = found.slowdown or found.at_least
     for k, name in enumerate(found.workloads):
         slowdown = slowdowns[k] if slowdowns else None
-        _put(connection, "member", sequence, k, name, found.shares[k], slowdown)
+        share = found.shares[k]
+        code = None if share is None else share_code(share)
+        _put(connection, "member", sequence, k, name, code, slowdown)
     for k, p99 in enumerate(found.p99 or ()):
         if p99 is not None:
             _put(connection, "tail", sequence, k, p99)
@@ -563,7 +566,7 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
     ):
         named = list(zip(*members.get(sequence, []), strict=True)) or [(), (), ()]
         names, shares, slowdowns = named
-        shares = tuple(IDLE if share == IDLE else share for share in shares)
+        shares = tuple(None if code is None else share_of(code) for code in shares)
         data = {"workloads": names, "share": shares, **_known(_MEASUREMENT, values)}
         failed = status == "failed"
         data["slowdown"] = None if failed else slowdowns

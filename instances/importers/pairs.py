@@ -13,6 +13,7 @@ from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
 from dovetail.instances.raw_files import FilePath
+from dovetail.instances.shares import share_code
 
 
 class ImportedPairs(NamedTuple):
@@ -136,7 +137,7 @@ def _figures(entry: SlowdownEntry) -> list[tuple[object, ...]] | None:
     """Return the slowdown of each workload at its share, in a canonical order."""
     if entry.slowdown is None:
         return None
-    shares = (share or 0 for share in entry.shares)
+    shares = (share_code(share) for share in entry.shares)
     return sorted(zip(entry.workloads, shares, entry.slowdown, strict=True))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import room_mib
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Workload
@@ -32,7 +33,7 @@ from dovetail.measuring.suggesting.knowledge_gradient import (
 from dovetail.predictors.features import Features
 from dovetail.predictors.forms.hierarchy import FEATURES, Hierarchy
 from dovetail.predictors.posterior import JobsWithCoRunners, Moments, Posterior
-from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.predictor import cap_of
 from dovetail.predictors.rows import UNPROFILED, training_rows
 
 CONFIDENCE: Final = 0.9
@@ -268,8 +269,8 @@ def _results(data: DataSet, gpu_model: str) -> _Results:
     """Return the slowdowns of each workload at its cap with another; NaN for a failed run."""
     found: dict[tuple[str, int, str, int], list[float]] = defaultdict(list)
     for one in data.measurements:
-        if one.gpu_model == gpu_model and len(one.workloads) == 2:
-            ends = [(n, s or UNCAPPED) for n, s in zip(one.workloads, one.shares, strict=True)]
+        if one.gpu_model == gpu_model and len(one.workloads) == 2 and IDLE not in one.shares:
+            ends = [(n, cap_of(s)) for n, s in zip(one.workloads, one.shares, strict=True)]
             values = one.slowdown or (np.nan, np.nan)
             for (mine, theirs), value in zip((ends, ends[::-1]), values, strict=True):
                 found[*mine, *theirs].append(value)

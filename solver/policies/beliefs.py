@@ -19,11 +19,12 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.entries import Book, Combination, Member, Template
-from dovetail.formulations.rules import share_of, share_total, slowdown_at_last
-from dovetail.instances._record import IDLE
+from dovetail.formulations.rules import slowdown_at_last
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Workload
 from dovetail.instances.isolated import BEHIND
 from dovetail.instances.sets import LARGEST, set_slowdown, slowdown_with_idle
+from dovetail.instances.shares import BEST_EFFORT, share_code, share_of, share_total
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
 
@@ -143,7 +144,7 @@ class BeliefBook(Book):
     def _until_each_ends(self, model: int, given: Combination) -> Combination:
         """Return a set that an entry names, with bounds of at least those of its pairs."""
         members = np.array([[self._number[name] for name, _ in given.members]])
-        share = np.array([[share or 0 for _, share in given.members]])
+        share = np.array([[share_code(share) for _, share in given.members]])
         upper, tail = self._largest_of_pairs(model, members, share)
         uppers = given.upper or given.slowdown
         return given._replace(
@@ -254,7 +255,7 @@ class BeliefBook(Book):
 
         return self.once("least modes", made)
 
-    def least_bounds(self, model: str, share: int | None) -> tuple[Floats, Floats]:
+    def least_bounds(self, model: str, share: AnyShare) -> tuple[Floats, Floats]:
         """Return the least bounds of gSLAs when a job with this share is joined.
 
         Returns
@@ -291,7 +292,9 @@ class BeliefBook(Book):
         def both(table: Floats) -> Floats:
             return np.stack([table[model, there, a, b], table[model, back, b, a]], axis=1)
 
-        caps = np.array([[x or 0, y or 0] for x, y in self._table.caps], dtype=np.int64)
+        caps = np.array(
+            [[share_code(x), share_code(y)] for x, y in self._table.caps], dtype=np.int64
+        )
         share = caps[there]
         twin = np.zeros(share.shape, dtype=bool)
         if not held:
@@ -375,7 +378,7 @@ class BeliefBook(Book):
             )
             return found
 
-        share = np.full(members.shape, int(IDLE))
+        share = np.full(members.shape, BEST_EFFORT)
         share[:, first] = 0
         twin = np.diff(members, axis=1, prepend=-1) == 0
         twin[:, : max(held, 1) + 1] = False  # No place is equal to that of the first.
@@ -453,7 +456,7 @@ class BeliefBook(Book):
         own = np.full(len(other), self._number[name])
         return own, other, there.repeat(count), back.repeat(count)
 
-    def _caps_beside(self, share: int | None) -> tuple[Ints, Ints]:
+    def _caps_beside(self, share: AnyShare) -> tuple[Ints, Ints]:
         """Return the caps at which others may join a job with a share, and their mirrors."""
         table, rules = self._table, self.rules
         found = [
@@ -481,7 +484,7 @@ def _powered(workloads: Sequence[Workload]) -> list[Workload]:
     return [one if one.power_w is not None else one.replace(power_w=mean) for one in workloads]
 
 
-def _first_of(shares: Sequence[int | None]) -> int | None:
+def _first_of(shares: Sequence[AnyShare]) -> int | None:
     """Return the position of the job that all others run behind, or None."""
     first = [k for k, share in enumerate(shares) if share != IDLE]
     return first[0] if len(first) == 1 and shares[first[0]] is None else None

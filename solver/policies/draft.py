@@ -9,6 +9,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats
 from dovetail.formulations.rules import room_mib
+from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL, RESOURCES, Hosts
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision, RoundProof, Start
@@ -131,7 +132,7 @@ class Draft:
         self,
         job: Job,
         gpus: Sequence[int],
-        shares: tuple[int | None, ...] | None = None,
+        shares: tuple[AnyShare, ...] | None = None,
         mode: int = 0,
     ) -> None:
         """Start a job on the given GPUs; its reservation ends."""
@@ -192,7 +193,7 @@ class Draft:
         start = self._started.get(job.number)
         return start.mode if start else job.mode
 
-    def _share(self, job: Job, gpu: int) -> int | None:
+    def _share(self, job: Job, gpu: int) -> AnyShare:
         start = self._started.get(job.number)
         if start is None:
             return job.share_on(gpu)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from dovetail.instances._record import AnyShare
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.outside import path_of
@@ -29,7 +30,7 @@ class Start(NamedTuple):
 
     job: Job
     gpus: tuple[int, ...]
-    shares: tuple[int | None, ...] | None = None
+    shares: tuple[AnyShare, ...] | None = None
     mode: int = 0
 
 

@@ -21,7 +21,7 @@ from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, slowdown_at_last, tail_bounds
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.sets import slowdown_at
@@ -90,7 +90,7 @@ class Job:
     rate: float = 0.0
     since_s: float = 0.0
     gpus: tuple[int, ...] = ()
-    shares: tuple[int | None, ...] | None = None
+    shares: tuple[AnyShare, ...] | None = None
     mode: int = 0
     started_s: float = math.nan
     held_s: float = 0.0
@@ -122,7 +122,7 @@ class Job:
         """Return how long it has been waiting since it arrived or was last stopped."""
         return now - self.waiting_since_s if self.phase == "pending" else 0.0
 
-    def share_on(self, gpu: int) -> int | None:
+    def share_on(self, gpu: int) -> AnyShare:
         """Return its cap on one of its GPUs."""
         return None if self.shares is None else self.shares[self.gpus.index(gpu)]
 
@@ -144,7 +144,7 @@ class Sharer(NamedTuple):
 
     workload: int
     limit: float
-    share: int | None = None
+    share: AnyShare = None
     slowdown_factor: float = 1.0
 
 
@@ -244,7 +244,7 @@ class State:
             self._sets = self.predicted, SlowdownIndex.of_sets(self.instance, self.predicted)
         return self._sets[1]
 
-    def sharer(self, job: Job, share: int | None, mode: int) -> Sharer:
+    def sharer(self, job: Job, share: AnyShare, mode: int) -> Sharer:
         """Return a job as a sharer, at a cap and in one of its modes."""
         return Sharer(
             job.workload, job.tail_limit, share, self.modes[job.workload][mode].slowdown_factor

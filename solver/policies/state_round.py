@@ -14,8 +14,9 @@ from dovetail.formulations.arrays import Bools
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
-from dovetail.formulations.rules import most_bound, share_of
-from dovetail.instances._record import IDLE
+from dovetail.formulations.rules import most_bound
+from dovetail.instances._record import IDLE, AnyShare
+from dovetail.instances.shares import share_of
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_forecast import remaining_work
@@ -139,7 +140,7 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     first = np.cumsum([0, *(len(host.jobs) for host in hosts)])[:-1]
     row = np.repeat(np.arange(len(hosts)), np.diff(first, append=sum(len(h.jobs) for h in hosts)))
     residents = [job for host in hosts for job in host.jobs]
-    seats: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    seats: dict[tuple[int, AnyShare], list[int]] = defaultdict(list)
     behind: list[int] = []  # Jobs behind another do not restrict those that join them there.
     for k, job in enumerate(residents):
         gpus = hosts[row[k]].gpus

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
+from dovetail.instances.shares import share_code
 from dovetail.predictors import AnalyticPredictor, Prediction, assumed, in_doubt, missing, predict
 
 HEAVY = {"sm_active": 0.9, "dram_active": 0.3, "pcie_rx_bytes_s": 0.0}
@@ -234,7 +235,7 @@ def test_the_result_is_a_valid_instance_and_agrees_with_the_predictor(profiles, 
     assert pairs == set(itertools.combinations_with_replacement(names, 2))
     for entry in filled.slowdowns:
         pair = np.array([[names.index(name) for name in entry.pair]])
-        split = np.array([[share or 0 for share in entry.shares]])
+        split = np.array([[share_code(share) for share in entry.shares]])
         exact = AnalyticPredictor().predict(filled.workloads, pair, split).slowdown[0]
         assert (np.array(entry.slowdown) >= exact - 1e-7).all()
         assert (np.array(entry.slowdown) <= exact + 1.001e-4).all()

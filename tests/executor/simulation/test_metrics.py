@@ -162,11 +162,14 @@ def test_shares_and_failed_starts_are_reported():
     outcome = JobTimes(10.0, first_start_s=5.0, finish_s=15.0, held_s=10.0, solo_s=10.0)
     stays = [
         Stay(0, 0.0, 0.0, (0,), (30,), 0, 0.0, 0.0, "out_of_memory"),
+        Stay(0, 0.0, 0.0, (0,), ("idle",), 0, 0.0, 0.0, "out_of_memory"),
         Stay(0, 5.0, 15.0, (1,), None, 0, 0.0, 10.0, "finished"),
     ]
+    table = stay_table(History([job], [outcome], stays, gpus=2))
+    np.testing.assert_array_equal(table["share"], [30, math.nan, math.nan])
+    assert table["best_effort"].tolist() == [False, True, False]
     history = History([job], [outcome], stays, gpus=2)
-    assert stay_table(history)["share"].tolist() == pytest.approx([30, math.nan], nan_ok=True)
-    assert summary(history, trace((0, 1, 10, "a")))["out_of_memory"] == 1
+    assert summary(history, trace((0, 1, 10, "a")))["out_of_memory"] == 2
 
 
 def test_every_metric_is_there_and_no_other(shared):

@@ -1,5 +1,7 @@
+import gzip
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +47,13 @@ def test_reads_what_it_wrote(result, kind, tmp_path):
     files = {path.name for path in (tmp_path / "run").iterdir()}
     ending = "parquet" if kind == "parquet" else "csv.gz"
     assert files == {"summary.json", *(f"{n}.{ending}" for n in ("jobs", "series", "stays"))}
+
+
+def test_keeps_which_stays_are_at_idle(result, kind, tmp_path):
+    idle = np.array([True, False, *[False] * (len(result.stays["share"]) - 2)])
+    replace(result, stays=result.stays | {"best_effort": idle}).write(tmp_path / "run")
+    found = RunResult.read(tmp_path / "run").stays["best_effort"]
+    assert (found.dtype.kind, found.tolist()) == ("b", idle.tolist())
 
 
 def test_takes_the_place_of_a_run_and_of_nothing_else(result, kind, tmp_path):
@@ -95,6 +104,15 @@ def test_broken_tables_are_reported(result, kind, tmp_path):
     table = next((tmp_path / "run").glob("jobs.*"))
     table.write_bytes(b"job,workers\nj0,many\n")
     with pytest.raises(InputError, match="jobs"):
+        RunResult.read(tmp_path / "run")
+
+
+def test_a_cell_that_is_neither_true_nor_false_is_reported(result, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "find_spec", lambda name: None)
+    result.write(tmp_path / "run")
+    table = tmp_path / "run" / "stays.csv.gz"
+    table.write_bytes(gzip.compress(gzip.decompress(table.read_bytes()).replace(b"False", b"101")))
+    with pytest.raises(InputError, match="must be True or False, got '101'"):
         RunResult.read(tmp_path / "run")
 
 

@@ -1,0 +1,49 @@
+"""Shares as numbers, for arrays and keys that are sorted: the only place that knows the numbers.
+
+A job has a cap in percent, no cap, or the share ``idle``. Arrays hold the cap, ``NO_CAP``, or
+``BEST_EFFORT``, which is no percentage: sum arrays of shares by ``percent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances._record import IDLE, AnyShare
+
+NO_CAP: Final = 0
+"""The code of a job without a cap."""
+
+BEST_EFFORT: Final = 101
+"""The code of the share ``idle``."""
+
+CODES: Final = 102
+"""How many codes there are, from 0."""
+
+
+def share_code(share: AnyShare) -> int:
+    """Return the code of a share."""
+    return BEST_EFFORT if share == IDLE else share or NO_CAP
+
+
+def share_of(code: int) -> AnyShare:
+    """Return the share that has a code."""
+    return IDLE if code == BEST_EFFORT else code or None
+
+
+def caps_of(shares: Iterable[AnyShare]) -> list[int]:
+    """Return the shares that are caps, in their order."""
+    return [share for share in shares if share is not None and share != IDLE]
+
+
+def share_total(shares: Iterable[AnyShare]) -> int:
+    """Return what the caps on a GPU sum to, in percent; no cap and ``idle`` count as 0."""
+    return sum(caps_of(shares))
+
+
+def percent(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the caps in percent; no cap and ``idle`` count as 0."""
+    return np.where(codes == BEST_EFFORT, 0, codes)
