@@ -175,8 +175,8 @@ def read_only(tmp_path_factory):
     package = tmp_path_factory.mktemp("site") / "dovetail"
     ignored = shutil.ignore_patterns("*.nb?", "compiled-*")  # machine code that is kept
     shutil.copytree(ROOT / "api", package, ignore=ignored)
-    for room in ("instances", "formulations", "solver"):
-        shutil.copytree(ROOT / room, package / room, ignore=ignored)
+    for folder in ("instances", "formulations", "solver"):
+        shutil.copytree(ROOT / folder, package / folder, ignore=ignored)
     for folder in package.rglob("*/"):
         folder.chmod(0o555)
     yield package
