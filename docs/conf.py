@@ -20,7 +20,7 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 # Pygments has no lexer for tables.
 suppress_warnings = ["misc.highlighting_failure"]
 
-smartquotes_action = "qe"  # two hyphens begin an option; they are no dash
+smartquotes_action = "qe"  # two hyphens begin an option; they are not a dash
 
 html_theme = "furo"
 html_title = f"Dovetail {release}"
@@ -45,5 +45,5 @@ def _navigation(_app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Connect what this file does besides setting options."""
+    """Connect the function that makes the navigation."""
     app.connect("source-read", _navigation)

@@ -62,7 +62,8 @@ objectives](constraints-and-objectives.md) defines what the numbers mean for a p
 
 Sizes are in MiB, times in seconds, powers in watts. A *number* is finite. A slowdown below 0.001 is
 refused as a mistake of units. Names have 1 to 200 characters on one line and are not all blank,
-without control characters, characters of no width, and those that turn the direction of writing.
+without control characters, characters of no width, or characters that change the direction of
+writing.
 """
 
 CLI = """\
@@ -75,7 +76,7 @@ Written by `docs/generate.py` from the declarations of commands; do not edit by 
 | 0 | done |
 | 1 | checked and found wrong, no valid plan, or a job that did not finish; also an internal error |
 | 2 | bad input or usage: one line on standard error |
-| 3 | `doctor`: jobs can share GPUs, but without SM shares; `measure`: time was up, more is left |
+| 3 | `doctor`: jobs can share GPUs, but without SM shares; `measure`: time is up, more is left |
 | 130 | interrupted (Ctrl-C); `plan` has printed and written its best plan so far |
 
 Every command takes `--json` for JSON and `-h` for help. Where a file is read, `-` is
@@ -121,7 +122,7 @@ An error is a [Fault](#fault):
 """
 
 MOST_REPEATED = 3
-"""Commands that have more arguments in common refer to the first of them."""
+"""Commands with more arguments in common refer to the first of these commands."""
 
 REQUESTS: tuple[type[Record], ...] = (
     requests.Submissions,
@@ -221,7 +222,7 @@ def pair_columns() -> str:
 
 
 def metrics_table() -> str:
-    """Return the table of the metrics; those that differ in their statistic only share a row."""
+    """Return the table of the metrics; metrics that differ only in their statistic share a row."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, metric in METRICS.items():
         alike.setdefault(metric[1:], []).append(f"`{name}`")
@@ -433,7 +434,7 @@ def _pool(form: str, plan: type[RayPlan | SlurmPlan]) -> str:
 
 
 def _given(value: object) -> str:
-    """Return a value as an option of a pool is given."""
+    """Return a value as it is written in an option of a pool."""
     match value:
         case None | ():
             return ""
@@ -448,7 +449,7 @@ def _given(value: object) -> str:
 
 
 def _command(path: str, command: Command, before: Sequence[tuple[str, Command]]) -> str:
-    """Return the section of a command; many arguments of an earlier one are named only."""
+    """Return the section of a command; arguments shared with an earlier one are only named."""
     model, common = "", set[str]()
     for other, one in before:
         same = set(map(_meant, one.all_arguments)) & set(map(_meant, command.all_arguments))
@@ -465,7 +466,7 @@ def _command(path: str, command: Command, before: Sequence[tuple[str, Command]])
 
 
 def _meant(one: Argument) -> str:
-    """Return what an argument is, whatever its default."""
+    """Return the names and text of an argument, ignoring its default."""
     return f"{_names(one)} {one.text}"
 
 
@@ -490,7 +491,7 @@ def _standing(one: Argument) -> str:
 
 def http_page() -> str:
     """Return the reference of the HTTP API."""
-    # Of the extra live.
+    # Needs the extra live.
     from dovetail.live.application import MEANINGS, application
 
     openapi = application(None).openapi()
@@ -532,7 +533,7 @@ def _asked(schema: Mapping[str, Any]) -> str:
 
 
 def _content(described: Mapping[str, Any]) -> str:
-    """Return what a body or an answer is."""
+    """Return the type of a body or an answer."""
     for kind, content in described.get("content", {}).items():
         if kind.startswith("text/"):
             return "plain text"
@@ -543,7 +544,7 @@ def _content(described: Mapping[str, Any]) -> str:
 
 
 def _submission() -> str:
-    """Return the fields of a job that is submitted: a ``JobSpec`` without its owner."""
+    """Return the fields of a submitted job: a ``JobSpec`` without its owner."""
     meanings = _texts_in(getdoc(JobSpec) or "")
     shared = {"gsla": "gsla", "weight": "weight", "priority": "priority"}
     instance = FIELDS[instances.Job]
@@ -559,7 +560,7 @@ def _submission() -> str:
 
 
 def _changes() -> str:
-    """Return the fields of a job that waits that can be changed."""
+    """Return the fields of a waiting job that can be changed."""
     listed = ", ".join(f"`{name}`" for name in requests.CHANGES.model_fields)
     meaning = getdoc(requests.CHANGES) or ""
     return f"### Changes\n\n{meaning} As in a [submission](#submission): {listed}.\n"
@@ -591,7 +592,7 @@ def _policy(name: str, kind: type[Any]) -> str:
         if not field.init:
             continue
         if field.name not in meanings:
-            raise SystemExit(f"docs/generate.py: policy {name} says nothing of {field.name}")
+            raise SystemExit(f"docs/generate.py: policy {name} does not describe {field.name}")
         default = str(field.default).lower() if types[field.name] is bool else field.default
         typed = _OPTION_TYPES[types[field.name]]
         rows.append(f"| `{field.name}` | {typed} | `{default}` | {_plain(meanings[field.name])} |")

@@ -39,11 +39,11 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     },
     instances.Node: {
         "id": "Name of the node.",
-        "rack": "Rack of the node. Nodes without one count as one rack together.",
-        "host": "Resources of the node. One that is not given is never short.",
+        "rack": "Rack of the node. All nodes without one are treated as one rack.",
+        "host": "Resources of the node. A resource that is not given never runs short.",
         "gpus": "Its GPUs, one by one.",
         "gpu_count": "Or the number of equal GPUs, named `<id>-0`, `<id>-1` and so on.",
-        "gpu": "With `gpu_count`: the GPU that they are.",
+        "gpu": "With `gpu_count`: the description of each.",
     },
     instances.HostResources: {
         "cpu_cores": "Processor cores.",
@@ -56,7 +56,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "model": "Name of the GPU model. GPUs of one model are equally fast.",
         "memory_mib": "Memory of the GPU, MiB (`nvidia-smi`'s total).",
         "sms": "Number of SMs. No rule uses it.",
-        "max_jobs": "Most jobs on a GPU of this model, where they are fewer than the cluster's "
+        "max_jobs": "Most jobs on a GPU of this model, if they are fewer than the cluster's "
         "`max_jobs_per_gpu`. GPUs of one model have one limit.",
     },
     instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
@@ -78,7 +78,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "have the share `idle`.",
         "batch": "Memory and iteration time by batch size. Its presence allows gradient "
         "accumulation.",
-        "batch_size": "Samples of a batch, where `batch` is not given; a predictor that knows the "
+        "batch_size": "Samples of a batch, if `batch` is not given; a predictor that knows the "
         "family predicts better with it.",
         "stages_s": "Time for which one iteration holds each resource in turn, s: storage and CPU, "
         "the GPU, the network (Muri's stages). The same resources in every workload.",
@@ -130,23 +130,24 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "Nothing else uses it.",
         "remaining_s": "Remaining run time alone, s; objectives `jct` and `completion` need it.",
         "priority": "`latency`: the gSLA is checked against `p99` where an entry has it.",
-        "state": "Whether it waits or holds GPUs already.",
-        "gpus": "Of a running job: the GPU of each worker.",
-        "share": "Of a running job: the cap on each of these GPUs, null for none.",
-        "sub_batch": "Of a running job: its sub-batch; absent: full size.",
+        "state": "Whether it waits or already has GPUs.",
+        "gpus": "For a running job: the GPU of each worker.",
+        "share": "For a running job: the cap on each of these GPUs, null for none.",
+        "sub_batch": "For a running job: its sub-batch; absent: full size.",
     },
     instances.SlowdownEntry: {
         "pair": "The two workloads, in either order.",
         "set": "Or three workloads and more, where `max_jobs_per_gpu` allows them.",
         "share": "The cap of each; null for none. Absent: no caps.",
         "slowdown": "Iteration time together / alone, of each. null: they may not share.",
-        "upper": "Upper confidence bounds. gSLAs are checked against these where given.",
+        "upper": "Upper confidence bounds. gSLAs are checked against these if given.",
         "p99": "Growth of the tail latency; the gSLA of a latency-critical job is its limit.",
         "power_w": "Power of the GPU with all of them on it, W; objective `energy` needs it.",
         "gpu_model": "The GPU model of the entry. Absent: every model without an entry of its own.",
-        "source": "`measured`: of these jobs together. `model`: predicted by a model of such "
-        "measurements, with a bound. `estimate`: without one. Absent: as given.",
-        "confidence": "Of `upper`, where a model gave it: the part of jobs that stay below.",
+        "source": "`measured`: these workloads were measured together. `model`: predicted by a "
+        "model of such measurements, with a bound. `estimate`: predicted without one. "
+        "Absent: as given.",
+        "confidence": "Confidence of `upper` from a model: the fraction of jobs below it.",
     },
     plans.Plan: {
         "format": "Format and version of the file.",
@@ -158,18 +159,18 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "runtime_s": "Seconds from the call to the checked plan.",
         "solver": "The solver that answered.",
         "seed": "Seed of the search.",
-        "preempt": "Whether running jobs, but latency-critical ones, were pending in this round.",
+        "preempt": "Whether running jobs, except latency-critical ones, were pending.",
         "nodes_spanned": "Nodes that each placed job is on, summed over the jobs.",
         "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
         "verification": "Result of `dovetail plan --verify`.",
         "notes": "Remarks, one line each.",
-        "assignments": "Every placed job, the running ones included.",
+        "assignments": "Every placed job, including running ones.",
         "waiting": "Every job that is not placed, with the reason.",
         "stops": "Every running job that moves or waits: stop it before anything starts.",
     },
     plans.Stop: {
         "job": "Id of the job.",
-        "gpus": "Where it runs until then.",
+        "gpus": "The GPUs on which it runs until then.",
     },
     plans.ObjectiveValue: {
         "name": "The objective. The checker does not compute the value of one of your own, "
@@ -179,7 +180,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
         "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
         "placed_weight_bound": (
-            "No valid plan places more weight; above `placed_weight` where solvers rounded the "
+            "No valid plan places more weight; above `placed_weight` if solvers rounded the "
             "weights or were stopped."
         ),
     },
@@ -199,7 +200,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "keeps its GPUs, shares and sub-batch; one that moves starts.",
         "source": "The weakest source among the slowdowns of its workers, as in the instance. "
         "Absent: as given, or it is alone.",
-        "confidence": "That of a bound by a model.",
+        "confidence": "Confidence of its bound, if a model gave it.",
     },
     plans.Waiting: {
         "job": "Id of the job.",
@@ -237,7 +238,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "gpu_model": "Name of the GPU model.",
         "share": "MPS share of each; empty: none.",
         "slowdown": "Iteration time together / alone on that GPU without a share.",
-        "at_least": "Where it failed because one was too slow to measure: at least this slowdown.",
+        "at_least": "If it failed because one was too slow to measure: a lower bound.",
         "p99": "Growth of the 99th percentile of latency: together / alone.",
         "power_w": "Mean power of the GPU, W.",
         "driver": "Version of the driver.",
@@ -249,9 +250,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "format": "Format and version of the file.",
         "name": "Any name.",
         "workloads": "Names of [built-in workloads](workloads.md), or workloads of your own.",
-        "stages": "What is measured, in order.",
-        "windows": "How long is measured.",
-        "size": "`tiny` is for processor cores: it tests programs and teaches nothing about GPUs.",
+        "stages": "The measurements, in order.",
+        "windows": "Length of the windows.",
+        "size": "`tiny` is for processor cores: it tests programs and says nothing about GPUs.",
         "seed": "Draws the order within stages, and data and weights of workloads.",
     },
     campaign.OwnWorkload: {
@@ -264,13 +265,13 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "measure": "`solos`: each workload alone. `pairs`: every two, and each with itself.",
         "mode": "`mps`: clients of one MPS server. `time-sliced`: without MPS.",
         "shares": "Shares in per cent, null for none: one for solos, two for pairs. Two that "
-        "differ are measured both ways round. Absent: no shares.",
+        "differ are measured in both orders. Absent: no shares.",
         "workloads": "Only these, or the pairs with at least one of them. Absent: all.",
         "first": "Workloads to which MPS gives the higher priority.",
         "repeats": "Rounds, each in a random order.",
     },
     campaign.Windows: {
-        "settle_s": "Seconds at the start that do not count.",
+        "settle_s": "Seconds at the start that are ignored.",
         "least_s": "Shortest window, s.",
         "most_s": "Longest window, s. It grows up to five times as long while a worker has done "
         "fewer than three chunks of iterations.",
@@ -299,18 +300,18 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "power_w": "Mean power of the whole GPU, W.",
         "metrics": "Activity of the whole GPU: means of readings of a second.",
         "metrics_variance": "Variances of these readings.",
-        "metrics_source": "Where they come from.",
+        "metrics_source": "Source of the metrics.",
         "clock_mhz": "Clock of the SMs, read each second, MHz.",
         "temperature_c": "Temperature of the GPU, read each second, degrees Celsius.",
         "throttled": "Reasons for lowered clocks.",
         "disturbed_by": "Pids of foreign processes on the GPU.",
         "others_busy": "On a processor core: fraction of time taken by others.",
-        "residents": "Workers in memory, idle ones too.",
-        "date": "When, ISO 8601.",
+        "residents": "Workers in memory, including idle ones.",
+        "date": "Time of the measurement, ISO 8601.",
     },
     results.Throughput: {
-        "iterations_s": "Iterations a second of busy time: waiting for requests does not count.",
-        "iterations": "Their number in the window.",
+        "iterations_s": "Iterations a second of busy time, without waiting for requests.",
+        "iterations": "Number of iterations in the window.",
         "relative_error": "Standard error of the mean iteration time, over that mean.",
         "latency": "Absent for workloads that answer no requests.",
         "memory_mib": "Memory of the worker, MiB.",
@@ -327,18 +328,17 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "name": "Name given by its owner.",
         "owner": "User name of its owner.",
         "uid": "User id of its owner.",
-        "command": "Program and arguments; in lists of jobs the first 200 characters, of a job "
-        "that is over the first 1,000.",
+        "command": "Program and arguments; in lists of jobs, the first 200 characters; for a job "
+        "that is over, the first 1,000.",
         "cwd": "Working directory.",
-        "workload": "Jobs of one owner and one workload are alike to predictors.",
+        "workload": "Predictors treat jobs of one owner and one workload as alike.",
         "workers": "Processes, one device each.",
         "priority": "`batch` or `latency`.",
         "nice": "Priority among its owner's jobs: lower values start first.",
         "gsla": "The largest slowdown that its owner accepts.",
         "isolation": "`blocks` if it may be part of an isolated pair.",
-        "unisolated": "Why it is not, where it should be; else empty.",
-        "launches": "Kernel launches of the isolated jobs on its devices, by what they are counted "
-        "as.",
+        "unisolated": "Why it is not isolated if it should be; else empty.",
+        "launches": "Kernel launches of the isolated jobs on its devices, by kind.",
         "escapes": "Their kernels that cannot be isolated, and why.",
         "state": "State of the job.",
         "why": "Reason of the state.",
@@ -348,21 +348,21 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "started_s": "Time of its first start.",
         "ended_s": "Time of its end.",
         "runs": "Number of starts.",
-        "run": "Id of its present or last run.",
+        "run": "Id of its current or last run.",
         "gpus": "The device of each rank of that run.",
         "shares": "The cap of each there, per cent, or `idle`; null for none.",
         "co_runners": "The other jobs on each of these devices.",
         "pids": "The process of each rank.",
         "statuses": "Exit status of each rank; negative for a signal, null if not known yet.",
-        "iterations": "Iterations of the slowest rank in this run. Of a job that is over, the last "
-        "seen before its end, as `rate`; lost when the service restarts.",
+        "iterations": "Iterations of the slowest rank in this run. For a job that is over, the "
+        "last seen before its end, as for `rate`; lost when the service restarts.",
         "total": "Iterations in all, if the job reports them.",
         "rate": "Iterations a second now.",
         "solo_rate": "Iterations a second alone.",
-        "slowdown": "Measured: rate alone / rate now. Of a job that is over, while it shared.",
+        "slowdown": "Measured: rate alone / rate now. For a job that is over: while it shared.",
         "predicted": "The slowdown predicted when it was placed.",
         "upper": "The upper bound of `predicted`; absent for estimates without one.",
-        "predicted_by": "Where `predicted` is from, such as `measured 3 times` or `estimate ...`.",
+        "predicted_by": "Origin of `predicted`, such as `measured 3 times` or `estimate ...`.",
         "memory_mib": "Memory limit of a rank, MiB, as submitted.",
         "memory_used_mib": "The most memory that a rank was seen to use in this run, MiB.",
         "walltime_s": "Longest time of a run, s; null for no limit.",
@@ -385,7 +385,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     },
     views.ServiceView: {
         "pool": "`gpu`, `cpu` or `simulated`.",
-        "notice": "Limits of what figures of this pool show; empty for GPUs under MPS.",
+        "notice": "Limits of this pool's figures; empty for GPUs under MPS.",
         "policy": "The policy.",
         "version": "Version of Dovetail.",
         "pid": "Process id of the service.",
@@ -423,10 +423,10 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     requests.Explained: {"job": "Id of the job.", "text": "The explanation."},
     faults.Fault: {
         "kind": "One of the table above, for programs.",
-        "error": "One line, for people.",
+        "error": "One line, for readers.",
     },
 }
-"""What each field means. A record that extends another shows the other's fields as well."""
+"""The meaning of each field. A record that extends another also has the other's fields."""
 
 RULES: Mapping[type[Record], tuple[str, ...]] = {
     instances.Instance: (
@@ -438,7 +438,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "Slowdowns in a file are [neither speeds nor percentages](datasets.md#a-folder-of-tables).",
     ),
     instances.Cluster: (
-        "Node ids differ, GPU ids differ (those that the shorthand makes, too), and a share is "
+        "Node ids differ, GPU ids differ (including those made by the shorthand), and a share is "
         "listed once. At most 100,000 GPUs.",
     ),
     instances.Node: (
@@ -457,11 +457,11 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
     instances.SlowdownEntry: (
         "Either `pair` or `set`. `share`, `slowdown`, `upper` and `p99` have one item for each "
         "workload.",
-        "`upper` is nowhere below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "
+        "`upper` is never below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "
         "or `power_w`.",
         "A workload with itself at one share has the same numbers twice.",
         "`confidence` goes with `upper`.",
     ),
     plans.Assignment: ("`share` and `co_runners` have one item for each GPU.",),
 }
-"""What must fit together; a file that breaks one of these is refused on reading."""
+"""Rules between fields; a file that breaks one of these is refused on reading."""

@@ -106,7 +106,7 @@ def python_page() -> str:
 
 
 def _described(name: str, what: Any) -> str:  # noqa: ANN401 - anything that has a docstring
-    """Return the section of a class or function: how it is called, and its docstring."""
+    """Return the section of a class or function: its call and its docstring."""
     text = getdoc(what)
     if not text:
         raise SystemExit(f"docs/generate.py: {name} has no docstring")
