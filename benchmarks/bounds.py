@@ -1,10 +1,10 @@
-"""How well upper bounds keep their promise on workloads that nothing was fitted to.
+"""Coverage of upper bounds on workloads that the model was not fitted on.
 
-Reads ``lucid/`` of ``../shared/data`` next to the checkout (it is no part of the project) and
-holds bounds against it. Each family of workloads is left out in turn: the model is
-fitted and its bounds are calibrated on the others alone; then the engine plans rounds with jobs
+Reads ``lucid/`` of ``../shared/data`` next to the checkout (it is not part of the project) and
+compares bounds with its measurements. Each family of workloads is left out in turn: the model is
+fitted and its bounds are calibrated on the others only; then the engine plans rounds with jobs
 of the family among known ones, by predictions, and the bounds of the jobs that it lets share
-are held against what was measured. For pairs of known workloads a fifth of the pairs is left out
+are compared with the measurements. For pairs of known workloads, a fifth of the pairs is left out
 instead. Run it as ``python benchmarks/bounds.py`` (about four minutes; extra ``train``).
 """
 

@@ -1,10 +1,10 @@
-"""What it costs to make an instance of many pairs: from columns, and from nested dictionaries.
+"""The cost of making an instance of many pairs from columns, and from nested dictionaries.
 
     python benchmarks/building.py [WORKLOADS]
 
 5,000 jobs on 1,000 GPUs, and every pair of the workloads (950 unless named otherwise: 450,775
-pairs) with made-up slowdowns. Each way runs in a process of its own; printed are its processor
-time and by how much its peak of memory grew.
+pairs) with made-up slowdowns. Each way runs in a process of its own; the program prints its
+processor time and the growth of its peak memory.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     python benchmarks/decisions.py
     python benchmarks/decisions.py --sizes 12:40 128:800 --decisions 50     a short form
 
-GPUs are in nodes of 8. So many jobs as the table says wait or run at once; in a simulation, an
-event (an end, or an arrival) asks for a decision. The first decision, in which a whole queue
-meets an idle cluster, is a column of its own; of those after it the median and the 99th
-percentile are given. *check* is what the independent checker takes for one of them, at the
-median. The 26 workloads, all pairs of which are known, come from the contention model of
-``dovetail generate``; gangs are as many and as large as in Philly and may share some of their
-GPUs. Seconds are of the processor, so that other load on the machine counts little.
+GPUs are in nodes of 8. The table gives the number of jobs that wait or run at a time; in a
+simulation, an event (an end, or an arrival) asks for a decision. The first decision, in which a
+whole queue meets an idle cluster, has its own column; for later ones, the median and the 99th
+percentile are given. *check* is the median time of the independent checker for one of them. The 26
+workloads, with all pairs known, come from the contention model of ``dovetail generate``; gangs are
+as many and as large as in Philly and may share some of their GPUs. Seconds are processor time, so
+that other load on the machine matters little.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python benchmarks/equal_jobs.py CASE        one, in this process
 
 Times are of ``solve`` with reasons, on all cores, kernels compiled before; memory is that of the
-process with all libraries. Limits count processor time. Instances are made up.
+process with all libraries. Limits are on processor time. Instances are made up.
 """
 
 from __future__ import annotations

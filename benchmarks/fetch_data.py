@@ -3,8 +3,8 @@
 ``python benchmarks/fetch_data.py`` writes all of them into ``../shared/data`` next to the checkout,
 where benchmarks and tests look (``--to`` names another folder, for ``--data`` of benchmarks);
 ``python benchmarks/fetch_data.py lucid muri`` only these. Files come from GitHub at the commits in
-``fetch_data.toml``, which also has their licences and checksums; a file that is there already and
-right is left alone. Tables that were gathered by hand are copied from ``gathered/``.
+``fetch_data.toml``, which also has their licences and checksums; a file that exists and is correct
+is left alone. Tables that were gathered by hand are copied from ``gathered/``.
 
 Some of it may be used for evaluation only: read the licences that are printed. None of it is
 installed with Dovetail.

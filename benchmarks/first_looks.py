@@ -1,16 +1,16 @@
-"""What first looks at pairs are worth to ``dovetail``: ``python benchmarks/first_looks.py``.
+"""The worth of first looks at pairs to ``dovetail``: ``python benchmarks/first_looks.py``.
 
-Simulated: 200 jobs of 5 to 100 minutes of 16 workloads come within 17 hours to 8 GPUs, a fifth of
+Simulated: 200 jobs of 5 to 100 minutes of 16 workloads arrive within 17 hours at 8 GPUs, a fifth of
 them gangs of two, on the synthetic contention model of ``instances.generate``. A predictor is
-fitted on a part of the pairs (``--beliefs``); what runs together is measured and then known.
+fitted on a part of the pairs (``--beliefs``); pairs that run together are measured and then known.
 
 ``as it is``: no pair runs to be measured. Under the other rules, while no GPU is idle, a waiting
 job joins a running one with which it was never measured, whatever the policy decides: a random
-pair, the one of the least certain slowdowns, or the one that is worth the most. That is the
+pair, the pair with the least certain slowdowns, or the most valuable pair. Its value is the
 expected gain in throughput from choosing with the truth instead of the prediction (the knowledge
-gradient of the pair alone) times the pairs of waiting jobs that it is about. As in live mode, the
-GPUs give at most a quarter of their time to looks of five minutes. Mean JCTs are relative to those
-with every slowdown known from the start, with standard errors.
+gradient of the pair alone) times the number of pairs of waiting jobs that it concerns. As in live
+mode, the GPUs spend at most a quarter of their time on looks of five minutes. Mean JCTs are
+relative to those with every slowdown known from the start, with standard errors.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Jobs of one node that slow each other through its host: what it costs not to know of it.
+"""Jobs of one node that slow each other through its host, and the cost of ignoring that.
 
     python benchmarks/hosts.py                          the simulated table
     python benchmarks/hosts.py --eva MATRIX.csv         how well the model fits Eva's measurements
 
 Nothing in the table is measured. Jobs of the synthetic contention model share 8 nodes of 4 GPUs;
-what their workloads need of processors, host memory and disk is drawn so that two of them on one
-node keep 0.65 to 1 of their throughput, as in Eva's matrix (EuroSys 2025; `contention_matrix.csv`
+their workloads' needs of processors, host memory and disk are drawn so that two of them on one node
+keep 0.65 to 1 of their throughput, as in Eva's matrix (EuroSys 2025; `contention_matrix.csv`
 in its artifact). Host slowdowns multiply those on the GPU (`dovetail.instances.hosts`).
 """
 

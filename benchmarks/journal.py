@@ -3,9 +3,9 @@
     python benchmarks/journal.py                        a million events
     python benchmarks/journal.py --events 20000         a short form
 
-*Appending*: 10,000 submissions, each with an environment of 40 variables (4 KB), so many in one
-transaction as the first column says. One in each is what a client waits for that submits one
-job; a service that is flooded makes what has come meanwhile durable together.
+*Appending*: 10,000 submissions, each with an environment of 40 variables (4 KB), with the number
+per transaction in the first column. A client that submits one job waits for a transaction of one;
+a flooded service makes all submissions that have arrived meanwhile durable together.
 
 *Starting*: a journal of jobs that were submitted, placed, started, ready, and ended, 1,000 of
 which are always waiting. It is read from its beginning, and from its last checkpoint.

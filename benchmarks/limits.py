@@ -1,16 +1,16 @@
-"""Measure how `dovetail.solve` keeps a time limit: reasons and check included.
+"""Measure how `dovetail.solve` keeps a time limit, including reasons and the check.
 
     python benchmarks/limits.py                             the whole grid
     python benchmarks/limits.py --jobs 300 --limits 1       a part of it
     python benchmarks/limits.py --cpu                       on a busy machine
 
 Rounds of 300, 1,000 and 3,000 jobs on clusters of four kinds: one GPU a job, gangs that share as
-wholes, gangs that share in part, and the last on GPUs of two models. A tenth of the jobs run.
+wholes, gangs that share in part, and the latter on GPUs of two models. A tenth of the jobs run.
 Pairs are known at nine splits. Under every objective, each run in a forked process of its
 own, kernels compiled and loaded before. The rule is: no more than 1.1 times the limit and 0.2 s.
-On a busy machine wall times are lengthened by what others do. With ``--cpu`` the limit counts
-the process's own processor time, that of all its threads, and so does the rule; only HiGHS, CBC
-and GLOP go by the wall clock still. Instances are synthetic (`dovetail generate`).
+On a busy machine, other programs lengthen wall times. With ``--cpu``, limit and rule refer to the
+processor time of all threads of the process; only HiGHS, CBC and GLOP still use the wall clock.
+Instances are synthetic (`dovetail generate`).
 """
 
 from __future__ import annotations

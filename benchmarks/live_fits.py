@@ -1,9 +1,9 @@
-"""The worth of a model fitted on few pairs, and of the analytic predictor: when live mode fits.
+"""A model fitted on few pairs compared with the analytic predictor: when live mode should fit.
 
-``python benchmarks/live_fits.py``, some five minutes. Reads ``lucid/`` of ``../shared/data``
+``python benchmarks/live_fits.py``, about five minutes. Reads ``lucid/`` of ``../shared/data``
 next to the checkout (RTX 3090, uncapped pairs, utilisations only; other people's measurements,
 which are not part of the project). Some configurations are drawn, and some of the pairs among
-them are measured; errors are those of the other pairs among them.
+them are measured; errors are over the other pairs among them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the tutorial of live mode (docs/tutorials/live.md), and prints what it came to.
+"""Run the tutorial of live mode (docs/tutorials/live.md), and print its results.
 
     python benchmarks/live_tutorial.py [TENTHS]
 

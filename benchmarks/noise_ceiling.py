@@ -1,15 +1,16 @@
-"""How close to the best matching predictions can come where measurements are noisy.
+"""How close predictions can come to the best matching if measurements are noisy.
 
-Reads ``lucid/`` of ``../shared/data`` next to the checkout (it is no part of the project). The best
-matching by measured slowdowns takes the pairs whose noise was lucky. Luck cannot be predicted: by
-the same measurements, even a matching by the exact means of all speeds is worth less. How much
+Reads ``lucid/`` of ``../shared/data`` next to the checkout (it is not part of the project). The
+best matching by measured slowdowns takes the pairs whose noise was lucky. Luck cannot be predicted:
+by the same measurements, even a matching by the exact means of all speeds is worth less. How much
 less depends on the noise, and is simulated here. Held-out predictions of the model ``hierarchical``
-(each pair predicted without it) stand for the exact means. Noise on each speed makes measurements
-of them. The matching by the means is valued by these, as a part of what the best by them is worth.
+(each pair predicted without its own measurements) stand in for the exact means; noise on each speed
+makes simulated measurements of them. The value of the matching by the means, under these
+measurements, is given as a fraction of that of the best matching under them.
 
-How noisy Lucid's measurements are is known from two sides only. At least: the two speeds of a
-workload with itself should be equal, and differ; what both have in common is not seen in that.
-At most: the errors of the predictions are noise and faults of the model together.
+The noise of Lucid's measurements is only known within bounds. Lower bound: the two speeds of a
+workload with itself should be equal, and differ; noise common to both does not show in this. Upper
+bound: the errors of the predictions are noise and errors of the model together.
 
 Run it as ``python benchmarks/noise_ceiling.py`` (under a minute; extra ``train``).
 """

@@ -1,4 +1,4 @@
-"""Compare the pairing engine with the solvers that could do its work: time, memory, gap.
+"""Compare the pairing engine with other solvers of the same problem: time, memory, gap.
 
     python benchmarks/pairing.py                              all tables
     python benchmarks/pairing.py --sizes 100 300 --limit 20   a short form

@@ -1,4 +1,4 @@
-"""How many jobs with partial sharing are solved to proven optimality in 1, 10 and 60 seconds.
+"""Number of jobs with partial sharing that are solved to proven optimality in 1, 10 and 60 seconds.
 
     python benchmarks/partial.py                                  the whole table
     python benchmarks/partial.py --sizes 100 --budgets 1 --seeds 1    a short form

@@ -11,7 +11,7 @@ code, threads); "MiB" is what the timed call adds to the memory of the process a
 answers included, for a library with the table of its sample. Profiles and slowdowns are
 synthetic: random numbers and a formula with noise.
 
-Measured on 2 cores of an AMD EPYC that other work was using too, so that CPU time tells more
+Measured on 2 cores of an AMD EPYC that other work also used, so that CPU time is more reliable
 than wall-clock time (``--sample 100000``; numpy 2.4.6, numba 0.68.1, scikit-learn 1.9.1,
 XGBoost 3.2.0, ONNX Runtime 1.31.1, treelite 4.8.1 with its interpreter)::
 
@@ -22,8 +22,8 @@ XGBoost 3.2.0, ONNX Runtime 1.31.1, treelite 4.8.1 with its interpreter)::
     ONNX Runtime                      103.5      78.3          103.6
     treelite                          171.1     170.8          199.5
 
-So a compiled form pays, but not a general one: ONNX Runtime and treelite take longer than the
-libraries themselves, as they too walk down every tree for every row. The bit masks of the states
+So a compiled form pays off, but not a general one: ONNX Runtime and treelite take longer than the
+libraries themselves, as they also walk down every tree for every row. The bit masks of the states
 take a thirteenth of the CPU time or less with numba, and less than half without.
 """
 

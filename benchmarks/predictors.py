@@ -1,6 +1,6 @@
-"""How good the analytic predictor is on public measurements, and how fast.
+"""Accuracy and speed of the analytic predictor on public measurements.
 
-Reads ``lucid/`` and ``miso/`` of ``../shared/data`` next to the checkout (they are no part of
+Reads ``lucid/`` and ``miso/`` of ``../shared/data`` next to the checkout (they are not part of
 the project, their licences differ) and prints the figures of
 ``docs/internals/predictor-analytic.md``. Run it as ``python benchmarks/predictors.py``.
 """

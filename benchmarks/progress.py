@@ -1,7 +1,7 @@
-"""What counting iterations costs a job: processor time of a step, and of Python's start.
+"""The cost of counting iterations to a job: processor time of a step, and of Python's start.
 
-``python benchmarks/progress.py``; where PyTorch is installed, or DOVETAIL_TORCH_PYTHON names a
-Python that has it, its optimizer's hook, too. Each figure is the least of several.
+``python benchmarks/progress.py``; also the hook of PyTorch's optimizer, if PyTorch is installed or
+DOVETAIL_TORCH_PYTHON names a Python that has it. Each figure is the least of several.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure whole rounds: from what is known of the jobs to a checked plan.
+"""Measure whole rounds: from the data about the jobs to a checked plan.
 
     python benchmarks/round.py                        both tables
     python benchmarks/round.py --tables arrays        from slowdown arrays
@@ -6,9 +6,9 @@
 
 The first table starts from arrays of slowdowns at 9 splits, gSLAs, memory and a limit of 40 % of
 the GPUs asked for: the best split of each pair, the matching, GPUs of named nodes for every
-group, and a check of the plan and its proof that shares no code with what made them. The second
-is `dovetail.solve`, whose plan comes with reasons for the jobs that wait, on generated instances
-of 300 workloads (their loading is not counted). Every cell runs in a process of its own, kernels
+group, and a check of the plan and its proof that shares no code with the engine. The second is
+`dovetail.solve`, whose plan comes with reasons for waiting jobs, on generated instances
+of 300 workloads (loading them is excluded). Every cell runs in a process of its own, kernels
 loaded; medians of at least 5 runs unless a run takes longer than 20 s (the table says how many).
 Memory is the peak of the process. All instances are synthetic: a contention model with 4 %
 noise, gSLAs from 1 to 2.

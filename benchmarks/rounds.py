@@ -1,18 +1,18 @@
-"""Measure a stream of rounds: what a scheduler waits for each time a job ends and one arrives.
+"""Measure a stream of rounds: how long a scheduler waits each time a job ends and one arrives.
 
     python benchmarks/rounds.py
     python benchmarks/rounds.py --pending 50 --objectives jct --rounds 5    a short form
 
-256 GPUs in 32 nodes, 26 workloads all pairs of which are known, gangs as in Philly that may share
-some of their GPUs. As many jobs as the table says wait at first; 200 more run, or wait too where
-they do not fit. In every round one running job ends and one arrives, and what the plan starts
-runs from then on. The same rounds are solved in several ways; a way is measured in times of the
-first, round by round, so that the machine's other load counts little:
+256 GPUs in 32 nodes, 26 workloads with all pairs known, gangs as in Philly that may share some of
+their GPUs. The table gives the number of jobs that wait at first; 200 more run, or wait if they do
+not fit. In every round one running job ends and one arrives, and the jobs that the plan starts run
+from then on. The same rounds are solved in several ways; each is measured relative to the first,
+round by round, so that other load on the machine matters little:
 
 - *with reasons*: with a reason for each waiting job;
-- *cold*: without (``explain=False``);
-- *warm*: and from the last round (``previous=``, ``Instance.with_jobs``);
-- *in time*: and within ``--limit`` seconds.
+- *cold*: without reasons (``explain=False``);
+- *warm*: also starting from the last round (``previous=``, ``Instance.with_jobs``);
+- *in time*: also within ``--limit`` seconds.
 
 The last table is the first round, in which a whole queue meets a cluster of running jobs: how
 long it takes under a limit, and the gap that is proven by then. Instances are synthetic

@@ -1,4 +1,4 @@
-"""Services beside training jobs under several policies: ``python benchmarks/services.py``.
+"""Services alongside training jobs under several policies: ``python benchmarks/services.py``.
 
 Simulated, on a synthetic world (``instances.generate``): 16 GPUs, 200 best-effort jobs of 5 to 100
 minutes, a third of them gangs of 2 and 4, and 8 services (``priority: latency``, gSLA 1.1) of eight

@@ -1,12 +1,12 @@
-"""What sets and energy change under ``dovetail``: ``python benchmarks/sets_energy.py``.
+"""The effect of sets and of energy under ``dovetail``: ``python benchmarks/sets_energy.py``.
 
-Simulated: the synthetic contention model of ``instances.generate`` says what pairs do to each
-other and what power they take, ``instances.sets`` what three and more do. 300 jobs of 5 to 100
+Simulated: the synthetic contention model of ``instances.generate`` gives slowdowns and power of
+pairs, ``instances.sets`` those of three and more. 300 jobs of 5 to 100
 minutes on 16 GPUs, a third of them gangs of 2 and 4; ``busy``: all arrive within 5.6 hours, so
 that most wait; ``calm``: within 56 hours, so that GPUs are idle. ``sjf`` is the baseline without
 sharing. Each row is the mean of the ratios to the first row of the same seed, its standard error
-in brackets, then means of the row itself; as the jobs are the same, the ratio of the energy is
-that of the energy a job, and the inverse of that of the throughput per watt.
+in brackets, then means of the row itself; as the jobs are the same, the ratio of the energy is also
+the ratio of the energy per job, and the inverse of the ratio of the throughput per watt.
 """
 
 from __future__ import annotations

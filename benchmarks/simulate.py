@@ -7,10 +7,10 @@ Every cell runs in a process of its own, from a trace in memory (a file for Acca
 as it goes) to the end times of all jobs; memory is the peak of that process, interpreter and
 imports included. An event is an arrival or an end.
 
-- `dovetail`: the simulator with the given policy, slowdowns, history and metrics and all.
-- `heapq`: a plain loop over a heap of ends: FIFO, the same placement, no sharing, nothing kept.
+- `dovetail`: the simulator with the given policy, with slowdowns, history and metrics.
+- `heapq`: a plain loop over a heap of ends: FIFO, the same placement, no sharing, no history.
 - `accasim`: AccaSim 1.1.3 (PyPI, MIT), FIFO and first fit, reading SWF and writing its schedule.
-  It needs Python < 3.10 or the two names that this file restores; skipped where it is absent.
+  It needs Python < 3.10 or the two names that this file restores; skipped if it is not installed.
 
 The jobs are Philly's (2,474 GPUs: 309 nodes of 8 and one of 2), every one of the same workload
 for the cheap policies. The expensive ones run the busiest jobs on 32 x 8 GPUs with 26 synthetic

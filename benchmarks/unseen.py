@@ -1,15 +1,15 @@
-"""How well what was never measured is predicted: pairs, splits, workloads and families.
+"""Accuracy of predictions for pairs, splits, workloads and families that were never measured.
 
 Reads ``gavel/``, ``lucid/``, ``igniter/`` and ``parvagpu/`` of ``../shared/data`` next to the
-checkout (they are no part of the project, their licences differ). Run
+checkout (they are not part of the project, their licences differ). Run
 ``python benchmarks/unseen.py`` for all parts or name some: ``k80``, ``p100``, ``v100``,
 ``lucid``, ``igniter``, ``sets``; ``--seeds`` sets the number of random draws, ``--models`` which
 models are tested. Errors are mean absolute errors of the slowdown, with their standard error:
 over draws, or over the workloads, families or splits that are hidden in turn.
 
 ``igniter`` has pairs at five splits of the SMs. Most of its workloads were measured alone at
-shares of 20 to 80 % only, so the rate on the whole GPU is that of the solo curve's last line
-continued; the slowdowns that are predicted rest on that, too.
+shares of 20 to 80 % only, so the rate on the whole GPU is extrapolated from the last segment of the
+solo curve; the predicted slowdowns depend on that, too.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/cluster/simulated_nodes.py DIRECTORY [--nodes 200] [--devices 4]
 
-Agents and the protocol are the product's, the calls those of ``socket_agents``. Only the ranks are
-simulated: they are no processes, start at once, and run until they are stopped.
+Agents and the protocol are the product's, the calls are from ``socket_agents``. Only the ranks are
+simulated: they are not processes, start immediately, and run until they are stopped.
 """
 
 # ruff: noqa: D102 - the methods of a pool are documented in ``LocalPool``

@@ -1,6 +1,6 @@
 """Agents on this machine that are called through sockets instead of Ray.
 
-The calls are those of ``dovetail.cluster.caller``. The socket has no file; its name is
+The calls are the ones of ``dovetail.cluster.caller``. The socket has no file; its name is
 derived from the directory.
 """
 

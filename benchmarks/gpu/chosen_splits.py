@@ -1,8 +1,8 @@
 """Throughput per watt of the split that Dovetail chooses, of the equal split and of the best.
 
-The test is that of the energy paper (Han et al., section 5): models are fitted without all data of
-one workload, the split of each of its pairs is chosen by predicted slowdowns and power only, and
-its value is taken from the measurements. Power is predicted by the paper's trees. The choice is a
+The test follows the energy paper (Han et al., section 5): models are fitted without the data of one
+workload, the split of each of its pairs is chosen by predicted slowdowns and power only, and its
+value is taken from the measurements. Power is predicted by the paper's trees. The choice is a
 plan of ``dovetail.solve`` under the objective ``energy`` for two jobs and one GPU.
 """
 

@@ -1,4 +1,4 @@
-"""What isolated pairs are worth to plans and to a simulated day: services and training.
+"""The worth of isolated pairs to plans and to a simulated day of services and training.
 
     python benchmarks/isolation/isolated_pairs.py [--seconds 4] [--seeds 5] [--kernels 30]
 

@@ -2,14 +2,14 @@
 
 Discrete events, no hardware: figures of this module are simulated. An SM holds as many blocks of a
 kernel as its residency says. Blocks are dispatched in the order in which kernels became ready, or
-by priority, and run to their end; those of different clients that run at the same time slow each
+by priority, and run to their end; blocks of different clients that run at the same time slow each
 other by ``contention``. Durations of kernels are drawn from distributions (``Stream``).
 
 *Alone*: the latency-critical client without others. *MPS*: kernels are dispatched as they come.
 *MPS with priority*: blocks of the latency-critical client are dispatched first. *Rate control*:
-a best-effort kernel starts only so often, less often the more the latency-critical client is slowed
-(after TGS, NSDI 2023). *Tally*: ``scheduler``; *kernels*: the same without other forms than whole
-kernels. *Time slicing* is apart (``time_sliced``), as there one client has the whole GPU at a time.
+best-effort kernels start at a limited rate, which falls as the latency-critical client is slowed
+(after TGS, NSDI 2023). *Tally*: ``scheduler``; *kernels*: the same with whole kernels only. *Time
+slicing* is separate (``time_sliced``), since one client has the whole GPU at a time.
 """
 
 from __future__ import annotations

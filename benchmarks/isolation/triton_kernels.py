@@ -1,4 +1,4 @@
-"""Registers of Triton's kernels whole, in slices and preemptible, by architecture; needs no GPU.
+"""Registers of Triton's kernels (whole, in slices, preemptible) by architecture; needs no GPU.
 
     pip install triton './dovetail[isolation]'
     python benchmarks/isolation/triton_kernels.py

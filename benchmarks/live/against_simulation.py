@@ -3,9 +3,9 @@
     python benchmarks/live/against_simulation.py [--seconds 12] [--devices 1] [--policy dovetail]
 
 Three kinds of small loops (they compute, wait as for data, or both) run twice. The first round
-teaches the service their profiles and slowdowns; of the second, mean JCT and makespan are taken.
-The simulator then gets the same jobs with what was measured by then. Processor cores stand in
-for GPUs, and a machine that does other things meanwhile measures those, too.
+gives the service their profiles and slowdowns; mean JCT and makespan are taken from the second.
+The simulator then gets the same jobs with the measurements so far. Processor cores stand in for
+GPUs, and other load on the machine distorts the measurements.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The fault campaign of live mode: what is broken on purpose, and what is left whole.
+"""The fault campaign of live mode: faults injected on purpose, and what must survive them.
 
     python benchmarks/live/faults.py [--pool simulated|cpu] [--seed 0] [--rounds 60] [FAULT ...]
 
 Every service is a process of its own, and every SIGKILL a real one. With ``--pool cpu`` jobs are
-real processes too. After each run: no job that was acknowledged is lost, none is started twice
-(by what its ranks wrote down as they started), no process is left, and the journal can be read.
+real processes too. After each run: no acknowledged job is lost, none is started twice (by the
+starts that its ranks recorded), no process is left, and the journal can be read.
 """
 
 from __future__ import annotations

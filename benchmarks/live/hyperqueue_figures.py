@@ -2,7 +2,7 @@
 
     python hyperqueue_figures.py FOLDER JOBS SUBMISSIONS SECONDS
 
-One server and one worker with one core, in this process, as ``hyperqueue.LocalCluster`` has them.
+One server and one worker with one core, in this process, by ``hyperqueue.LocalCluster``.
 """
 
 from __future__ import annotations

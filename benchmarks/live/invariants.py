@@ -1,6 +1,6 @@
-"""What holds of every state, written down without the state machine's own code.
+"""Invariants of every state, written without the state machine's own code.
 
-Where one of these does not hold, a job may be lost, run twice or share what it must not.
+If one of them is violated, a job may be lost, run twice or share what it must not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a renewal of a node's lease costs, however many ranks run under it.
+"""The cost of renewing a node's lease, for any number of ranks that run under it.
 
 python benchmarks/live/leases.py [DIRECTORY ...]
 """

@@ -1,8 +1,8 @@
-"""The jobs of a fault campaign, a client that loses its patience with no service, and the verdict.
+"""The jobs of a fault campaign, a client that retries any service, and the verdict.
 
-Every rank notes its start: ``run rank`` in a log of its pool (simulated), or in a file that it
+Every rank records its start: ``run rank`` in a log of its pool (simulated), or in a file that it
 opens for appending itself (real processes). The verdict rests on that file and on the journal,
-not on anything that the service says of itself.
+not on anything that the service reports about itself.
 """
 
 from __future__ import annotations

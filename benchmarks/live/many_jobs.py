@@ -1,4 +1,4 @@
-"""What very many short jobs leave behind: memory, descriptors, files, and the time of a restart.
+"""What many short jobs leave behind: memory, descriptors, files, and the time of a restart.
 
     python benchmarks/live/many_jobs.py [--jobs 20000] [--rows 5]
 

@@ -1,13 +1,13 @@
-"""What live mode costs in addition to the jobs, and HyperQueue in the same run.
+"""The overhead of live mode on top of the jobs, and of HyperQueue in the same run.
 
     python benchmarks/live/overhead.py [--hq PYTHON] [--jobs 40] [--waiting 1000] [--seconds 20]
         [--realtime]
 
 With ``--realtime`` (for root), all processes have real-time priority, so that other programs of a
-busy machine hardly count; they still share its caches and its disk.
+busy machine hardly matter; they still share its caches and its disk.
 
 Jobs are real processes on one core, on the ``cpu`` pool; ``bash`` writes the time as it starts and
-as it ends. HyperQueue is measured where the interpreter that ``--hq`` names has it (``pip install
+as it ends. HyperQueue is measured if the interpreter that ``--hq`` names has it (``pip install
 hyperqueue`` into a virtual environment of its own).
 """
 

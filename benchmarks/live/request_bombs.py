@@ -1,8 +1,8 @@
-"""What another user feels of the requests with which one user could take a service down.
+"""The effect on another user of requests by which one user could take a service down.
 
-Needs root: a service of its own is started on a simulated cluster, with two users over TCP. One
-sends the bombs, the other asks for ``GET /v1/service`` all the while. For each bomb: the longest
-that the other waited, the CPU seconds of the service, its peak memory, and what was answered.
+Needs root: a separate service is started on a simulated cluster, with two users over TCP. One
+sends the bombs, the other keeps asking for ``GET /v1/service``. For each bomb: the longest wait of
+the other user, the CPU seconds of the service, its peak memory, and the answers.
 
     python benchmarks/live/request_bombs.py [--jobs 9000]
 """

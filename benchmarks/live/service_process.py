@@ -1,7 +1,7 @@
-"""A service in a process of its own, which can be made to die at any point of its life.
+"""A service in a process of its own, which can be made to die at any point.
 
-The product has no hooks for faults: the journal and the pool that the service is given are
-wrapped here, and the process ends itself with SIGKILL at the point that was asked for.
+The product has no hooks for faults: this program wraps the journal and the pool of the service,
+and the process ends itself with SIGKILL at the requested point.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Which pairs to measure next: the plan's quality against how many were measured.
+"""Pairs to measure next: the plan's quality over the number of measured pairs.
 
 Reads ``gavel/``, ``lucid/`` and ``igniter/`` of ``../shared/data`` next to the checkout (they are
-no part of the project, their licences differ). ``python benchmarks/measuring/suggest.py`` for all
+not part of the project, their licences differ). ``python benchmarks/measuring/suggest.py`` for all
 parts or name some: ``k80``, ``p100``, ``v100``, ``lucid``, ``igniter``.
 
-One job of every workload is to be paired on half as many GPUs for the largest throughput. The
-measurements begin with 30 random pairs (those from which on live mode fits a model) and go on one
-by one, chosen at random, by the largest variance of both logarithms, or by the knowledge gradient
-(``measuring.suggesting.knowledge_gradient``). After each, the plan is made by what is believed of
-all pairs: measured ones as measured, others as expected. Its *quality* is its true throughput over
-that of the best plan. Variances are fitted again whenever the pairs have grown by a half.
-``--out FILE.csv --figure FILE.svg`` draws what ``--out`` has collected.
+One job of every workload is paired on half as many GPUs for the largest throughput. The
+measurements begin with 30 random pairs (from which on live mode fits a model) and continue one by
+one, chosen at random, by the largest variance of both logarithms, or by the knowledge gradient
+(``measuring.suggesting.knowledge_gradient``). After each, the plan is made from the measured
+slowdowns of measured pairs and the expected slowdowns of others. Its *quality* is its true
+throughput over that of the best plan. Variances are fitted again whenever the number of pairs has
+grown by a half. ``--out FILE.csv --figure FILE.svg`` draws what ``--out`` has collected.
 """
 
 from __future__ import annotations

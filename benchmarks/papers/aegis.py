@@ -2,7 +2,7 @@
 
     python benchmarks/papers/aegis.py FOLDER
 
-FOLDER is a checkout of github.com/ehsanyousefzadehasl/AEGIS. It has no licence, so nothing of it is
+FOLDER is a checkout of github.com/ehsanyousefzadehasl/AEGIS. It has no licence, so no part of it is
 kept here. Its authors ran 60 training jobs from windows of Philly, Saturn and Venus on three GPUs
 of 40 GiB (A100, as their earlier system CARMA says) under several schedulers, once each. The same
 jobs are simulated in several ways, which test what explains the differences. Nothing is fitted to
@@ -12,7 +12,7 @@ the measured completion times.
   a job arrived at its end less its completion time. For this, solo times are stretched by the mean
   execution time of that run over their mean (1.01).
 - ``analytic`` slowdowns come from the solo profiles; the table that is read has no PCIe traffic,
-  which counts as none. ``time slices`` is the same model with jobs that take turns on the whole
+  which is treated as none. ``time slices`` is the same model with jobs that take turns on the whole
   GPU, as without MPS. ``pairs`` are those that the authors measured on the same machine. Both jobs
   start together there and one runs on alone, which is subtracted; pairs that share less than half
   of the longer run are left out. The rest is predicted by ``hierarchical``, fitted to these pairs.

@@ -2,12 +2,12 @@
 
     python benchmarks/papers/castor.py --out castor.csv
 
-16 nodes of 8 GPUs. What the paper says of its trace in general terms is chosen here:
+16 nodes of 8 GPUs. Details that the paper states only in general terms are chosen here:
 
 - Busiest period: as in Pollux, whose settings the paper follows, the eight hours of Philly with the
   most submissions (2,335 jobs), of which each seed draws 240.
-- Load: the paper has 120 to 480 jobs for 0.5 to 2 times the load; so many are drawn from the same
-  eight hours.
+- Load: the paper has 120 to 480 jobs for 0.5 to 2 times the load; these numbers are drawn from the
+  same eight hours.
 - Durations: the period's mean is 2.5 hours, and one job in a hundred runs for longer than 34; the
   paper's jobs need 0.78 hours on average (table 5: 2.64 h under FIFO, of which 1.86 h in the
   queue) and 200 to 2,000 iterations. They are cut at 4 hours, which makes the mean 0.74.

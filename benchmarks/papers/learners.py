@@ -1,11 +1,11 @@
-"""The papers' predictors beside simpler models, and transfer to another GPU model.
+"""The papers' predictors compared with simpler models, and transfer to another GPU model.
 
 Reads ``lucid/``, ``igniter/`` and ``gavel/`` of ``../shared/data`` next to the checkout (they are
-no part of the project). ``python benchmarks/papers/learners.py simple`` holds the models that
+not part of the project). ``python benchmarks/papers/learners.py simple`` holds the models that
 TensorShare (Table 6), the SM-allocation paper (section 5.1) and Co-scheML (Table 2) compare with
 theirs against Extra Trees on the same features, those of ``sm_allocation``; penalties of linear
 models are chosen by cross-validation, all else is scikit-learn's default. ``transfer`` hides most
-pairs of one of Gavel's GPU models and knows all of another's (TensorShare, section 4.4). Errors
+pairs of one of Gavel's GPU models and uses all of another's (TensorShare, section 4.4). Errors
 are mean absolute errors of the slowdown.
 """
 

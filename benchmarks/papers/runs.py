@@ -1,8 +1,8 @@
 """Run policies on drawn scenarios in parallel processes; every result is a row of a CSV file.
 
-Shared by the scripts next to it. A run that is in the file already is not run again: a script that
-was stopped goes on where it was. Runs that failed are tried again. The file is the same on every
-machine: it has no times of this one.
+Shared by the scripts next to it. A run that is already in the file is not repeated: a script that
+was stopped continues where it was. Failed runs are tried again. The file is the same on every
+machine: it has no times of this machine.
 """
 
 from __future__ import annotations

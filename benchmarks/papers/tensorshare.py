@@ -2,16 +2,16 @@
 
     python benchmarks/papers/tensorshare.py --out tensorshare.csv
 
-32 nodes of 8 GPUs; the traces that Muri published, which the paper tells by 1494, 5755, 991 and
-2636 jobs; gSLAs uniform in 1..2; two jobs at most on a GPU. What the paper does not say is chosen
-here:
+32 nodes of 8 GPUs; the traces that Muri published, which the paper identifies by 1494, 5755, 991
+and 2636 jobs; gSLAs uniform in 1..2; at most two jobs on a GPU. Details that the paper omits are
+chosen here:
 
 - Pairs: the paper measured 29 types on V100 and did not publish them. Ours are Gavel's 26 types on
   V100 (or P100, ``--worlds``), drawn for each job by the seed. Random pairs of these violate a
   random gSLA in 52 % (V100) and 67 % (P100) of all cases, where the paper has 56 %. Utilisations,
   which Horus needs, are Lucid's of the same models (see ``worlds.gavel``).
-- "Up to 8 workers": larger gangs are cut to 8. To leave them out would leave 881 jobs of the
-  third trace, where the paper has 991.
+- "Up to 8 workers": larger gangs are cut to 8. Leaving them out would keep 881 jobs of the third
+  trace, of which the paper has 991.
 - Arrivals: as recorded the traces ask for 0.2 to 1.4 times the cluster, and last for months, so
   that no policy can halve the makespan. The paper's twofold throughput needs a queue: with
   ``--arrivals at-once`` all jobs are there from the start. Both are run.
