@@ -69,11 +69,11 @@ Events = Sequence[Steps] | Sequence[Answered]
 def pace(events: Events, start: float, end: float) -> Throughput | None:
     """Return the throughput of a worker within a window; None if it did too little.
 
-    The iteration time of a closed loop is that of the complete chunks in the window: from the end
-    of its first chunk to that of its last. For requests it is the mean time from ``started`` to
-    ``at`` of those answered in the window.
+    The iteration time of a closed loop is taken over the complete chunks in the window: from the
+    end of its first chunk to the end of its last. For requests it is the mean time from ``started``
+    to ``at`` of the requests answered in the window.
 
-    The standard error is that of batch means (Law, Simulation Modeling and Analysis, 5th ed.,
+    The standard error is computed from batch means (Law, Simulation Modeling and Analysis, 5th ed.,
     section 9.5.3): consecutive chunks are joined into `BATCHES` batches, whose means are much less
     correlated than neighbouring chunks; from these follows the standard error of a ratio of means
     (Cochran, Sampling Techniques, 3rd ed., section 2.11). It is too small if rates change more
@@ -101,8 +101,8 @@ def pace(events: Events, start: float, end: float) -> Throughput | None:
 def most_pace(events: Sequence[Steps], chunk: float, start: float, end: float) -> float:
     """Return the most iterations a second that a closed loop can have had within a window.
 
-    Besides the reported chunks, of which the first may have begun before the window, there is at
-    most one that was complete and not reported yet, and one that was not complete.
+    In addition to the reported chunks, the first of which may have begun before the window, there
+    is at most one complete chunk that was not reported yet, and one incomplete chunk.
 
     Parameters
     ----------
@@ -142,10 +142,10 @@ def is_over(
 ) -> bool:
     """Return whether a window that began at ``start`` may end.
 
-    This is the rule of `Windows`. A standard error counts only from `BATCHES` chunks on: evaluated
-    repeatedly, that of a few chunks would soon be small by chance. While a worker has done too
+    This is the rule of `Windows`. A standard error is used only from `BATCHES` chunks on: evaluated
+    repeatedly, the error of a few chunks would soon be small by chance. While a worker has done too
     little for a throughput, the window grows up to `GROWTH` times its greatest length: strongly
-    slowed workers are those to know about.
+    slowed workers are the most informative.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def is_over(
     workers : sequence of Events
         The events of each worker so far.
     until : float, optional
-        When a window that has its greatest length ends at the latest, likewise.
+        When a window of its greatest length ends at the latest, likewise.
     """
     if now - start < windows.least_s:
         return False
