@@ -4,8 +4,8 @@
     python docs/generate.py --check    name the pages that are out of date (exit status 1)
 
 Types, limits and defaults come from the records, the options of commands from their declarations,
-the options of policies from their classes, metrics from their descriptions, the HTTP API from its OpenAPI
-description, the Python API from its docstrings. The meaning of each field of a record is in
+the options of policies from their classes, metrics from their descriptions, the HTTP API from its
+OpenAPI description, the Python API from its docstrings. The meaning of each field of a record is in
 ``meanings.py``; the generator fails on a field without a meaning, a meaning without a field, and an
 option of a policy that its docstring does not describe.
 """
