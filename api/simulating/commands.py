@@ -240,7 +240,7 @@ def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError("must be a folder, got a file", "--output", source_name(folder))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "runs").is_dir():
-        rule = "contains something other than a comparison: name a new folder"
+        rule = "holds something other than a comparison: name a new folder"
         raise InputError(rule, "--output", source_name(folder))
 
 

@@ -197,7 +197,7 @@ def check_figures(folder: str | None) -> None:
     if folder == "-" or (place.exists() and not place.is_dir()):
         raise InputError(f"must be a folder, got {folder!r}", "--figures")
     if place.is_dir() and any(place.iterdir()) and not (place / _INDEX).is_file():
-        rule = "contains something other than figures: name a new folder"
+        rule = "holds something other than figures: name a new folder"
         raise InputError(rule, "--figures", source_name(place))
 
 

@@ -106,7 +106,7 @@ def test_figures_of_others_are_not_overwritten(run, small):
     for command in (("simulate",), ("compare", *ONE)):
         status, _, err = run(command[0], *small, *command[1:], "--figures", "mine", "-o", "out")
         assert (status, err.count("\n")) == (2, 1)
-        assert "mine: --figures: contains something other than figures" in err
+        assert "mine: --figures: holds something other than figures" in err
         assert not Path("out").exists()
 
 
@@ -454,7 +454,7 @@ def test_a_cluster_on_which_nothing_ever_waits_is_warned_of(run, small):
         (("--policies", ","), "argument --policies: must name at least one policy, got ','"),
         (("--baseline", "ssf"), "--baseline: must be one of --policies (fifo), got 'ssf'"),
         (("-o", "world.yaml"), "world.yaml: is another file of this command, too"),
-        (("-o", "full"), "full: --output: contains something other than a comparison"),
+        (("-o", "full"), "full: --output: holds something other than a comparison"),
         (("-o", "full/thesis.tex"), "full/thesis.tex: --output: must be a folder, got a file"),
         (("--report", "absent/page.html"), "absent/page.html: --report: must be in a folder that"),
         (("--report", "trace.csv"), "trace.csv: is another file of this command, too"),

@@ -134,7 +134,7 @@ def test_folders_of_others_are_refused(tmp_path):
     Path(tmp_path / "file").write_text("")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "notes.txt").write_text("")
-    for name, rule in (("file", "must be a folder"), ("theirs", "holds something else")):
+    for name, rule in (("file", "must be a folder"), ("theirs", "holds something other than")):
         with pytest.raises(InputError, match=rule):
             check_figures(str(tmp_path / name))
     with pytest.raises(InputError, match="must be a folder"):
