@@ -43,7 +43,7 @@ class Peer(NamedTuple):
         return cls("administrators" if uid in (0, os.geteuid()) else "users", uid)
 
 
-class Room:
+class ConnectionLimits:
     """Limits on the number of connections, so that descriptors are left for running jobs.
 
     A quarter of the descriptors is for administrators and a quarter for other users, each of whom
@@ -95,9 +95,9 @@ class Connection(H11Protocol):
     It is closed if the head of a request takes longer than ``HEAD_S``.
     """
 
-    def __init__(self, room: Room, **options: Any) -> None:  # noqa: ANN401 - as uvicorn has them
+    def __init__(self, limits: ConnectionLimits, **options: Any) -> None:  # noqa: ANN401 - as uvicorn has them
         super().__init__(**options)
-        self._room = room
+        self._limits = limits
         self._peer: Peer | None = None
         self._late: asyncio.TimerHandle | None = None
 
@@ -108,7 +108,7 @@ class Connection(H11Protocol):
         connection = transport.get_extra_info("socket")
         if connection.family != socket.AF_UNIX:
             self.app_state["recognised"] = self._recognised
-            self._room.receive(self, transport.abort)
+            self._limits.receive(self, transport.abort)
             self._expect_a_head()
             return
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -125,16 +125,16 @@ class Connection(H11Protocol):
         peer = Peer.of(uid)
         if peer == self._peer:
             return True
-        if not self._room.enter(peer):
+        if not self._limits.enter(peer):
             return False
         self._leave()
         self._peer = peer
         return True
 
     def _leave(self) -> None:
-        self._room.forget(self)
+        self._limits.forget(self)
         if self._peer is not None:
-            self._room.leave(self._peer)
+            self._limits.leave(self._peer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Make room for another."""

@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from dovetail.instances.errors import InputError
-from dovetail.live.connections import Connection, Room
+from dovetail.live.connections import Connection, ConnectionLimits
 from dovetail.live.places import checked_socket
 
 _BACKLOG: Final = 1024
@@ -86,11 +86,11 @@ def _running(
 ) -> Iterator[None]:
     # Malformed requests of clients do not belong in the service's own log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    limits = ConnectionLimits(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     server = _Server(
         uvicorn.Config(
             answering,
-            http=partial(Connection, room),  # type: ignore[arg-type]  # is called
+            http=partial(Connection, limits),  # type: ignore[arg-type]  # is called
             ws="none",
             loop="asyncio",
             lifespan="off",

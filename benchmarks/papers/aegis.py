@@ -59,7 +59,7 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Instance, Job, Metrics
 from dovetail.instances.traces.trace import Trace
-from dovetail.papers.policies.rooms import Rooms
+from dovetail.papers.policies.open_gpus import OpenGpus
 from dovetail.predictors.predictor import Predictor
 from dovetail.predictors.training import fit
 from dovetail.solver.policies import Decision, Policy, State, policy_named, state
@@ -107,15 +107,15 @@ class LucidAsRun:
     def decide(self, state: State) -> Decision:
         """Start jobs from the head of the queue until one finds no place."""
         draft = Draft(state)
-        rooms = Rooms(draft)
+        open_gpus = OpenGpus(draft)
         for job in sorted(state.pending.values(), key=lambda job: job.number):
             gpus = idle_gpus(draft, job)
             if gpus is None:
-                offer = rooms.cheapest(job, partial(self._cost, state))
+                offer = open_gpus.cheapest(job, partial(self._cost, state))
                 if offer is None:
                     break
                 gpus = offer[1]
-            rooms.start(job, gpus)
+            open_gpus.start(job, gpus)
         return draft.decision()
 
     def _cost(self, now: State, job: state.Job, residents: Sequence[state.Job], gpu: int) -> float:

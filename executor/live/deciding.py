@@ -12,6 +12,7 @@ from typing import Final
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.live.disk_space import DiskFullError, require_space
 from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.guarded_policy import AGAIN_S, GuardedPolicy, asked
 from dovetail.executor.live.ledger import EventLedger
@@ -19,7 +20,6 @@ from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.planning import PlannedDecision
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
-from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.starts import CannotStartError, in_groups, is_fresh, place, reservations
 from dovetail.executor.live.troubles import Troubles
 from dovetail.executor.pools.pool import NodePool
@@ -125,7 +125,7 @@ class Decider:
     def begin(self) -> bool:
         """Start jobs that go before the policy's choice; return whether the policy may decide."""
         try:
-            require_room(self._directory)
+            require_space(self._directory)
         except (DiskFullError, OSError) as error:
             return self._failed("disk", error)
         self._troubles.clear("disk")

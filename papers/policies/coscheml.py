@@ -20,7 +20,7 @@ from dovetail.instances._record import field_path
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import METRICS
 from dovetail.instances.slowdown_table import UNCAPPED
-from dovetail.papers.policies.rooms import Cost, Rooms, by_node
+from dovetail.papers.policies.open_gpus import Cost, OpenGpus, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -122,12 +122,12 @@ class Binpack:
         if not state.pending:
             return NOTHING
         draft = Draft(state)
-        rooms = Rooms(draft)
-        if not rooms:
+        open_gpus = OpenGpus(draft)
+        if not open_gpus:
             return NOTHING
 
         def fullest(job: Job) -> list[int] | None:
-            gpus = [gpu for alike in rooms.open_to(job) for gpu in alike]
+            gpus = [gpu for alike in open_gpus.open_to(job) for gpu in alike]
             if len(gpus) < job.workers:
                 return None
             return by_node(draft, job, gpus, lambda node: -_fullness(draft, node), free)
@@ -135,7 +135,7 @@ class Binpack:
         def free(gpu: int) -> float:
             return -_used_mib(draft, gpu) / state.machines.memory_mib[gpu]
 
-        start_in_turn(waiting_groups(state), rooms, fullest)
+        start_in_turn(waiting_groups(state), open_gpus, fullest)
         return draft.decision()
 
 
@@ -172,13 +172,13 @@ def pair_up(state: State, cost: Cost) -> Decision:
     if not state.pending:
         return NOTHING
     draft = Draft(state)
-    rooms = Rooms(draft)
-    if not rooms:
+    open_gpus = OpenGpus(draft)
+    if not open_gpus:
         return NOTHING
     groups = waiting_groups(state)
     if draft.idle_total:
-        start_in_turn(groups, rooms, partial(idle_gpus, draft))
-    _start_cheapest(groups, rooms, cost)
+        start_in_turn(groups, open_gpus, partial(idle_gpus, draft))
+    _start_cheapest(groups, open_gpus, cost)
     return draft.decision()
 
 
@@ -190,7 +190,9 @@ def waiting_groups(state: State) -> Groups:
     return groups
 
 
-def start_in_turn(groups: Groups, rooms: Rooms, place: Callable[[Job], list[int] | None]) -> None:
+def start_in_turn(
+    groups: Groups, open_gpus: OpenGpus, place: Callable[[Job], list[int] | None]
+) -> None:
     """Start jobs in the order of arrival on the GPUs of ``place``; skip jobs without a place."""
     heads = [(jobs[-1].number, group) for group, jobs in groups.items()]
     heapify(heads)
@@ -200,12 +202,12 @@ def start_in_turn(groups: Groups, rooms: Rooms, place: Callable[[Job], list[int]
         gpus = place(jobs[-1])
         if gpus is None:
             continue
-        rooms.start(jobs.pop(), gpus)
+        open_gpus.start(jobs.pop(), gpus)
         if jobs:
             heappush(heads, (jobs[-1].number, group))
 
 
-def _start_cheapest(groups: Groups, rooms: Rooms, cost: Cost) -> None:
+def _start_cheapest(groups: Groups, open_gpus: OpenGpus, cost: Cost) -> None:
     """Repeatedly start the job with the lowest cost.
 
     Every start leaves fewer and more expensive places. So the previous cost of a group is a lower
@@ -216,13 +218,13 @@ def _start_cheapest(groups: Groups, rooms: Rooms, cost: Cost) -> None:
     while bounds:
         bound, _, group = heappop(bounds)
         jobs = groups[group]
-        offer = rooms.cheapest(jobs[-1], cost)
+        offer = open_gpus.cheapest(jobs[-1], cost)
         if offer is None:
             continue
         if offer[0] > bound:
             heappush(bounds, (offer[0], jobs[-1].number, group))
             continue
-        rooms.start(jobs.pop(), offer[1])
+        open_gpus.start(jobs.pop(), offer[1])
         if jobs:
             heappush(bounds, (bound, jobs[-1].number, group))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats
 from dovetail.formulations.rules import room_mib
-from dovetail.papers.policies.rooms import Rooms, by_node
+from dovetail.papers.policies.open_gpus import OpenGpus, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Queue, by_arrival
@@ -56,15 +56,15 @@ class Fgd:
             return NOTHING
         self._count(state)
         draft = Draft(state)
-        rooms = Rooms(draft)
+        open_gpus = OpenGpus(draft)
         fragments = Fragments(draft, self._mix)
         for job in self._queue.jobs(state):
-            if not rooms:
+            if not open_gpus:
                 break
-            gpus = [gpu for alike in rooms.open_to(job) for gpu in alike]
+            gpus = [gpu for alike in open_gpus.open_to(job) for gpu in alike]
             chosen = _least_growth(draft, fragments, job, gpus)
             if chosen is not None:
-                rooms.start(job, chosen)
+                open_gpus.start(job, chosen)
                 fragments.take(job, chosen)
         return draft.decision()
 

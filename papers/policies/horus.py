@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dovetail.papers.policies.coscheml import utilisation
-from dovetail.papers.policies.rooms import Rooms
+from dovetail.papers.policies.open_gpus import OpenGpus
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -53,15 +53,15 @@ class Horus:
         if not state.pending:
             return NOTHING
         draft = Draft(state)
-        rooms = Rooms(draft)
+        open_gpus = OpenGpus(draft)
         for job in self._queue.jobs(state):
             gpus = idle_gpus(draft, job)
             if gpus is None:
-                offer = rooms.cheapest(job, partial(self._cost, state))
+                offer = open_gpus.cheapest(job, partial(self._cost, state))
                 if offer is None:
                     break
                 gpus = offer[1]
-            rooms.start(job, gpus)
+            open_gpus.start(job, gpus)
         return draft.decision()
 
     def _cost(self, state: State, job: Job, residents: Sequence[Job], gpu: int) -> float:

@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from dovetail.papers.policies.rooms import Rooms
+from dovetail.papers.policies.open_gpus import OpenGpus
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -40,21 +40,21 @@ class RandomPairs:
         if not state.pending:
             return NOTHING
         draft = Draft(state)
-        rooms = Rooms(draft)
+        open_gpus = OpenGpus(draft)
         for job in self._queue.jobs(state):
-            gpus = idle_gpus(draft, job) or self._any(draft, rooms, job)
+            gpus = idle_gpus(draft, job) or self._any(draft, open_gpus, job)
             if gpus is None:
                 break
-            rooms.start(job, gpus)
+            open_gpus.start(job, gpus)
         return draft.decision()
 
     def _lot(self, job: Job) -> Key:
         return self._random.random(), job.number
 
-    def _any(self, draft: Draft, rooms: Rooms, job: Job) -> list[int] | None:
+    def _any(self, draft: Draft, open_gpus: OpenGpus, job: Job) -> list[int] | None:
         model = draft.state.machines.model
         by_model: dict[int, list[int]] = defaultdict(list)
-        for alike in rooms.open_to(job):
+        for alike in open_gpus.open_to(job):
             by_model[model[alike[0]]] += alike
         enough = [gpus for gpus in by_model.values() if len(gpus) >= job.workers]
         if not enough:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from dovetail.papers.policies.rooms import Rooms, by_node
+from dovetail.papers.policies.open_gpus import OpenGpus, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Queue, by_arrival
@@ -46,17 +46,17 @@ def start_spread(
 
     ``may_join`` returns whether a job may use a GPU that has room for it; None = always.
     """
-    rooms = Rooms(draft)
-    if not rooms:
+    open_gpus = OpenGpus(draft)
+    if not open_gpus:
         return
     for job in jobs:
-        gpus = [gpu for alike in rooms.open_to(job) for gpu in alike]
+        gpus = [gpu for alike in open_gpus.open_to(job) for gpu in alike]
         if may_join is not None:
             gpus = [gpu for gpu in gpus if may_join(job, gpu)]
         chosen = _least_allocated(draft, job, gpus)
         if chosen is None:
             return
-        rooms.start(job, chosen)
+        open_gpus.start(job, chosen)
 
 
 def _least_allocated(draft: Draft, job: Job, gpus: list[int]) -> list[int] | None:

@@ -12,7 +12,7 @@ import pytest
 from dovetail.executor.jobs.states import JobState
 from dovetail.live import connections
 from dovetail.live.client import Client
-from dovetail.live.connections import Peer, Room
+from dovetail.live.connections import ConnectionLimits, Peer
 from tests.api.live.services import ME, OTHER, TOKENS, job, limited, served, service_here
 from tests.executor.waiting import LIMIT_S
 
@@ -20,27 +20,27 @@ DESCRIPTORS = 256
 
 
 def test_no_user_takes_the_room_of_others():
-    room = Room(1024)
+    limits = ConnectionLimits(1024)
     mine, root = Peer("users", 1000), Peer("administrators", 0)
-    assert sum(room.enter(mine) for _ in range(1100)) == 64
-    assert sum(room.enter(Peer("users", uid)) for uid in range(2000, 3000)) == 256 - 64
-    assert sum(room.enter(root) for _ in range(1100)) == 256
-    assert not room.enter(mine)
-    room.leave(mine)
-    assert room.enter(mine)
+    assert sum(limits.enter(mine) for _ in range(1100)) == 64
+    assert sum(limits.enter(Peer("users", uid)) for uid in range(2000, 3000)) == 256 - 64
+    assert sum(limits.enter(root) for _ in range(1100)) == 256
+    assert not limits.enter(mine)
+    limits.leave(mine)
+    assert limits.enter(mine)
 
 
 def test_strangers_are_never_refused_and_the_oldest_ends():
-    room, ended = Room(1024), []
+    limits, ended = ConnectionLimits(1024), []
     for k in range(200):
-        room.receive(k, lambda k=k: ended.append(k))
+        limits.receive(k, lambda k=k: ended.append(k))
     assert ended == [*range(72)]
     for k in range(72, 200):
-        room.forget(k)
+        limits.forget(k)
     for k in range(200, 328):
-        room.receive(k, lambda k=k: ended.append(k))
+        limits.receive(k, lambda k=k: ended.append(k))
     assert len(ended) == 72
-    assert room.enter(Peer("users", 1000))
+    assert limits.enter(Peer("users", 1000))
 
 
 def answered(raw):
@@ -93,7 +93,7 @@ def test_of_a_user_with_a_token_so_many_connections_are_open(short_path, monkeyp
         head = (
             f"GET /v1/service HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS[OTHER]}\r\n\r\n"
         )
-        monkeypatch.setattr(Room, "enter", lambda self, peer: peer.uid == os.geteuid())
+        monkeypatch.setattr(ConnectionLimits, "enter", lambda self, peer: peer.uid == os.geteuid())
         with socket.create_connection((host, int(port))) as raw:
             raw.sendall(head.encode())
             raw.settimeout(LIMIT_S)

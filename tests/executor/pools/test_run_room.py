@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.jobs.specs import Owner
-from dovetail.executor.live.room import require_room
+from dovetail.executor.live.disk_space import require_space
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.run_room import RunRoom
 from tests.executor.local_runs import Watched, a_run, cleared
@@ -104,7 +104,7 @@ class TestJobs:
             pool.pool.launch(a_run(FLOOD, name=name, owner=NOBODY))
         wait_until(lambda: 100 * MIB - used(small) < 25 * MIB)
         time.sleep(1.0)
-        require_room(str(small / "state"))
+        require_space(str(small / "state"))
         ended_with_log(pool, "j4.1", 0, owner=OTHER)
 
     def test_floods_of_one_user_leave_the_runs_of_another(self, small, tended):

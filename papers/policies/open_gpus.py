@@ -15,7 +15,7 @@ Cost = Callable[[Job, Sequence[Job], int], float]
 """The cost of a job with the given residents of a GPU; infinite = not allowed."""
 
 
-class Rooms:
+class OpenGpus:
     """The GPUs of a draft with a free place.
 
     Gangs may share partially: their workers are placed GPU by GPU, with different co-runners if

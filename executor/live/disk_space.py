@@ -17,7 +17,7 @@ class DiskFullError(DovetailError):
     """A disk has too little room to start jobs."""
 
 
-def require_room(directory: str) -> None:
+def require_space(directory: str) -> None:
     """Refuse a directory whose disk is almost full; do nothing if the name is empty.
 
     Raises
