@@ -25,7 +25,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from dovetail.instances.errors import UnsupportedError, brief
+from dovetail.instances.errors import DovetailError, UnsupportedError, brief
 
 GROUP: Final = "dovetail.plugins"
 """The group of entry points."""
@@ -144,12 +144,13 @@ class Plugin(NamedTuple):
         Raises
         ------
         UnsupportedError
-            When it cannot be imported or fails, in one line with the reason.
+            When it cannot be imported or fails, in one line with the reason. Errors of Dovetail's
+            own classes, which say what is wrong with the arguments, are passed on.
         """
         function = self.load_function()
         try:
             return function(*arguments)
-        except UnsupportedError:
+        except DovetailError:
             raise
         except Exception as error:  # whatever the package does
             raise self.unusable(f"failed: {type(error).__name__}: {error}") from error

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from dovetail.executor.pools.names import POOL_NAMES
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.errors import InputError
-from dovetail.instances.plugins import plugins
+from dovetail.instances.plugins import Plugin, plugins
 from dovetail.live.places import mps_directory
 
 _FLAG: Final = "--pool"
@@ -39,17 +40,23 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     InputError
         When there is no such pool, or it is not available on this machine.
     UnsupportedError
-        When a plugin cannot be imported.
+        When a plugin cannot be imported, fails or returns something else.
     """
     name, _, rest = text.partition(":")
     added = plugins("pool")
     if name in _POOLS:
         return _POOLS[name](rest, directory, sample_s)
     if name in added:
-        made: NodePool = added[name].load_function()(rest, directory, sample_s)
-        return made
+        return _of_plugin(added[name], rest, directory, sample_s)
     known = ", ".join(dict.fromkeys((*_POOLS, *added)))
     raise InputError(f"must be one of {known}, got {name!r}", _FLAG)
+
+
+def _of_plugin(plugin: Plugin, rest: str, directory: Path, sample_s: float) -> NodePool:
+    made: NodePool = plugin.call(rest, directory, sample_s)
+    if not callable(getattr(made, "poll", None)):
+        raise plugin.unusable(f"must return a NodePool, got {type(made).__name__}")
+    return made
 
 
 def _gpu(rest: str, directory: Path, _: float) -> NodePool:
@@ -76,9 +83,5 @@ def _simulated(rest: str, directory: Path, _: float) -> NodePool:
 
 
 _POOLS: Final[Mapping[str, Callable[[str, Path, float], NodePool]]] = MappingProxyType(
-    {
-        "gpu": _gpu,
-        "cpu": _cpu,
-        "simulated": _simulated,
-    }
+    dict(zip(POOL_NAMES, (_gpu, _cpu, _simulated), strict=True))
 )

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from typing import Final
 
 from dovetail.executor.doctor.finding import PARTS, Finding, lacking
+from dovetail.executor.pools.names import POOL_NAMES
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import Plugin, left_out, others, plugins
+from dovetail.instances.traces.kinds import KINDS
 from dovetail.predictors.estimators.registry import MODELS
+from dovetail.predictors.forms import FORMS
 from dovetail.solver.policies.registry import POLICIES
+
+_OF_THE_CORE: Final[Mapping[str, Container[str]]] = {
+    "form": FORMS,
+    "policy": POLICIES,
+    "pool": POOL_NAMES,
+    "predictor": MODELS,
+    "trace": KINDS,
+}
+"""The names that plugins of each kind cannot replace."""
 
 
 def added() -> Iterator[Finding]:
@@ -61,8 +74,8 @@ def imported() -> Iterator[Finding]:
 
 
 def _is_replaced(plugin: Plugin) -> bool:
-    """Return whether the core has a policy or predictor of the same name, which is used instead."""
-    return plugin.name in {"policy": POLICIES, "predictor": MODELS}.get(plugin.kind, ())
+    """Return whether the core has its own of the same kind and name, which is used instead."""
+    return plugin.name in _OF_THE_CORE.get(plugin.kind, ())
 
 
 def _failed(plugin: Plugin, why: str) -> Finding:

@@ -11,6 +11,9 @@ from dovetail.instances.errors import InputError
 Enforcement = Literal["quota", "affinity", "none"]
 """How shares are enforced: CPU time of a cgroup, cores, or not at all (then there are none)."""
 
+POOL_NAMES: Final = ("gpu", "cpu", "simulated")
+"""The pools of the core."""
+
 _FLAG: Final = "--pool"
 _OPTIONS: Final = ("cores_per_device", "devices", "shares")
 

@@ -16,6 +16,12 @@ from dovetail.toolkit.inputs import instance_named
 def pool(rest, directory, sample_s):
     assert sample_s == 0.5
     return SimulatedNode(directory, instance_named(rest))
+
+def fails(rest, directory, sample_s):
+    raise OSError("no such rack")
+
+def nonsense(rest, directory, sample_s):
+    return 5
 """
 
 
@@ -28,7 +34,9 @@ def package(tmp_path, monkeypatch):
     (metadata / "entry_points.txt").write_text(
         "[dovetail.plugins]\n"
         "pool.cpu = lab_pools:no_such_function\n"
+        "pool.fails = lab_pools:fails\n"
         "pool.gone = lab_pools:no_such_function\n"
+        "pool.nonsense = lab_pools:nonsense\n"
         "pool.shop = lab_pools:pool\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -57,11 +65,19 @@ def test_help_and_errors_name_it(short_path):
 
 
 @pytest.mark.usefixtures("package")
-def test_one_that_cannot_be_imported_is_an_error_in_one_line(short_path):
-    done = dovetail("serve", "--directory", str(short_path / "home"), "--pool", "gone")
+@pytest.mark.parametrize(
+    ("name", "target", "why"),
+    [
+        ("gone", "no_such_function", "cannot be imported: AttributeError: "),
+        ("fails", "fails", "failed: OSError: no such rack"),
+        ("nonsense", "nonsense", "must return a NodePool, got int"),
+    ],
+)
+def test_one_that_does_not_work_is_an_error_in_one_line(short_path, name, target, why):
+    done = dovetail("serve", "--directory", str(short_path / "home"), "--pool", name)
     assert done.returncode == 2
     assert done.stderr.startswith(
-        "dovetail: plugin pool.gone of the package lab-pools (lab_pools:no_such_function) "
+        f"dovetail: plugin pool.{name} of the package lab-pools (lab_pools:{target}) {why}"
     )
     assert done.stderr.count("\n") == 1
 

@@ -89,7 +89,8 @@ def test_a_plugin_that_fails_is_one_finding(findings, target, why):
 
 
 def test_plugins_of_unknown_kinds_and_those_that_cannot_be_imported_are_named(findings):
-    taken = ("policy.fifo", "link"), ("predictor.analytic", "link")
+    names = ("policy.fifo", "predictor.analytic", "form.analytic", "trace.csv", "pool.gpu")
+    taken = [(name, "link") for name in names]
     diagnosis = findings(("weather.rain", "link"), ("policy.newest", "missing"), *taken)
     unknown, *replaced = of(diagnosis, "plugins.names")
     for finding, (plugin, _) in zip(replaced, taken, strict=True):
