@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "predict.py"
+FILE = Path(__file__).resolve().parents[3] / "benchmarks" / "predict.py"
 
 
 @pytest.fixture
