@@ -105,6 +105,16 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "net_rx_bytes_s": "Bytes received from other nodes a second.",
         "net_tx_bytes_s": "Bytes sent to other nodes a second.",
         "cpu_util": "Processor use, as a fraction of all cores of the node.",
+        "kernels_s": "Kernels launched a second.",
+        "kernel_mean_s": "Mean duration of a kernel, seconds.",
+        "kernel_weighted_s": "Mean duration of a kernel, weighted by duration, seconds: the "
+        "kernel that is found running at a random moment of the kernels' time.",
+        "kernel_full": "Fraction of the kernels' time in kernels whose blocks fill every SM.",
+        "kernel_occupancy": "Warps of a kernel that fit on an SM, as a fraction of the most; "
+        "mean weighted by duration.",
+        "block_threads": "Threads of a block, mean weighted by duration.",
+        "block_shared_bytes": "Shared memory of a block in bytes, mean weighted by duration.",
+        "thread_registers": "Registers of a thread, mean weighted by duration.",
     },
     instances.Batch: {
         "size": "Samples of a worker's full batch.",

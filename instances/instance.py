@@ -185,7 +185,12 @@ class Metrics(Record):
 
     ``gpu_util`` and ``mem_util`` are the coarser figures of ``nvidia-smi``, as fractions;
     ``warp_efficiency``, ``ipc`` and the global loads and stores (``gld``, ``gst``) are those of
-    kernel profilers. ``cpu_util`` is the fraction of all cores of the node.
+    kernel profilers. ``cpu_util`` is the fraction of all cores of the node. ``kernels_s`` and the
+    fields below describe the kernels that the workload launches alone, without a cap: kernels a
+    second, the mean of their durations and the mean weighted by duration (sum of squares by sum),
+    the fraction of their time in kernels whose blocks fill every SM, and, weighted by duration,
+    the warps that fit (as a fraction of the most), threads and shared memory of a block, and
+    registers of a thread.
     """
 
     sm_active: Fraction | None = None
@@ -209,6 +214,14 @@ class Metrics(Record):
     net_rx_bytes_s: NonNegative | None = None
     net_tx_bytes_s: NonNegative | None = None
     cpu_util: Fraction | None = None
+    kernels_s: NonNegative | None = None
+    kernel_mean_s: NonNegative | None = None
+    kernel_weighted_s: NonNegative | None = None
+    kernel_full: Fraction | None = None
+    kernel_occupancy: Fraction | None = None
+    block_threads: NonNegative | None = None
+    block_shared_bytes: NonNegative | None = None
+    thread_registers: NonNegative | None = None
 
 
 METRICS: Final = tuple(Metrics.model_fields)
