@@ -141,7 +141,9 @@ class GpuDevice(Device):
 
     def _opened(self, mode: Mode) -> GpuPool:
         turns, only = mode == "time-sliced", (self._gpu.uuid,)
-        return GpuPool(self._directory, Nvml(), self._mps, self._splits, only, turns=turns)
+        return GpuPool(
+            self._directory, Nvml(), self._mps, self._splits, only, turns=turns, priorities=True
+        )
 
     def _why_not(self, seat: WorkerSeat, cublas: str | None) -> str | None:
         if seat.mode == "time-sliced":

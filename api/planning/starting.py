@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dovetail.executor.mps.processes import DEVICES, PERCENTAGE, PRIORITY
+from dovetail.executor.mps.processes import DEVICES, PERCENTAGE
 from dovetail.instances._record import IDLE
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
@@ -56,8 +56,7 @@ class Rank:
 def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
     """Yield every process of the jobs that a plan starts or moves.
 
-    A GPU whose id is a UUID is named by it, others by their position in their node. If the
-    instance has latency-critical jobs, the priority of all others is below normal.
+    A GPU whose id is a UUID is named by it, others by their position in their node.
 
     Raises
     ------
@@ -70,7 +69,6 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
         for k, gpu in enumerate(node.devices)
     }
     jobs = instance.jobs_by_id
-    latency = any(job.priority == "latency" for job in instance.jobs)
     for row in plan.assignments:
         if not plan.starts(row, jobs[row.job].running):
             continue
@@ -81,8 +79,6 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
             environment = {DEVICES: numbers[gpu]}
             if share is not None:
                 environment[PERCENTAGE] = str(share)
-            if latency:
-                environment[PRIORITY] = "0" if jobs[row.job].priority == "latency" else "1"
             node, workers = instance.places[gpu].node, len(row.gpus)
             yield Rank(row.job, node, gpu, rank, workers, row.sub_batch, environment)
 

@@ -86,7 +86,12 @@ class MpsManager:
         return None
 
     def environment(
-        self, uuid: str, uid: int, share: int | None, memory_mib: float | None, latency: bool
+        self,
+        uuid: str,
+        uid: int,
+        share: int | None,
+        memory_mib: float | None,
+        priority: int | None = None,
     ) -> dict[str, str]:
         """Start the GPU's daemon if it does not run, and return the environment of a client.
 
@@ -102,8 +107,9 @@ class MpsManager:
             Largest share of the SMs in per cent.
         memory_mib : float or None
             Limit on the device memory of this process.
-        latency : bool
-            Whether it has priority over batch jobs.
+        priority : int, optional
+            The client's priority, 0 (normal) or 1 (below normal), to measure its effect: on an H200
+            it had none (``docs/explanation/pools.md``).
 
         Raises
         ------
@@ -113,7 +119,7 @@ class MpsManager:
             failed, or a recovery is in progress. A `BusyDaemonError` if its daemon is busy.
         """
         control = self._control(check_uuid(uuid), uid)
-        found = client_environment(control.directory, uuid, share, memory_mib, latency)
+        found = client_environment(control.directory, uuid, share, memory_mib, priority)
         acting_as(uid)
         with self._locked(uuid):
             for other in self.foreign(uuid):
@@ -295,18 +301,22 @@ def check_uuid(uuid: str) -> str:
 
 
 def client_environment(
-    directory: Path, uuid: str, share: int | None, memory_mib: float | None, latency: bool
+    directory: Path,
+    uuid: str,
+    share: int | None,
+    memory_mib: float | None,
+    priority: int | None = None,
 ) -> dict[str, str]:
     """Return the variables of a client of the daemon at ``directory``.
 
-    A client sees one GPU, so its memory limit is set for device 0. Batch jobs have the priority
-    below normal, latency jobs the normal one; CUDA treats it as a hint.
+    A client sees one GPU, so its memory limit is set for device 0.
     """
     found = {
         DEVICES: check_uuid(uuid),
         PIPE_DIRECTORY: str(directory),
-        PRIORITY: "0" if latency else "1",
     }
+    if priority is not None:
+        found[PRIORITY] = str(_within(priority, 0, 1, "priority"))
     if share is not None:
         found[PERCENTAGE] = str(_within(share, 1, 100, "share"))
     if memory_mib is not None:

@@ -22,7 +22,7 @@ from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
 from dovetail.executor.gpus.splits import SplitKey, Splits
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.specs import JobSpec, Run
 from dovetail.executor.mps import processes as mps_processes
 from dovetail.executor.mps.control import BusyDaemonError, MpsError
 from dovetail.executor.mps.manager import MpsManager
@@ -98,6 +98,9 @@ class GpuPool(LocalPool):
         Whether jobs take turns without MPS, even if MPS is available.
     isolation : Isolation, optional
         Isolates pairs; must work on this machine. By default no pair is isolated.
+    priorities : bool
+        Whether MPS is told to prefer latency-critical runs, to measure what that does. Nothing
+        else relies on it, as it had no effect on an H200.
 
     Raises
     ------
@@ -116,6 +119,7 @@ class GpuPool(LocalPool):
         only: Sequence[str] = (),
         turns: bool = False,
         isolation: Isolation | None = None,
+        priorities: bool = False,
     ) -> None:
         super().__init__(directory)
         self._nvml, self._mps, self._splits = nvml, mps, splits
@@ -129,7 +133,7 @@ class GpuPool(LocalPool):
         self._device_health = DeviceHealth(directory / "sick.json", self._report)
         self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
         self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
-        self._isolation = isolation
+        self._isolation, self._priorities = isolation, priorities
         self._unisolated: set[str] = set()
         self._statuses: Mapping[tuple[str, int], SchedulerStatus] = {}
         under_mps = mps if self._has_mps else None
@@ -216,19 +220,25 @@ class GpuPool(LocalPool):
         if seat.gpu not in self._gpus:
             raise NotNowError(f"rank {rank}: the pool has no GPU {seat.gpu}")
         uuid, share = self._gpus[seat.gpu].uuid, None if seat.share == IDLE else seat.share
-        latency = spec.priority == "latency"
         isolated = self._isolated(run, rank, uuid) if run.isolated_on(seat) else {}
         if not self._has_mps:
             if share is not None:
                 raise LaunchError(f"rank {rank}: no MPS, so no share can be enforced")
             return {**self._mps.without_mps(uuid), **isolated}
         try:
-            under_mps = self._mps.environment(uuid, spec.owner.uid, share, seat.memory_mib, latency)
+            under_mps = self._mps.environment(
+                uuid, spec.owner.uid, share, seat.memory_mib, self._priority(spec)
+            )
             return {**under_mps, **isolated}
         except MpsError as error:
             if not isinstance(error, BusyDaemonError):
                 self._health.rest(seat.gpu, str(error))
             raise NotNowError(f"rank {rank}: {error}") from None
+
+    def _priority(self, spec: JobSpec) -> int | None:
+        if not self._priorities:
+            return None
+        return 0 if spec.priority == "latency" else 1
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
         """Return whether a rank is a client of its GPU's MPS server, and isolated if it must be.

@@ -171,7 +171,7 @@ class Daemon:
     def start(self):
         """Start it and return the seconds that took."""
         begun = time.monotonic()
-        self.manager.environment(self._uuid, os.geteuid(), None, None, latency=False)
+        self.manager.environment(self._uuid, os.geteuid(), None, None)
         return time.monotonic() - begun
 
     def client(self, mode, *options, name="", share=None, latency=False, more=None):

@@ -350,7 +350,7 @@ def test_a_gpu_on_which_no_process_may_compute_is_refused(machine):
 
 def test_mps_of_others_is_refused(machine):
     other = MpsManager(machine.place / "other", program=machine.program)
-    other.environment(machine.uuids[0], os.geteuid(), None, None, False)
+    other.environment(machine.uuids[0], os.geteuid(), None, None)
     with pytest.raises(UnsupportedError, match="MPS of others may be on it"):
         opened(machine)
     other.close()

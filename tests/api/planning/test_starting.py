@@ -45,7 +45,7 @@ def planned() -> tuple[Instance, Plan]:
 
 def environments(lines):
     """Return the variables of the process that each line starts."""
-    names = "CUDA_VISIBLE_DEVICES,CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,CUDA_MPS_CLIENT_PRIORITY"
+    names = "CUDA_VISIBLE_DEVICES,CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
     show = "; ".join(f'echo -n "${{{name}--}} "' for name in names.split(","))
     found = {}
     for line in lines:
@@ -59,7 +59,7 @@ def environments(lines):
     return found
 
 
-def test_each_process_of_a_starting_job_gets_its_gpu_share_and_priority(planned):
+def test_each_process_of_a_starting_job_gets_its_gpu_and_share(planned):
     instance, plan = planned
     lines = "\n".join(shell_lines(instance, (), ranks(instance, plan))).splitlines()
     shared = next(row for row in plan.assignments if row.job == "late").gpus[0]
@@ -68,11 +68,10 @@ def test_each_process_of_a_starting_job_gets_its_gpu_share_and_priority(planned)
         f"gang; rm -rf x: on {gpu}, rank {rank} of 2": (
             device[gpu],
             "60" if gpu == shared else "-",
-            "1",
         )
         for rank, gpu in enumerate(plan.assignments[2].gpus)
     }
-    expected[f"late: on {shared}"] = (device[shared], "40", "0")
+    expected[f"late: on {shared}"] = (device[shared], "40")
     assert environments(lines) == expected
     assert "export CUDA_DEVICE_ORDER=PCI_BUS_ID" in lines
     assert [line for line in lines if line.startswith("# on")] == ["# on n0", "# on n1"]

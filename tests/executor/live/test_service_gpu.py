@@ -78,7 +78,6 @@ def test_a_job_is_profiled_as_a_client_and_its_daemon_goes_with_the_service(mach
         assert machine.variables("j1.1") == {
             "CUDA_VISIBLE_DEVICES": machine.uuids[0],
             "CUDA_MPS_PIPE_DIRECTORY": str(machine.pipes()),
-            "CUDA_MPS_CLIENT_PRIORITY": "0",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=100M",
         }
         states = [step.state for step in service.api.job(job).history]

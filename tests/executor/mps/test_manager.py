@@ -38,8 +38,8 @@ def manager(program, place):
     return MpsManager(place / "mps", program=program, patience=SHORT)
 
 
-def seat(manager, gpu, uid=ME, share=50, memory_mib=1000.0, latency=False):
-    return manager.environment(gpu, uid, share, memory_mib, latency)
+def seat(manager, gpu, uid=ME, share=50, memory_mib=1000.0, priority=None):
+    return manager.environment(gpu, uid, share, memory_mib, priority)
 
 
 def daemon_of(manager, gpu, uid=ME):
@@ -56,12 +56,11 @@ class TestDaemon:
         assert seat(manager, gpu) == {
             "CUDA_VISIBLE_DEVICES": gpu,
             "CUDA_MPS_PIPE_DIRECTORY": f"{place}/mps/{gpu[4:12]}-{ME}",
-            "CUDA_MPS_CLIENT_PRIORITY": "1",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1000M",
         }
-        bare = seat(manager, gpu, share=None, memory_mib=None, latency=True)
-        assert bare["CUDA_MPS_CLIENT_PRIORITY"] == "0"
+        bare = seat(manager, gpu, share=None, memory_mib=None, priority=1)
+        assert bare["CUDA_MPS_CLIENT_PRIORITY"] == "1"
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in bare
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in bare
 
@@ -329,7 +328,7 @@ class TestRefusals:
     @pytest.mark.parametrize("uuid", ["0", "", "../..", "MIG-11111111-2222-3333-4444-555555555555"])
     def test_only_whole_gpus_by_uuid(self, place, uuid):
         with pytest.raises(MpsError, match="needs the UUID of a whole GPU"):
-            MpsManager(place, program="true").environment(uuid, ME, None, None, False)
+            MpsManager(place, program="true").environment(uuid, ME, None, None)
 
     @pytest.mark.parametrize(
         ("share", "memory_mib", "message"),
@@ -341,7 +340,7 @@ class TestRefusals:
     )
     def test_values_out_of_range(self, place, gpu, share, memory_mib, message):
         with pytest.raises(MpsError, match=message):
-            MpsManager(place, program="true").environment(gpu, ME, share, memory_mib, False)
+            MpsManager(place, program="true").environment(gpu, ME, share, memory_mib)
 
     def test_another_user_than_that_of_an_ordinary_service(self, place, gpu, monkeypatch):
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
