@@ -60,7 +60,6 @@ from dovetail.predictors.predictor import (
     FloatArray,
     IntArray,
     Prediction,
-    Split,
 )
 
 PCIE_3_X16_BYTES_S: Final = 8e9 * 16 * (128 / 130) / 8
@@ -278,22 +277,13 @@ def activity(workload: Workload) -> float | None:
     return _first(workload.metrics or Metrics(), ACTIVITY)
 
 
-def safe_without_bound(first: Workload, second: Workload, shares: Split) -> bool:
-    """Return whether a gSLA may rest on an estimate of two workloads that has no bound.
-
-    Without caps, MPS is a queue of kernels: a client's launches wait for kernels of the other,
-    however short its own are. This hardly happens if both leave SMs free for each other: among the
-    pairs measured on an H200 without caps, none whose solo activities sum to at most 1 broke a
-    gSLA of 1.5; of the others that the estimate accepted, two of three did. A cap on each job
-    bounds the effect of a co-runner.
-    """
-    return UNCAPPED not in shares or bool(leave_room([first, second])[0, 1])
-
-
 def leave_room(workloads: Sequence[Workload]) -> BoolArray:
     """Return whether every two workloads leave SMs free for each other, shape (n, n).
 
-    That is, whether the activity of both is known and sums to at most 1.
+    That is, whether the activity of both is known and sums to at most 1. Without caps, MPS is a
+    queue of kernels: a client's launches wait for kernels of the other. This hardly happens then:
+    among the pairs measured on an H200 without caps, none that leaves room broke a gSLA of 1.5; of
+    the others that the estimate accepted, two of three did.
     """
     known = [activity(workload) for workload in workloads]
     active = np.array([np.nan if one is None else one for one in known], dtype=np.float64)

@@ -14,6 +14,7 @@ from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry, Source, Workload
 from dovetail.instances.isolated import isolated_entries
+from dovetail.instances.shares import caps_of
 from dovetail.predictors._combinations import (
     PairAtShares,
     gang_sizes,
@@ -22,9 +23,10 @@ from dovetail.predictors._combinations import (
     wanted_splits,
 )
 from dovetail.predictors._set_entries import entries_behind, rounded_up, set_entries
-from dovetail.predictors.analytic import AnalyticPredictor, safe_without_bound
+from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.predictor import Prediction, Predictor, Split
 from dovetail.predictors.trained import TrainedPredictor
+from dovetail.predictors.unmeasured import may_share
 
 PREDICTORS: Mapping[str, Callable[[], Predictor]] = {"analytic": AnalyticPredictor}
 """The predictors that can be given by name, with their default parameters."""
@@ -56,8 +58,9 @@ def predict(
     ``isolated_entry``, with any predictor.
 
     Each entry gives its ``source``. One without ``upper`` is an estimate whose error is not
-    bounded: a pair without caps, in which a job has a gSLA, gets no entry unless
-    ``safe_without_bound``, and so does not share; see ``in_doubt``.
+    bounded: a pair in which a job has a gSLA gets no such entry, and so does not share; see
+    ``in_doubt``. Where caps for both jobs are known, a pair that never ran gets an entry without
+    caps only if sharing is worth it by the upper bounds (``unmeasured.may_share``).
 
     A fitted predictor also gives ``upper`` and, if it was fitted on power, ``power_w``. The bound
     of a workload is that of its largest gang, whose rate is set by the worst of its co-runners. A
@@ -101,15 +104,9 @@ def predict(
     if left:
         _require_support(instance, model)
     new |= _predicted(left, model, known)
-    promised = _promised(instance)
-    in_order = (
-        entry
-        for row in rows
-        if (entry := new.get(row.key)) is not None
-        and (entry.upper is not None or _may_share(row, known, promised))
-    )
+    made = [new[row.key] for row in rows if row.key in new]
     isolated = isolated_entries(instance)
-    filled = instance.replace(slowdowns=(*instance.slowdowns, *in_order, *isolated))
+    filled = instance.replace(slowdowns=(*instance.slowdowns, *_allowed(instance, made), *isolated))
     if behind := _limited(entries_behind(filled, gpu_models)):
         filled = filled.replace(slowdowns=(*filled.slowdowns, *behind))
     if not sets:
@@ -145,7 +142,7 @@ def missing(
 def in_doubt(
     filled: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Return the pairs without an entry from ``predict`` because their slowdowns have no bound.
+    """Return the pairs without any entry because a job has a gSLA and no slowdown has a bound.
 
     Parameters
     ----------
@@ -172,7 +169,9 @@ def in_doubt(
         if not isinstance(model, TrainedPredictor) or model.fit(gpu_model).bound is None
     ]
     rows = _limited(unknown_rows(filled, known, gpu_models, mixed))
-    return tuple(dict.fromkeys(row.pair for row in rows if not _may_share(row, known, promised)))
+    known_pairs = {tuple(sorted(entry.workloads)) for entry in filled.slowdowns}
+    pairs = dict.fromkeys(row.pair for row in rows if not promised.isdisjoint(row.pair))
+    return tuple(pair for pair in pairs if tuple(sorted(pair)) not in known_pairs)
 
 
 def assumed(
@@ -205,10 +204,32 @@ def _promised(instance: Instance) -> frozenset[str]:
     return frozenset(job.workload for job in instance.jobs if job.gsla is not None)
 
 
-def _may_share(row: PairAtShares, known: Mapping[str, Workload], promised: frozenset[str]) -> bool:
-    """Return whether a pair may share by an estimate whose error is not bounded."""
-    first, second = (known[name] for name in row.pair)
-    return promised.isdisjoint(row.pair) or safe_without_bound(first, second, row.shares)
+def _place(entry: SlowdownEntry) -> tuple[str | None, ...]:
+    """Return the GPU model and the workloads of an entry, whatever their shares."""
+    return entry.gpu_model, *sorted(entry.workloads)
+
+
+def _allowed(instance: Instance, made: Sequence[SlowdownEntry]) -> Iterator[SlowdownEntry]:
+    """Yield the entries of ``made`` at which pairs that never ran may share."""
+    promised = _promised(instance)
+    capped = [_all_capped(entry) for entry in made]
+    known = (e for e in instance.slowdowns if e.slowdown is not None and _all_capped(e))
+    can_cap = {_place(entry) for entry in known}
+    can_cap |= {_place(entry) for entry, caps in zip(made, capped, strict=True) if caps}
+    none = (math.nan, math.nan)
+    allowed = may_share(
+        np.array([entry.upper or none for entry in made]).reshape(-1, 2),
+        np.array([not promised.isdisjoint(entry.workloads) for entry in made], dtype=np.bool_),
+        np.array(capped, dtype=np.bool_),
+        np.array([_place(entry) in can_cap for entry in made], dtype=np.bool_),
+    )
+    for entry, may in zip(made, allowed.tolist(), strict=True):
+        if may or entry.source == "measured":
+            yield entry
+
+
+def _all_capped(entry: SlowdownEntry) -> bool:
+    return len(caps_of(entry.shares)) == len(entry.workloads)
 
 
 def unanswered(

@@ -122,7 +122,7 @@ def _doubts(
     if pairs:
         verb = "stays" if len(pairs) == 1 else "stay"
         yield (
-            f"{number(len(pairs), 'pair')} of workloads without caps {verb} unknown: an estimate "
-            "without a bound lets jobs with a gSLA share only where the SM activity of both sums "
-            "to at most 1; measured pairs or a model fitted on some (--model) let more share"
+            f"{number(len(pairs), 'pair')} of workloads {verb} unknown: an estimate without a "
+            "bound lets no job with a gSLA share; measured pairs or a model fitted on some "
+            "(--model) do"
         )

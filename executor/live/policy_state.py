@@ -164,7 +164,7 @@ class KindState:
         """Return the cells where one of two has a gSLA and the belief is an unbounded estimate.
 
         Without caps, such an estimate does not allow sharing unless both leave SMs free for each
-        other: the rule of ``predictors.analytic.safe_without_bound``, which plans use too.
+        other.
         """
         source = self._expanded(models, self.table.source, Source.NONE)
         unbounded = np.isin(source, WITHOUT_BOUND)

@@ -66,7 +66,6 @@ def test_the_noise_of_floating_point_is_not_rounded_upward():
 def test_every_two_allowed_caps_that_sum_to_share_sum():
     filled = predict(instance(shares=[20, 30, 50, 80], share_sum=100))
     assert keys(filled) == {
-        (("a", 0), ("b", 0)),
         (("a", 20), ("b", 80)),
         (("a", 50), ("b", 50)),
         (("a", 80), ("b", 20)),
@@ -75,7 +74,7 @@ def test_every_two_allowed_caps_that_sum_to_share_sum():
 
 def test_a_smaller_share_sum_is_kept_to():
     filled = predict(instance(shares=[20, 30, 50, 80], share_sum=50))
-    assert keys(filled) == {(("a", 0), ("b", 0)), (("a", 20), ("b", 30)), (("a", 30), ("b", 20))}
+    assert keys(filled) == {(("a", 20), ("b", 30)), (("a", 30), ("b", 20))}
 
 
 def test_caps_that_would_overlap_stay_unknown():
@@ -87,7 +86,7 @@ def test_a_workload_meets_itself_only_where_two_jobs_run_it():
     filled = predict(instance("abb", shares=[40, 60]))
     assert {entry.pair for entry in filled.slowdowns} == {("a", "b"), ("b", "b")}
     itself = [entry.key[1] for entry in filled.slowdowns if entry.pair == ("b", "b")]
-    assert itself == [(("b", 0), ("b", 0)), (("b", 40), ("b", 60))]
+    assert itself == [(("b", 40), ("b", 60))]
 
 
 def test_workloads_that_no_job_runs_are_left_out():
@@ -99,8 +98,8 @@ def test_known_entries_are_left_alone_also_when_mirrored(value):
     known = {"pair": ["b", "a"], "share": [60, 40], "slowdown": value}
     filled = predict(instance(slowdowns=[known], shares=[40, 60]))
     assert filled.slowdowns[0] == instance(slowdowns=[known]).slowdowns[0]
-    assert [entry.shares for entry in filled.slowdowns] == [(60, 40), (None, None), (60, 40)]
-    assert filled.slowdowns[2].pair == ("a", "b")
+    assert [entry.shares for entry in filled.slowdowns] == [(60, 40), (60, 40)]
+    assert filled.slowdowns[1].pair == ("a", "b")
 
 
 def test_known_entries_are_found_whatever_the_order_of_the_workloads():
@@ -153,19 +152,38 @@ def test_an_estimate_says_that_it_is_one():
     assert (entry.source, entry.confidence) == ("model", None)
 
 
-def test_no_gsla_rests_on_an_estimate_of_a_pair_without_caps_that_fills_the_sms():
+def test_no_gsla_rests_on_an_estimate_without_a_bound():
     assert len(predict(promising(None)).slowdowns) == 1
-    problem = promising(1.5, shares=[40, 60])
-    filled = predict(problem)
-    # Capped they may: each has SMs of its own.
-    assert [entry.shares for entry in filled.slowdowns] == [(40, 60), (60, 40)]
-    assert in_doubt(filled) == (("a", "b"),)
+    for cluster in ({}, {"shares": [40, 60]}):
+        filled = predict(promising(1.5, **cluster))
+        assert filled.slowdowns == ()
+        assert in_doubt(filled) == (("a", "b"),)
     # A bound may be wrong, but it is one.
-    assert len(predict(promising(1.5), Cautious()).slowdowns) == 1
-    # SMs in use on average: 0.9 and 0.1.
-    light = predict(promising(1.5, metrics=LIGHT))
-    assert len(light.slowdowns) == 1
-    assert in_doubt(light) == ()
+    bounded = predict(promising(1.5), Cautious())
+    assert len(bounded.slowdowns) == 1
+    assert in_doubt(bounded, Cautious()) == ()
+
+
+def test_a_pair_that_never_ran_runs_without_caps_only_if_its_bounds_say_so():
+    capped = [(40, 60), (60, 40)]
+    for problem in (instance(shares=[40, 60]), promising(1.5, shares=[40, 60])):
+        # 1 / 1.1495 twice: together more than one after the other.
+        found = predict(problem, Cautious())
+        assert [entry.shares for entry in found.slowdowns] == [(None, None), *capped]
+        # 1 / 2.09 twice: not.
+        found = predict(problem, Cautious(2.0))
+        assert [entry.shares for entry in found.slowdowns] == capped
+        assert in_doubt(found, Cautious(2.0)) == ()
+    assert [entry.shares for entry in predict(instance(shares=[40, 60])).slowdowns] == capped
+    # Nothing else is open to them.
+    assert len(predict(instance(), Cautious(2.0)).slowdowns) == 1
+
+
+def test_a_pair_measured_under_caps_does_not_run_without_them_on_an_estimate():
+    known = {"pair": ["b", "a"], "share": [50, 50], "slowdown": [1.7, 1.6]}
+    assert len(predict(instance(slowdowns=[known])).slowdowns) == 1
+    failed = {**known, "slowdown": None}
+    assert len(predict(instance(slowdowns=[failed])).slowdowns) == 2
 
 
 def test_a_pair_that_was_filled_in_before_a_gsla_came_is_not_kept():
@@ -190,14 +208,17 @@ def test_an_unknown_predictor_is_refused_with_the_known_ones():
 
 
 class Cautious:
-    """The analytic model with a bound of a tenth more."""
+    """The analytic model with a bound that is so many times its slowdown."""
+
+    def __init__(self, factor=1.1):
+        self.factor = factor
 
     def lacks(self, name, workload):
         return AnalyticPredictor().lacks(name, workload)
 
     def predict(self, workloads, pairs, shares, gpu_model=None):
         slowdown = AnalyticPredictor().predict(workloads, pairs, shares).slowdown
-        return Prediction(slowdown, 1.1 * slowdown)
+        return Prediction(slowdown, self.factor * slowdown)
 
 
 def test_upper_bounds_of_another_predictor_arrive():

@@ -169,8 +169,8 @@ def test_a_gpu_model_that_it_was_not_fitted_for():
 
 def test_mixed_adds_pairs_with_one_cap():
     problem = instance("abb", shares=[30, 70])
-    plain = {(e.pair, e.share) for e in predict(problem, anywhere()).slowdowns}
-    mixed = {(e.pair, e.share) for e in predict(problem, anywhere(), mixed=True).slowdowns}
+    plain = {(e.pair, e.share) for e in predict(problem, anywhere(Margin())).slowdowns}
+    mixed = {(e.pair, e.share) for e in predict(problem, anywhere(Margin()), mixed=True).slowdowns}
     pair, itself = ("a", "b"), ("b", "b")
     assert plain == {(pair, None), (pair, (30, 70)), (pair, (70, 30)), (itself, None),
                      (itself, (30, 70))}  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.instance import Workload
 from dovetail.predictors import AnalyticPredictor, load_model, predict, save_model
-from dovetail.predictors.analytic import safe_without_bound
+from dovetail.predictors.analytic import leave_room
 from dovetail.predictors.training import fit
 from dovetail.solver.rounds import solve
 
@@ -20,7 +20,7 @@ def data():
     return read_dataset(DATA)
 
 
-def test_no_gsla_is_broken_where_one_may_rest_on_an_estimate(data):
+def test_no_gsla_is_broken_where_two_leave_room_for_each_other(data):
     (gpu_model,) = data.gpu_models
     workloads = data.workloads(gpu_model)
     names = list(workloads)
@@ -30,9 +30,7 @@ def test_no_gsla_is_broken_where_one_may_rest_on_an_estimate(data):
     truth = np.array([m.slowdown for m in uncapped])
     accepted = (estimated <= 1.5).all(axis=1)
     broken = (truth > 1.5).any(axis=1)
-    safe = np.array(
-        [safe_without_bound(*(workloads[n] for n in m.workloads), (0, 0)) for m in uncapped]
-    )
+    safe = leave_room([workloads[name] for name in names])[tuple(pairs.T)]
     assert (accepted.sum(), (accepted & broken).sum()) == (21, 11)
     assert ((accepted & safe).sum(), (accepted & safe & broken).sum()) == (4, 0)
 

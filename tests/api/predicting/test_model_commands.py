@@ -223,13 +223,12 @@ def test_doubts_about_estimates_are_one_line_each(run, tmp_path):
     problem.write_text(json.dumps(data))
     status, out, err = run("predict", problem)
     assert status == 0
-    assert len(json.loads(out)["slowdowns"]) == 60 * 59 // 2
+    assert "slowdowns" not in json.loads(out)
     assert err.splitlines() == [
         "dovetail: estimates rest on assumptions: sm_active by gpu_util (120 workloads), "
         "dram_active by sm_active (120 workloads), pcie_rx_bytes_s by sm_active (120 workloads)",
-        "dovetail: 5,370 pairs of workloads without caps stay unknown: an estimate without a bound "
-        "lets jobs with a gSLA share only where the SM activity of both sums to at most 1; "
-        "measured pairs or a model fitted on some (--model) let more share",
+        "dovetail: 7,140 pairs of workloads stay unknown: an estimate without a bound lets no job "
+        "with a gSLA share; measured pairs or a model fitted on some (--model) do",
     ]
 
 
