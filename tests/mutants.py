@@ -33,6 +33,7 @@ from dovetail.instances.datasets import (
 )
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import read_instance, read_plan, write_data
+from dovetail.instances.importers.kernels import read_kernels, with_kernels
 from dovetail.instances.importers.pairs import import_pairs
 from dovetail.instances.importers.slurm import import_slurm
 from dovetail.instances.instance import Instance
@@ -47,6 +48,7 @@ from dovetail.papers.traces.muri import muri_stages
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.solver.policies import policy_named
 from tests.data import example_data, plan_data
+from tests.instances.profiler_files import export, table, trace
 from tests.predictors.test_saved_models import GPU, answers, data_set, made
 
 CPU_S = 20
@@ -328,6 +330,13 @@ def _trace(name: str, text: str, also: Callable[[Path], object] = read_trace) ->
     )
 
 
+def _profiler(name: str, write: Callable[[Path], object]) -> Kind:
+    def read(folder: Path) -> object:
+        return with_kernels(DATA, "a", "V100", read_kernels(folder / name), iterations=2)
+
+    return Kind(name, write, read)
+
+
 KINDS: Mapping[str, Kind] = {
     "instance.json": Kind(
         "a.json",
@@ -390,6 +399,9 @@ KINDS: Mapping[str, Kind] = {
     "import pairs": Kind(
         "x.csv", _written({"x.csv": PAIRS}), lambda folder: import_pairs(str(folder / "x.csv"), 2)
     ),
+    "nsight export": _profiler("report.sqlite", export),
+    "nsight table": _profiler("report_cuda_gpu_trace.csv", table),
+    "torch trace": _profiler("trace.json", trace),
     "slurm jobs": Kind("jobs", *_SLURM),
     "slurm nodes": Kind("nodes", *_SLURM),
     "slurm topology": Kind("topology", *_SLURM),

@@ -18,8 +18,46 @@ from dovetail.toolkit.values import confidence, pair, whole
 
 _IMPORT = Command(
     "import",
-    "Make an instance from measured slowdowns.",
+    "Make an instance from measured slowdowns; describe kernels by a profiler's file.",
     commands=(
+        Command(
+            "kernels",
+            "Add the kernels in a profiler's file to the profile of a workload.",
+            "dovetail.data.commands:import_kernels",
+            (
+                argument(
+                    "FILE",
+                    "of Nsight Systems (SQLite export, or CSV of cuda_gpu_trace) or of "
+                    "torch.profiler (Chrome trace)",
+                    "file",
+                ),
+                option("--workload NAME", "the workload that ran, alone", required=True),
+                option("--gpu-model MODEL", "GPU model, as in the data set", required=True),
+                option(
+                    "--iterations N",
+                    "iterations in the file: kernels a second are then those of an iteration times "
+                    "the throughput of the profile",
+                    whole(1),
+                ),
+                option(
+                    "--batch-size N",
+                    "the profile of this batch size (default: the one that plans use)",
+                    whole(1),
+                ),
+                option("--device N", "the GPU in the file, if it has several", whole(0, 10_000)),
+                option("--sms N", "SMs of the GPU, if the file does not say", whole(1, 10_000)),
+                option(
+                    "--capability C",
+                    "compute capability of the GPU (9.0), if the file does not say",
+                ),
+                option(
+                    "-o, --output DIR_OR_DB",
+                    "data set or repository (.db, .sqlite) with the profile; made if it does not "
+                    "exist",
+                    required=True,
+                ),
+            ),
+        ),
         Command(
             "pairs",
             "Make an instance from a table of pairs and slowdowns.",

@@ -1,4 +1,4 @@
-"""The commands that make instances: init, import, generate, library, dataset instance."""
+"""The commands that make instances or data: init, import, generate, library, dataset instance."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import os
 import sys
 from argparse import Namespace
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
+from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data
 from dovetail.instances.raw_files import write_text
 from dovetail.toolkit.inputs import naming
 from dovetail.toolkit.outputs import write_made
+
+if TYPE_CHECKING:
+    from dovetail.instances.kernel_records import KernelGpu
 
 
 def init(options: Namespace) -> int:
@@ -59,6 +64,49 @@ def import_slurm(options: Namespace) -> int:
         print(f"dovetail: left out: {'; '.join(made.left_out)}", file=sys.stderr)
     write_made(options, made.instance)
     return 0
+
+
+def import_kernels(options: Namespace) -> int:
+    """Describe the kernels of a workload in its profile by the file of a profiler."""
+    from dovetail.data.dataset import data_at, write_profile
+    from dovetail.instances.importers.kernels import read_kernels, with_kernels
+
+    found, source = read_kernels(options.file, options.device), source_name(options.file)
+    if (gpu := _kernel_gpu(options)) is not None:
+        found = found._replace(gpu=gpu)
+    with naming(options.file):
+        data, profile = with_kernels(
+            data_at(options.output),
+            options.workload,
+            options.gpu_model,
+            found,
+            iterations=options.iterations,
+            batch_size=options.batch_size,
+        )
+    if found.gpu is None:
+        rule = "--sms and --capability say what fills the GPU, which the file does not"
+        print(f"dovetail: {source}: {rule}", file=sys.stderr)
+    if options.iterations is None or profile.throughput is None:
+        missing = "--iterations" if options.iterations is None else "a profile with a throughput"
+        rule = f"kernels a second are those under the profiler; {missing} would correct them"
+        print(f"dovetail: {source}: {rule}", file=sys.stderr)
+    write_profile(options, data, profile, len(found.kernels.start_s))
+    return 0
+
+
+def _kernel_gpu(options: Namespace) -> KernelGpu | None:
+    """Return the GPU that the options describe, or None if they do not."""
+    from dovetail.instances.kernel_records import LIMITS, KernelGpu
+
+    if (options.sms is None) != (options.capability is None):
+        missing, given = ("--sms", "--capability")[:: 1 if options.sms is None else -1]
+        raise InputError(f"must be given with {given}", missing)
+    if options.capability is None:
+        return None
+    if options.capability not in LIMITS:
+        rule = f"must be one of {listed(list(LIMITS), 20)}, got {shown(options.capability)}"
+        raise InputError(rule, "--capability")
+    return KernelGpu(options.sms, options.capability)
 
 
 def dataset_instance(options: Namespace) -> int:

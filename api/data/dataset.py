@@ -11,7 +11,7 @@ from textwrap import wrap
 
 from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances.datasets.dataset import DataSet, slowdowns_of
-from dovetail.instances.datasets.files import read_dataset, write_dataset
+from dovetail.instances.datasets.files import dataset_files, read_dataset, write_dataset
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
@@ -35,6 +35,28 @@ def write_made_data(options: Namespace, data: DataSet) -> None:
     else:
         write_dataset(data, options.output, options.parquet)
     _tell(options, {"name": data.name, **_counted(data), "written_to": options.output})
+
+
+def data_at(path: str) -> DataSet:
+    """Return the data set at a path; an empty one if nothing is there yet."""
+    if any(file.exists() for file in dataset_files(path)):
+        return read_dataset(path)
+    return DataSet(name=os.path.basename(os.path.realpath(path)) or "data")
+
+
+def write_profile(options: Namespace, data: DataSet, profile: SoloProfile, kernels: int) -> None:
+    """Write a data set in which a profile has changed; only append the profile to a repository."""
+    if is_repository(options.output):
+        Repository(options.output).append((profile,), ())
+    else:
+        parquet = os.path.exists(os.path.join(options.output, "profiles.parquet"))
+        write_dataset(data, options.output, parquet)
+    if options.json:
+        summary = {"profile": profile.to_data(), "kernels": kernels, "written_to": options.output}
+        write_data(summary, "-")
+    else:
+        what = f"{profile.workload} on {profile.gpu_model}: {number(kernels, 'kernel')}"
+        print(f"{what} -> {options.output}")
 
 
 def add(options: Namespace) -> int:

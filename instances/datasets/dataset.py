@@ -73,6 +73,27 @@ class DataSet(Record):
                 by_name.setdefault(key.workload, []).append(profile)
         return {name: _workload(found) for name, found in by_name.items()}
 
+    def uncapped(
+        self, workload: str, gpu_model: str, batch_size: int | None = None
+    ) -> SoloProfile | None:
+        """Return the newest profile of a workload without a cap, as `workloads` chooses it.
+
+        Parameters
+        ----------
+        workload, gpu_model : str
+            The workload, and the GPU model.
+        batch_size : int, optional
+            Only profiles of this batch size.
+        """
+        found = (
+            profile
+            for profile in self.newest.values()
+            if (profile.workload, profile.gpu_model) == (workload, gpu_model)
+            and (profile.share or WHOLE_GPU) == WHOLE_GPU
+            and batch_size in (None, profile.batch_size)
+        )
+        return min(found, key=_rank, default=None)
+
     def merged(self, other: DataSet) -> DataSet:
         """Return the records of both under this name, with the other's as the later ones."""
         return self.replace(
@@ -166,9 +187,14 @@ def _moment(profile: SoloProfile) -> float:
     return datetime.fromisoformat(profile.date).timestamp() if profile.date else float("-inf")
 
 
+def _rank(profile: SoloProfile) -> tuple[int, int]:
+    """Return a key: the profile with the fewest workers and the largest batch comes first."""
+    return profile.workers, -(profile.batch_size or 0)
+
+
 def _workload(profiles: list[SoloProfile]) -> Workload:
     main: dict[int, SoloProfile] = {}
-    for profile in sorted(profiles, key=lambda p: (p.workers, -(p.batch_size or 0))):
+    for profile in sorted(profiles, key=_rank):
         main.setdefault(profile.share or WHOLE_GPU, profile)
     whole = main.get(WHOLE_GPU)
     capped = {share: p.metrics for share, p in main.items() if share != WHOLE_GPU and p.metrics}
