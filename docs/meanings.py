@@ -22,6 +22,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "slowdowns": "Known slowdowns of workloads that share a GPU. No entry: they may not.",
     },
     instances.Cluster: {
+        "sharing": "How jobs on one GPU share it: `mps`, as clients of one MPS server, or "
+        "`time_sliced`, taking turns on the whole GPU without MPS. With `time_sliced` there are "
+        "no caps.",
         "max_jobs_per_gpu": "Most jobs on one GPU.",
         "shares": "Caps that a starting job may be given, in per cent of a GPU's SMs. "
         "`idle`: its thread blocks run only while its co-runners have none. Empty: jobs share "
@@ -158,6 +161,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "model of such measurements, with a bound. `estimate`: predicted without one. "
         "Absent: as given.",
         "confidence": "Confidence of `upper` from a model: the fraction of jobs below it.",
+        "mode": "The `sharing` of the cluster under which they hold.",
     },
     plans.Plan: {
         "format": "Format and version of the file.",
@@ -255,6 +259,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "library": "Version of cuBLAS.",
         "source": "Origin of the row.",
         "date": "As in profiles.",
+        "mode": "`time_sliced` if they took turns on the GPU, without MPS and caps. `shared` and "
+        "an empty cell are `mps`.",
     },
     campaign.Campaign: {
         "format": "Format and version of the file.",
@@ -445,11 +451,14 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "jobs than `max_jobs_per_gpu`.",
         "The same combination (workloads with their shares, on the same `gpu_model`) is listed "
         "once in `slowdowns`, mirrored or not.",
+        "The `mode` of every entry is the cluster's `sharing`. With `time_sliced`, running jobs "
+        "have no caps.",
         "Slowdowns in a file are [neither speeds nor percentages](datasets.md#a-folder-of-tables).",
     ),
     instances.Cluster: (
         "Node ids differ, GPU ids differ (including those made by the shorthand), and a share is "
         "listed once. At most 100,000 GPUs.",
+        "With `sharing: time_sliced`, no share is a cap.",
     ),
     instances.Node: (
         "Either `gpus`, or `gpu_count` with `gpu`.",
@@ -465,6 +474,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "`sub_batch` is one that the workload's `batch` allows.",
     ),
     instances.SlowdownEntry: (
+        "With `mode: time_sliced`, no `share` is a cap.",
         "Either `pair` or `set`. `share`, `slowdown`, `upper` and `p99` have one item for each "
         "workload.",
         "`upper` is never below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "

@@ -208,6 +208,7 @@ def _entry(
         power_w=power_w if known and power_w > 0 else None,
         gpu_model=state.predicted.models[model],
         source=origin if known else None,
+        mode=state.machines.rules.sharing,
     )
 
 

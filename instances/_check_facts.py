@@ -255,7 +255,9 @@ class Occupancy:
 
     def _known(self, model: str, key: _Members) -> SlowdownEntry | None:
         entry = self._entries.get((model, key), self._entries.get((None, key)))
-        return entry if entry is not None and entry.slowdown is not None else None
+        if entry is None or entry.slowdown is None:
+            return None
+        return entry if entry.mode == self.instance.cluster.sharing else None
 
     def _left_of(self, model: str, key: _Members) -> tuple[SlowdownEntry, ...]:
         """Return the entries of all smaller sets that may remain when other jobs have ended."""

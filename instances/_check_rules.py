@@ -79,11 +79,17 @@ def _gang(after: Occupancy, placed: JobOnGpus) -> Iterator[Violation]:
 
 
 def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:
-    """2: a starting job's share is null or one of ``shares``; ``idle`` for isolated jobs only."""
+    """2: a starting job's share is null or one of ``shares``; ``idle`` for isolated jobs only.
+
+    Under time slicing no share is a cap.
+    """
     for gpu, share in placed.share.items():
         if share is not None and share not in cluster.shares:
             allowed = listed(map(str, cluster.shares)) or "none"
             rule = f"share {share} on {gpu} is not one of the cluster's shares ({allowed})"
+            yield _broken("share", f"job {placed.job.id}", rule)
+        elif share not in (None, IDLE) and cluster.sharing == "time_sliced":
+            rule = f"share {share} on {gpu} is a cap, which time-sliced jobs cannot have"
             yield _broken("share", f"job {placed.job.id}", rule)
         elif share == IDLE and placed.workload.isolation is None:
             rule = f"share idle on {gpu} needs isolation: blocks of workload {placed.job.workload}"

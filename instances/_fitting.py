@@ -7,13 +7,20 @@ remembers earlier parts, so that the cost of a part does not depend on their num
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from dovetail.instances._record import IDLE, listed, rule_broken, shown
+from dovetail.instances._record import IDLE, AnyShare, listed, rule_broken, shown
 
 if TYPE_CHECKING:
-    from dovetail.instances.instance import Job, Node, Place, SlowdownEntry, Workload
+    from dovetail.instances.instance import (
+        Job,
+        Node,
+        Place,
+        SharingMode,
+        SlowdownEntry,
+        Workload,
+    )
 
 _MOST_GPUS: Final = 100_000
 
@@ -72,6 +79,8 @@ class JobChecks:
         Its GPUs.
     most_jobs : mapping of str to int
         The most jobs on a GPU of each model.
+    sharing : {"mps", "time_sliced"}
+        How jobs on one GPU share it.
     """
 
     def __init__(
@@ -79,8 +88,10 @@ class JobChecks:
         workloads: Mapping[str, Workload],
         places: Mapping[str, Place],
         most_jobs: Mapping[str, int],
+        sharing: SharingMode,
     ) -> None:
         self._workloads, self._places, self._most_jobs = workloads, places, most_jobs
+        self._sharing = sharing
         self._ids: set[str] = set()
         self._held: Counter[str] = Counter()
 
@@ -93,6 +104,7 @@ class JobChecks:
             raise rule_broken(f"{path}.workload", unknown_workload(job.workload, self._workloads))
         if job.sub_batch is not None:
             _check_sub_batch(job, workload, path)
+        refuse_caps(self._sharing, job.share or (), f"{path}.share", "cluster.sharing")
         for g, gpu in enumerate(job.gpus or ()):
             self._check_place(job, gpu, f"{path}.gpus[{g}]")
         self._held.update(job.gpus or ())
@@ -120,8 +132,20 @@ def _check_sub_batch(job: Job, workload: Workload, path: str) -> None:
         raise rule_broken(f"{path}.sub_batch", rule)
 
 
-def check_entry(entry: SlowdownEntry, workloads: Mapping[str, Workload], path: str) -> None:
-    """Refuse slowdowns of unknown workloads, or of a workload that cannot run at ``idle``."""
+def refuse_caps(mode: SharingMode, shares: Iterable[AnyShare], path: str, field: str) -> None:
+    """Refuse a cap where jobs take turns on the whole GPU; ``field`` says that they do."""
+    for k, share in enumerate(shares if mode == "time_sliced" else ()):
+        if share not in (None, IDLE):
+            raise rule_broken(f"{path}[{k}]", f"{field} time_sliced has no caps, got {share}")
+
+
+def check_entry(
+    entry: SlowdownEntry, workloads: Mapping[str, Workload], sharing: SharingMode, path: str
+) -> None:
+    """Refuse slowdowns of another mode, of unknown workloads, or of one that cannot be idle."""
+    if entry.mode != sharing:
+        rule = f"must be the cluster's sharing, {sharing}, got {entry.mode}"
+        raise rule_broken(f"{path}.mode", rule)
     for w, name in enumerate(entry.workloads):
         if name not in workloads:
             field = "pair" if entry.pair else "set"

@@ -144,7 +144,9 @@ class InstanceBuilder:
         self._entries = 0
         self._known: dict[str | None, set[object]] = {}
         self._node_checks = NodeChecks()
-        self._job_checks = JobChecks(self._workloads, self._places, self._most_jobs)
+        self._job_checks = JobChecks(
+            self._workloads, self._places, self._most_jobs, self._cluster.sharing
+        )
 
     def __repr__(self) -> str:
         sizes = (
@@ -268,7 +270,8 @@ class InstanceBuilder:
         slowdown : sequence of float, or None
             Iteration time together / alone of each, in this order. None: they may not share.
         **fields
-            Other fields of `SlowdownEntry`: ``share``, ``upper``, ``p99``, ``gpu_model``, ...
+            Other fields of `SlowdownEntry`: ``share``, ``upper``, ``p99``, ``gpu_model``, ...;
+            ``mode`` is by default the cluster's.
 
         Raises
         ------
@@ -278,10 +281,11 @@ class InstanceBuilder:
         """
         path = f"slowdowns[{self._entries}]"
         who = "set" if len(workloads) > 2 else "pair"
-        data = {who: list(workloads), "slowdown": slowdown, **fields}
+        shared = {"mode": self._cluster.sharing, **fields}
+        data = {who: list(workloads), "slowdown": slowdown, **shared}
         entry = _record(SlowdownEntry, data, path)
         with as_input_error():
-            check_entry(entry, self._workloads, path)
+            check_entry(entry, self._workloads, self._cluster.sharing, path)
             self._remember(entry, path)
         self._slowdowns.append(entry)
         self._entries += 1
@@ -300,7 +304,7 @@ class InstanceBuilder:
         source: str | None = None,
         confidence: float | None = None,
     ) -> None:
-        """Add the slowdowns of many pairs, from columns.
+        """Add the slowdowns of many pairs under the cluster's sharing, from columns.
 
         Parameters
         ----------
@@ -340,7 +344,10 @@ class InstanceBuilder:
             None if upper is None else _floats("upper", upper, (count, 2), _SLOWDOWNS),
             None if p99 is None else _floats("p99", p99, (count, 2), _SLOWDOWNS),
             None if power_w is None else _floats("power_w", power_w, (count,), _POWERS),
-            {name: value for name, value in given.items() if value is not None},
+            {
+                "mode": self._cluster.sharing,
+                **{name: value for name, value in given.items() if value is not None},
+            },
         )
         if count == 0:
             return

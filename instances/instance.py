@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry
+from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry, refuse_caps
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
     IDLE,
@@ -147,9 +147,15 @@ class Place(NamedTuple):
     rack: str | None
 
 
+SharingMode = Literal["mps", "time_sliced"]
+"""How the jobs on a GPU share it: as clients of MPS, with or without caps, or taking turns on the
+whole GPU (time slicing: without MPS)."""
+
+
 class Cluster(Record):
     """The GPUs of a round and the rules for sharing them."""
 
+    sharing: SharingMode = "mps"
     max_jobs_per_gpu: Annotated[Count, Field(le=48)] = 2
     shares: tuple[SeatShare, ...] = ()
     share_sum: Annotated[Count, Field(le=4800)] = 100
@@ -174,6 +180,7 @@ class Cluster(Record):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         _refuse_repeats("shares[{}]", self.shares, "a share may be listed once")
+        refuse_caps(self.sharing, self.shares, "shares", "sharing")
         checks = NodeChecks()
         for n, node in enumerate(self.nodes):
             checks.add(node, f"nodes[{n}]")
@@ -390,6 +397,7 @@ class SlowdownEntry(Record):
     gpu_model: Name | None = None
     source: Source | None = None
     confidence: Confidence | None = None
+    mode: SharingMode = "mps"
 
     @model_validator(mode="after")
     def _pair_or_set(self) -> Self:
@@ -406,6 +414,7 @@ class SlowdownEntry(Record):
                 raise rule_broken(name, rule)
         if self.share is not None and all(share == IDLE for share in self.share):
             raise rule_broken("share", "at least one must not be idle")
+        refuse_caps(self.mode, self.shares, "share", "mode")
         return self
 
     @model_validator(mode="after")
@@ -508,13 +517,14 @@ class Instance(Record):
         return self
 
     def _check_jobs(self) -> None:
-        checks = JobChecks(self.workloads, self.places, self.cluster.most_jobs())
+        cluster = self.cluster
+        checks = JobChecks(self.workloads, self.places, cluster.most_jobs(), cluster.sharing)
         for k, job in enumerate(self.jobs):
             checks.add(job, f"jobs[{k}]")
 
     def _check_entries(self) -> None:
         for k, entry in enumerate(self.slowdowns):
-            check_entry(entry, self.workloads, f"slowdowns[{k}]")
+            check_entry(entry, self.workloads, self.cluster.sharing, f"slowdowns[{k}]")
         if len(self.entries) == len(self.slowdowns):
             return
         seen: dict[object, int] = {}

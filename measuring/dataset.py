@@ -14,10 +14,13 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import write_dataset
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
+from dovetail.instances.instance import SharingMode
 from dovetail.instances.raw_files import FilePath
 from dovetail.measuring.campaign import Mode
 from dovetail.measuring.ledger import Contents, read_ledger, standing
 from dovetail.measuring.results import ExperimentResult, Throughput
+
+_SHARING: Final[Mapping[Mode, SharingMode]] = {"mps": "mps", "time-sliced": "time_sliced"}
 
 SLOW: Final = 2.0
 """A pair with a worker known to be slowed by this factor shares no GPU: taking turns is as fast."""
@@ -62,7 +65,8 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
     A slowdown is the iteration time together over the mean iteration time of the same workload
     alone without a share in the same mode, over all repeats; p99 likewise for the 99th percentile
     of latency. If a worker starved, slowdowns are lower bounds, from the most that each can have
-    done. Time-sliced results have a GPU model of their own, ``<model> time-sliced``.
+    done. A workload is the same alone under MPS and without it, so a time-sliced profile is left
+    out where there is one under MPS.
     """
     results = standing(contents.results).values()
     alone, tails_s = baselines(results), _means_alone(results, lambda pace: pace.p99_s)
@@ -135,6 +139,8 @@ def _why_not(one: ExperimentResult, alone: Baselines) -> str:
         return "one is preferred to the other, which a data set cannot express"
     if one.status == "out-of-memory":
         return "out of memory alone" if len(one.workloads) == 1 else ""
+    if len(one.workloads) == 1 and one.mode != "mps" and (one.workloads[0], "mps") in alone:
+        return "its profile is the one under MPS"
     missing = [name for name in one.workloads if (name, one.mode) not in alone]
     if len(one.workloads) == 2 and missing:
         return f"{missing[0]} was not measured alone without a cap ({one.mode}) yet"
@@ -152,9 +158,8 @@ def _conditions(contents: Contents, one: ExperimentResult) -> dict[str, object]:
         f"NO GPU: {machine.stand_in}" if machine.stand_in else "",
         f"metrics: {one.metrics_source}" if one.metrics and one.metrics_source else "",
     )
-    sliced = " time-sliced" if one.mode == "time-sliced" else ""
     return {
-        "gpu_model": f"{machine.gpu_model}{sliced}",
+        "gpu_model": machine.gpu_model,
         "power_w": one.power_w or None,
         "driver": machine.driver,
         "library": machine.cublas,
@@ -198,6 +203,7 @@ def _measurement(
             "slowdown": slowdowns(one, alone),
             "at_least": least_slowdowns(one, alone),
             "p99": growth if one.paces is not None else None,
+            "mode": _SHARING[one.mode],
             **_conditions(contents, one),
         }
     )

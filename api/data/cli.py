@@ -10,6 +10,7 @@ from dovetail.toolkit.commands import (
     GPUS_PER_NODE,
     OUTPUT,
     SEED,
+    SHARING,
     Command,
     argument,
     option,
@@ -67,6 +68,7 @@ _IMPORT = Command(
                 option("--device DEVICE", "take the rows of this device only"),
                 GPUS,
                 GPUS_PER_NODE,
+                SHARING,
                 OUTPUT,
             ),
         ),
@@ -121,6 +123,7 @@ _DATASET = Command(
                 option("--gpu-model M", "GPU model of the data", required=True),
                 GPUS,
                 GPUS_PER_NODE,
+                SHARING,
                 option(
                     "--memory-mib MIB",
                     "memory of a GPU; needed if the memory of workloads is known",

@@ -40,7 +40,11 @@ def import_pairs(options: Namespace) -> int:
     from dovetail.instances.importers.pairs import import_pairs as read
 
     made = read(
-        options.file, options.gpus, device=options.device, gpus_per_node=options.gpus_per_node
+        options.file,
+        options.gpus,
+        device=options.device,
+        gpus_per_node=options.gpus_per_node,
+        sharing=options.sharing,
     )
     for note in made.notes:
         print(f"dovetail: {source_name(options.file)}: {note}", file=sys.stderr)
@@ -120,6 +124,7 @@ def dataset_instance(options: Namespace) -> int:
             options.gpus,
             memory_mib=options.memory_mib,
             gpus_per_node=options.gpus_per_node,
+            sharing=options.sharing,
         )
         if options.memory_confidence is not None:
             from dovetail.predictors.memory import with_memory

@@ -17,12 +17,13 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
+from dovetail.instances.instance import SharingMode
 from dovetail.instances.shares import share_code, share_of
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.tables import plain_table
 from dovetail.toolkit.wording import share_text, two_digits
 
-_Key = tuple[str, tuple[str, ...], tuple[int, ...]]
+_Key = tuple[str, SharingMode, tuple[str, ...], tuple[int, ...]]
 
 
 class Together(NamedTuple):
@@ -32,6 +33,8 @@ class Together(NamedTuple):
     ----------
     gpu_model : str
         Model of the GPU.
+    mode : {"mps", "time_sliced"}
+        How they shared it.
     workloads, shares : tuple
         The workloads in the order of their names, and the cap of each.
     slowdown : tuple of float, or None
@@ -45,6 +48,7 @@ class Together(NamedTuple):
     """
 
     gpu_model: str
+    mode: SharingMode
     workloads: tuple[str, ...]
     shares: tuple[AnyShare, ...]
     slowdown: tuple[float, ...] | None
@@ -82,7 +86,7 @@ def _seated(one: Measurement) -> tuple[_Key, tuple[int, ...], Measurement]:
     ]
     order = tuple(sorted(range(len(seats)), key=lambda k: seats[k]))
     names, shares = zip(*(seats[k] for k in order), strict=True)
-    return (one.gpu_model, names, shares), order, one
+    return (one.gpu_model, one.mode, names, shares), order, one
 
 
 def _summed(key: _Key, repeats: Sequence[tuple[tuple[int, ...], Measurement]]) -> Together:
@@ -91,8 +95,9 @@ def _summed(key: _Key, repeats: Sequence[tuple[tuple[int, ...], Measurement]]) -
     dates = [one.date for _, one in repeats if one.date is not None]
     return Together(
         gpu_model=key[0],
-        workloads=key[1],
-        shares=tuple(map(share_of, key[2])),
+        mode=key[1],
+        workloads=key[2],
+        shares=tuple(map(share_of, key[3])),
         slowdown=tuple(map(fmean, zip(*ran, strict=True))) if ran else None,
         at_least=tuple(map(max, zip(*least, strict=True))) if least and not ran else None,
         times=len(repeats),
@@ -121,7 +126,8 @@ def _add(table: Table, one: Together) -> None:
     """Add a row for each workload, with a line below the last."""
     for k, (name, share) in enumerate(zip(one.workloads, one.shares, strict=True)):
         often = (_often(one), one.last[:10] if one.last else "")[k] if k < 2 else ""
-        cells = (one.gpu_model if k == 0 else "", name, share_text(share), _slowdown(one, k), often)
+        where = (one.gpu_model, "" if one.mode == "mps" else one.mode)[k] if k < 2 else ""
+        cells = (where, name, share_text(share), _slowdown(one, k), often)
         table.add_row(*map(Text, cells), end_section=k == len(one.workloads) - 1)
 
 

@@ -22,6 +22,9 @@ _HEAD = """\
 # Each line is a process of a job that starts: put its command between variables and comment.
 # Devices are numbered as in the instance, which must be in the order of nvidia-smi.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID"""
+_TURNS = """\
+# The jobs take turns on a GPU (sharing: time_sliced): no MPS daemon may run on the nodes.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,8 @@ def shell_lines(instance: Instance, stops: Iterable[Stop], found: Iterable[Rank]
     starting: dict[str, list[Rank]] = defaultdict(list)
     for rank in found:
         starting[rank.node].append(rank)
-    yield (_STOPS if leaving else "") + _HEAD
+    turns = _TURNS if instance.cluster.sharing == "time_sliced" else ""
+    yield turns + (_STOPS if leaving else "") + _HEAD
     for node in sorted({*leaving, *starting}):
         yield f"\n# on {node}"
         yield from leaving[node]

@@ -140,6 +140,12 @@ def leaves(commands: Sequence[Command], path: str = "") -> Iterator[tuple[str, C
 JSON: Final = option("--json", "print JSON")
 GPUS: Final = option("--gpus N", "number of GPUs", whole(1), required=True)
 GPUS_PER_NODE: Final = option("--gpus-per-node N", "GPUs of a node", whole(1), "8")
+SHARING: Final = option(
+    "--sharing MODE",
+    "how jobs share a GPU, mps or time_sliced; only pairs measured so are taken",
+    default="mps",
+    choices=("mps", "time_sliced"),
+)
 INSTANCE: Final = argument(
     "INSTANCE", "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
 )

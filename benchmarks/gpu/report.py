@@ -217,7 +217,7 @@ def model(data: DataSet, models: Sequence[str], to: Path) -> Lines:
 
 
 def _of_gpu_model(out: Path, gpu_model: str) -> DataSet:
-    """Return the part of a folder's data set that is of one GPU model."""
+    """Return the part of a folder's data set that was measured on one GPU model under MPS."""
     try:
         data = read_dataset(out)
     except DovetailError:
@@ -225,7 +225,7 @@ def _of_gpu_model(out: Path, gpu_model: str) -> DataSet:
     return data.replace(
         profiles=tuple(one for one in data.profiles if one.gpu_model == gpu_model),
         measurements=tuple(one for one in data.measurements if one.gpu_model == gpu_model),
-    )
+    ).in_mode("mps")
 
 
 def _error_row(found: Trial) -> tuple[str, ...]:

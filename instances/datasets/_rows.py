@@ -54,7 +54,7 @@ def pair_columns(most: int) -> tuple[Column, ...]:
     )
     return (
         *(column for member in members for column in member),
-        *_columns(str, "gpu_model", "status"),
+        *_columns(str, "gpu_model", "mode", "status"),
         *_columns(float, "power_w"),
         *_columns(str, "driver", "library", "source", "date"),
     )
@@ -78,9 +78,11 @@ _SECOND_NAMES = (
 
 _SECOND_REQUIRED = ("job_a", "slowdown_a", "job_b", "slowdown_b", "device")
 
-_ONE_VALUE = (Column("mode", "mode", str), Column("gpus", "gpus", int))
-_ONLY = {"mode": "shared", "gpus": 1}
-"""Columns of pairs with one legal value, which is also the meaning of an empty cell."""
+_GPUS = Column("gpus", "gpus", int)
+"""A column of pairs with one legal value, 1, which is also the meaning of an empty cell."""
+
+_SHARED = "shared"
+"""Another word for the mode ``mps``, which is read but never written."""
 
 
 def profiles_of(table: Table) -> Iterator[SoloProfile]:
@@ -130,7 +132,7 @@ def _pair_columns_read(table: Table) -> tuple[Column, ...]:
     most = 0
     while f"workload_{most + 1}" in table.header:
         most += 1
-    return (*pair_columns(max(2, most)), *_SECOND_NAMES, *_ONE_VALUE)
+    return (*pair_columns(max(2, most)), *_SECOND_NAMES, _GPUS)
 
 
 def _measurements(table: Table, columns: Sequence[Column]) -> Iterator[Measurement]:
@@ -145,16 +147,17 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
         for column in columns
         if ran or not column.path.startswith(("slowdown", "p99"))
     }
-    for name, only in _ONLY.items():
-        if cells.get(name) not in (None, only):
-            raise row.broken(name, f"must be {only} or empty, got {shown(cells[name])}")
+    if cells.get("gpus") not in (None, 1):
+        raise row.broken("gpus", f"must be 1 or empty, got {shown(cells['gpus'])}")
+    if cells.get("mode") == _SHARED:
+        cells["mode"] = None
     width = _width(row, cells, columns)
     slowdowns = [cells.get(f"slowdown[{k}]") for k in range(width)]
     if ran and None in slowdowns:
         column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
         raise row.broken(column, "must not be empty if status is ok or empty")
     least = [cells.get(f"at_least[{k}]") for k in range(width)]
-    plain = ("gpu_model", "power_w", "driver", "library", "source", "date")
+    plain = ("gpu_model", "mode", "power_w", "driver", "library", "source", "date")
     given = {name: cells.get(name) for name in plain}
     return {
         **{name: value for name, value in given.items() if value is not None},
@@ -216,6 +219,7 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
     """Return the row of a measurement."""
     cells: dict[str, Cell] = {
         "gpu_model": found.gpu_model,
+        "mode": found.mode if found.mode != "mps" else None,
         "status": "failed" if found.failed else "ok",
         "power_w": found.power_w,
         "driver": found.driver,

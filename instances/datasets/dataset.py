@@ -19,7 +19,7 @@ from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import IDLE, Name, Record, listed, shown
 from dovetail.instances.datasets.records import Measurement, ProfileKey, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.instance import Instance, SharingMode, Workload
 from dovetail.instances.shares import share_code, share_of
 
 DATASET_FORMAT: Final = "dovetail-dataset/1"
@@ -94,6 +94,13 @@ class DataSet(Record):
         )
         return min(found, key=_rank, default=None)
 
+    def in_mode(self, mode: SharingMode) -> DataSet:
+        """Return the data set with the measurements of one sharing mode only."""
+        found = tuple(found for found in self.measurements if found.mode == mode)
+        if len(found) == len(self.measurements):
+            return self
+        return DataSet.model_construct(name=self.name, profiles=self.profiles, measurements=found)
+
     def merged(self, other: DataSet) -> DataSet:
         """Return the records of both under this name, with the other's as the later ones."""
         return self.replace(
@@ -124,6 +131,7 @@ class DataSet(Record):
         *,
         memory_mib: float | None = None,
         gpus_per_node: int = 8,
+        sharing: SharingMode = "mps",
     ) -> Instance:
         """Return an instance of the measurements on a GPU model, with one pending job a workload.
 
@@ -141,6 +149,8 @@ class DataSet(Record):
             Memory of a GPU. May be left out only if no workload's memory is known.
         gpus_per_node : int
             GPUs of a node; the last may have fewer.
+        sharing : {"mps", "time_sliced"}
+            How the jobs on a GPU share it; the measurements of this mode are taken.
 
         Raises
         ------
@@ -152,7 +162,8 @@ class DataSet(Record):
             known = f"one of {listed(self.gpu_models)}" if self.gpu_models else "in the data"
             rule = f"must be {known}, got {shown(gpu_model)}"
             raise InputError(rule, "gpu_model")
-        measured = [found for found in self.measurements if found.gpu_model == gpu_model]
+        of_mode = self.in_mode(sharing).measurements
+        measured = [found for found in of_mode if found.gpu_model == gpu_model]
         require_slowdowns(slowdowns_of(measured), "measurements: slowdown", self.name)
         workloads = self.workloads(gpu_model)
         for name in chain.from_iterable(found.workloads for found in measured):
@@ -167,7 +178,9 @@ class DataSet(Record):
         return Instance.from_data(
             {
                 "name": self.name,
-                "cluster": cluster(measured, nodes([gpu_model], gpus, gpus_per_node, memory_mib)),
+                "cluster": cluster(
+                    measured, nodes([gpu_model], gpus, gpus_per_node, memory_mib), sharing
+                ),
                 "workloads": workloads,
                 "jobs": [{"id": name, "workload": name} for name in workloads],
                 "slowdowns": entries(measured),
@@ -235,11 +248,19 @@ class _Member(NamedTuple):
 _Members = tuple[_Member, ...]
 
 
-_Groups = Mapping[tuple[str, _Members], Sequence[Measurement]]
+class _Combination(NamedTuple):
+    """Workloads with their shares, sorted, on a GPU model in a sharing mode."""
+
+    gpu_model: str
+    mode: SharingMode
+    members: _Members
+
+
+_Groups = Mapping[_Combination, Sequence[Measurement]]
 
 
 def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
-    """Return one entry for each GPU model and combination, in order of first appearance.
+    """Return one entry for each GPU model, mode and combination, in order of first appearance.
 
     A combination (workloads with their shares) measured several times, in any order, gets the mean
     of the measured rates (the harmonic mean of the slowdowns), and so do the copies of a workload
@@ -248,7 +269,7 @@ def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
     combination that failed once may not share.
     """
     groups = _grouped(measurements)
-    return [_entry(model, members, found) for (model, members), found in groups.items()]
+    return [_entry(combination, found) for combination, found in groups.items()]
 
 
 def slowdowns_of(measurements: Iterable[Measurement]) -> Iterator[float]:
@@ -301,7 +322,7 @@ def _mostly_faster(measured: Iterable[Measurement]) -> Iterator[str]:
 def _disagreeing(groups: _Groups) -> Iterator[str]:
     ranges = [
         (min(values), max(values), member.workload, members, model)
-        for (model, members), found in groups.items()
+        for (model, _, members), found in groups.items()
         for member, values in (_measured(found) or {}).items()
     ]
     wide = [each for each in ranges if each[1] > _AGREES_WITHIN * each[0]]
@@ -318,10 +339,12 @@ def _counted(count: int, thing: str) -> str:
 
 
 def _grouped(measurements: Iterable[Measurement]) -> _Groups:
-    """Return the measurements of each GPU model and combination."""
-    groups: dict[tuple[str, _Members], list[Measurement]] = {}
+    """Return the measurements of each combination."""
+    groups: dict[_Combination, list[Measurement]] = {}
     for found in measurements:
-        groups.setdefault((found.gpu_model, tuple(sorted(_members(found)))), []).append(found)
+        members = tuple(sorted(_members(found)))
+        key = _Combination(found.gpu_model, found.mode, members)
+        groups.setdefault(key, []).append(found)
     return groups
 
 
@@ -332,7 +355,8 @@ def _members(found: Measurement) -> _Members:
     )
 
 
-def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[str, object]:
+def _entry(combination: _Combination, found: Sequence[Measurement]) -> dict[str, object]:
+    members = combination.members
     capped = any(member.share for member in members)
     slowdowns = _means(found)
     tails = _mean_tails(found)
@@ -345,8 +369,9 @@ def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[
         if slowdowns and tails
         else None,
         "power_w": fmean(powers) if slowdowns and powers else None,
-        "gpu_model": model,
+        "gpu_model": combination.gpu_model,
         "source": "measured",
+        "mode": combination.mode,
     }
 
 
@@ -370,12 +395,15 @@ def _measured(found: Sequence[Measurement]) -> dict[_Member, list[float]] | None
 
 
 def cluster(
-    measurements: Iterable[Measurement], nodes: Sequence[Mapping[str, object]]
+    measurements: Iterable[Measurement],
+    nodes: Sequence[Mapping[str, object]],
+    sharing: SharingMode = "mps",
 ) -> dict[str, object]:
     """Return a cluster that allows the measured caps and the measured most workloads on a GPU."""
     measured = list(measurements)
     caps = {share for found in measured for share in found.shares if share is not None}
     return {
+        "sharing": sharing,
         "max_jobs_per_gpu": max((len(found.workloads) for found in measured), default=2),
         "shares": sorted(caps, key=share_code),
         "nodes": nodes,

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from dovetail.instances._fitting import refuse_caps
 from dovetail.instances._record import (
     AnyShare,
     Count,
@@ -22,7 +23,7 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
-from dovetail.instances.instance import MetricName, Metrics
+from dovetail.instances.instance import MetricName, Metrics, SharingMode
 
 
 def _date(text: str) -> str:
@@ -95,7 +96,7 @@ class ProfileKey(NamedTuple):
 
 
 class Measurement(Record):
-    """Two or more workloads measured together on one GPU.
+    """Two or more workloads measured together on one GPU, which they shared in one ``mode``.
 
     A workload may appear twice, and its two copies may have been slowed unequally. ``slowdown``
     has one number for each of ``workloads``; it is None if they failed to run together (for
@@ -116,6 +117,7 @@ class Measurement(Record):
     library: Name | None = None
     source: Name | None = None
     date: Date | None = None
+    mode: SharingMode = "mps"
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:
@@ -128,6 +130,7 @@ class Measurement(Record):
             raise rule_broken("at_least", "must be absent if the slowdown was measured")
         if self.slowdown is None and self.p99 is not None:
             raise rule_broken("p99", "must be absent if they failed to run together")
+        refuse_caps(self.mode, self.shares, "share", "mode")
         return self
 
     @property

@@ -89,6 +89,9 @@ _TABLES = {
         p99 REAL NOT NULL,
         PRIMARY KEY (sequence, position),
         FOREIGN KEY (sequence, position) REFERENCES member""",
+    "mode": """
+        sequence INTEGER PRIMARY KEY REFERENCES measurement,
+        mode TEXT NOT NULL""",
     "latency": """
         sequence INTEGER PRIMARY KEY REFERENCES profile,
         p99_s REAL NOT NULL""",
@@ -108,8 +111,8 @@ _TABLES = {
 }
 """The tables and their columns; ``record`` numbers the rows of the others except ``evidence``.
 
-Repositories of older writers lack ``tail``, ``latency``, ``condition`` and ``evidence``, which the
-next append adds.
+``mode`` has the measurements in other modes than ``mps``. Repositories of older writers lack it,
+``tail``, ``latency``, ``condition`` and ``evidence``, which the next append adds.
 """
 
 _KEYS = {
@@ -514,6 +517,8 @@ def _insert_measurement(connection: sqlite3.Connection, sequence: int, found: Me
     for k, p99 in enumerate(found.p99 or ()):
         if p99 is not None:
             _put(connection, "tail", sequence, k, p99)
+    if found.mode != "mps":
+        _put(connection, "mode", sequence, found.mode)
 
 
 def _values(record: Record, fields: Iterable[str]) -> list[object]:
@@ -574,6 +579,9 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
         if of_member := tails.get(sequence):
             data["p99"] = tuple(of_member.get(k) for k in range(len(names)))
         found[sequence] = (Measurement, data)
+    if "mode" not in _absent(connection):
+        for sequence, mode in _rows(connection, "mode", ("mode",), after):
+            found[sequence][1]["mode"] = mode
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from dovetail.instances.datasets.dataset import UNKNOWN_MEMORY_MIB, cluster, ent
 from dovetail.instances.datasets.files import read_pairs
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
+from dovetail.instances.instance import EntryKey, Instance, SharingMode, SlowdownEntry
 from dovetail.instances.raw_files import FilePath
 from dovetail.instances.shares import share_code
 
@@ -24,7 +25,12 @@ class ImportedPairs(NamedTuple):
 
 
 def import_pairs(
-    csv_path: str, gpus: int, *, device: str | None = None, gpus_per_node: int = 8
+    csv_path: str,
+    gpus: int,
+    *,
+    device: str | None = None,
+    gpus_per_node: int = 8,
+    sharing: SharingMode = "mps",
 ) -> ImportedPairs:
     """Return an instance with the measured slowdowns of a table and one job of each workload.
 
@@ -42,6 +48,8 @@ def import_pairs(
         give relative speeds of models, so every workload has speed 1 on all.
     gpus_per_node : int
         GPUs of a node; the last node of a model may have fewer.
+    sharing : {"mps", "time_sliced"}
+        How the jobs on a GPU share it; rows of the other mode are left out with a note.
 
     Returns
     -------
@@ -54,18 +62,23 @@ def import_pairs(
         With file, line and column of the first value that breaks a rule.
     """
     pairs = read_pairs(csv_path)
-    measured = _of_device(pairs.measurements, device, csv_path)
+    of_mode = [found for found in pairs.measurements if found.mode == sharing]
+    left_out = _other_modes(pairs.measurements, sharing)
+    if pairs.measurements and not of_mode:
+        raise InputError("; ".join(["no row is of this sharing", *left_out]), "", csv_path)
+    measured = _of_device(of_mode, device, csv_path)
     workloads = dict.fromkeys(name for found in measured for name in found.workloads)
     models = dict.fromkeys(found.gpu_model for found in measured)
     data = {
         "name": Path(csv_path).name,
-        "cluster": cluster(measured, nodes(models, gpus, gpus_per_node)),
+        "cluster": cluster(measured, nodes(models, gpus, gpus_per_node), sharing),
         "workloads": {name: {"memory_mib": 0.0} for name in workloads},
         "jobs": [{"id": name, "workload": name} for name in workloads],
         "slowdowns": entries(measured),
     }
     memory = f"no memory figures: a GPU gets {UNKNOWN_MEMORY_MIB:g} MiB and a workload needs 0"
-    return ImportedPairs(Instance.from_data(data, csv_path), (*pairs.notes, memory))
+    notes = (*pairs.notes, *left_out, memory)
+    return ImportedPairs(Instance.from_data(data, csv_path), notes)
 
 
 def _of_device(
@@ -83,7 +96,8 @@ def _of_device(
 def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
     """Return an instance with the measured slowdowns of a table as well.
 
-    Rows of workloads or GPU models that the instance does not have are left out with a note.
+    Rows of another sharing mode, or of workloads or GPU models that the instance does not have,
+    are left out with a note.
     Entries that the instance already has, with the same numbers, are kept.
 
     Parameters
@@ -105,11 +119,13 @@ def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
     measured = [
         found
         for found in pairs.measurements
-        if found.gpu_model in models and instance.workloads.keys() >= set(found.workloads)
+        if found.gpu_model in models
+        and instance.workloads.keys() >= set(found.workloads)
+        and found.mode == instance.cluster.sharing
     ]
     notes = (*pairs.notes, *_left_out(instance, models, pairs.measurements, len(measured)))
     if not measured:
-        rule = f"no row is of workloads and GPU models of instance {instance.name}"
+        rule = f"no row is of workloads, GPU models and sharing of instance {instance.name}"
         raise InputError("; ".join([rule, *notes]), "", source)
     found = [SlowdownEntry.from_data(entry) for entry in entries(measured)]
     known = {entry.key: entry for entry in instance.slowdowns}
@@ -148,6 +164,12 @@ def _shown(entry: SlowdownEntry) -> str:
     return ", ".join(f"{name} {slowdown:.6g}" for name, slowdown in cells)
 
 
+def _other_modes(measured: Sequence[Measurement], sharing: SharingMode) -> tuple[str, ...]:
+    """Return a note on rows of other modes than a cluster's, if there are any."""
+    others = Counter(found.mode for found in measured if found.mode != sharing)
+    return tuple(f"{count} of mode {mode} are left out" for mode, count in others.items())
+
+
 def _left_out(
     instance: Instance, models: set[str], measured: Sequence[Measurement], kept: int
 ) -> Iterable[str]:
@@ -158,6 +180,7 @@ def _left_out(
     foreign = [name for name in workloads if name not in instance.workloads]
     devices = dict.fromkeys(found.gpu_model for found in measured)
     absent = [model for model in devices if model not in models]
+    yield from _other_modes(measured, instance.cluster.sharing)
     for names, what in ((foreign, "workloads"), (absent, "GPU models")):
         if names:
             yield f"{what} that the instance does not have: {listed(names)}"

@@ -133,6 +133,22 @@ INSTANCE = [
     ("jobs.0.remaining_s", 0, "jobs[0].remaining_s: must be > 0, got 0"),
     # Shares.
     ("cluster.shares.2", 40, "cluster.shares[2]: a share may be listed once, got 40 twice"),
+    ("cluster.sharing", "mig", "cluster.sharing: must be 'mps' or 'time_sliced', got 'mig'"),
+    (
+        "cluster.sharing",
+        "time_sliced",
+        "cluster.shares[0]: sharing time_sliced has no caps, got 40",
+    ),
+    (
+        "slowdowns.0.mode",
+        "time_sliced",
+        "slowdowns[0].share[0]: mode time_sliced has no caps, got 60",
+    ),
+    (
+        "slowdowns.0",
+        {"pair": ["resnet", "bert"], "slowdown": [2, 2], "mode": "time_sliced"},
+        "slowdowns[0].mode: must be the cluster's sharing, mps, got time_sliced",
+    ),
     (
         "workloads.resnet.throughput.150",
         1.0,

@@ -252,3 +252,22 @@ def test_a_call_costs_the_same_however_much_is_there():
     calls(made, [f"middle {k}" for k in range(1000)])
     late = calls(made, [f"late {k}" for k in range(20)])
     assert late <= 1.1 * early
+
+
+def test_entries_have_the_mode_of_the_cluster():
+    sliced = Instance.build("turns", sharing="time_sliced")
+    sliced.add_workload("a", 1000.0)
+    sliced.add_workload("b", 1000.0)
+    sliced.add_slowdown(["a", "a"], [2.0, 2.0])
+    sliced.add_slowdowns(["a"], ["b"], [[1.9, 1.8]])
+    made = sliced.instance()
+    assert [entry.mode for entry in made.slowdowns] == ["time_sliced"] * 2
+    assert Instance.from_data(made.to_data()) == made
+    with pytest.raises(InputError, match=r"^slowdowns\[2\]\.share\[0\]: mode time_sliced has no"):
+        sliced.add_slowdown(["b", "b"], [1.5, 1.5], share=[50, 50])
+    with pytest.raises(InputError, match=r"^slowdowns\[2\]\.mode: must be the cluster's sharing"):
+        sliced.add_slowdown(["b", "b"], [1.5, 1.5], mode="mps")
+    sliced.add_node("n", 1, "V100", 16000.0)
+    where = r"^jobs\[0\]\.share\[0\]: cluster\.sharing time_sliced has no caps, got 50$"
+    with pytest.raises(InputError, match=where):
+        sliced.add_job("j", "a", state="running", gpus=["n-0"], share=[50])

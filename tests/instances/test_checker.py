@@ -185,6 +185,40 @@ def test_share_that_the_cluster_does_not_give() -> None:
     assert violations_of(report) == [rule]
 
 
+def time_sliced() -> Data:
+    data = base(shares=[], sharing="time_sliced")
+    data["slowdowns"] = [{"pair": ["a", "b"], "slowdown": [1.9, 1.6], "mode": "time_sliced"}]
+    return data
+
+
+def test_jobs_that_take_turns_have_the_entry_of_their_mode() -> None:
+    pair = put("j1", "g0"), put("j2", "g0")
+    report = checked(time_sliced(), [job("j1"), job("j2", "b")], *pair)
+    assert report.violations == ()
+    assert report.job_slowdown == {"j1": 1.9, "j2": 1.6}
+
+
+def test_an_entry_of_another_mode_lets_none_share() -> None:
+    jobs = [job("j1"), job("j2", "b")]
+    instance = Instance.from_data({**time_sliced(), "jobs": jobs})
+    # What a record refuses, the checker finds in an instance that was put together unchecked.
+    mixed = instance.model_copy(
+        update={"cluster": instance.cluster.model_copy(update={"sharing": "mps"})}
+    )
+    plan = Plan.from_data({"assignments": [put("j1", "g0"), put("j2", "g0")]})
+    rule = "GPU g0: entry: no entry lets j1 (a at no cap), j2 (b at no cap) on V100 share"
+    assert violations_of(check(mixed, plan)) == [rule]
+
+
+def test_a_cap_where_jobs_take_turns() -> None:
+    instance = Instance.from_data({**base(start_capped=True), "jobs": [job("j1")]})
+    sliced = instance.cluster.model_copy(update={"sharing": "time_sliced"})
+    plan = Plan.from_data({"assignments": [put("j1", "g0", share=[50])]})
+    rule = "job j1: share: share 50 on g0 is a cap, which time-sliced jobs cannot have"
+    found = check(instance.model_copy(update={"cluster": sliced}), plan)
+    assert violations_of(found) == [rule]
+
+
 def test_pair_without_an_entry_at_these_shares() -> None:
     pair = (put("j1", "g0", share=[50]), put("j2", "g0", share=[50]))
     report = checked(base(), [job("j1"), job("j2", "b")], *pair)

@@ -142,7 +142,7 @@ def test_pair_that_failed_once_may_not_share(tmp_path):
     [
         ([], "must have at least one row"),
         (["me,A,shared,1,x,y,1"], "line 2: must have 10 fields, got 7"),
-        (["me,A,mig,1,x,y,1,1,ok,"], "line 2: mode: must be shared or empty, got 'mig'"),
+        (["me,A,mig,1,x,y,1,1,ok,"], "line 2: mode: must be 'mps' or 'time_sliced', got 'mig'"),
         (["me,A,shared,2,x,y,1,1,ok,"], "line 2: gpus: must be 1 or empty, got 2"),
         (["me,A,shared,1,x,y,0,1,ok,"], "line 2: slowdown_a: must be >= 0.001, got 0"),
         (["me,A,shared,1,x,y,1,nan,ok,"], "line 2: slowdown_b: must be a finite number"),

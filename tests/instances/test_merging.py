@@ -16,9 +16,9 @@ def known(*slowdowns: dict[str, object]) -> Instance:
     return small(JOBS, list(slowdowns), gpus=2)
 
 
-def table(tmp_path, *rows: str) -> str:
+def table(tmp_path, *rows: str, last: str = "status") -> str:
     path = tmp_path / "pairs.csv"
-    head = "gpu_model,workload_1,workload_2,slowdown_1,slowdown_2,status"
+    head = f"gpu_model,workload_1,workload_2,slowdown_1,slowdown_2,{last}"
     path.write_text("\n".join([head, *rows]) + "\n")
     return str(path)
 
@@ -74,8 +74,22 @@ def test_what_the_instance_does_not_have_is_left_out_and_said(tmp_path):
     )
 
 
+def test_rows_of_another_sharing_mode_are_left_out_and_said(tmp_path):
+    rows = ("V100,a,b,1.1,1.2,", "V100,a,c,1.3,1.4,shared", "V100,a,b,2.1,1.9,time_sliced")
+    path = table(tmp_path, *rows, last="mode")
+    merged = with_pairs(known(), path)
+    assert {e.pair: e.mode for e in merged.instance.slowdowns} == {
+        ("a", "b"): "mps",
+        ("a", "c"): "mps",
+    }
+    assert merged.notes == ("1 of mode time_sliced are left out", "1 of 3 rows are left out")
+    turns = known().altered(cluster=known().cluster.replace(sharing="time_sliced"))
+    (entry,) = with_pairs(turns, path).instance.slowdowns
+    assert (entry.slowdown, entry.mode) == ((2.1, 1.9), "time_sliced")
+
+
 def test_a_table_of_another_instance_is_refused(tmp_path):
     path = table(tmp_path, "P100,vgg,gpt,1.1,1.2,")
-    rule = "no row is of workloads and GPU models of instance small; workloads that the instance"
+    rule = "no row is of workloads, GPU models and sharing of instance small; workloads that the"
     with pytest.raises(InputError, match=rule):
         with_pairs(known(), path)

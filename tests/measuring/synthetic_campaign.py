@@ -125,13 +125,14 @@ def _result(needs, draw, mode, names, shares, first, repeat):
 def _data(results, needs):
     profiles, measured = [], []
     for one in results:
-        gpu_model = MODEL if one.mode == "mps" else f"{MODEL} time-sliced"
+        if len(one.workloads) == 1 and one.mode != "mps":
+            continue
         if len(one.workloads) == 1:
             name = one.workloads[0]
             profiles.append(
                 SoloProfile(
                     workload=name,
-                    gpu_model=gpu_model,
+                    gpu_model=MODEL,
                     share=one.shares[0],
                     throughput=one.paces[0].iterations_s,
                     power_w=one.power_w,
@@ -146,7 +147,8 @@ def _data(results, needs):
             measured.append(
                 Measurement(
                     workloads=one.workloads,
-                    gpu_model=gpu_model,
+                    gpu_model=MODEL,
+                    mode=one.mode.replace("-", "_"),
                     share=one.shares,
                     slowdown=tuple(slowed),
                     power_w=one.power_w,

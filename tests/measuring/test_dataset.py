@@ -74,17 +74,24 @@ def test_p99_is_over_the_mean_of_all_repeats_alone():
     assert found(*ALONE, pair).data.measurements[0].p99 is None
 
 
-def test_what_ran_by_turns_is_a_model_of_its_own_with_a_baseline_of_its_own():
+def test_what_ran_by_turns_is_time_sliced_with_a_baseline_of_its_own():
     turns = [WorkerSeat(name, "time-sliced") for name in ("conv", "lstm")]
     pair = together(*turns, times=[0.08, 0.03])
     data, left_out = found(*ALONE, pair)
     assert not data.measurements
     assert left_out[0].why == "conv was not measured alone without a cap (time-sliced) yet"
     alone = (result(turns[:1], [0.04]), result(turns[1:], [0.01]))
-    data, _ = found(*ALONE, *alone, pair)
-    assert data.measurements[0].gpu_model == "H200 time-sliced"
+    data, left_out = found(*ALONE, *alone, pair, together("conv", "lstm"))
+    assert [(m.gpu_model, m.mode) for m in data.measurements] == [
+        ("H200", "time_sliced"),
+        ("H200", "mps"),
+    ]
     assert data.measurements[0].slowdown == pytest.approx((2, 3))
-    assert [p.gpu_model for p in data.profiles] == ["H200"] * 3 + ["H200 time-sliced"] * 2
+    # A workload is the same alone in both modes, and so has one profile.
+    assert len(data.profiles) == len(ALONE)
+    assert {one.why for one in left_out} == {"its profile is the one under MPS"}
+    data, _ = found(*alone, pair)
+    assert [p.workload for p in data.profiles] == ["conv", "lstm"]
 
 
 def test_a_pair_out_of_memory_has_failed_and_needs_no_baseline():

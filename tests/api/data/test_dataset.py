@@ -215,3 +215,22 @@ def test_a_repository_takes_no_percentages(run, tmp_path, folder):
         "half are at least 150, as percentages are\n"
     )
     assert not (tmp_path / "r.db").exists()
+
+
+def test_turns_make_a_cluster_and_entries_of_their_own(run, tmp_path):
+    (tmp_path / "pairs.csv").write_text(
+        "workload_1,slowdown_1,workload_2,slowdown_2,gpu_model,mode\n"
+        "a,1.2,b,1.3,V100,\na,1.9,b,2.1,V100,time_sliced\n"
+    )
+    _, output, _ = run("pairs", tmp_path, "--json")
+    assert [(one["mode"], one["slowdown"]) for one in json.loads(output)] == [
+        ("mps", [1.2, 1.3]),
+        ("time_sliced", [1.9, 2.1]),
+    ]
+    assert "time_sliced" in run("pairs", tmp_path)[1]
+    made = tmp_path / "turns.json"
+    wanted = ("--gpu-model", "V100", "--gpus", "1", "--sharing", "time_sliced", "-o", made)
+    assert run("instance", tmp_path, *wanted)[0] == 0
+    instance = read_instance(made)
+    assert instance.cluster.sharing == "time_sliced"
+    assert [(e.slowdown, e.mode) for e in instance.slowdowns] == [((1.9, 2.1), "time_sliced")]

@@ -166,3 +166,24 @@ def test_what_variables_cannot_start_is_refused_in_a_line(tmp_path, capsys):
     assert printed.out == ""
     rule = "the share idle needs isolation, which variables of MPS cannot give"
     assert printed.err == f"dovetail: y on g0: {rule}\n"
+
+
+def test_without_mps_the_lines_say_so():
+    instance = Instance.from_data(
+        {
+            "name": "turns",
+            "cluster": {
+                "sharing": "time_sliced",
+                "nodes": [{"id": "n0", "gpu_count": 1, "gpu": GPU}],
+            },
+            "workloads": {"a": {"memory_mib": 4000}},
+            "jobs": [
+                {"id": "batch", "workload": "a"},
+                {"id": "late", "workload": "a", "priority": "latency"},
+            ],
+            "slowdowns": [{"pair": ["a", "a"], "slowdown": [1.8, 1.8], "mode": "time_sliced"}],
+        }
+    )
+    lines = "\n".join(shell_lines(instance, (), ranks(instance, solve(instance).plan))).splitlines()
+    assert set(environments(lines).values()) == {("0", "-")}
+    assert "no MPS daemon may run" in lines[0]

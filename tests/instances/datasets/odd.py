@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import METRICS
 from tests.instances.odd import names, positive, shares, slowdowns
@@ -47,14 +48,17 @@ def measurements(draw):
 
     ran = draw(st.booleans())
     slow = not ran and draw(st.booleans())
+    share = draw(st.none() | st.just(each(st.none() | shares)))
+    capped = any(cap not in (None, IDLE) for cap in share or ())
     return Measurement(
         workloads=each(names),
         gpu_model=draw(names),
-        share=draw(st.none() | st.just(each(st.none() | shares))),
+        share=share,
         slowdown=each(slowdowns) if ran else None,
         at_least=each(slowdowns) if slow else None,
         p99=each(st.none() | slowdowns) if ran else None,
         power_w=draw(_maybe_positive),
+        mode="mps" if capped else draw(st.sampled_from(("mps", "time_sliced"))),
         **{name: draw(strategy) for name, strategy in _about.items()},
     )
 

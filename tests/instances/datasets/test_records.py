@@ -124,7 +124,7 @@ def test_a_workload_with_itself_may_be_slowed_unequally():
         (
             {"slowdown": None, "colour": 1},
             "colour: unknown field, known are: workloads, gpu_model, share, slowdown, "
-            "at_least, p99, power_w, driver, library, source, date",
+            "at_least, p99, power_w, driver, library, source, date, mode",
         ),
         (
             {"slowdown": [1.0, 9.0], "at_least": [1.0, 9.0]},
@@ -135,6 +135,14 @@ def test_a_workload_with_itself_may_be_slowed_unequally():
         (
             {"slowdown": None, "p99": [1.5, None]},
             "p99: must be absent if they failed to run together",
+        ),
+        (
+            {"slowdown": [1.0, 1.0], "mode": "slices"},
+            "mode: must be 'mps' or 'time_sliced', got 'slices'",
+        ),
+        (
+            {"slowdown": [1.0, 1.0], "mode": "time_sliced", "share": [None, 50]},
+            "share[1]: mode time_sliced has no caps, got 50",
         ),
     ],
 )

@@ -71,6 +71,24 @@ def test_a_repository_made_before_tail_latencies_is_read_and_appended_to(tmp_pat
     assert repository.data_set().measurements == (PAIR, with_tail)
 
 
+def test_modes_are_kept_apart_and_lie_in_a_table_that_old_repositories_lack(tmp_path):
+    turns = PAIR.replace(share=None, slowdown=(1.9, 2.1), mode="time_sliced")
+    repository = Repository(tmp_path / "r.db")
+    repository.append([A], [PAIR])
+    changed(repository.path, "DROP TABLE mode")
+    assert repository.data_set().measurements == (PAIR,)
+    repository.append([], [turns])
+    data = repository.data_set()
+    assert data.measurements == (PAIR, turns)
+    for parquet in (False, True) if find_spec("pyarrow") else (False,):
+        write_dataset(data, tmp_path / str(parquet), parquet)
+        assert read_dataset(tmp_path / str(parquet)).measurements == data.measurements
+    for mode, one in (("mps", PAIR), ("time_sliced", turns)):
+        made = data.instance(PAIR.gpu_model, 1, memory_mib=1e6, sharing=mode)
+        assert made.cluster.sharing == mode
+        assert [(e.slowdown, e.mode) for e in made.slowdowns] == [(one.slowdown, mode)]
+
+
 def test_a_pair_at_idle_is_read_back_and_makes_an_instance(tmp_path):
     isolated = PAIR.replace(share=(None, IDLE))
     repository = Repository(tmp_path / "r.db")
