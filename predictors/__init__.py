@@ -10,6 +10,7 @@ from dovetail.predictors.fill import (
     unanswered,
     unsupported,
 )
+from dovetail.predictors.kernels import KernelsPredictor, Law
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.predictor import UNCAPPED, Prediction, Predictor
 from dovetail.predictors.trained import TrainedPredictor
@@ -18,6 +19,8 @@ __all__ = [
     "PREDICTORS",
     "UNCAPPED",
     "AnalyticPredictor",
+    "KernelsPredictor",
+    "Law",
     "Prediction",
     "Predictor",
     "TrainedPredictor",

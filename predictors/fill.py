@@ -386,7 +386,7 @@ def _predicted(
 def _source(prediction: Prediction, row: int) -> Source:
     if prediction.measured is not None and prediction.measured[row]:
         return "measured"
-    return "estimate" if prediction.upper is None else "model"
+    return "estimate" if prediction.estimate or prediction.upper is None else "model"
 
 
 def _entries(

@@ -54,6 +54,9 @@ class Prediction(NamedTuple):
         predictor that has none.
     measured : ndarray of bool, shape (rows,), or None
         Which rows were measured, so that ``slowdown`` is no prediction; None if none was.
+    estimate : bool
+        Whether nothing measured on the user's GPUs backs the numbers: ``upper``, if any, was tested
+        on measurements of others.
     """
 
     slowdown: FloatArray
@@ -61,6 +64,7 @@ class Prediction(NamedTuple):
     power_w: FloatArray | None = None
     error: FloatArray | None = None
     measured: BoolArray | None = None
+    estimate: bool = False
 
 
 class Predictor(Protocol):

@@ -91,7 +91,7 @@ class ModelSpec(NamedTuple):
     prepare: Callable[[ModelSpec, FittingTask, Mapping[str, Any]], ModelSpec] | None = None
 
 
-MODELS: Final = ("constant", "analytic", "hierarchical")
+MODELS: Final = ("constant", "analytic", "kernels", "hierarchical")
 """The models of the core; plugins add more."""
 
 AUTO: Final = "auto"

@@ -16,6 +16,7 @@ FORMS: Final[Mapping[str, str]] = {
     "analytic": "Analytic",
     "constant": "Constant",
     "hierarchy": "Hierarchy",
+    "kernels": "Kernels",
 }
 """The core's forms: the name of the class in the module of each kind."""
 

@@ -23,7 +23,7 @@ def data():
 
 
 def test_they_are_found_after_those_of_the_core():
-    assert model_names()[:3] == ("constant", "analytic", "hierarchical")
+    assert model_names()[:4] == ("constant", "analytic", "kernels", "hierarchical")
     assert {*TREES, "tensorshare"} <= set(model_names())
 
 
