@@ -252,7 +252,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "gpu_model": "Name of the GPU model.",
         "share": "MPS share of each; empty: none.",
         "slowdown": "Iteration time together / alone on that GPU without a share.",
-        "at_least": "If it failed because one was too slow to measure: a lower bound.",
+        "at_least": "If it failed because one was too slow to measure: a lower bound; empty: "
+        "not known.",
         "p99": "Growth of the 99th percentile of latency: together / alone.",
         "power_w": "Mean power of the GPU, W.",
         "driver": "Version of the driver.",

@@ -55,6 +55,7 @@ MODELS: Final = {
     "RTX 3090": (GpuModel(model="RTX 3090", memory_mib=24576.0, sms=82), 1.1),
     "A100": (GpuModel(model="A100", memory_mib=40960.0, sms=108), 1.9),
     "H100": (GpuModel(model="H100", memory_mib=81920.0, sms=132), 3.3),
+    "H200": (GpuModel(model="H200", memory_mib=143771.0, sms=132), 3.7),
 }
 """GPU models by NVIDIA's data sheets, each with a rough training speed, V100 = 1."""
 

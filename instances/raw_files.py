@@ -20,6 +20,9 @@ from dovetail.instances.errors import InputError, source_name
 
 FilePath = str | os.PathLike[str]
 
+LIBRARY = "library:"
+"""What precedes the name of something shipped where the path of a file may stand."""
+
 
 MOST_BYTES = 512 * 2**20
 """The largest accepted input, decompressed: a small ``.gz`` may hold any amount."""

@@ -176,8 +176,15 @@ COMMANDS: Final = (
     ),
     Command(
         "library",
-        "List the shipped instances, or write one.",
+        "List the shipped instances and data sets; write an instance, or describe a data set.",
         "dovetail.data.commands:library",
-        (argument("[NAME]", "write this instance (default: list all)", "shipped"), OUTPUT),
+        (
+            argument(
+                "[NAME]",
+                "write this instance, or print what this data set is (default: list all)",
+                "shipped",
+            ),
+            OUTPUT,
+        ),
     ),
 )

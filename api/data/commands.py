@@ -17,6 +17,8 @@ from dovetail.toolkit.outputs import write_made
 
 if TYPE_CHECKING:
     from dovetail.instances.kernel_records import KernelGpu
+    from dovetail.instances.library import LibraryInstance
+    from dovetail.instances.measured import LibraryDataSet
 
 
 def init(options: Namespace) -> int:
@@ -158,17 +160,27 @@ def generate(options: Namespace) -> int:
 
 
 def library(options: Namespace) -> int:
-    """List the shipped instances, or write one of them."""
+    """List the shipped instances and data sets, or write an instance, or describe a data set."""
     from dovetail.instances import library as shipped
+    from dovetail.instances import measured
 
-    if options.shipped:
-        write_made(options, shipped.load(options.shipped))
-        return 0
-    entries = shipped.manifest()
-    if options.json:
+    name: str | None = options.shipped
+    entries: dict[str, LibraryInstance | LibraryDataSet] = {
+        **shipped.manifest(),
+        **measured.manifest(),
+    }
+    if name is not None and name in measured.names():
+        readme = measured.path(name) / "README.md"
+        if options.json:
+            write_data(entries[name].to_data(), options.output)
+        else:
+            write_text(options.output, readme.read_text(encoding="utf-8"))
+    elif name:
+        write_made(options, shipped.load(name))
+    elif options.json:
         write_data({name: entry.to_data() for name, entry in entries.items()}, "-")
-        return 0
-    width = max(map(len, entries))
-    for name, entry in entries.items():
-        print(f"{name:<{width}}  {entry.title}")
+    else:
+        width = max(map(len, entries))
+        for name, entry in entries.items():
+            print(f"{name:<{width}}  {entry.title}")
     return 0

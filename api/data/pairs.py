@@ -39,7 +39,7 @@ class Together(NamedTuple):
         The workloads in the order of their names, and the cap of each.
     slowdown : tuple of float, or None
         The mean slowdown of each; None if they never ran together.
-    at_least : tuple of float, or None
+    at_least : tuple of float or None, or None
         If they never ran together: the largest known lower bound of each slowdown, if any.
     times, failed : int
         How often they were measured, and how often they failed to run together.
@@ -52,7 +52,7 @@ class Together(NamedTuple):
     workloads: tuple[str, ...]
     shares: tuple[AnyShare, ...]
     slowdown: tuple[float, ...] | None
-    at_least: tuple[float, ...] | None
+    at_least: tuple[float | None, ...] | None
     times: int
     failed: int
     last: str | None
@@ -99,11 +99,15 @@ def _summed(key: _Key, repeats: Sequence[tuple[tuple[int, ...], Measurement]]) -
         workloads=key[2],
         shares=tuple(map(share_of, key[3])),
         slowdown=tuple(map(fmean, zip(*ran, strict=True))) if ran else None,
-        at_least=tuple(map(max, zip(*least, strict=True))) if least and not ran else None,
+        at_least=tuple(map(_largest, zip(*least, strict=True))) if least and not ran else None,
         times=len(repeats),
         failed=len(repeats) - len(ran),
         last=max(dates, default=None),
     )
+
+
+def _largest(bounds: Iterable[float | None]) -> float | None:
+    return max((bound for bound in bounds if bound is not None), default=None)
 
 
 def _require_known(data: DataSet, workload: str) -> None:
@@ -134,7 +138,8 @@ def _add(table: Table, one: Together) -> None:
 def _slowdown(one: Together, k: int) -> str:
     if one.slowdown is not None:
         return two_digits(one.slowdown[k])
-    return f">= {two_digits(one.at_least[k])}" if one.at_least else "failed"
+    least = one.at_least[k] if one.at_least else None
+    return "failed" if least is None else f">= {two_digits(least)}"
 
 
 def _often(one: Together) -> str:

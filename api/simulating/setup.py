@@ -17,11 +17,13 @@ from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
-from dovetail.instances import library
+from dovetail.instances import library, measured
 from dovetail.instances._record import listed
 from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
+from dovetail.instances.raw_files import LIBRARY
 from dovetail.instances.traces.draws import with_gslas
 from dovetail.instances.traces.files import kind_of, read_trace
 from dovetail.instances.traces.filters import busiest, faster, from_zero, largest, window
@@ -31,7 +33,6 @@ from dovetail.instances.traces.trace import Trace
 from dovetail.simulating.wording import duration, fixed
 from dovetail.toolkit.wording import number
 
-LIBRARY = "library:"
 HOUR_S = 3600.0
 
 _OVERLOAD = 2.0
@@ -285,8 +286,9 @@ def _world_text(source: str | None, world: Instance) -> str:
     if source is None:
         return f"synthetic, {workloads}: nothing in it was measured"
     pairs = sum(entry.pair is not None for entry in world.slowdowns)
-    made_up = ", none of them measured" if source.startswith(LIBRARY) else ""
-    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{made_up}{_alone_text(world)}"
+    made_up = source.startswith(LIBRARY) and source.removeprefix(LIBRARY) not in measured.names()
+    origin = ", none of them measured" if made_up else ""
+    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{origin}{_alone_text(world)}"
 
 
 def _alone_text(world: Instance) -> str:
@@ -310,6 +312,8 @@ def _source(source: str) -> Instance | DataSet:
     if not source.startswith(LIBRARY):
         return read_source(source)
     name = source.removeprefix(LIBRARY)
+    if name in measured.names():
+        return read_dataset(source)
     return library_world(name) if name in trace_names() else library.load(name)
 
 

@@ -154,7 +154,9 @@ SLOWDOWNS: Final = option(
     "add these measured pairs to the instance; columns as in docs/howto/import-data.md",
 )
 DATA: Final = argument(
-    "DATA", "folder with profiles or pairs (.csv, .csv.gz, .parquet), or repository (.db, .sqlite)"
+    "DATA",
+    "folder with profiles or pairs (.csv, .csv.gz, .parquet), repository (.db, .sqlite), or "
+    "library:NAME",
 )
 OUTPUT: Final = option(
     "-o, --output FILE", "write to this file; -: to standard output", output_file, "-"

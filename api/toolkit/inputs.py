@@ -10,18 +10,16 @@ from dovetail.instances._plausible import faster_together
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
-from dovetail.instances.raw_files import read_text
-
-_LIBRARY = "library:"
+from dovetail.instances.raw_files import LIBRARY, read_text
 
 
 def named_text(source: str) -> tuple[str, str]:
     """Return the file of an instance, which may be shipped (``library:NAME``), and its text."""
-    if not source.startswith(_LIBRARY):
+    if not source.startswith(LIBRARY):
         return source, read_text(source)
     from dovetail.instances import library as shipped
 
-    path = str(shipped.path(source.removeprefix(_LIBRARY)))
+    path = str(shipped.path(source.removeprefix(LIBRARY)))
     return path, read_text(path)
 
 
@@ -30,14 +28,14 @@ def instance_named(source: str) -> Instance:
 
     Slowdowns of a file that are probably speeds are reported on standard error.
     """
-    if not source.startswith(_LIBRARY):
+    if not source.startswith(LIBRARY):
         instance = read_instance(source)
         for note in faster_together(instance.slowdowns):
             print(f"dovetail: {source_name(source)}: {note}", file=sys.stderr)
         return instance
     from dovetail.instances import library as shipped
 
-    return shipped.load(source.removeprefix(_LIBRARY))
+    return shipped.load(source.removeprefix(LIBRARY))
 
 
 def instance_with(source: str, slowdowns: str | None) -> Instance:

@@ -196,7 +196,7 @@ def _of_data(data: DataSet, gpu_models: Sequence[str] | None, memory_mib: float 
 
 def _on_model(data: DataSet, model: str, memory_mib: float | None) -> Instance:
     known = {name.upper(): gpu.memory_mib for name, (gpu, _) in MODELS.items()}
-    memory = known.get(model.upper()) if memory_mib is None else memory_mib
+    memory = known.get(model.upper().removeprefix("NVIDIA ")) if memory_mib is None else memory_mib
     return data.instance(model, 1, memory_mib=memory)
 
 

@@ -156,7 +156,6 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
     if ran and None in slowdowns:
         column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
         raise row.broken(column, "must not be empty if status is ok or empty")
-    least = [cells.get(f"at_least[{k}]") for k in range(width)]
     plain = ("gpu_model", "mode", "power_w", "driver", "library", "source", "date")
     given = {name: cells.get(name) for name in plain}
     return {
@@ -164,7 +163,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
         "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
         "share": [cells.get(f"share[{k}]") for k in range(width)],
         "slowdown": slowdowns if ran else None,
-        "at_least": None if least == [None] * width else least,
+        "at_least": [cells.get(f"at_least[{k}]") for k in range(width)],
         "p99": [cells.get(f"p99[{k}]") for k in range(width)],
     }
 

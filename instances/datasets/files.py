@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dovetail.instances import measured
 from dovetail.instances._parquet import parquet_bytes, parquet_table
 from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import listed
@@ -31,7 +32,7 @@ from dovetail.instances.datasets.dataset import DataSet, doubts, slowdowns_of
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.raw_files import FilePath, write_bytes
+from dovetail.instances.raw_files import LIBRARY, FilePath, write_bytes
 
 TABLES = ("profiles", "pairs")
 FORMS = (".csv", ".csv.gz", ".parquet")
@@ -61,7 +62,7 @@ def read_dataset(path: FilePath) -> DataSet:
     ----------
     path : str or path
         A folder with ``profiles`` or ``pairs`` or both (``.csv``, ``.csv.gz`` or ``.parquet``),
-        or a repository (``.db``, ``.sqlite``).
+        or a repository (``.db``, ``.sqlite``), or ``library:NAME`` for a shipped data set.
 
     Returns
     -------
@@ -75,6 +76,7 @@ def read_dataset(path: FilePath) -> DataSet:
     UnsupportedError
         For Parquet without the extra that reads it.
     """
+    path = _place_of(path)
     if is_repository(path):
         return Repository(path).data_set()
     if not os.path.isdir(path):
@@ -93,6 +95,12 @@ def read_dataset(path: FilePath) -> DataSet:
         },
         source_name(path),
     )
+
+
+def _place_of(path: FilePath) -> FilePath:
+    """Return the folder of a data set that is named as shipped; any other path as it is."""
+    name = os.fspath(path)
+    return measured.path(name.removeprefix(LIBRARY)) if name.startswith(LIBRARY) else path
 
 
 def read_pairs(path: FilePath) -> PairTable:
@@ -135,8 +143,9 @@ def dataset_files(path: FilePath) -> tuple[Path, ...]:
     Parameters
     ----------
     path : str or path
-        A folder, or a repository.
+        A folder, a repository, or ``library:NAME`` for a shipped data set.
     """
+    path = _place_of(path)
     if is_repository(path):
         return (Path(path),)
     return tuple(Path(path, f"{table}{form}") for table in TABLES for form in FORMS)

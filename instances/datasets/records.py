@@ -46,6 +46,10 @@ def _measured(p99: tuple[float | None, ...] | None) -> tuple[float | None, ...] 
     return p99 if p99 and any(tail is not None for tail in p99) else None
 
 
+def _bounded(least: tuple[float | None, ...] | None) -> tuple[float | None, ...] | None:
+    return least if least and any(bound is not None for bound in least) else None
+
+
 def _capped(share: tuple[AnyShare, ...] | None) -> tuple[AnyShare, ...] | None:
     return share if share and any(cap is not None for cap in share) else None
 
@@ -101,16 +105,16 @@ class Measurement(Record):
     A workload may appear twice, and its two copies may have been slowed unequally. ``slowdown``
     has one number for each of ``workloads``; it is None if they failed to run together (for
     example, out of memory), or one was too slow to measure: ``at_least`` then has lower bounds of
-    the slowdowns, which are not used for fitting. ``p99`` is the growth of the 99th percentile of
-    the latency, for each workload that has one. ``driver`` and ``library`` are as in
-    `SoloProfile`.
+    the slowdowns, as far as they are known, which are not used for fitting. ``p99`` is the growth
+    of the 99th percentile of the latency, for each workload that has one. ``driver`` and
+    ``library`` are as in `SoloProfile`.
     """
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=2)]
     gpu_model: Name
     share: Annotated[tuple[SeatShare | None, ...] | None, AfterValidator(_capped)] = None
     slowdown: tuple[Slowdown, ...] | None
-    at_least: tuple[Slowdown, ...] | None = None
+    at_least: Annotated[tuple[Slowdown | None, ...] | None, AfterValidator(_bounded)] = None
     p99: Annotated[tuple[Slowdown | None, ...] | None, AfterValidator(_measured)] = None
     power_w: Positive | None = None
     driver: Name | None = None

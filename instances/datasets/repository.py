@@ -575,7 +575,7 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
         data = {"workloads": names, "share": shares, **_known(_MEASUREMENT, values)}
         failed = status == "failed"
         data["slowdown"] = None if failed else slowdowns
-        data["at_least"] = slowdowns if failed and None not in slowdowns else None
+        data["at_least"] = slowdowns if failed else None
         if of_member := tails.get(sequence):
             data["p99"] = tuple(of_member.get(k) for k in range(len(names)))
         found[sequence] = (Measurement, data)

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from dovetail.instances import measured
 from dovetail.instances._record import NonNegative, Number, Record, Text, listed, shown
 from dovetail.instances._syntax import parse_yaml
 from dovetail.instances.errors import InputError, hint
@@ -61,6 +62,9 @@ def path(name: str) -> Path:
     InputError
         When there is none of that name.
     """
+    if name in measured.names():
+        rule = f"{name} is a data set: write an instance of it with dovetail dataset instance"
+        raise InputError(rule, "library")
     if name not in manifest():
         rule = f"must be one of {listed(names(), most=40)}, got {shown(name)}{hint(name, names())}"
         raise InputError(rule, "library")

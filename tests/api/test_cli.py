@@ -17,7 +17,7 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.cli.parser import parsed
-from dovetail.instances import library
+from dovetail.instances import library, measured
 from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
@@ -274,10 +274,21 @@ def _optima_of_mps(*paths):
 def test_library_lists_and_writes(run, tmp_path):
     status, out, _ = run("library")
     assert status == 0
-    assert {line.split()[0] for line in out.splitlines()} == set(library.names())
+    shipped = {*library.names(), *measured.names()}
+    assert {line.split()[0] for line in out.splitlines()} == shipped
     assert run("library", "lab", "-o", tmp_path / "lab.json")[0] == 0
     assert read_instance(tmp_path / "lab.json") == library.load("lab")
-    assert set(json.loads(run("library", "--json")[1])) == set(library.names())
+    assert set(json.loads(run("library", "--json")[1])) == shipped
+
+
+def test_library_describes_a_data_set(run, tmp_path):
+    status, out, _ = run("library", "h200-2026-11")
+    assert status == 0
+    assert out.startswith("# h200-2026-11: ")
+    assert run("library", "h200-2026-11", "-o", tmp_path / "README.md")[:2] == (0, "")
+    assert (tmp_path / "README.md").read_text() == out
+    entry = json.loads(run("library", "h200-2026-11", "--json")[1])
+    assert entry["licence"] == "Apache-2.0"
 
 
 def test_report_is_one_file(run, tmp_path):

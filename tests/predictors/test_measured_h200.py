@@ -1,7 +1,5 @@
 """What our own measurements on an H200 say of predictions."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,22 +10,25 @@ from dovetail.predictors.analytic import leave_room
 from dovetail.predictors.training import fit
 from dovetail.solver.rounds import solve
 
-DATA = Path(__file__).parents[2] / "benchmarks" / "gathered" / "h200"
-
 
 @pytest.fixture(scope="module")
 def data():
-    return read_dataset(DATA)
+    return read_dataset("library:h200-2026-11")
+
+
+def uncapped(data):
+    """Return the pairs that were measured without caps."""
+    return tuple(m for m in data.measurements if m.share is None and not m.failed)
 
 
 def test_no_gsla_is_broken_where_two_leave_room_for_each_other(data):
     (gpu_model,) = data.gpu_models
     workloads = data.workloads(gpu_model)
     names = list(workloads)
-    uncapped = [m for m in data.measurements if m.share is None]
-    pairs = np.array([[names.index(name) for name in m.workloads] for m in uncapped])
+    measured = uncapped(data)
+    pairs = np.array([[names.index(name) for name in m.workloads] for m in measured])
     estimated = AnalyticPredictor().predict(workloads, pairs, np.zeros_like(pairs)).slowdown
-    truth = np.array([m.slowdown for m in uncapped])
+    truth = np.array([m.slowdown for m in measured])
     accepted = (estimated <= 1.5).all(axis=1)
     broken = (truth > 1.5).any(axis=1)
     safe = leave_room([workloads[name] for name in names])[tuple(pairs.T)]
@@ -39,8 +40,7 @@ def test_no_gsla_is_broken_where_two_leave_room_for_each_other(data):
 def model(data, tmp_path_factory):
     """Return a model of the pairs without caps, through a file."""
     path = tmp_path_factory.mktemp("models") / "h200"
-    uncapped = tuple(m for m in data.measurements if m.share is None)
-    save_model(fit(data.replace(measurements=uncapped)), path)
+    save_model(fit(data.replace(measurements=uncapped(data))), path)
     return load_model(path)
 
 
@@ -48,8 +48,8 @@ def model(data, tmp_path_factory):
 def test_measured_pairs_share_as_they_do_as_measured_slowdowns(data, model, by_name):
     """A bound of a prediction, 8.39 for a measured 1.32, would let no two jobs share."""
     (gpu_model,) = data.gpu_models
-    uncapped = tuple(m for m in data.measurements if m.share is None)
-    given = data.replace(measurements=uncapped).instance(gpu_model, 4, memory_mib=143771)
+    measured = uncapped(data)
+    given = data.replace(measurements=measured).instance(gpu_model, 4, memory_mib=143771)
     given = given.with_jobs(job.replace(gsla=2.0) for job in given.jobs)
     unknown = given.replace(slowdowns=())
     if by_name:
@@ -60,7 +60,7 @@ def test_measured_pairs_share_as_they_do_as_measured_slowdowns(data, model, by_n
     # Pairs that were not measured may share as well, within bounds of predictions.
     assert solve(filled).objective > 5.605
     found = {frozenset(e.workloads): e for e in filled.slowdowns if e.source == "measured"}
-    truth = {frozenset(m.workloads): m for m in uncapped}
+    truth = {frozenset(m.workloads): m for m in measured}
     assert found.keys() == {pair for pair in truth if len(pair) == 2}
     for pair, entry in found.items():
         assert sorted(entry.slowdown) == pytest.approx(sorted(truth[pair].slowdown), abs=1e-3)

@@ -43,6 +43,7 @@ def script(capsys, tmp_path):
         (("submit", "--", "--pri"), {""}),
         (("submit", "--name", "la"), {""}),
         (("library", "la"), {"lab", "latency"}),
+        (("library", "h2"), {"h200-2026-11"}),
         (("plan", "--objective", "thr"), {"throughput"}),
         (("simulate", "--policy", "dov"), {"dovetail"}),
         (("queue", "--state", "fi"), {"finished"}),

@@ -637,6 +637,15 @@ def test_a_shipped_trace_brings_its_world(run):
     assert data["facts"]["world"].endswith("none of them measured")
 
 
+def test_shipped_measurements_are_a_world(run):
+    world = ("--world", "library:h200-2026-11", "--nodes", 1)
+    status, out, err = run("simulate", DAY, *world, "--policy", "fifo", "--json")
+    assert (status, err) == (0, "")
+    facts = json.loads(out)["facts"]["world"]
+    assert facts.startswith("library:h200-2026-11: 8 workloads, 63 slowdowns of pairs")
+    assert "measured" not in facts
+
+
 def result(policy, seed=0, **metrics):
     summary = dict.fromkeys(METRICS, math.nan) | metrics
     return RunResult(policy, seed, summary, {}, {}, {})

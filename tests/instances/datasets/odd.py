@@ -55,7 +55,7 @@ def measurements(draw):
         gpu_model=draw(names),
         share=share,
         slowdown=each(slowdowns) if ran else None,
-        at_least=each(slowdowns) if slow else None,
+        at_least=each(st.none() | slowdowns) if slow else None,
         p99=each(st.none() | slowdowns) if ran else None,
         power_w=draw(_maybe_positive),
         mode="mps" if capped else draw(st.sampled_from(("mps", "time_sliced"))),
