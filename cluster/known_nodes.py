@@ -58,6 +58,7 @@ def merged(remotes: Sequence[Remote]) -> Cluster:
         shares=tuple(sorted({cap for one in clusters for cap in caps_of(one.shares)})),
         share_sum=min(one.share_sum for one in clusters),
         start_capped=any(one.start_capped for one in clusters),
+        uncapped=all(one.uncapped for one in clusters),
         gang_sharing="whole" if any(one.gang_sharing == "whole" for one in clusters) else "partial",
         reserve_mib=max(one.reserve_mib for one in clusters),
         per_process_mib=max(one.per_process_mib for one in clusters),

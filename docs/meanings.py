@@ -32,6 +32,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "share_sum": "The caps on one GPU sum to at most this; jobs without a cap do not count.",
         "start_capped": "Whether a job that starts alone on a GPU may take a cap, so that "
         "another can join later.",
+        "uncapped": "Whether two jobs that could have caps may share without on an estimate. If "
+        "not, they do only if they were measured so, or if by its upper bound neither is slowed "
+        "more than if they took turns.",
         "gang_sharing": "`partial`: a gang may share some of its GPUs, each with another "
         "co-runner. `whole`: two jobs share only if they have equally many workers and share all "
         "their GPUs.",

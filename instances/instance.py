@@ -160,6 +160,7 @@ class Cluster(Record):
     shares: tuple[SeatShare, ...] = ()
     share_sum: Annotated[Count, Field(le=4800)] = 100
     start_capped: StrictBool = False
+    uncapped: StrictBool = False
     gang_sharing: Literal["partial", "whole"] = "partial"
     reserve_mib: NonNegative = 0.0
     per_process_mib: NonNegative = 0.0

@@ -56,7 +56,6 @@ from dovetail.instances.hosts import Hosts, host_slowdown
 from dovetail.instances.instance import Metrics, Node, Workload
 from dovetail.predictors.predictor import (
     UNCAPPED,
-    BoolArray,
     FloatArray,
     IntArray,
     Prediction,
@@ -275,19 +274,6 @@ def activity(workload: Workload) -> float | None:
     None if no metric gives it.
     """
     return _first(workload.metrics or Metrics(), ACTIVITY)
-
-
-def leave_room(workloads: Sequence[Workload]) -> BoolArray:
-    """Return whether every two workloads leave SMs free for each other, shape (n, n).
-
-    That is, whether the activity of both is known and sums to at most 1. Without caps, MPS is a
-    queue of kernels: a client's launches wait for kernels of the other. This hardly happens then:
-    among the pairs measured on an H200 without caps, none that leaves room broke a gSLA of 1.5; of
-    the others that the estimate accepted, two of three did.
-    """
-    known = [activity(workload) for workload in workloads]
-    active = np.array([np.nan if one is None else one for one in known], dtype=np.float64)
-    return np.asarray(active[:, np.newaxis] + active <= 1)
 
 
 def _first(metrics: Metrics, names: Sequence[str]) -> float | None:

@@ -60,7 +60,8 @@ def predict(
     Each entry gives its ``source``. One without ``upper`` is an estimate whose error is not
     bounded: a pair in which a job has a gSLA gets no such entry, and so does not share; see
     ``in_doubt``. Where caps for both jobs are known, a pair that never ran gets an entry without
-    caps only if sharing is worth it by the upper bounds (``unmeasured.may_share``).
+    caps only if neither is slowed more than if they took turns, by its upper bound
+    (``unmeasured.may_share``), or if the cluster allows it (``uncapped``).
 
     A fitted predictor also gives ``upper`` and, if it was fitted on power, ``power_w``. The bound
     of a workload is that of its largest gang, whose rate is set by the worst of its co-runners. A
@@ -221,7 +222,8 @@ def _allowed(instance: Instance, made: Sequence[SlowdownEntry]) -> Iterator[Slow
         np.array([entry.upper or none for entry in made]).reshape(-1, 2),
         np.array([not promised.isdisjoint(entry.workloads) for entry in made], dtype=np.bool_),
         np.array(capped, dtype=np.bool_),
-        np.array([_place(entry) in can_cap for entry in made], dtype=np.bool_),
+        np.array([_place(entry) in can_cap for entry in made], dtype=np.bool_)
+        & (not instance.cluster.uncapped),
     )
     for entry, may in zip(made, allowed.tolist(), strict=True):
         if may or entry.source == "measured":

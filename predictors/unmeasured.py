@@ -3,14 +3,20 @@
 Without caps, MPS is a queue of kernels: a client's launches wait for kernels of the other, and a
 job may be slowed ten times by a harmless-looking one. A cap on each job bounds what the other can
 do. So an estimate whose error is not bounded never lets a job with a gSLA share; and where both
-jobs could have caps, they run without only if their upper bounds say that this is worth it.
+jobs could have caps, they run without only if, by its upper bound, neither is slowed more than if
+the two took turns.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from dovetail.predictors.predictor import BoolArray, FloatArray
+
+TURNS: Final = 2.0
+"""The slowdown of two jobs that take turns on a GPU."""
 
 
 def may_share(
@@ -29,15 +35,14 @@ def may_share(
     capped : ndarray of bool, shape (...)
         Whether the split gives both jobs caps.
     can_cap : ndarray of bool, shape (...)
-        Whether the pair may share at some split with caps for both.
+        Whether the pair may share at some split with caps for both, or will once shares are proven.
 
     Returns
     -------
     ndarray of bool, shape (...)
         True if the slowdowns are bounded or no job has a gSLA, and if the split has caps for both,
-        no such split is open to them, or even at the upper bounds two jobs together do at least as
-        much as one after the other.
+        no such split is open to them, or neither is over ``TURNS`` by its upper bound.
     """
     bounded = ~np.isnan(upper).any(axis=-1)
-    worth = (1 / upper).sum(axis=-1) >= 1
+    worth = (upper <= TURNS).all(axis=-1)
     return np.asarray((bounded | ~promised) & (capped | ~can_cap | worth))

@@ -164,6 +164,10 @@ _SERVE = Command(
             "most jobs on a device (default: the pool's, 2 for real devices)",
             whole(1),
         ),
+        option(
+            "--uncapped",
+            "let jobs that never ran together share without SM shares on an estimate",
+        ),
         option("--accept-loss", "start even if the journal lacks events that were on disk"),
         option("--dry-run", "start nothing; plan --from-live prints what would start"),
     ),

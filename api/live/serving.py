@@ -71,6 +71,7 @@ def serve(options: Namespace) -> int:
             limits=AdmissionLimits(options.max_grace, options.user_jobs, options.user_mib),
             keep_s=options.keep,
             max_jobs_per_gpu=options.max_jobs_per_gpu,
+            uncapped=options.uncapped,
             notify=options.notify,
             private=options.private,
         )

@@ -61,6 +61,9 @@ class Source(IntEnum):
     """A fitted model without bounds."""
 
 
+SEEN: Final = (Source.MEASURED, Source.FAILED, Source.BROKEN)
+"""Sources that were seen on running jobs."""
+
 WITHOUT_BOUND: Final = (Source.ANALYTIC, Source.UTILISATION, Source.UNBOUNDED)
 """Sources of estimates without an error bound; their upper bound is the estimate itself."""
 

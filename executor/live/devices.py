@@ -24,6 +24,8 @@ class Devices:
         The pool.
     max_jobs_per_gpu : int, optional
         Number of jobs that may share a device; by default the pool's number.
+    uncapped : bool
+        Whether jobs may share without caps on an estimate, whatever the pool says.
 
     Attributes
     ----------
@@ -33,9 +35,12 @@ class Devices:
         The model of each, by its id; ``take_up`` changes this object in place.
     """
 
-    def __init__(self, pool: NodePool, max_jobs_per_gpu: int | None = None) -> None:
+    def __init__(
+        self, pool: NodePool, max_jobs_per_gpu: int | None = None, uncapped: bool = False
+    ) -> None:
         self._pool = pool
-        self._most = max_jobs_per_gpu
+        most = {} if max_jobs_per_gpu is None else {"max_jobs_per_gpu": max_jobs_per_gpu}
+        self._rules: dict[str, int] = most | ({"uncapped": True} if uncapped else {})
         self._offered = self._of_pool()
         self.models: dict[str, str] = {}
         self.take_up()
@@ -49,12 +54,7 @@ class Devices:
         return [events.DevicesChanged(at_s=at_s, gpus=tuple(_models(cluster)))]
 
     def _of_pool(self) -> Cluster:
-        cluster = self._pool.cluster()
-        return (
-            cluster
-            if self._most is None
-            else cluster.model_copy(update={"max_jobs_per_gpu": self._most})
-        )
+        return self._pool.cluster().model_copy(update=self._rules)
 
     def take_up(self) -> None:
         """Use the devices of the last event from now on."""

@@ -10,14 +10,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.executor.live.beliefs import ORIGINS, WHOLE, WITHOUT_BOUND, BeliefTable, Source
+from dovetail.executor.live.beliefs import (
+    ORIGINS,
+    SEEN,
+    WHOLE,
+    WITHOUT_BOUND,
+    BeliefTable,
+    Source,
+)
 from dovetail.executor.live.sharing_classes import Layout, SharingClass
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, Idle
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.shares import caps_of, share_total
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
-from dovetail.predictors.analytic import leave_room
+from dovetail.predictors.unmeasured import may_share
 from dovetail.solver.policies.state import State
 
 _STRONGEST_FIRST: Final = (None, "measured", "model", "estimate")
@@ -59,6 +66,8 @@ class KindState:
         Jobs that may no longer share a device.
     allowed : mapping of (SharingClass, str) to collection of int
         The shares that jobs of a kind may have on a device model.
+    rules : Cluster
+        The pool's rules for sharing devices.
     """
 
     kinds: tuple[SharingClass, ...]
@@ -67,6 +76,7 @@ class KindState:
     apart: Mapping[bool, bool]
     separated: Collection[tuple[str, str]]
     allowed: Mapping[tuple[SharingClass, str], Collection[int | Idle]]
+    rules: Cluster
 
     def state(self, cluster: Cluster, layout: Layout) -> State:
         """Return the state of a pool without jobs.
@@ -161,20 +171,20 @@ class KindState:
         return struck | self._in_doubt(models)
 
     def _in_doubt(self, models: Sequence[str]) -> NDArray[np.bool_]:
-        """Return the cells where one of two has a gSLA and the belief is an unbounded estimate.
-
-        Without caps, such an estimate does not allow sharing unless both leave SMs free for each
-        other.
-        """
+        """Return the cells of pairs that never ran so and may not (``predictors.unmeasured``)."""
         source = self._expanded(models, self.table.source, Source.NONE)
-        unbounded = np.isin(source, WITHOUT_BOUND)
-        uncapped = np.array([None in caps for caps in self.table.caps], dtype=np.bool_)
+        upper = self._expanded(models, self.table.upper, np.nan)
+        bounds = np.where(np.isin(source, WITHOUT_BOUND), np.nan, upper)
         promised = np.array([kind.promised for kind in self.kinds], dtype=np.bool_)
-        profiles = [None if kind.alone else self.profile(kind.workload) for kind in self.kinds]
-        room = leave_room([known or Workload(memory_mib=0.0) for known in profiles])
-        doubtful = (promised[:, np.newaxis] | promised) & ~room
-        either = unbounded | self._mirrored(unbounded)
-        return np.asarray(either & uncapped[:, np.newaxis, np.newaxis] & doubtful)
+        capped = np.array([None not in caps for caps in self.table.caps], dtype=np.bool_)
+        may = may_share(
+            np.stack([bounds, self._mirrored(bounds)], axis=-1),
+            promised[:, np.newaxis] | promised,
+            capped[:, np.newaxis, np.newaxis],
+            np.asarray(not self.rules.uncapped),
+        )
+        seen = np.isin(source, SEEN) | (source == Source.ISOLATED)
+        return np.asarray(~(may | (seen & self._mirrored(seen))))
 
     def _keep_apart(self, one: SharingClass, other: SharingClass) -> bool:
         jobs = (one.job, other.job)

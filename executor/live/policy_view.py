@@ -372,6 +372,7 @@ class PolicyView:
             apart={same: self.sharing(same) is not None for same in (False, True)},
             separated=frozenset(self.machine.apart),
             allowed=self._shares_of(self._specs),
+            rules=self.cluster,
         )
 
     def _shares_of(

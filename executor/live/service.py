@@ -94,6 +94,8 @@ class Service:
         Seconds for which events and logs of ended jobs are kept.
     max_jobs_per_gpu : int, optional
         Number of jobs that may share a device; by default the pool's number.
+    uncapped : bool
+        Let jobs share without caps on an estimate (``Cluster.uncapped``), whatever the pool says.
     boot_s : callable
         Returns seconds since the machine booted; the pool uses the same clock.
     notify : sequence of str, optional
@@ -133,6 +135,7 @@ class Service:
         limits: AdmissionLimits | None = None,
         keep_s: float = KEEP_S,
         max_jobs_per_gpu: int | None = None,
+        uncapped: bool = False,
         boot_s: Callable[[], float] = boot_s,
         notify: Sequence[str] | None = None,
         private: bool = False,
@@ -154,7 +157,7 @@ class Service:
         self._started_s = self._clock.now_s()
         self._troubles = Troubles(self._clock.now_s)
         self._ledger = EventLedger(journal, machine, self._lock, self._troubles, self._applied)
-        self._devices = Devices(pool, max_jobs_per_gpu)
+        self._devices = Devices(pool, max_jobs_per_gpu, uncapped)
         self._left = LeftBehind(machine)
         recorder = Recorder(repository, self._requests.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None

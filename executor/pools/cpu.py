@@ -93,7 +93,7 @@ class CpuPool(LocalPool):
             for device, cores in self._cores.items()
         )
         node = Node(id=socket.gethostname(), gpus=gpus)
-        return Cluster(shares=self._allowed_shares(), nodes=(node,))
+        return Cluster(shares=self._allowed_shares(), uncapped=self.shares == "none", nodes=(node,))
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Resume the runs that should exist, with their cores, and clean up after others."""

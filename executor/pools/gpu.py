@@ -143,7 +143,10 @@ class GpuPool(LocalPool):
     # Devices and shares.
 
     def cluster(self) -> Cluster:
-        """Return the GPUs, and the shares under which some cuBLAS version computes correctly."""
+        """Return the GPUs, and the shares under which some cuBLAS version computes correctly.
+
+        Without MPS, jobs take turns on a GPU, which bounds what a co-runner can do.
+        """
         devices = tuple(
             Device(id=name, model=gpu.name, memory_mib=gpu.memory_mib, sms=gpu.sms)
             for name, gpu in self._gpus.items()
@@ -157,6 +160,7 @@ class GpuPool(LocalPool):
         return Cluster(
             nodes=(Node(id=socket.gethostname(), gpus=devices),),
             shares=tuple(sorted(shares, key=share_code)),
+            uncapped=not self._has_mps,
             reserve_mib=RESERVE_MIB,
         )
 

@@ -21,6 +21,7 @@ from dovetail.predictors.model_file import load_model
 from dovetail.predictors.predictor import cap_of
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.training import fit
+from dovetail.predictors.unmeasured import may_share
 
 _Q90: Final = 1.2815515655446004
 """The 90 % quantile of the normal distribution."""
@@ -290,7 +291,35 @@ def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTabl
             slowdown[:, k] = upper[:, k] = _published(world, truth, first=caps == BEHIND)
     slowdown[:, :, unknown] = upper[:, :, unknown] = np.nan
     upper[np.isnan(slowdown)] = np.nan
-    return replace(truth, slowdown=slowdown, upper=upper, p99=np.full_like(upper, np.nan))
+    p99 = np.full_like(upper, np.nan)
+    return _capped_first(replace(truth, slowdown=slowdown, upper=upper, p99=p99), world)
+
+
+def _capped_first(table: SlowdownTable, world: Instance) -> SlowdownTable:
+    """Return predictions without those at which pairs that never ran may not share.
+
+    Where both jobs could have caps, they share without only by their bounds, as in plans and in
+    live mode (``predictors.unmeasured``). Policies check gSLAs themselves.
+    """
+    mirror = [table.caps_place[theirs, mine] for mine, theirs in table.caps]
+    capped = np.array([None not in caps for caps in table.caps])
+    isolated = np.array([IDLE in caps for caps in table.caps])
+    known, with_caps = ~np.isnan(table.slowdown), not world.cluster.uncapped
+    upper = np.where(np.isinf(table.upper), np.nan, table.upper)
+    may = may_share(
+        np.stack([upper, upper[:, mirror].swapaxes(2, 3)], axis=-1),
+        np.zeros(upper.shape, dtype=np.bool_),
+        capped[:, None, None],
+        np.asarray(known[:, capped & ~isolated].any(axis=1, keepdims=True) & with_caps),
+    )
+    may |= isolated[:, None, None]
+
+    def kept(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(may, values, np.nan)
+
+    return replace(
+        table, slowdown=kept(table.slowdown), upper=kept(table.upper), p99=kept(table.p99)
+    )
 
 
 def _published(world: Instance, truth: SlowdownTable, first: bool) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import GpuModel, HostResources, Metrics, Node, Workload
 from dovetail.predictors import UNCAPPED, AnalyticPredictor
-from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S, leave_room
+from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S
 
 CLOSE = 1e-9
 
@@ -265,20 +265,6 @@ def test_assumptions_never_promise_more_than_the_metrics(sm, dram, other, other_
     exact, guessed = slowdowns(*known, split), slowdowns(*assumed, split)
     if split == (UNCAPPED, UNCAPPED):
         assert (guessed >= exact - 1e-9).all()
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "room"),
-    [
-        (of(sm_active=0.6), of(sm_active=0.4), True),
-        (of(sm_active=0.6), of(sm_active=0.41), False),
-        (of(sm_active=0.6, gpu_util=1.0), of(gpu_util=0.4), True),
-        (of(sm_active=0.6), of(gpu_util=1.0), False),
-        (of(sm_active=0.1), Workload(memory_mib=1), False),
-    ],
-)
-def test_which_workloads_leave_room_for_each_other(first, second, room):
-    assert leave_room([first, second])[0, 1] == room
 
 
 @pytest.mark.parametrize(

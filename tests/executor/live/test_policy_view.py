@@ -37,7 +37,7 @@ PARTS = {"vision": (0.5, 0.2), "speech": (0.9, 0.2), "text": (0.7, 0.5)}
 
 def cluster(gpus=GPUS, **rules):
     devices = [{"id": gpu, "model": MODEL, "memory_mib": 40000} for gpu in gpus]
-    return Cluster.from_data({"nodes": [{"id": "n0", "gpus": devices}], **rules})
+    return Cluster.from_data({"nodes": [{"id": "n0", "gpus": devices}], "uncapped": True, **rules})
 
 
 def repository(*measurements, owners=(ANN, BOB), throughput=10.0, memory_mib=8000.0):
@@ -477,23 +477,44 @@ def test_a_gsla_is_held_against_the_bound_of_the_measured():
     assert f"{first.id}: gsla: slowdown 1.325" in refusal(view, [start(view, second, "g0")], {})
 
 
-def test_a_gsla_needs_more_than_an_estimate_without_a_bound():
-    """As in plans: without caps, unless the SM activity of both (0.5, 0.9, 0.7) sums to 1."""
+def test_a_pair_that_was_never_measured_without_caps_shares_at_a_split():
     story = known_story()
-    first, easy = story.submit(gsla=9.0), story.submit(workload="text")
-    second, like = story.submit(workload="speech"), story.submit(gsla=9.0)
+    first, second = story.submit(), story.submit(workload="speech")
+    known, like = story.submit(workload="text"), story.submit(gsla=9.0)
     measured = together("vision", "text", (1.2, 1.4))
-    view = world_of(story, measured, rules={"shares": [50]})
+    view = world_of(story, measured, rules={"shares": [50], "uncapped": False})
     view.renew(story.at_s)
     halves = [start(view, job, "g0", shares=(50,)) for job in (first, second)]
     assert refusal(view, halves, {}) is None
+    # Neither job has a gSLA, and still an estimate is no reason to share without caps.
+    assert "no entry lets" in refusal(view, [start(view, job, "g0") for job in (first, second)], {})
+    # Measured so, with and without a gSLA.
+    assert refusal(view, [start(view, job, "g0") for job in (first, known)], {}) is None
+    assert refusal(view, [start(view, job, "g0") for job in (like, known)], {}) is None
+
+
+def test_without_shares_unmeasured_pairs_wait_unless_the_owner_lets_them_share():
+    story = known_story()
+    jobs = [story.submit(), story.submit(workload="speech")]
+    for uncapped, refused in ((False, True), (True, False)):
+        view = world_of(story, rules={"uncapped": uncapped})
+        view.renew(story.at_s)
+        why = refusal(view, [start(view, job, "g0") for job in jobs], {})
+        assert (why is not None and "no entry lets" in why) == refused
+
+
+def test_a_gsla_needs_more_than_an_estimate_without_a_bound():
+    """Where the owner lets jobs share without caps on an estimate, those with a gSLA do not."""
+    story = known_story()
+    easy, second = story.submit(workload="text"), story.submit(workload="speech")
+    like = story.submit(gsla=9.0)
+    view = world_of(story, together("vision", "text", (1.2, 1.4)))
+    view.renew(story.at_s)
     put(story, view, second, "g0")
-    # Without a gSLA the estimate is enough; with one, a measurement is, or room on the SMs.
     assert refusal(view, [start(view, easy, "g0")], {}) is None
     assert "no entry lets" in refusal(view, [start(view, like, "g0")], {})
     put(story, view, like, "g1")
     assert refusal(view, [start(view, easy, "g1")], {}) is None
-    assert refusal(view, [start(view, story_of(view, story, gsla=9.0), "g1")], {}) is None
 
 
 def story_of(view, story, **changes):

@@ -98,6 +98,7 @@ def test_equal_jobs_on_all_devices_are_profiled_once_and_then_share(tmp_path):
     """Five times as many jobs as devices: all start alone, one profile serves them all."""
     truth = TRUTH.to_data()
     truth["cluster"]["nodes"][0]["gpu_count"] = 16
+    truth["cluster"]["uncapped"] = True
     truth["workloads"]["A"]["metrics"] = {"sm_active": 0.1, "dram_active": 0.02}
     truth["slowdowns"] = [{"pair": ["A", "A"], "slowdown": [1.02, 1.02]}]
     pool = SimulatedNode(tmp_path, Instance.from_data(truth), 10.0)

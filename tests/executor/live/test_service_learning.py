@@ -30,7 +30,8 @@ TRUTH = Instance.from_data(
         "format": "dovetail-instance/1",
         "name": "truth",
         "cluster": {
-            "nodes": [{"id": "n", "gpu_count": 1, "gpu": {"model": "V100", "memory_mib": 16000}}]
+            "uncapped": True,
+            "nodes": [{"id": "n", "gpu_count": 1, "gpu": {"model": "V100", "memory_mib": 16000}}],
         },
         "workloads": {
             name: {"memory_mib": 1000.0, "metrics": LIGHT, "throughput": {"100": 100.0}}

@@ -172,11 +172,28 @@ def test_held_out_knows_the_measured_part_and_predicts_the_rest():
     # 15 unordered pairs, self-pairs among them: 9 are measured, at every caps.
     assert np.triu(known).sum() == 9
     assert np.array_equal(known, known.T)
-    assert not np.isnan(believed.slowdown).any()
-    assert (believed.upper >= believed.slowdown).all()
+    assert not np.isnan(believed.slowdown[:, 1:]).any()
     rest = believed.slowdown[0][:, ~known]
     # A constant for each cap of the job's own.
     assert len(np.unique(rest)) < 60
+
+
+def test_pairs_that_were_not_measured_share_without_caps_only_if_their_bounds_say_so():
+    pytest.importorskip("sklearn", reason="the extra train is not installed")
+    made = synthetic_world(5, 1, splits=True)
+    truth = SlowdownTable.of(made)
+    freely = made.replace(cluster=made.cluster.replace(uncapped=True))
+    beliefs = HeldOutBeliefs("constant", 0.6)
+    believed, all_of_them = beliefs.of(made, 3), beliefs.of(freely, 3)
+    assert not np.isnan(all_of_them.slowdown).any()
+    upper = all_of_them.upper[0, 0]
+    known = (all_of_them.slowdown == truth.slowdown)[0].all(axis=0)
+    worth = np.maximum(upper, upper.T) <= 2.0
+    assert (~known & ~worth).any()
+    assert np.array_equal(~np.isnan(believed.slowdown[0, 0]), known | worth)
+    # Where no cap is known, nothing is held back.
+    bare = synthetic_world(5, 1)
+    assert not np.isnan(beliefs.of(bare, 3).slowdown).any()
 
 
 def test_held_out_families_are_never_seen():
