@@ -246,16 +246,14 @@ KERNELS = {
 
 def test_kernels_that_were_profiled_once_describe_all_profiles_without_a_share():
     capped = result([WorkerSeat("conv", "mps", 50)], [0.05])
-    turns = result([WorkerSeat("conv", "time-sliced")], [0.01], stage=2)
     first = result(["conv"], [0.02], kernels=KERNELS)
-    data, _ = found(first, result(["conv"], [0.04], repeat=1), capped, turns)
+    data, _ = found(first, result(["conv"], [0.04], repeat=1), capped)
     described = [one.metrics and one.metrics.to_data() for one in data.profiles]
     rest = KERNELS["metrics"]
     assert described == [
         {"kernels_s": pytest.approx(200.0), **rest},  # 4 / 0.02 s
         {"kernels_s": pytest.approx(100.0), **rest},
         None,
-        {"kernels_s": pytest.approx(400.0), **rest},
     ]
     assert data.profiles[1].source == "dovetail measure: first; kernels: torch.profiler"
 
