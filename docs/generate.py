@@ -244,10 +244,8 @@ def workloads_table() -> str:
             if isinstance(each, ast.FunctionDef) and each.name == name
         ]
         does, bounded, size = (" ".join(part.split()) for part in texts[0].split("\n\n"))
-        launches = f"{workloads.LAUNCHES[name]:,}" if name in workloads.LAUNCHES else "not counted"
-        size = size.removeprefix("Full size: ")
-        rows.append(f"| `{name}` | {does} {bounded} | {size} | {launches} |")
-    head = ["| name | does | full size, memory | kernels an iteration |", "|---|---|---|--:|"]
+        rows.append(f"| `{name}` | {does} {bounded} | {size.removeprefix('Full size: ')} |")
+    head = ["| name | does | full size, memory |", "|---|---|---|"]
     return "\n".join([*head, *rows])
 
 

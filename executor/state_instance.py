@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import IDLE, AnyShare, FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry, Source
 from dovetail.instances.plan import Assignment
@@ -96,6 +97,28 @@ def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
         jobs=tuple(jobs),
         slowdowns=tuple(_entry(state, model, members) for model, members in found),
     )
+
+
+def with_sets(instance: Instance, state: State, starts: Sequence[Start]) -> Instance:
+    """Return a round with an entry for each set of three or more jobs, running or after starts."""
+    gpus = {gpu for gpu, residents in enumerate(state.residents) if len(residents) > 1}
+    gpus.update(gpu for start in starts for gpu in start.gpus)
+    known = instance.entries
+    found = [
+        _entry(
+            state, model, members, "measured" if _is_given(state, model, members) else "estimate"
+        )
+        for model, members in sorted(_members_by_gpu(state, starts, gpus), key=repr)
+        if len(members) > 2
+    ]
+    return instance.replace(
+        slowdowns=(*instance.slowdowns, *(one for one in found if one.key not in known))
+    )
+
+
+def _is_given(state: State, model: int, members: Sequence[_Member]) -> bool:
+    named = [(state.names[k], share) for k, share in members]
+    return state.sets.settles(state.predicted.models[model], named)
 
 
 def staying(instance: Instance) -> list[Assignment]:
@@ -240,9 +263,12 @@ def _together(
         or any((model, a, b) in state.clashes for a, b in combinations(behind, 2))
     ):
         return nothing, nothing, nothing
+    if state.capped_sets and None in shares and not behind:
+        return nothing, nothing, nothing
     pairs = np.array([[_beside(state, model, a, b) for b in members] for a in members])
+    alone = [slowdown_at_last(state.workloads[k], share) for k, share in members]
     slowdowns, uppers, tails = (
-        np.minimum(slowdown_at(pairs[:, :, k], shares, last=k > 0), _MOST) for k in range(3)
+        np.minimum(slowdown_at(pairs[:, :, k], shares, k > 0, alone), _MOST) for k in range(3)
     )
     # Equal members get equal numbers, whatever the order of summation.
     alike = [members.index(member) for member in members]

@@ -111,8 +111,34 @@ def slowdown_with_idle(first: ArrayLike, behind: ArrayLike) -> NDArray[np.float6
     return np.concatenate([of_first, shared * shared.shape[-1]], axis=-1)
 
 
+def capped_set_slowdown(
+    pair_slowdowns: ArrayLike, alone: ArrayLike, last: bool = False
+) -> NDArray[np.float64]:
+    """Return the slowdown of each job of a set under caps, from those of its pairs.
+
+    What a cap costs a job alone counts once, and not once for each co-runner::
+
+        slowdown_i(S) = alone_i * set_slowdown of s_ij / alone_i
+
+    Parameters
+    ----------
+    pair_slowdowns, last
+        As for ``set_slowdown``, with each pair at the caps of its two jobs.
+    alone : array_like of float, shape (..., k)
+        The slowdown of each job alone at its cap; NaN if it is not known: then it counts as 1, and
+        the result is higher.
+    """
+    given = np.asarray(alone, dtype=np.float64)
+    own = np.where(np.isnan(given), 1.0, np.maximum(1.0, given))
+    pairs = np.asarray(pair_slowdowns, dtype=np.float64)
+    return own * set_slowdown(pairs / own[..., np.newaxis], last)
+
+
 def slowdown_at(
-    pair_slowdowns: ArrayLike, shares: Sequence[AnyShare], last: bool = False
+    pair_slowdowns: ArrayLike,
+    shares: Sequence[AnyShare],
+    last: bool = False,
+    alone: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
     """Return the slowdown of each job of a set at its shares, from those of its pairs.
 
@@ -125,17 +151,21 @@ def slowdown_at(
         The share of each job.
     last : bool
         As for ``set_slowdown``; with ``idle``, no job becomes slower after others have ended.
+    alone : array_like of float, shape (k,), optional
+        As for ``capped_set_slowdown``; default: not known.
 
     Returns
     -------
     ndarray of float, shape (k,)
-        As ``set_slowdown`` if no share is ``idle``, as ``slowdown_with_idle`` if exactly one job
-        has another share. Jobs that are all at ``idle`` take turns: their number. Otherwise NaN.
+        As ``capped_set_slowdown`` if no share is ``idle``, as ``slowdown_with_idle`` if exactly one
+        job has another share. Jobs that are all at ``idle`` take turns: their number. Otherwise
+        NaN.
     """
     pairs = np.asarray(pair_slowdowns, dtype=np.float64)
     behind = np.array([share == IDLE for share in shares])
     if not behind.any():
-        return set_slowdown(pairs, last)
+        own = np.full(len(pairs), np.nan) if alone is None else alone
+        return capped_set_slowdown(pairs, own, last)
     found = np.full(len(pairs), np.nan)
     first = np.flatnonzero(~behind)
     if not len(first):

@@ -6,7 +6,8 @@ A job has a cap in percent, no cap, or the share ``idle``. Arrays hold the cap, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import combinations_with_replacement
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,9 @@ BEST_EFFORT: Final = 101
 
 CODES: Final = 102
 """How many codes there are, from 0."""
+
+MOST_SPLITS: Final = 4
+"""The most ways in which a GPU is divided among a number of jobs."""
 
 
 def share_code(share: AnyShare) -> int:
@@ -42,6 +46,37 @@ def caps_of(shares: Iterable[AnyShare]) -> list[int]:
 def share_total(shares: Iterable[AnyShare]) -> int:
     """Return what the caps on a GPU sum to, in percent; no cap and ``idle`` count as 0."""
     return sum(caps_of(shares))
+
+
+def full_splits(
+    caps: Iterable[int],
+    jobs: int,
+    room: int,
+    fits: Callable[[tuple[int, ...]], bool] = lambda split: True,
+) -> list[tuple[int, ...]]:
+    """Return how to divide a GPU among several jobs so that the least is left over.
+
+    Parameters
+    ----------
+    caps : iterable of int
+        The caps that a job may have.
+    jobs : int
+        The number of jobs.
+    room : int
+        What their caps may sum to.
+    fits : callable, optional
+        Whether a split is possible otherwise; default: all are.
+
+    Returns
+    -------
+    list of tuple of int
+        Caps in ascending order, with the largest possible sum: the ``MOST_SPLITS`` most even ones.
+    """
+    every = combinations_with_replacement(sorted(set(caps)), jobs)
+    able = [split for split in every if sum(split) <= room and fits(split)]
+    largest = max(map(sum, able), default=0)
+    full = [split for split in able if sum(split) == largest]
+    return sorted(full, key=lambda split: (sum(cap * cap for cap in split), split))[:MOST_SPLITS]
 
 
 def percent(codes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -161,7 +161,8 @@ _SERVE = Command(
         ),
         option(
             "--max-jobs-per-gpu N",
-            "most jobs on a device (default: the pool's, 2 for real devices)",
+            "most jobs on a device (default: the pool's; 4 on GPUs under MPS, where three and more "
+            "need a share each; else 2)",
             whole(1),
         ),
         option(

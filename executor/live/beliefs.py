@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from dovetail.executor.jobs.events import Separated
 from dovetail.formulations.arrays import Floats
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Metrics, SlowdownEntry, Workload
 from dovetail.instances.instance import Source as Origin
 from dovetail.instances.isolated import BEHIND, isolated_slowdowns
+from dovetail.instances.shares import share_code
 from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.memory import next_mark
@@ -290,6 +291,7 @@ class Beliefs:
             source,
             repeats,
             {**_WORDS, Source.MODEL: self.model_source, Source.UNBOUNDED: self.model_source},
+            sets=self._sets_of(workloads, models),
         )
         for where, found in self._measured.items():
             cell = table.cell(*where)
@@ -346,6 +348,25 @@ class Beliefs:
         found = self._of_pairs(lambda one: one.slowdown or (math.nan, math.nan))
         return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
 
+    def _sets_of(self, names: Sequence[str], models: Sequence[str]) -> tuple[SlowdownEntry, ...]:
+        """Return the measured sets of three and more of these workloads on these models."""
+        there, on = set(names), set(models)
+        return tuple(
+            entry
+            for entry in self._measured_sets
+            if entry.gpu_model in on and there.issuperset(entry.workloads)
+        )
+
+    @cached_property
+    def _measured_sets(self) -> Sequence[SlowdownEntry]:
+        """The measured sets of three and more workloads."""
+        found: dict[_SetKey, list[Measurement]] = {}
+        for one in self.data.measurements:
+            if len(one.workloads) > 2:
+                members = sorted(zip(one.workloads, one.shares, strict=True), key=_member_order)
+                found.setdefault((one.gpu_model, tuple(members)), []).append(one)
+        return [_set_entry(*key, repeated) for key, repeated in found.items()]
+
     @cached_property
     def _measured_tails(self) -> Mapping[_Cell, Repeats]:
         """The measured tail latencies of pairs, in both directions."""
@@ -370,6 +391,36 @@ class Beliefs:
 
 
 _Cell = tuple[str, Caps, str, str]
+_SetKey = tuple[str, tuple[tuple[str, AnyShare], ...]]
+
+
+def _member_order(member: tuple[str, AnyShare]) -> tuple[str, int]:
+    return member[0], share_code(member[1])
+
+
+def _set_entry(
+    model: str, members: Sequence[tuple[str, AnyShare]], repeated: Sequence[Measurement]
+) -> SlowdownEntry:
+    """Return the entry of a set from its measurements; equal members have equal figures."""
+    values: dict[tuple[str, AnyShare], list[float]] = {}
+    tails: dict[tuple[str, AnyShare], list[float]] = {}
+    for one in repeated:
+        nothing = (math.nan,) * len(members)
+        for k, member in enumerate(zip(one.workloads, one.shares, strict=True)):
+            values.setdefault(member, []).append((one.slowdown or nothing)[k])
+            tails.setdefault(member, []).append((one.p99 or nothing)[k] or math.nan)
+    found = [repeats_of(values[member], CONFIDENCE) for member in members]
+    together = not any(math.isnan(each.mean) for each in found)
+    p99 = [repeats_of(tails[member], CONFIDENCE).upper for member in members]
+    return SlowdownEntry(
+        set=tuple(name for name, _ in members),
+        share=tuple(share for _, share in members),
+        slowdown=tuple(each.mean for each in found) if together else None,
+        upper=tuple(each.upper for each in found) if together else None,
+        p99=tuple(p99) if together and not any(map(math.isnan, p99)) else None,
+        gpu_model=model,
+        source="measured",
+    )
 
 
 def _directions(found: Measurement) -> tuple[_Cell, _Cell]:

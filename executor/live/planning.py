@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple, Self
 
 from dovetail.executor.live.taking_part import MOST_IN_ROUND
-from dovetail.executor.state_instance import starting, staying
+from dovetail.executor.state_instance import starting, staying, with_sets
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import CheckReport, check
@@ -74,6 +74,7 @@ class PlannedDecision(NamedTuple):
 
         ``alone`` and ``before`` return the values of these attributes for a job's id.
         """
+        instance = with_sets(instance, state, decision.starts)
         stopped = {job.id for job in decision.stops}
         stay = [row for row in staying(instance) if row.job not in stopped]
         starts = [starting(state, start) for start in decision.starts]

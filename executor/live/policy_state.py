@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, permutations, product
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +22,8 @@ from dovetail.executor.live.beliefs import (
 from dovetail.executor.live.sharing_classes import Layout, SharingClass
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, Idle
-from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.instances.shares import caps_of, share_total
+from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
+from dovetail.instances.shares import caps_of, full_splits, share_code, share_total
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
 from dovetail.predictors.unmeasured import may_share
 from dovetail.solver.policies.state import State
@@ -34,15 +35,23 @@ def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
     """Return the caps that two jobs may have, including the mirror of each.
 
     Both jobs uncapped, one of them, two caps that sum to the largest allowed sum or to the whole
-    device, all measured caps, and one job at ``idle``.
+    device, all measured caps, and one job at ``idle``; for three and more jobs, the caps of two of
+    them (``instances.shares.full_splits``).
     """
+    caps = caps_of(rules.shares)
+    of_sets = {
+        pair
+        for jobs in range(3, rules.max_jobs_per_gpu + 1)
+        for split in full_splits(caps, jobs, rules.share_sum)
+        for pair in permutations(split, 2)
+    }
     found = [UNCAPPED]
     if IDLE in rules.shares:
         found += [(None, IDLE), (IDLE, None)]
-    for x, y in product((None, *caps_of(rules.shares)), repeat=2):
+    for x, y in product((None, *caps), repeat=2):
         both = share_total((x, y))
         full = x is None or y is None or both in (rules.share_sum, WHOLE)
-        useful = full or (x, y) in measured or (y, x) in measured
+        useful = full or (x, y) in measured or (y, x) in measured or (x, y) in of_sets
         if useful and both <= rules.share_sum and (x, y) != UNCAPPED:
             found.append((x, y))
     return tuple(found)
@@ -89,6 +98,7 @@ class KindState:
         models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
         state = State(view, self._of_kinds(view, models, self.table))
         state.prior = self._of_kinds(view, models, self.table.prior)
+        state.capped_sets = not self.rules.uncapped
         state.down |= down
         for node in down:
             state.idle_count[node] = 0
@@ -143,7 +153,36 @@ class KindState:
             upper=expanded(table.upper),
             p99=expanded(table.p99),
             power_w=expanded(table.power_w),
+            sets=tuple(self._sets(tuple(view.workloads), models, table.sets)),
         )
+
+    def _sets(
+        self, labels: Sequence[str], models: Collection[str], sets: Sequence[SlowdownEntry]
+    ) -> Iterator[SlowdownEntry]:
+        """Yield the entries of sets of workloads for the kinds of these, as far as they may share.
+
+        ``labels`` are the names of the kinds.
+        """
+        of: dict[str, list[int]] = defaultdict(list)
+        for k, kind in enumerate(self.kinds):
+            of[kind.workload].append(k)
+        for entry in sets:
+            model = entry.gpu_model
+            if model is None or model not in models:
+                continue
+            done = set[tuple[tuple[int, int], ...]]()
+            for chosen in product(*(of[name] for name in entry.workloads)):
+                members = tuple(sorted(zip(chosen, map(share_code, entry.shares), strict=True)))
+                kinds = [self.kinds[k] for k in chosen]
+                allowed = all(
+                    share is None or share in self.allowed[kind, model]
+                    for kind, share in zip(kinds, entry.shares, strict=True)
+                )
+                apart = any(self._keep_apart(*both) for both in combinations(kinds, 2))
+                if allowed and not apart and members not in done:
+                    done.add(members)
+                    named, mode = tuple(labels[k] for k in chosen), self.rules.sharing
+                    yield entry.model_copy(update={"set": named, "mode": mode})
 
     def _expanded(
         self, models: Sequence[str], values: NDArray[Any], nothing: float

@@ -22,7 +22,7 @@ from dovetail.executor.live.policy_state import KindState, useful_caps
 from dovetail.executor.live.sharing_classes import Layout, SharingClass, workload_name
 from dovetail.executor.live.taking_part import most_of, taking_part
 from dovetail.executor.state_instance import instance_of
-from dovetail.formulations.rules import slowdown_alone
+from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
 from dovetail.instances._record import IDLE, Idle
 from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.instance import Cluster, Instance, Workload
@@ -473,7 +473,11 @@ class PolicyView:
         if in_turn <= LARGEST:
             pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
             shares = [other.share_on(gpu) for other in residents]
-            found = float(slowdown_at(pairs, shares)[residents.index(job)])
+            alone = [
+                slowdown_at_last(self.state.workloads[other.workload], share)
+                for other, share in zip(residents, shares, strict=True)
+            ]
+            found = float(slowdown_at(pairs, shares, alone=alone)[residents.index(job)])
         return in_turn if math.isnan(found) else found
 
     def _beside(self, job: Job, other: Job, gpu: int) -> float:

@@ -48,6 +48,9 @@ TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), w
 
 EXCLUSIVE: Final = "without MPS, a GPU in compute mode EXCLUSIVE_PROCESS takes one process"
 
+MOST_JOBS: Final = 4
+"""The most jobs on a GPU under MPS by default; three and more only with a cap each."""
+
 RESERVE_MIB: Final = 1024.0
 """Memory kept free on every GPU for the driver and the MPS server.
 
@@ -161,6 +164,7 @@ class GpuPool(LocalPool):
             nodes=(Node(id=socket.gethostname(), gpus=devices),),
             shares=tuple(sorted(shares, key=share_code)),
             uncapped=not self._has_mps,
+            max_jobs_per_gpu=MOST_JOBS if self._has_mps else 2,
             reserve_mib=RESERVE_MIB,
         )
 

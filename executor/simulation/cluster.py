@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dovetail.executor.simulation.history import JobTimes
 from dovetail.formulations.budget import WorkClock
 from dovetail.formulations.entries import SlowdownIndex
-from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone
+from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone, slowdown_at_last
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
@@ -382,7 +382,9 @@ class SimulatedCluster:
         if given is not None:
             return given.slowdown[0]
         pairs = [[self._pair(gpu, a, b) for b in members] for a in members]
-        return float(slowdown_at(pairs, [share for _, share in members])[0])
+        workloads = self.state.workloads
+        alone = [slowdown_at_last(workloads[workload], share) for workload, share in members]
+        return float(slowdown_at(pairs, [share for _, share in members], alone=alone)[0])
 
     def _pair(self, gpu: int, mine: Member, other: Member) -> float:
         caps = self._truth.caps_place.get((mine[1], other[1]))

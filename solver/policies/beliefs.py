@@ -23,8 +23,20 @@ from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Workload
 from dovetail.instances.isolated import BEHIND
-from dovetail.instances.sets import LARGEST, set_slowdown, slowdown_with_idle
-from dovetail.instances.shares import BEST_EFFORT, share_code, share_of, share_total
+from dovetail.instances.sets import (
+    LARGEST,
+    capped_set_slowdown,
+    set_slowdown,
+    slowdown_with_idle,
+)
+from dovetail.instances.shares import (
+    BEST_EFFORT,
+    caps_of,
+    full_splits,
+    share_code,
+    share_of,
+    share_total,
+)
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
 
@@ -44,8 +56,8 @@ _MOST_SETS = 100_000
 class BeliefBook(Book):
     """The slowdowns that a policy assumes.
 
-    Slowdowns of three or more jobs without caps, or with all but one behind it (share ``idle``),
-    follow from their pairs (``instances.sets``) if no entry names the set.
+    Slowdowns of three or more jobs without caps, each with one, or all but one behind it (share
+    ``idle``) follow from their pairs (``instances.sets``) if no entry names the set.
 
     Parameters
     ----------
@@ -83,7 +95,11 @@ class BeliefBook(Book):
         self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
         self._number = {name: k for k, name in enumerate(self.workloads)}
         self._caps = _usable_caps(state)
-        self._given = state.sets
+        self._given, self._capped_sets = state.sets, state.capped_sets
+        self._alone = {
+            share: np.array([slowdown_at_last(one, share) for one in state.workloads])
+            for share in {share for caps in self._table.caps for share in caps}
+        }
         caps = self._table.caps_place
         known = IDLE in self.rules.shares and BEHIND in caps
         self._behind_caps = (caps[BEHIND], caps[BEHIND[::-1]]) if known else None
@@ -131,7 +147,13 @@ class BeliefBook(Book):
         together = np.array([[self._number[name] for name, _ in members]])
         shares = [share for _, share in members]
         if all(share is None for share in shares):
+            if self._capped_sets:
+                return None
             found = self._sets(m, together, 0)
+        elif not {None, IDLE}.intersection(shares):
+            if any(pair not in self._table.caps_place for pair in combinations(shares, 2)):
+                return None
+            found = self._capped(m, together, caps_of(shares), 0)
         elif (first := _first_of(shares)) is not None and self._behind_caps:
             behind = [self._number[name] for k, (name, _) in enumerate(members) if k != first]
             if any((m, a, b) in self._state.clashes for a, b in combinations(behind, 2)):
@@ -211,9 +233,11 @@ class BeliefBook(Book):
         """Yield the sets that follow from their pairs, a template per size and kind."""
         those = [self._number[name] for name, _ in held]
         shares = [share for _, share in held]
-        if all(share is None for share in shares):
+        if all(share is None for share in shares) and not self._capped_sets:
             for members in self._grown(model, those, most):
                 yield self._sets(model, members, len(held))
+        if not {None, IDLE}.intersection(shares):
+            yield from self._of_caps(model, those, caps_of(shares), most)
         first = _first_of(shares) if held else 0
         if first is not None and self._behind_caps:
             for members in self._grown_behind(model, those, first, most):
@@ -351,6 +375,74 @@ class BeliefBook(Book):
             members = np.concatenate([members[row], joining[:, None]], axis=1)
             if size > 2:
                 yield members
+
+    def _of_caps(
+        self, model: int, held: Sequence[int], shares: Sequence[int], most: int
+    ) -> Iterator[Template]:
+        """Yield the sets of three, four, ... up to ``most`` jobs, each with a cap, a template each.
+
+        The ``held`` workloads have these shares. The caps of those that join leave the least of the
+        GPU unused (``instances.shares.full_splits``).
+        """
+        place, allowed = self._table.caps_place, caps_of(self.rules.shares)
+        room = self.rules.share_sum - sum(shares)
+        for size in range(max(3, len(held) + 1), most + 1):
+
+            def fits(joining: tuple[int, ...]) -> bool:
+                return all(pair in place for pair in combinations((*shares, *joining), 2))
+
+            for joining in full_splits(allowed, size - len(held), room, fits):
+                caps = (*shares, *joining)
+                members = self._grown_capped(model, held, caps)
+                if len(members):
+                    yield self._capped(model, members, caps, len(held))
+
+    def _grown_capped(self, model: int, held: Sequence[int], caps: Sequence[int]) -> Ints:
+        """Return the workloads that may share at these caps with the ``held`` ones, (n, size).
+
+        Those that join with equal caps are in ascending order. There are none if they are too many.
+        """
+        known, place = ~np.isnan(self._slowdown[model]), self._table.caps_place
+        members = np.array([held], dtype=np.int64)
+        every = np.arange(len(self.workloads))
+        for size in range(len(held), len(caps)):
+            able = np.ones((len(members), len(every)), dtype=bool)
+            for k in range(size):
+                there, back = place[caps[k], caps[size]], place[caps[size], caps[k]]
+                able &= known[there][members[:, k]] & known[back].T[members[:, k]]
+            if size > len(held) and caps[size] == caps[size - 1]:
+                able &= every >= members[:, -1:]
+            if able.sum() > _MOST_SETS:
+                return np.empty((0, len(caps)), dtype=np.int64)
+            row, joining = np.nonzero(able)
+            members = np.concatenate([members[row], joining[:, None]], axis=1)
+        return members
+
+    def _capped(self, model: int, members: Ints, caps: Sequence[int], held: int) -> Template:
+        """Return these sets of workloads at these caps, (n, size), as far as they may share.
+
+        Tail latencies with two others and the power together are unknown.
+        """
+        size, place = len(caps), self._table.caps_place
+        at = np.array([[place.get((x, y), -1) for y in caps] for x in caps])
+        pair = at, members[:, :, None], members[:, None]
+        alone = np.stack([self._alone[cap][members[:, k]] for k, cap in enumerate(caps)], axis=1)
+        slowdown = capped_set_slowdown(self._slowdown[model][pair], alone)
+        keep = ~np.isnan(slowdown).any(axis=1)
+        bounds = capped_set_slowdown(self._upper[model][pair], alone, last=True)
+        upper = np.maximum(slowdown, bounds)[keep]
+        equal = np.array([k > 0 and caps[k] == caps[k - 1] for k in range(size)])
+        twin = (np.diff(members[keep], axis=1, prepend=-1) == 0) & equal
+        twin[:, : held + 1] = False
+        return Template(
+            free=members[keep][:, held:],
+            twin=twin,
+            share=np.broadcast_to(np.array(caps, dtype=np.int64), members[keep].shape),
+            slowdown=slowdown[keep],
+            upper=upper,
+            tail=np.full(upper.shape, np.inf),
+            power_w=self._alone_w[members[keep]].sum(axis=1),
+        )
 
     def _behind(self, model: int, members: Ints, first: int, held: int) -> Template:
         """Return the sets of these workloads, (n, size), in which all others run behind one.

@@ -162,7 +162,7 @@ class Draft:
         if machines.node[gpu] in state.down or self.is_kept(gpu, job):
             return False
         residents = self.residents(gpu)
-        if len(residents) >= machines.most_jobs[gpu]:
+        if len(residents) >= min(machines.most_jobs[gpu], 2 if state.capped_sets else math.inf):
             return False
         need = state.modes[job.workload][mode].memory_mib
         need += sum(state.modes[o.workload][self._mode(o)].memory_mib for o in residents)

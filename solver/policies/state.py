@@ -188,6 +188,9 @@ class State:
     prior : SlowdownTable or None
         The predictions for pairs without measurements, if ``predicted`` includes measurements; None
         if it does not.
+    capped_sets : bool
+        Whether three and more jobs share a GPU only if each has a cap or runs behind another, or if
+        an entry names the set.
     clock : Clock
         The clock that limits searches: time, or work in a simulation, in which the same seed must
         give the same history.
@@ -204,6 +207,7 @@ class State:
     clashes: set[tuple[int, int, int]] = field(default_factory=set)
     seen_upper: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     prior: SlowdownTable | None = None
+    capped_sets: bool = False
     clock: Clock = WALL
 
     def __post_init__(self) -> None:

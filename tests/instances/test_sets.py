@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.sets import LARGEST, set_slowdown
+from dovetail.instances.sets import LARGEST, capped_set_slowdown, set_slowdown, slowdown_at
+from dovetail.instances.shares import full_splits
 
 
 def equal(slowdown, count):
@@ -114,3 +115,32 @@ def test_the_largest_slowdown_of_what_may_be_left(pairs):
             for job, slowdown in zip(left, set_slowdown(pairs[np.ix_(left, left)]), strict=True):
                 most[job] = max(most[job], slowdown)
     assert set_slowdown(pairs, last=True) == pytest.approx(most, rel=1e-12)
+
+
+def test_what_a_cap_costs_a_job_alone_counts_once():
+    # Each takes twice as long alone at its cap, and 1.1 times that with one other.
+    pairs, alone = equal(2.2, 3), [2.0, 2.0, 2.0]
+    once = 2.0 * set_slowdown(equal(1.1, 3))
+    assert capped_set_slowdown(pairs, alone) == pytest.approx(once)
+    assert slowdown_at(pairs, [30, 30, 30], alone=alone) == pytest.approx(once)
+    # If it is not known, nothing is promised that does not hold.
+    unknown = capped_set_slowdown(pairs, [np.nan] * 3)
+    assert unknown == pytest.approx(set_slowdown(pairs))
+    assert (unknown >= once).all()
+    assert slowdown_at(pairs, [30, 30, 30]) == pytest.approx(unknown)
+
+
+@pytest.mark.parametrize(
+    ("caps", "jobs", "room", "found"),
+    [
+        ([10, 25, 50, 90], 3, 100, [(25, 25, 50)]),
+        ([10, 25, 50, 90], 4, 100, [(25, 25, 25, 25)]),
+        ([10, 50, 90], 3, 100, [(10, 10, 50)]),
+        ([10, 25, 50, 90], 1, 50, [(50,)]),
+        (range(10, 100, 10), 3, 100, [(30, 30, 40), (20, 40, 40), (20, 30, 50), (10, 40, 50)]),
+        ([50, 90], 3, 100, []),
+        ([], 3, 100, []),
+    ],
+)
+def test_splits_leave_the_least_unused_and_the_most_even_come_first(caps, jobs, room, found):
+    assert full_splits(caps, jobs, room) == found

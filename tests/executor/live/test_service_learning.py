@@ -158,3 +158,34 @@ def test_three_share_a_device_where_the_administrator_lets_them(tmp_path):
         repository = Repository(tmp_path / "repository.db")
         wait_until(lambda: any(len(m.workloads) == 3 for m in repository.data_set().measurements))
         assert check(service.api.instance(), service.api.plan()).valid
+
+
+def test_three_share_at_shares_and_what_they_do_together_is_remembered(tmp_path):
+    """None of them ran with another before: no two share without shares, all three do with."""
+    workloads = dict.fromkeys("ABC", TRUTH.workloads["A"])
+    entries = [
+        {"pair": list(pair), "share": [30, 30], "slowdown": [1.05, 1.05]}
+        for pair in ("AB", "AC", "BC")
+    ]
+    data = TRUTH.replace(workloads=workloads).to_data() | {"slowdowns": entries}
+    data["cluster"] = {**data["cluster"], "uncapped": False, "shares": [30], "max_jobs_per_gpu": 4}
+    pool = SimulatedNode(tmp_path, Instance.from_data(data), 1.0)
+    with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
+        for count, name in enumerate("ABC", start=1):
+            (job,) = service.api.submit([spec(600, workload=name)], ME)
+            wait_until(lambda count=count: kinds(tmp_path).count("recorded") == count)
+            service.api.cancel(job, ME)
+        service.api.drain([], True, ME)
+        jobs = service.api.submit([spec(600, workload=name) for name in "ABC"], ME)
+        service.api.drain([], False, ME)
+        for job in jobs:
+            wait_until(is_in(service, job, JobState.RUNNING))
+        assert [service.api.job(job).shares for job in jobs] == [(30,)] * 3
+        instance, plan = service.api.instance(), service.api.plan()
+        assert check(instance, plan).valid
+        repository = Repository(tmp_path / "repository.db")
+        wait_until(lambda: any(len(m.workloads) == 3 for m in repository.data_set().measurements))
+        wait_until(lambda: service.state.predicted.sets)
+        (entry,) = service.state.predicted.sets
+        assert (entry.source, entry.share) == ("measured", (30, 30, 30))
+        assert entry.slowdown == pytest.approx([1.1] * 3, rel=0.2)

@@ -69,6 +69,71 @@ def test_a_set_is_as_slow_as_its_pairs_predict():
     assert _book(max_jobs_per_gpu=2).find("V100", [(name, None) for name in "abc"]) is None
 
 
+COSTLY, CHEAP = {25: (5.0, 2.2), 50: (8.0, 1.5)}, {25: (10.0, 1.1), 50: (10.0, 1.1)}
+"""The rate alone and the slowdown in a pair at each cap."""
+
+
+def _capped_book(most=4, sets=False, at=COSTLY):
+    """Return estimates at 50/50, 25/50 and 25/25 for all pairs of three workloads."""
+    caps = [(50, 50), (25, 50), (50, 25), (25, 25)]
+    data = world(gpus=1, workloads=NAMES[:3], max_jobs_per_gpu=most, shares=[25, 50]).to_data()
+    for name in NAMES[:3]:
+        data["workloads"][name]["throughput"] = {"100": 10.0, "50": at[50][0], "25": at[25][0]}
+    data["slowdowns"] = [
+        {"pair": [a, b], "share": [x, y], "slowdown": [at[x][1], at[y][1]]}
+        for a, b in combinations_with_replacement(NAMES[:3], 2)
+        for x, y in caps
+        if a != b or x <= y
+    ]
+    where = Instance.from_data(data)
+    return BeliefBook(State(where, SlowdownTable.of(where), capped_sets=sets))
+
+
+def test_sets_under_caps_fill_the_gpu_and_count_what_a_cap_costs_once():
+    book = _capped_book()
+    splits = {
+        size: {
+            tuple(row)
+            for t in book.templates("V100", ())
+            for row in t.share.tolist()
+            if len(row) == size and all(row)
+        }
+        for size in (3, 4)
+    }
+    assert splits == {3: {(25, 25, 50)}, 4: {(25, 25, 25, 25)}}
+    # At 25 % a job takes twice as long alone, at 50 % 1.25 times.
+    found = book.find("V100", [("a", 25), ("b", 25), ("c", 50)])
+    ratios = [[1.0, 1.1, 1.1], [1.1, 1.0, 1.1], [1.2, 1.2, 1.0]]
+    expected = [
+        cost * one for cost, one in zip((2.0, 2.0, 1.25), set_slowdown(ratios), strict=True)
+    ]
+    assert found.slowdown == pytest.approx(expected)
+    assert found in book.known("V100")
+    # c at 50 % has room for two more at 25 %, and for no three at once that were never estimated.
+    joining = book.templates("V100", (("c", 50),))
+    assert [tuple(map(int, t.share[0])) for t in joining if t.share.shape[1] > 2] == [(50, 25, 25)]
+    assert book.find("V100", [("a", 25), ("b", 30), ("c", 30)]) is None
+
+
+def test_three_jobs_under_caps_start_together():
+    jobs = trace(*((0, 1, 1000, name) for name in NAMES[:3]))
+    for at, starts in ((CHEAP, [0, 0, 0]), (COSTLY, [0, 0, 1500])):
+        where = _capped_book(most=3, at=at)._state.instance
+        history = run(jobs, where, policy_named("dovetail"))
+        assert [round(one.first_start_s) for one in history.outcomes] == starts
+        if at is CHEAP:
+            assert sorted(stay.shares[0] for stay in history.stays) == [25, 25, 50]
+
+
+def test_where_caps_are_needed_no_set_forms_without():
+    free, bound = (_capped_book(sets=sets) for sets in (False, True))
+    assert bound.find("V100", [(name, None) for name in "abc"]) is None
+    assert bound.find("V100", [("a", 25), ("b", 25), ("c", 50)])
+    rows = [t for t in bound.templates("V100", ()) if t.share.shape[1] > 2]
+    assert all(t.share.all() for t in rows)
+    assert len(rows) == len([t for t in free.templates("V100", ()) if t.share.shape[1] > 2])
+
+
 def test_where_there_are_too_many_sets_there_are_smaller_ones(monkeypatch):
     monkeypatch.setattr(beliefs, "_MOST_SETS", 3)
     sizes = [t.share.shape[1] for t in _book(max_jobs_per_gpu=4).templates("V100", ())]
