@@ -285,7 +285,8 @@ def _world_text(source: str | None, world: Instance) -> str:
     workloads = number(len(world.workloads), "workload")
     if source is None:
         return f"synthetic, {workloads}: nothing in it was measured"
-    pairs = sum(entry.pair is not None for entry in world.slowdowns)
+    known = [entry for entry in world.slowdowns if entry.slowdown is not None]
+    pairs = sum(entry.pair is not None for entry in known)
     made_up = source.startswith(LIBRARY) and source.removeprefix(LIBRARY) not in measured.names()
     origin = ", none of them measured" if made_up else ""
     return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{origin}{_alone_text(world)}"

@@ -642,7 +642,7 @@ def test_shipped_measurements_are_a_world(run):
     status, out, err = run("simulate", DAY, *world, "--policy", "fifo", "--json")
     assert (status, err) == (0, "")
     facts = json.loads(out)["facts"]["world"]
-    assert facts.startswith("library:h200-2026-11: 8 workloads, 63 slowdowns of pairs")
+    assert facts.startswith("library:h200-2026-11: 8 workloads, 59 slowdowns of pairs")
     assert "measured" not in facts
 
 
